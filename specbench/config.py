@@ -1,0 +1,137 @@
+"""The schema of the harness's knobs: a typo or a wrong type is an error before anything is loaded.
+
+Method knobs are not here: a method's constructor is its schema (see specbench/cli.py). Not frozen, because Hydra
+composes YAML over these; nothing below cli.py changes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+@dataclass
+class RandomModel:
+    """A model with seeded random weights: any shape, to test and to time.
+
+    family: the library's model_type (llama, mistral, phi3, qwen2, qwen3 ...). config: its config's arguments.
+    """
+
+    family: str = "llama"
+    seed: int = 0
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ModelConfig:
+    """path: hub id, local folder, or ``bundled:NAME``; null with ``random`` set.
+
+    name: for tables; default the last part of the path. tokenizer: folder or hub id; default the path.
+    template: fschat template name, ``raw``, or null = the tokenizer's chat template. context: [tokens], default the
+    config's. device: auto | cpu | cuda | cuda:N. gpus: spread the layers over this many (device_map).
+    threads: CPU threads of torch, null = torch's choice. draft: the usual draft model for this target.
+    """
+
+    path: str | None = None
+    name: str | None = None
+    revision: str | None = None
+    tokenizer: str | None = None
+    template: str | None = None
+    system: str | None = None
+    context: int | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    gpus: int | None = None
+    attention: str = "sdpa"
+    threads: int | None = None
+    draft: str | None = None
+    safetensors: bool = True
+    trust_remote_code: bool = False
+    random: RandomModel | None = None
+
+
+@dataclass
+class HubFile:
+    """One file of a hub dataset repository."""
+
+    repo: str = MISSING
+    file: str = MISSING
+    revision: str | None = None
+
+
+@dataclass
+class SuiteConfig:
+    """Where the questions are and which of them run; see conf/suite/ and specbench/suite/selection.py."""
+
+    name: str = MISSING
+    path: str | None = None
+    relative: str | None = None
+    hub: HubFile | None = None
+    expected: int | None = None
+    sha256: str | None = None
+    categories: list[str] | None = None
+    limit: int | None = None
+    sample: int | None = None
+    seed: int = 0
+    first: int | None = None
+    ids: list[str] | None = None
+    order: str = "file"
+
+
+@dataclass
+class EngineConfig:
+    """kind: eager. max_nodes: the largest draft a method may propose."""
+
+    kind: str = "eager"
+    max_nodes: int = 256
+
+
+@dataclass
+class DecodeConfig:
+    """temperature 0 is greedy. max_new_tokens: per turn. seed: of verifying and drafting."""
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+
+
+@dataclass
+class MeasureConfig:
+    """rounds: timings of each case. control: the A/A row. warmup: [cases] before the clock counts.
+
+    lossless: judge every id by teacher forcing. keep_trees: [cases] whose whole draft trees are recorded.
+    fresh: start anew and keep the old run aside. seed: of the order within blocks.
+    """
+
+    rounds: int = 1
+    control: bool = False
+    warmup: int = 2
+    lossless: bool = True
+    keep_trees: int = 0
+    seed: int = 0
+    fresh: bool = False
+
+
+@dataclass
+class ReportConfig:
+    """What is written when the run ends; ``specbench-report`` can always write it later."""
+
+    plots: bool = True
+    progress: bool = True
+
+
+@dataclass
+class Config:
+    """The whole tree; ``method`` is a list group, name -> constructor arguments."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    suite: SuiteConfig = field(default_factory=SuiteConfig)
+    method: dict[str, Any] = field(default_factory=dict)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)

@@ -1,0 +1,184 @@
+"""The one decode loop, for vanilla and every method: propose, forward, settle, observe.
+
+Vanilla is this loop with an empty draft. A peer brings its own loop, but its tokens pass through the same counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+
+from specbench.decode.law import Law
+from specbench.decode.seed import seed_of
+from specbench.decode.walk import Walk
+from specbench.method import Drafter, Method, Peer
+from specbench.target.engine import Engine
+from specbench.target.stop import cut
+from specbench.types import CaseError, Draft, Step
+
+Entry = tuple[Draft, Step]
+
+
+class Stopwatch(Protocol):
+    """The clock as the loop sees it (``specbench.measure.clock.Clock``)."""
+
+    def start(self) -> None:
+        """Zero."""
+
+    def lap(self, phase: str) -> None:
+        """Close a phase."""
+
+    def elapsed(self) -> float:
+        """[s] since start."""
+
+    def phases(self) -> dict[str, float]:
+        """[s] by phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One turn to decode. limit: the most tokens to emit. seed: the run's; names: what makes this request unique."""
+
+    prompt: Sequence[int]
+    limit: int
+    law: Law | None
+    seed: int
+    names: tuple[object, ...] = ()
+    keep_trees: bool = False
+
+
+@dataclass(slots=True)
+class Transcript:
+    """What one request did; the lists have one entry a decode step (see ``specbench.record.TurnRecord``)."""
+
+    ids: list[int] = field(default_factory=list)
+    finish: str = "length"
+    accept: list[int] = field(default_factory=list)
+    proposed: list[int] = field(default_factory=list)
+    depth: list[int] = field(default_factory=list)
+    fed: list[int] = field(default_factory=list)
+    sources: dict[str, list[int]] = field(default_factory=dict)
+    stats: dict[str, float] = field(default_factory=dict)
+    trees: list[dict[str, Any]] | None = None
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    phases_s: dict[str, float] = field(default_factory=dict)
+
+    def count(self, log: Sequence[Entry], names: Sequence[str]) -> None:
+        """Enter the steps' figures; called once the clock has stopped."""
+        for draft, step in log:
+            proposed, depth = _size(draft)
+            self.accept.append(len(step.emitted))
+            self.fed.append(len(draft) + 1)
+            self.proposed.append(proposed)
+            self.depth.append(depth)
+            for node, number in enumerate(draft.source or ()):
+                pair = self.sources.setdefault(names[number], [0, 0])
+                pair[0] += 1
+                pair[1] += node in step.path
+            if self.trees is not None:
+                self.trees.append(_tree(draft, step))
+
+
+def _tree(draft: Draft, step: Step) -> dict[str, Any]:
+    tokens, parents = [int(token) for token in draft.tokens], [int(parent) for parent in draft.parents]
+    return {"tokens": tokens, "parents": parents, "path": list(step.path)}
+
+
+def _size(draft: Draft) -> tuple[int, int]:
+    """(non-passenger nodes, depth of the deepest one)."""
+    depths: list[int] = []
+    proposed = deepest = 0
+    for node, parent in enumerate(draft.parents):
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+        if draft.passenger is None or not draft.passenger[node]:
+            proposed += 1
+            deepest = max(deepest, depths[-1])
+    return proposed, deepest
+
+
+@torch.inference_mode()
+def decode(engine: Engine, method: Method, request: Request, clock: Stopwatch) -> Transcript:
+    """Decode one turn. Raises CaseError when the case cannot be decoded."""
+    room = engine.context - len(request.prompt)
+    if room < 1:
+        raise CaseError(
+            f"prompt of {len(request.prompt)} tokens; expected fewer than the model's context of {engine.context}"
+            " (leave the case out, or raise model.context if the model allows it)"
+        )
+    limit = min(request.limit, room)
+    run = _decode_peer if isinstance(method, Peer) else _decode_drafts
+    transcript = run(engine, method, request, limit, clock)
+    if transcript.ids and transcript.ids[-1] in engine.eos:
+        transcript.finish = "eos"
+    elif limit < request.limit:
+        transcript.finish = "context"
+    return transcript
+
+
+def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int, clock: Stopwatch) -> Transcript:
+    out = Transcript(trees=[] if request.keep_trees else None)
+    walk = Walk(request.law, seed_of(request.seed, *request.names, "verify"))
+    clock.start()
+    prefill = engine.start(request.prompt, limit, walk, method.needs, clock)
+    out.prefill_s = clock.elapsed()
+    clock.lap("prefill")
+    context = [*request.prompt, prefill.token]
+    log: list[Entry] = []
+    drafter = method.begin(request.prompt, prefill, seed_of(request.seed, *request.names, "draft"))
+    if limit > 1 and prefill.token not in engine.eos:
+        log = _steps(engine, method, drafter, context, limit, clock)
+    drafter.finish(context)
+    clock.lap("update")
+    out.decode_s = clock.elapsed() - out.prefill_s
+    out.ids = context[len(request.prompt) :]
+    out.count(log, method.sources)
+    out.stats = drafter.stats()
+    out.phases_s = {name: value for name, value in clock.phases().items() if name != "prefill"}
+    return out
+
+
+def _steps(
+    engine: Engine, method: Method, drafter: Drafter, context: list[int], limit: int, clock: Stopwatch
+) -> list[Entry]:
+    """Draft and verify until the request ends; ``context`` grows. The log is read after the clock has stopped."""
+    log: list[Entry] = []
+    end = len(context) - 1 + limit
+    done = False
+    while not done:
+        draft = drafter.propose(context, engine.max_nodes)
+        clock.lap("draft")
+        engine.forward(draft)
+        step = engine.settle(end - len(context))
+        context.extend(step.emitted)
+        drafter.observe(step)
+        clock.lap("update")
+        log.append((replace(draft, probs=None), replace(step, topk=None, hidden={})))
+        done = step.done
+    return log
+
+
+def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clock: Stopwatch) -> Transcript:
+    out = Transcript()
+
+    def emit(ids: Sequence[int]) -> bool:
+        kept, done = cut(ids, engine.eos, limit - len(out.ids))
+        if not out.ids:
+            out.prefill_s = clock.elapsed()
+        else:
+            out.accept.append(len(kept))
+            out.proposed.append(0)
+            out.depth.append(0)
+            out.fed.append(1)
+        out.ids.extend(kept)
+        return done
+
+    clock.start()
+    method.decode(request.prompt, limit, seed_of(request.seed, *request.names, "verify"), emit)
+    out.decode_s = clock.elapsed() - out.prefill_s
+    if not out.ids:
+        raise CaseError(f"{type(method).__name__} emitted nothing; expected at least the prefill's token")
+    return out

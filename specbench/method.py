@@ -1,0 +1,82 @@
+"""The contract of a method: it proposes tokens, and nothing else.
+
+The harness owns the target, its KV cache, masks and positions, verification, the stop rule, token counting, clocks
+and random numbers. Two objects because there are two lifetimes: a ``Method`` lives across requests (weights, tables,
+what was learned), a ``Drafter`` is the state of ONE request and is dropped at its end, so it cannot leak.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from specbench.types import Draft, Needs, Prefill, Step
+
+if TYPE_CHECKING:
+    from specbench.target.facade import Target
+
+
+class Drafter(ABC):
+    """The state of one request; many may be alive at once."""
+
+    @abstractmethod
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        """Draft the tokens that may follow ``context`` (prompt and emitted ids; its last one is the root).
+
+        context: (T,) read-only. budget: the most nodes the draft may hold. An empty draft is legal.
+        """
+
+    def observe(self, step: Step) -> None:
+        """Learn from one forward's outcome; called after every forward but the prefill."""
+
+    def finish(self, context: Sequence[int]) -> None:
+        """The request ended with ``context`` (prompt and every emitted id)."""
+
+    def stats(self) -> dict[str, float]:
+        """The method's own figures for this request, by name."""
+        return {}
+
+
+class Method(ABC):
+    """What lives across requests. Subclasses override what they need; ``begin`` is the only must."""
+
+    lossless: bool = True
+    sources: tuple[str, ...] = ()  # names of ``Draft.source`` numbers
+
+    @property
+    def needs(self) -> Needs:
+        """What every forward must return; read after ``bind``, so it may depend on the target."""
+        return Needs()
+
+    def bind(self, target: Target) -> None:
+        """Meet the target, load weights; once a run. Raises InputError when the two do not fit."""
+
+    def reset(self) -> None:
+        """Forget what was learned from requests; called after bind, then as the reset policy says."""
+
+    @abstractmethod
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """A request (one turn) starts. seed: the drafter's own, independent of the verifier's."""
+
+    def state_bytes(self) -> int:
+        """Bytes of learned state that outlive a request (tables, pools); weights not included."""
+        return 0
+
+    def close(self) -> None:
+        """Release what ``bind`` took."""
+
+
+class Peer(Method):
+    """A method with its own decoding loop (HF ``generate``): the narrow way around the shared runtime.
+
+    Its tokens are still counted, cut and timed by the harness: ``decode`` reports every forward's ids through
+    ``emit``, which returns True when the request has reached its end.
+    """
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        raise NotImplementedError(f"{type(self).__name__} decodes by itself; the harness calls decode()")
+
+    @abstractmethod
+    def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Callable[[Sequence[int]], bool]) -> None:
+        """Decode at most ``limit`` tokens after ``prompt``; the first ``emit`` is the prefill's token."""

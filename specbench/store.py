@@ -1,0 +1,153 @@
+"""A run's directory: an append-only ``records.jsonl`` beside its ``manifest.json``, made so that a kill loses nothing.
+
+The unit of writing is a block: every method's record of one case in one round, paired in time. A block is written in
+one call and synced; on opening, whatever follows the last complete block is cut off, so that no case is ever lost,
+doubled, or paired across two processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.record import CaseRecord
+
+RECORDS = "records.jsonl"
+MANIFEST = "manifest.json"
+
+
+class RunError(ValueError):
+    """A results directory cannot be used: the message names it, what was found, and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a results directory holds."""
+
+    directory: Path
+    manifest: dict[str, Any]
+    records: list[CaseRecord]
+
+
+def read_run(directory: Path) -> Run:
+    """Read a run, leaving out a last line that was cut by a kill. Raises RunError."""
+    manifest = read_manifest(directory)
+    records = _parse_lines(directory / RECORDS)
+    return Run(directory, manifest, [record for record, _ in records])
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a run. Raises RunError when the directory holds none or it is not JSON."""
+    path = directory / MANIFEST
+    if not directory.is_dir():
+        raise RunError(f"run {directory}: no such directory; expected one that `specbench` wrote (see results/latest)")
+    if not path.is_file():
+        raise RunError(f"run {directory}: holds no {MANIFEST}; expected a directory that `specbench` wrote")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path}: not JSON ({error}); run the command again with measure.fresh=true") from error
+    if not isinstance(manifest, dict):
+        raise RunError(f"{path}: holds {type(manifest).__name__}, expected a JSON object")
+    return manifest
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace ``path`` in one step: a reader sees the old text or the new, never half."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _parse_lines(path: Path) -> list[tuple[CaseRecord, int]]:
+    """Records with the byte offset after each; a cut last line is left out, any other bad line is a RunError."""
+    if not path.is_file():
+        return []
+    found: list[tuple[CaseRecord, int]] = []
+    offset = 0
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        offset += len(line)
+        try:
+            found.append((CaseRecord.from_json(line.decode("utf-8")), offset))
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise RunError(f"{path}, line {number}: {error}; move the run aside with measure.fresh=true") from error
+        if not line.endswith(b"\n"):  # complete JSON, but the newline was cut: not yet safe to append after it
+            found.pop()
+    return found
+
+
+class RunWriter:
+    """The one writer of a run's directory."""
+
+    def __init__(self, directory: Path, methods: tuple[str, ...]) -> None:
+        """methods: who has a record in every block, vanilla included; a block with fewer is incomplete."""
+        self.directory = directory
+        self._methods = frozenset(methods)
+        self._path = directory / RECORDS
+
+    def resume(self) -> list[CaseRecord]:
+        """The records of complete blocks, in file order; everything after the last complete block is cut off."""
+        kept: list[CaseRecord] = []
+        pending: list[CaseRecord] = []
+        safe = 0
+        for record, end in _parse_lines(self._path):
+            pending.append(record)
+            if {entry.method for entry in pending} == self._methods:
+                kept.extend(pending)
+                pending, safe = [], end
+        if self._path.is_file() and self._path.stat().st_size != safe:
+            self._truncate(safe)
+        return kept
+
+    def rewind(self, block: int) -> list[CaseRecord]:
+        """Keep only the records of blocks before ``block``: a span whose state was lost starts again."""
+        end = 0
+        kept: list[CaseRecord] = []
+        for record, offset in _parse_lines(self._path):
+            if record.block >= block:
+                break
+            kept.append(record)
+            end = offset
+        if self._path.is_file():
+            self._truncate(end)
+        return kept
+
+    def append(self, block: list[CaseRecord]) -> None:
+        """Write one block and sync it to disk."""
+        missing = self._methods - {record.method for record in block}
+        if missing:
+            raise RuntimeError(f"block of case {block[0].case} lacks {sorted(missing)}")
+        data = "".join(record.to_json() + "\n" for record in block).encode("utf-8")
+        with self._path.open("ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        """Write the manifest atomically."""
+        write_atomically(self.directory / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+
+    def _truncate(self, size: int) -> None:
+        with self._path.open("r+b") as file:
+            file.truncate(size)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def point_latest(directory: Path) -> None:
+    """Make ``latest`` beside the run point to it; a file system without links gets none."""
+    link = directory.parent / "latest"
+    partial = directory.parent / f".latest.{os.getpid()}"
+    if link.exists() and not link.is_symlink():
+        return
+    try:
+        partial.symlink_to(directory.name)
+        partial.replace(link)
+    except OSError:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,130 @@
+"""KV cache of one request in preallocated slots: forwards append in place, ``keep`` compacts the accepted path.
+
+The library's dynamic cache copies the whole cache once a layer a step, its sliding cache forgets what a rejected
+branch pushed out. Here every layer keeps every token; the window lives in the mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+GROWTH = 256  # slots are reserved in multiples of this, so that requests of like length share one allocation
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Shape of one layer's keys and values: (1, heads, slots, size) each."""
+
+    key_heads: int
+    key_size: int
+    value_heads: int
+    value_size: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+class SlotLayer(CacheLayerMixin):
+    """One layer's slots; ``keys`` and ``values`` are views of the cache's stacked buffers."""
+
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 0
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: ``SlotCache.reserve`` allocates."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
+        """Append (1, K, q, D) keys and values; return views of all (1, K, length+q, D)."""
+        end = self.length + key_states.shape[-2]
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(key length, key offset) of the mask for the next forward."""
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """[tokens] now held."""
+        return self.length
+
+    def get_max_length(self) -> int:
+        """[tokens] that fit."""
+        return 0 if self.keys is None else self.keys.shape[-2]
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last ``-tokens_to_remove`` tokens (the library's sign convention)."""
+        self.length += min(tokens_to_remove, 0)
+
+
+class SlotCache(Cache):
+    """All layers of one request. Layers of the same layout and device share one stacked buffer."""
+
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        super().__init__(layers=[SlotLayer() for _ in layouts])
+        self._groups: dict[Layout, list[int]] = {}
+        for index, layout in enumerate(layouts):
+            self._groups.setdefault(layout, []).append(index)
+        self._stacks: list[tuple[Tensor, Tensor]] = []
+        self.capacity = 0
+
+    @classmethod
+    def like(cls, probe: Cache) -> SlotCache:
+        """A cache for the model that filled ``probe``, layer by layer of the same shape, dtype and device."""
+        layouts = []
+        for layer in probe.layers:
+            key, value = layer.keys, layer.values
+            layouts.append(Layout(key.shape[1], key.shape[3], value.shape[1], value.shape[3], key.dtype, key.device))
+        return cls(layouts)
+
+    @property
+    def length(self) -> int:
+        """[tokens] held by every layer."""
+        return self.layers[0].length
+
+    def reserve(self, slots: int) -> None:
+        """Empty the cache and make room for ``slots`` tokens."""
+        if slots > self.capacity:
+            self._allocate(-(-slots // GROWTH) * GROWTH)
+        self.truncate(0)
+
+    def _allocate(self, capacity: int) -> None:
+        self._stacks.clear()
+        for layer in self.layers:
+            layer.keys = layer.values = None  # free the old buffers before the new ones are taken
+        for layout, members in self._groups.items():
+            make = {"dtype": layout.dtype, "device": layout.device}
+            keys = torch.zeros(len(members), 1, layout.key_heads, capacity, layout.key_size, **make)
+            values = torch.zeros(len(members), 1, layout.value_heads, capacity, layout.value_size, **make)
+            self._stacks.append((keys, values))
+            for place, index in enumerate(members):
+                self.layers[index].keys, self.layers[index].values = keys[place], values[place]
+        self.capacity = capacity
+
+    def truncate(self, length: int) -> None:
+        """Forget every token from ``length`` on."""
+        for layer in self.layers:
+            layer.length = length
+
+    def keep(self, start: int, slots: Sequence[int]) -> None:
+        """Of the tokens from ``start`` on keep those in ``slots`` (absolute, in path order), moved together."""
+        end = start + len(slots)
+        if any(slot != start + place for place, slot in enumerate(slots)):
+            for stack in (tensor for pair in self._stacks for tensor in pair):
+                index = torch.tensor(slots, device=stack.device)
+                stack[..., start:end, :] = stack.index_select(-2, index)  # copies first: no aliasing
+        self.truncate(end)
+
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(tensor.nbytes for pair in self._stacks for tensor in pair)

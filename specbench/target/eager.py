@@ -1,0 +1,205 @@
+"""The eager engine: any Hugging Face causal LM, tree attention by a 4-D mask and explicit positions.
+
+Invariant between forwards: the cache holds every token of the context but the last one, the root.
+A forward feeds the root and N draft nodes; the accepted nodes' slots are then moved together and the rest forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from specbench.target.cache import SlotCache
+from specbench.target.engine import Engine, Laps, Verifier
+from specbench.target.stop import cut
+from specbench.target.tree import causal_mask, depths_of, tree_mask
+from specbench.types import EMPTY, CaseError, Draft, Needs, Prefill, Step, TopK
+
+
+class EagerEngine(Engine):
+    """Drives one loaded model. Not re-entrant: one request at a time."""
+
+    def __init__(self, model: Any, context: int, eos: frozenset[int], max_nodes: int) -> None:
+        """model: a causal LM in eval mode. context: [tokens] its limit. max_nodes: the largest draft."""
+        self.model = model
+        self.context = context
+        self.max_nodes = max_nodes
+        self.eos = eos
+        self.device: torch.device = model.get_input_embeddings().weight.device
+        self.dtype: torch.dtype = model.dtype
+        self._windows = _windows(model.config)
+        self.cache = self._probe()
+        self._begin_request()
+
+    def _begin_request(self) -> None:
+        self._root = -1
+        self._draft = EMPTY
+        self._tokens: list[int] = []
+        self._parents: Sequence[int] = ()
+        self._depths: list[int] = []
+        self._output: Any = None
+
+    @torch.inference_mode()
+    def _probe(self) -> SlotCache:
+        """One forward of one token tells each layer's shape, dtype and device, whatever the family."""
+        probe = DynamicCache()
+        ids = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        self.model(input_ids=ids, past_key_values=probe, use_cache=True)
+        return SlotCache.like(probe)
+
+    @torch.inference_mode()
+    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
+        """Read ``prompt`` and pick the first token; see ``Engine.start``."""
+        self._begin_request()
+        self._walk, self._needs, self._laps = walk, needs, laps
+        if len(prompt) >= self.context:
+            raise CaseError(
+                f"prompt of {len(prompt)} tokens; expected fewer than the model's context of {self.context}"
+                " (raise model.context if the model allows it, or leave the case out with suite.ids)"
+            )
+        self.cache.reserve(min(len(prompt) + limit, self.context) + self.max_nodes + 1)
+        every_row = needs.prompt_topk > 0
+        output = self._run(list(prompt), None, every_row, bool(needs.hidden))
+        logits = output.logits[0]
+        picks, finite = self._pick(logits[-1:], [0])
+        self._check_finite(finite)
+        self._root = picks[0]
+        walk.advance(1)
+        top = _top(logits if every_row else logits[-1:], max(needs.prompt_topk, needs.node_topk))
+        hidden = _rows(output, needs.hidden, slice(None) if needs.prompt_hidden else slice(-1, None))
+        return Prefill(self._root, hidden, top)
+
+    @torch.inference_mode()
+    def forward(self, draft: Draft) -> None:
+        """Feed the root and the draft's nodes; the result waits for ``settle``."""
+        self._draft = draft
+        self._tokens = _as_list(draft.tokens)
+        self._parents = _as_list(draft.parents)
+        if len(self._tokens) != len(self._parents):
+            raise CaseError(f"draft of {len(self._tokens)} tokens has {len(self._parents)} parents; expected as many")
+        if len(self._tokens) > self.max_nodes:
+            raise CaseError(f"draft of {len(self._tokens)} nodes; expected at most {self.max_nodes} (engine.max_nodes)")
+        self._depths = depths_of(self._parents)
+        self._output = self._run([self._root, *self._tokens], self._parents, True, bool(self._needs.hidden))
+        self._laps.lap("forward")
+
+    @torch.inference_mode()
+    def settle(self, left: int) -> Step:
+        """Accept, cut and commit; see ``Engine.settle``."""
+        logits = self._output.logits[0]
+        picks, finite = self._pick(logits, [0, *self._depths])
+        self._check_finite(finite)
+        path = self._walk.follow(self._tokens, self._parents, self._draft.passenger, picks)
+        bonus = picks[path[-1] + 1] if path else picks[0]
+        emitted, done = cut([*(self._tokens[node] for node in path), bonus], self.eos, left)
+        path = path[: len(emitted) - 1]
+        past = self.cache.length - len(self._tokens) - 1
+        self.cache.keep(past, [past, *(past + 1 + node for node in path)])
+        self._laps.lap("verify")
+        step = Step(
+            root=self._root,
+            emitted=tuple(emitted),
+            path=tuple(path),
+            done=done,
+            topk=_top(logits, self._needs.node_topk),
+            hidden=_rows(self._output, self._needs.hidden, slice(None)),
+        )
+        self._root = emitted[-1]
+        self._walk.advance(len(emitted))
+        self._output = None
+        return step
+
+    @torch.inference_mode()
+    def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+        """Judge ``ids`` in one pass over prompt and ids; see ``Engine.gaps``."""
+        self.cache.reserve(len(prompt) + len(ids))
+        tokens = [*prompt, *ids[:-1]]
+        kept = torch.arange(len(prompt) - 1, len(tokens), device=self.device)
+        logits = self._run(tokens, None, kept, False).logits[0].float()
+        chosen = logits.gather(-1, torch.tensor(ids, device=logits.device)[:, None])[:, 0]
+        return (logits.max(-1).values - chosen).tolist()
+
+    def _run(self, tokens: list[int], parents: Sequence[int] | None, rows: Any, want_hidden: bool) -> Any:
+        """One call of the model. parents: None = a prompt read into an empty cache. rows: True, False (last) or index."""
+        past = self.cache.length
+        at = range(len(tokens)) if parents is None else [past, *(past + depth for depth in self._depths)]
+        last = self.context - 1  # nodes beyond the context can never be accepted, but their position must exist
+        positions = torch.tensor([[min(place, last) for place in at]], device=self.device)
+        ids = torch.tensor([tokens], device=self.device)
+        mask = self._mask(len(tokens), parents, past)
+        if parents is not None:
+            self._laps.lap("prepare")
+        return self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=rows if isinstance(rows, Tensor) else (0 if rows else 1),
+            output_hidden_states=want_hidden,
+        )
+
+    def _mask(self, length: int, parents: Sequence[int] | None, past: int) -> Tensor | dict[str, Tensor] | None:
+        """None where plain causal attention is meant (a whole prompt, or the root alone): the library's fastest path."""
+        plain = parents is None or not len(parents)
+        masks: dict[str, Tensor | None] = {}
+        for kind, window in self._windows.items():
+            if plain and (window is None or past + length <= window):
+                masks[kind] = (
+                    None if len(self._windows) == 1 and window is None else self._build(length, parents, past, None)
+                )
+            else:
+                masks[kind] = self._build(length, parents, past, window)
+        return next(iter(masks.values())) if len(masks) == 1 else masks
+
+    def _build(self, length: int, parents: Sequence[int] | None, past: int, window: int | None) -> Tensor:
+        if parents is None:
+            mask = causal_mask(length, window, self.dtype)
+        else:
+            mask = tree_mask(parents, self._depths, past, window, self.dtype)
+        return mask.to(self.device, non_blocking=True)
+
+    def _pick(self, logits: Tensor, depths: list[int]) -> tuple[list[int], bool]:
+        """The rows' tokens and whether every row is finite, in one read-back: the step's only synchronisation."""
+        best = logits.max(-1).values.double()
+        both = torch.stack([self._walk.pick(logits, depths).double(), best]).tolist()
+        return [int(token) for token in both[0]], all(abs(value) < float("inf") for value in both[1])
+
+    def _check_finite(self, finite: bool) -> None:
+        if not finite:
+            raise CaseError(
+                "the target's logits are NaN or infinite; expected finite numbers"
+                f" (model.dtype={str(self.dtype).removeprefix('torch.')}: try bfloat16 or float32)"
+            )
+
+
+def _windows(config: Any) -> dict[str, int | None]:
+    """Attention kind -> sliding window [positions]; more than one kind means the model takes one mask each."""
+    text = config.get_text_config()
+    window = getattr(text, "sliding_window", None)
+    kinds = set(getattr(text, "layer_types", None) or ())
+    if kinds <= {"full_attention"} and kinds:
+        return {"full_attention": None}
+    if kinds:
+        return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
+    return {"full_attention": window}
+
+
+def _as_list(values: Sequence[Any] | Tensor) -> list[Any]:
+    return values.tolist() if isinstance(values, Tensor) else list(values)
+
+
+def _top(logits: Tensor, k: int) -> TopK | None:
+    if not k:
+        return None
+    best = logits.topk(k, dim=-1)
+    return TopK(best.indices, best.values)
+
+
+def _rows(output: Any, layers: Sequence[int], rows: slice) -> Mapping[int, Tensor]:
+    """layer -> (rows, D) of the states that were asked for."""
+    return {layer: output.hidden_states[layer][0, rows] for layer in layers}

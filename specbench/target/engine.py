@@ -1,0 +1,64 @@
+"""What an engine is: it reads prompts, runs drafts through the target, and commits what the walker accepts.
+
+The decode loop only ever talks to this interface: it hands over drafts and asks for a ``Step``; logits, masks, caches
+and device buffers stay behind it, so the eager and the fast engine and the replay of recorded tokens are one axis.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from specbench.types import Draft, Needs, Prefill, Step
+
+
+class Verifier(Protocol):
+    """The walker as an engine sees it (``specbench.decode.walk.Walk``)."""
+
+    def pick(self, logits: Tensor, depths: Sequence[int]) -> Tensor:
+        """(rows, V) raw logits -> (rows,) chosen tokens."""
+
+    def follow(
+        self, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
+    ) -> list[int]:
+        """The accepted path."""
+
+    def advance(self, emitted: int) -> None:
+        """So many tokens were committed."""
+
+
+class Laps(Protocol):
+    """The clock as an engine sees it: time since the last lap belongs to ``phase``."""
+
+    def lap(self, phase: str) -> None:
+        """Close a phase."""
+
+
+class Engine(ABC):
+    """One loaded target; one request at a time."""
+
+    context: int  # [tokens] the longest prompt and answer together
+    max_nodes: int  # the largest draft
+    eos: frozenset[int]
+
+    @abstractmethod
+    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
+        """Read the prompt into an empty cache and choose the first token; at most ``limit`` tokens will follow.
+
+        Raises CaseError when the prompt leaves no room in the context, or a logit is not finite.
+        """
+
+    @abstractmethod
+    def forward(self, draft: Draft) -> None:
+        """Enqueue the target's forward over the root and ``draft``."""
+
+    @abstractmethod
+    def settle(self, left: int) -> Step:
+        """Walk the draft, cut at EOS and at ``left`` tokens, commit the accepted path's keys and values."""
+
+    @abstractmethod
+    def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+        """Teacher-forced: for each of ``ids``, the logit gap between the argmax and it (0 = it is the argmax)."""

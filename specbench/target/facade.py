@@ -1,0 +1,91 @@
+"""The target as a method sees it: its shape, its embedding and head, and the request's law. Never its cache or logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What is known of a model before its weights are loaded.
+
+    path: folder, hub id or ``random``. config: the library's config object. tokenizer: the library's tokenizer.
+    context: [tokens] limit of prompt and answer. eos: ids that end an answer. name: for tables and directories.
+    """
+
+    name: str
+    path: str
+    config: Any
+    tokenizer: Any
+    context: int
+    eos: frozenset[int]
+    dtype: str
+    device: str
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits, padding included."""
+        return int(self.config.get_text_config().vocab_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What ``Method.bind`` gets. ``model`` is for peers with their own loop; everyone else leaves it alone.
+
+    law: (rows, V) raw logits -> (rows, V) probabilities of the request; None at temperature 0.
+    """
+
+    card: ModelCard
+    model: Any
+    max_nodes: int
+    law: Callable[[Tensor], Tensor] | None
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        return self.card.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """D."""
+        return int(self.card.config.get_text_config().hidden_size)
+
+    @property
+    def layers(self) -> int:
+        """L."""
+        return int(self.card.config.get_text_config().num_hidden_layers)
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """Ids that end an answer."""
+        return self.card.eos
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return self.model.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go in."""
+        return self.model.get_input_embeddings().weight.device
+
+    @torch.inference_mode()
+    def embed(self, ids: Tensor) -> Tensor:
+        """(rows,) token ids -> (rows, D) input embeddings."""
+        return self.model.get_input_embeddings()(ids)
+
+    @torch.inference_mode()
+    def head(self, hidden: Tensor) -> Tensor:
+        """(rows, D) states after the final norm -> (rows, V) logits."""
+        return self.model.get_output_embeddings()(hidden)
+
+    @torch.inference_mode()
+    def logits(self, ids: Tensor) -> Tensor:
+        """(rows, T) sequences, each read from an empty cache -> (rows, V) logits after the last token."""
+        return self.model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]

@@ -1,0 +1,220 @@
+"""From configuration to a loaded model, in two moves: a card (config, tokenizer, checks), then the weights.
+
+Everything that can be wrong without weights is found with the card, so that a mistake costs a second, not a download.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from specbench.target.facade import ModelCard
+from specbench.types import InputError
+
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+BUNDLED = "bundled:"
+DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+ATTENTIONS = ("sdpa", "eager")
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+TORCH_WEIGHTS = ("*.bin", "*.bin.index.json")
+
+
+def read_card(
+    *,
+    path: str | None,
+    name: str | None = None,
+    revision: str | None = None,
+    tokenizer: str | None = None,
+    context: int | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    gpus: int | None = None,
+    attention: str = "sdpa",
+    safetensors: bool = True,
+    trust_remote_code: bool = False,
+    random: dict[str, Any] | None = None,
+    key: str = "model",
+) -> ModelCard:
+    """What is known before weights are loaded; raises InputError naming the ``key`` that is wrong.
+
+    path: folder, hub id or ``bundled:NAME``. random: {family, seed, config} in place of a path.
+    """
+    _one_of(f"{key}.dtype", dtype, DTYPES)
+    _one_of(f"{key}.attention", attention, ATTENTIONS)
+    chosen = choose_device(device, gpus, key)
+    if random:
+        config = _random_config(random, key)
+        path, tokenizer = "random", tokenizer or BUNDLED + "tiny"
+    elif path:
+        path = locate(path, f"{key}.path")
+        _check_weights(path, safetensors, key)
+        config = _read(AutoConfig, path, f"{key}.path", revision=revision, trust_remote_code=trust_remote_code)
+    else:
+        raise InputError(f"{key}.path: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
+    source = locate(tokenizer or path, f"{key}.tokenizer")
+    reader = _read(AutoTokenizer, source, f"{key}.tokenizer", revision=revision, trust_remote_code=trust_remote_code)
+    limit = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or reader.model_max_length)
+    if context is not None and not 1 < context <= limit:
+        raise InputError(f"{key}.context={context}: expected 2..{limit}, the model's own limit")
+    if len(reader) > config.get_text_config().vocab_size:
+        raise InputError(
+            f"{key}.tokenizer={source}: has {len(reader)} tokens, the model's logits"
+            f" {config.get_text_config().vocab_size}; expected the model's own tokenizer"
+        )
+    return ModelCard(
+        name=name or (f"random-{config.model_type}" if random else Path(path).name.lower()),
+        path=path,
+        config=config,
+        tokenizer=reader,
+        context=context or limit,
+        eos=_eos(config, reader, path),
+        dtype=_dtype_name(dtype, config, chosen),
+        device=chosen,
+    )
+
+
+def load_model(
+    card: ModelCard,
+    *,
+    revision: str | None = None,
+    gpus: int | None = None,
+    attention: str = "sdpa",
+    safetensors: bool = True,
+    trust_remote_code: bool = False,
+    seed: int = 0,
+) -> Any:
+    """The causal LM of a card, in eval mode on its device(s)."""
+    dtype = getattr(torch, card.dtype)
+    if card.path == "random":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(card.config, dtype=dtype, attn_implementation=attention)
+        return model.eval().to(card.device)
+    placing = {"device_map": "balanced", "max_memory": _memory(gpus)} if gpus and gpus > 1 else {}
+    model = AutoModelForCausalLM.from_pretrained(
+        card.path,
+        revision=revision,
+        dtype=dtype,
+        attn_implementation=attention,
+        use_safetensors=True if safetensors else None,
+        trust_remote_code=trust_remote_code,
+        **placing,
+    )
+    return model.eval() if placing else model.eval().to(card.device)
+
+
+def _memory(gpus: int) -> dict[int, int]:
+    """Room [bytes] on the first ``gpus`` devices; the others get nothing."""
+    return {index: int(torch.cuda.mem_get_info(index)[0] * 0.9) for index in range(gpus)}
+
+
+def locate(path: str, key: str) -> str:
+    """A bundled name's folder; anything else is left as it is. Raises InputError for an unknown or missing one."""
+    if path.startswith(BUNDLED):
+        folder = ASSETS / path.removeprefix(BUNDLED)
+        if not (folder / "config.json").is_file():
+            known = sorted(item.parent.name for item in ASSETS.glob("*/config.json"))
+            raise InputError(f"{key}={path}: no such bundled model; expected one of {known}")
+        return str(folder)
+    local = path.startswith(("/", ".", "~")) or path.count("/") > 1
+    if not local and not Path(path).exists():
+        return path
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise InputError(f"{key}={path}: no such folder; expected one with config.json, weights and a tokenizer")
+    return str(folder)
+
+
+def _check_weights(path: str, safetensors: bool, key: str) -> None:
+    folder = Path(path)
+    if not folder.is_dir():
+        return  # a hub id
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{key}.path={path}: holds no config.json; expected a folder saved by save_pretrained")
+    if any(any(folder.glob(pattern)) for pattern in WEIGHTS):
+        return
+    if any(any(folder.glob(pattern)) for pattern in TORCH_WEIGHTS):
+        if safetensors:
+            raise InputError(
+                f"{key}.path={path}: holds torch weights only; expected *.safetensors"
+                f" (ask for the others with {key}.safetensors=false, they are read with weights_only)"
+            )
+        return
+    raise InputError(f"{key}.path={path}: holds no weights; expected *.safetensors beside config.json")
+
+
+def _read(reader: Any, path: str, key: str, **options: Any) -> Any:
+    """``from_pretrained`` whose failure names the key."""
+    try:
+        return reader.from_pretrained(path, **options)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        what = "tokenizer" if reader is AutoTokenizer else "model configuration"
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"{key}={path}: no {what} could be read; expected a folder with its files, or a hub id that this machine"
+            f" can reach or has in its cache ({reason})"
+        ) from error
+
+
+def _random_config(random: dict[str, Any], key: str) -> Any:
+    family = random["family"]
+    try:
+        return AutoConfig.for_model(family, **random["config"])
+    except ValueError as error:
+        known = ["llama", "mistral", "phi3", "qwen2", "qwen3"]
+        raise InputError(f"{key}.random.family={family}: unknown; expected e.g. {known} ({error})") from error
+
+
+def choose_device(device: str, gpus: int | None, key: str = "model") -> str:
+    """``auto`` made definite. Raises InputError when it or ``gpus`` is not there."""
+    present = torch.cuda.device_count()
+    if gpus is not None and not 1 <= gpus <= 4:
+        raise InputError(f"{key}.gpus={gpus}: expected 1 to 4")
+    if gpus is not None and gpus > present:
+        raise InputError(f"{key}.gpus={gpus}: this machine has {present}; expected at most that (or leave it out)")
+    if device == "auto":
+        return "cuda:0" if present else "cpu"
+    kind, _, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise InputError(f"{key}.device={device}: expected auto, cpu, cuda or cuda:N")
+    if kind == "cuda" and int(index or 0) >= present:
+        raise InputError(f"{key}.device={device}: this machine has {present} GPUs; expected cpu or a smaller number")
+    return "cuda:0" if device == "cuda" else device
+
+
+def _dtype_name(dtype: str, config: Any, device: str) -> str:
+    if dtype != "auto":
+        return dtype
+    stored = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+    return "float32" if device == "cpu" else stored
+
+
+def _eos(config: Any, tokenizer: Any, path: str) -> frozenset[int]:
+    """Every id that ends an answer: the generation config's (Llama 3 has several), the config's, the tokenizer's."""
+    found: list[Any] = [config.get_text_config().eos_token_id, tokenizer.eos_token_id]
+    if Path(path).is_dir() and (Path(path) / "generation_config.json").is_file():
+        found.append(GenerationConfig.from_pretrained(path).eos_token_id)
+    elif path != "random" and not Path(path).is_dir():
+        found.append(_hub_eos(path))
+    ids: set[int] = set()
+    for entry in found:
+        ids.update(entry if isinstance(entry, list | tuple) else [] if entry is None else [entry])
+    return frozenset(ids)
+
+
+def _hub_eos(path: str) -> Any:
+    try:
+        return GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # many older models have no generation_config.json
+        return None
+
+
+def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        close = difflib.get_close_matches(value, allowed, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"{key}={value}: expected one of {', '.join(allowed)}{hint}")

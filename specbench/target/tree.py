@@ -1,0 +1,80 @@
+"""Draft tree -> depths and tree-attention masks. The one idea: a row sees the context, its ancestors and itself.
+
+Slots and positions are two things: tree node i lies in cache slot ``past + 1 + i`` but stands at position
+``past + depth``. A sliding window is measured in positions, so it is taken from depths, never from slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.types import ROOT
+
+
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """(N,) depth of each node, 1 = child of the root.
+
+    Raises ValueError when a parent does not stand before its child. ``[-1, 0, 0, -1]`` -> ``[1, 2, 2, 1]``.
+    """
+    depths: list[int] = []
+    for node, parent in enumerate(parents):
+        if not ROOT <= parent < node:
+            raise ValueError(f"parent of node {node} is {parent}; expected {ROOT} (root) or a smaller node number")
+        depths.append(1 if parent == ROOT else depths[parent] + 1)
+    return depths
+
+
+def is_chain(parents: Sequence[int]) -> bool:
+    """True when every node hangs from the one before it."""
+    return all(parent == node - 1 for node, parent in enumerate(parents))
+
+
+def ancestors_of(parents: Sequence[int]) -> np.ndarray:
+    """(N+1, N+1) bool: row 0 is the root, row i+1 is node i; True on the row itself and on its ancestors."""
+    rows = len(parents) + 1
+    if is_chain(parents):
+        return np.tri(rows, dtype=bool)
+    seen = np.zeros((rows, rows), dtype=bool)
+    seen[:, 0] = True
+    for node, parent in enumerate(parents):
+        row = node + 1
+        if parent != ROOT:
+            seen[row] = seen[parent + 1]
+        seen[row, row] = True
+    return seen
+
+
+def tree_mask(
+    parents: Sequence[int], depths: Sequence[int], past: int, window: int | None, dtype: torch.dtype
+) -> Tensor:
+    """Additive attention mask (1, 1, N+1, past+N+1): 0 where a row may look, the dtype's minimum elsewhere.
+
+    past: [tokens] already in the cache, at positions 0..past-1; the root stands at position ``past``.
+    window: [positions] a row sees those less than ``window`` behind it; None = all.
+    """
+    rows = len(parents) + 1
+    visible = np.ones((rows, past + rows), dtype=bool)
+    visible[:, past:] = ancestors_of(parents)
+    if window is not None:
+        at = past + np.array([0, *depths])
+        key_position = np.concatenate([np.arange(past), at])
+        visible &= (at[:, None] - key_position[None, :]) < window
+    return additive(visible, dtype)
+
+
+def causal_mask(length: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    """Additive mask (1, 1, T, T) of a prompt read from an empty cache, with a sliding window in positions."""
+    visible = np.tri(length, dtype=bool)
+    if window is not None:
+        visible &= ~np.tri(length, k=-window, dtype=bool)
+    return additive(visible, dtype)
+
+
+def additive(visible: np.ndarray, dtype: torch.dtype) -> Tensor:
+    """Bool (rows, keys) -> additive float (1, 1, rows, keys): eager attention misreads bool masks without an error."""
+    mask = torch.zeros(visible.shape, dtype=dtype)
+    return mask.masked_fill_(torch.from_numpy(~visible), torch.finfo(dtype).min)[None, None]

@@ -1,0 +1,120 @@
+"""Values that travel between the parts of the harness; nothing here has behaviour worth a test double.
+
+Shape letters, used everywhere: ``N`` draft nodes, ``A`` accepted nodes, ``T`` context tokens, ``V`` vocabulary,
+``D`` hidden size, ``L`` layers, ``H`` heads, ``K`` key-value heads. Units stand in names: ``_s``, ``_ms``, ``_bytes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+ROOT = -1  # the parent of a draft's first level: the last emitted token, which the draft never contains
+
+
+class InputError(ValueError):
+    """Bad input from the user: the message names the thing, what was got, what was expected, and the fix."""
+
+
+class CaseError(RuntimeError):
+    """One case cannot be decoded (prompt too long, NaN logits ...): it becomes an error row and the run goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One question of a suite: the user's turns in order, with the reference answers where the suite has them."""
+
+    id: str
+    category: str
+    turns: tuple[str, ...]
+    subcategory: str = ""
+    references: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A rooted token tree that a drafter proposes; the root (last emitted token) is implicit and never listed.
+
+    tokens: (N,) token ids, a list of ints when drafted on the host, an int64 tensor when drafted on a device.
+    parents: (N,) index of each node's parent in this draft, ``ROOT`` for the first level; parents stand before
+        children, siblings in trial order, and siblings may repeat a token.
+    probs: (N, V) law each node was drawn from given its earlier siblings; None if the nodes were chosen
+        deterministically. Ignored at temperature 0.
+    passenger: (N,) True for nodes computed for their logits only: never accepted, nor is anything below them.
+    source: (N,) small ints naming where a node came from, an index into ``Method.sources``.
+    """
+
+    tokens: Sequence[int] | Tensor = ()
+    parents: Sequence[int] | Tensor = ()
+    probs: Tensor | None = None
+    passenger: Sequence[bool] | None = None
+    source: Sequence[int] | None = None
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], source: int | None = None, probs: Tensor | None = None) -> Draft:
+        """A single path: ``chain([5, 6, 7])`` has parents ``[-1, 0, 1]``."""
+        count = len(tokens)
+        return cls(tokens, range(-1, count - 1), probs, None, None if source is None else [source] * count)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+EMPTY = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a method wants from every forward; the harness refuses a run that it cannot serve.
+
+    hidden: indices into the L+1 hidden states (0 = embeddings, L = after the final norm), rows of all nodes.
+    prompt_hidden: the same for all prompt rows of the prefill.
+    node_topk: how many top tokens of each node's raw logits (before temperature), 0 = none.
+    prompt_topk: the same for all prompt rows of the prefill.
+    """
+
+    hidden: tuple[int, ...] = ()
+    prompt_hidden: bool = False
+    node_topk: int = 0
+    prompt_topk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The best tokens of each row of raw logits, best first: ids (rows, k) int64 and logits (rows, k)."""
+
+    ids: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """What reading the prompt gave: the first emitted token, and the rows that ``Needs`` asked for.
+
+    hidden: layer -> (rows, D); topk: (rows, k). Rows is 1 (the last prompt token) unless ``prompt_hidden`` or
+    ``prompt_topk`` asked for all T prompt rows.
+    """
+
+    token: int
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    topk: TopK | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one target forward decided.
+
+    root: the token the draft hung from. emitted: 1 + len(path) token ids, cut at EOS or at the limit (which
+    shortens path with it). path: accepted node numbers of the method's own draft, root side first.
+    topk, hidden: rows of ALL nodes as ``Needs`` asked, row 0 = root, row i + 1 = node i of the draft.
+    done: the request ends here.
+    """
+
+    root: int
+    emitted: tuple[int, ...]
+    path: tuple[int, ...]
+    done: bool
+    topk: TopK | None = None
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)

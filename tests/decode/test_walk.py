@@ -1,0 +1,113 @@
+"""The walker against its definition, and sampling: deterministic drafts emit vanilla's ids for the same seed."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import VOCAB, Scripted, build, scripts
+
+from specbench.decode.law import Law
+from specbench.decode.loop import Request, decode
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
+from specbench.target.eager import EagerEngine
+
+
+@st.composite
+def trees(draw):
+    count = draw(st.integers(0, 9))
+    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
+    tokens = [draw(st.integers(0, 2)) for _ in range(count)]
+    passenger = [draw(st.booleans()) for _ in range(count)]
+    picks = [draw(st.integers(0, 2)) for _ in range(count + 1)]
+    return tokens, parents, passenger, picks
+
+
+def by_definition(tokens, parents, passenger, picks):
+    """Every root path, tried whole; the deepest valid one, the lowest end node first."""
+    best = []
+    for end in range(len(tokens)):
+        path, node = [], end
+        while node != -1:
+            path.append(node)
+            node = parents[node]
+        path.reverse()
+        valid = all(not passenger[n] and tokens[n] == picks[parents[n] + 1] for n in path)
+        if valid and len(path) > len(best):
+            best = path
+    return best
+
+
+@given(trees())
+@settings(max_examples=500, deadline=None)
+def test_follow_is_its_definition(tree):
+    assert Walk.follow(*tree) == by_definition(*tree)
+
+
+def sample(engine, script, law, seed, prompt=(5, 17, 3), limit=24):
+    return decode(engine, Scripted(script), Request(list(prompt), limit, law, seed), Clock(torch.device("cpu"))).ids
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window"])
+@pytest.mark.parametrize("law", [Law(0.8), Law(1.0, top_k=20, top_p=0.9)], ids=["T0.8", "T1-k20-p0.9"])
+def test_deterministic_drafts_emit_vanillas_ids_when_sampling(family, law):
+    engine = EagerEngine(build(family, torch.float64), 512, frozenset(), 64)
+    for seed in range(5):
+        vanilla = sample(engine, scripts([])["empty"], law, seed)
+        for name, script in scripts([*vanilla, 1, 2, 3, 4]).items():
+            assert sample(engine, script, law, seed) == vanilla, (name, seed)
+    assert sample(engine, scripts([])["empty"], law, 1) != sample(engine, scripts([])["empty"], law, 2)
+
+
+def test_joint_law_of_sampled_tokens():
+    """Three tokens under a tree drafter against exact enumeration on four tokens; the noise of the plain sampler beside it."""
+    chain = np.random.default_rng(5).dirichlet(np.ones(4) * 0.7, size=4)
+    rows = torch.tensor(chain).log()
+    exact = {s: chain[0][s[0]] * chain[s[0]][s[1]] * chain[s[1]][s[2]] for s in itertools.product(range(4), repeat=3)}
+    draws = 6000
+
+    def emit(seed, fixed_uniform=False):
+        walk, out = Walk(Law(1.0), seed), []
+        while len(out) < 3:
+            root = out[-1] if out else 0
+            tokens, parents = [0, 3, 1, 0], [-1, -1, 0, 1]
+            picks = walk.pick(torch.stack([rows[root], *(rows[t] for t in tokens)]), [0, 1, 1, 2, 2]).tolist()
+            path = walk.follow(tokens, parents, None, picks)
+            step = [*(tokens[n] for n in path), picks[path[-1] + 1] if path else picks[0]]
+            walk.advance(0 if fixed_uniform else len(step))
+            out += step
+        return tuple(out[:3])
+
+    def distance(**options):
+        counts = dict.fromkeys(exact, 0)
+        for seed in range(draws):
+            counts[emit(seed, **options)] += 1
+        return 0.5 * sum(abs(counts[s] / draws - p) for s, p in exact.items())
+
+    generator = np.random.default_rng(0)
+    plain = generator.multinomial(draws, list(exact.values())) / draws
+    noise = 0.5 * np.abs(plain - list(exact.values())).sum()
+    assert distance() < 2 * noise
+    assert distance(fixed_uniform=True) > 5 * noise  # the wrong variant: one uniform for every position
+
+
+@given(st.integers(0, 2**31), st.integers(0, 30), st.floats(0.05, 1.0), st.floats(0.1, 2.0))
+@settings(max_examples=100, deadline=None)
+def test_law_keeps_what_it_says(seed, top_k, top_p, temperature):
+    logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
+    law = Law(temperature, top_k, top_p)(logits)
+    full = (logits / temperature).softmax(-1)
+    assert torch.allclose(law.sum(-1), torch.ones(2), atol=1e-5)
+    for row in range(2):
+        kept = law[row] > 0
+        assert kept.any()
+        assert kept[full[row].argmax()]
+        if top_k:
+            assert kept.sum() <= top_k
+        ratio = law[row][kept] / full[row][kept]
+        assert torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-3)
