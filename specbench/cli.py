@@ -1,0 +1,229 @@
+"""The ``specbench`` command: the only file that knows Hydra. Composes, checks, runs, reports.
+
+Everything the user can get wrong ends with a message and exit code 2 before a model is loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast, get_type_hints
+
+import hydra
+import pydantic
+from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from specbench.config import Config
+from specbench.progress import Progress
+from specbench.record import VANILLA
+from specbench.run import Entry, Job, execute, prepare
+from specbench.types import InputError
+
+PACKAGE = Path(__file__).resolve().parent
+RESERVED = ("_target_", "reset")
+OUTSIDE_HASH = ("report",)  # groups that change no record
+USAGE = 2
+VIOLATION = 1
+
+
+def conf_dir() -> Path:
+    """The configuration tree: inside an installed package, beside it in a checkout."""
+    inside = PACKAGE / "conf"
+    return inside if inside.is_dir() else PACKAGE.parent / "conf"
+
+
+def run_name(root: DictConfig) -> str:
+    """``<model>-<suite>-<hash of the configuration>``: the same command finds its run."""
+    plain = _plain(root)
+    model = plain["model"]
+    shape = model.get("random") or {}
+    name = model["name"] or (Path(model["path"].removeprefix("bundled:")).name if model["path"] else f"random-{shape['family']}")
+    return f"{name}-{plain['suite']['name']}-{digest(plain)[:10]}"
+
+
+def _plain(root: DictConfig) -> dict[str, Any]:
+    """The harness's own part of the configuration as plain values."""
+    keys = [key for key in root if key != "hydra"]
+    masked = OmegaConf.masked_copy(root, keys)
+    masked._set_flag("allow_objects", True)
+    return cast(dict[str, Any], OmegaConf.to_container(masked, resolve=True))
+
+
+def digest(resolved: Mapping[str, Any]) -> str:
+    """Hash of everything that can change a record; ``measure.fresh`` and the report's options cannot."""
+    kept = {key: value for key, value in resolved.items() if key not in OUTSIDE_HASH}
+    kept["measure"] = {key: value for key, value in kept["measure"].items() if key != "fresh"}
+    text = json.dumps(kept, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def register() -> None:
+    """Tell Hydra the schema and the name of a run's directory."""
+    ConfigStore.instance().store(name="schema", node=Config)
+    OmegaConf.register_new_resolver("run_name", lambda _root_: run_name(_root_), replace=True)
+
+
+def make_job(cfg: DictConfig) -> Job:
+    """Turn a composed configuration into a checked job. Raises InputError."""
+    resolved = _plain(cfg)
+    _refuse_extras(resolved, Config, "")
+    entries = [make_entry(name, node) for name, node in resolved["method"].items()]
+    entries.sort(key=lambda entry: entry.name != VANILLA)
+    knobs = OmegaConf.masked_copy(cfg, [key for key in cfg if key not in ("hydra", "method")])
+    config = cast(Config, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), knobs)))
+    return prepare(config, resolved, digest(resolved), entries)
+
+
+def _refuse_extras(values: Mapping[str, Any], schema: Any, prefix: str) -> None:
+    """``+key=value`` gets past a typed root: refuse keys that the schema does not have."""
+    hints = get_type_hints(schema)
+    for key, value in values.items():
+        if key not in hints:
+            raise InputError(f"{prefix}{key}: no such setting; {_near(key, list(hints))}")
+        inner = [kind for kind in (hints[key], *getattr(hints[key], "__args__", ())) if hasattr(kind, "__dataclass_fields__")]
+        if inner and isinstance(value, Mapping):
+            _refuse_extras(value, inner[0], f"{prefix}{key}.")
+
+
+def make_entry(name: str, node: Mapping[str, Any]) -> Entry:
+    """One method from its configuration; its constructor is its schema. Raises InputError."""
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise InputError(f"method.{name}: has no _target_; choose it with method=[{name}] before setting its parameters")
+    try:
+        kind = get_class(node["_target_"])
+    except (ImportError, ValueError) as error:
+        raise InputError(f"method.{name}._target_={node['_target_']}: cannot be imported ({error})") from error
+    parameters = {key: value for key, value in node.items() if key not in RESERVED}
+    _check_parameters(name, kind, parameters)
+    try:
+        method = kind(**parameters)
+    except InputError as error:
+        raise InputError(f"method.{name}.{error}") from error
+    return Entry(name, method, node.get("reset", "case"), parameters)
+
+
+def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> None:
+    """Names and types against the constructor's signature."""
+    signature = inspect.signature(kind)
+    hints = get_type_hints(kind.__init__)
+    for key, value in parameters.items():
+        if key not in signature.parameters:
+            raise InputError(f"method.{name}.{key}: no such parameter; {_near(key, list(signature.parameters))}")
+        if key not in hints:
+            continue
+        try:
+            pydantic.TypeAdapter(hints[key]).validate_python(value, strict=True)
+        except pydantic.ValidationError as error:
+            wanted = error.errors()[0]["msg"]
+            raise InputError(f"method.{name}.{key}={value}: {wanted} (declared {hints[key]})") from error
+    missing = [
+        key
+        for key, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty and key not in parameters
+    ]
+    if missing:
+        raise InputError(f"method.{name}: lacks {', '.join(missing)}; set them with method.{name}.{missing[0]}=...")
+
+
+def _near(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, 1)
+    return f"did you mean {close[0]}? " if close else "" + f"there are: {', '.join(known) or 'none'}"
+
+
+def run_job(job: Job, directory: Path) -> int:
+    """Run a checked job and report; returns the exit code."""
+    from specbench.report import build_report
+    from specbench.report.terminal import print_summary
+
+    console = _console()
+    directory = directory.resolve()
+    with Progress(console, job.config.report.progress) as progress:
+        try:
+            execute(job, directory, progress.observe)
+        except KeyboardInterrupt:
+            console.print(f"[yellow]interrupted[/]: what is done is in {directory}; the same command goes on from there")
+            return 130
+    report = build_report([directory], plots=job.config.report.plots)
+    print_summary(report, console)
+    violations = 0 if job.card.dtype in ("float16", "bfloat16") else report.violations
+    if violations:
+        console.print(f"[red]{violations} tokens are not the target's own[/]: see lossless in {directory}/records.jsonl")
+    return VIOLATION if violations else 0
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+def _quiet() -> None:
+    """Libraries speak through errors only; ours goes to stderr."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    logging.basicConfig(level=logging.WARNING, format="specbench: %(levelname)s: %(message)s", force=True)
+
+
+def _fail(error: BaseException) -> int:
+    print(f"specbench: error: {_message(error)}", file=sys.stderr)
+    return USAGE
+
+
+def _message(error: BaseException) -> str:
+    """Hydra hides the reason of a composition error in its cause."""
+    parts = [str(error).strip()]
+    if error.__cause__ is not None and str(error.__cause__).strip() not in parts[0]:
+        parts.append(str(error.__cause__).strip())
+    return "\n".join(parts)
+
+
+def _task(cfg: DictConfig) -> None:
+    """One job of a sweep."""
+    _quiet()
+    try:
+        code = run_job(make_job(cfg), Path(HydraConfig.get().runtime.output_dir))
+    except InputError as error:
+        code = _fail(error)
+    if code:
+        sys.exit(code)
+
+
+def main() -> None:
+    """Entry point."""
+    register()
+    arguments = get_args_parser().parse_args()
+    informational = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info
+    if arguments.multirun or informational or arguments.shell_completion:
+        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(_task)()
+        return
+    _quiet()
+    overrides = list(arguments.overrides)
+    if arguments.config_dir:
+        overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]")
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            cfg = compose(arguments.config_name or "config", overrides, return_hydra_config=True)
+        job = make_job(cfg)
+        code = run_job(job, Path(cfg.hydra.run.dir))
+    except (InputError, HydraException, OmegaConfBaseException) as error:
+        code = _fail(error)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

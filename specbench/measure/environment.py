@@ -1,0 +1,84 @@
+"""What machine and software this was: collected once, stored in the manifest, never interpreted here."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+PACKAGES = ("specbench", "torch", "transformers", "tokenizers", "accelerate", "hydra-core", "numpy", "fschat")
+
+
+def versions() -> dict[str, str]:
+    """Package -> version, of those that can move a number."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Processor, memory, load and GPUs."""
+    return {
+        "system": platform.platform(),
+        "cpu": _cpu_model(),
+        "cores": psutil.cpu_count(logical=False),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "load_1min": round(os.getloadavg()[0], 2),
+        "gpus": [_gpu(index) for index in range(torch.cuda.device_count())],
+    }
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _gpu(index: int) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(index)
+    return {"name": properties.name, "memory_bytes": properties.total_memory, "sms": properties.multi_processor_count}
+
+
+def git_state(folder: Path) -> dict[str, Any]:
+    """Commit and dirtiness of the checkout that holds ``folder``; empty outside one."""
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain")
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return {"commit": commit, "dirty": bool(changed)}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    return result.stdout.strip()
+
+
+def weights_hash(path: str) -> str | None:
+    """sha256 over a local model's weight files, in name order; None for a hub id (its revision names it)."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return None
+    digest = hashlib.sha256()
+    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 22):
+                digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,69 @@
+"""The plan of a run: which method decodes which case when, fixed by a seed before the first token.
+
+Per case and round all methods run back to back in random order (a block), so that drift of the machine falls on all
+of them alike; this made the ratio twenty times tighter than running one method after the other in our simulation
+(docs/measurement.md). A reset policy says what a method may remember from block to block.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from specbench.types import Case
+
+Reset = Literal["turn", "case", "category", "never"]
+RESETS: tuple[str, ...] = get_args(Reset)
+
+# Not of any suite: what warms kernels, allocators and caches must not have been measured, nor be measured later.
+WARMUP = (
+    Case("warmup-1", "warmup", ("Name three rivers and say in one sentence each where they rise and where they end.",)),
+    Case("warmup-2", "warmup", ("Write a short note to a neighbour who has lent you a ladder.", "Make it rhyme.")),
+    Case("warmup-3", "warmup", ("A box holds 12 eggs. How many boxes are needed for 100 eggs? Think step by step.",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One case in one round: the methods in the order in which they run."""
+
+    index: int
+    round: int
+    case: Case
+    order: tuple[str, ...]
+
+
+def make_plan(cases: Sequence[Case], resets: Mapping[str, str], rounds: int, seed: int) -> list[Block]:
+    """All blocks in order. resets: method -> policy; with any ``category`` policy, categories are kept together."""
+    if "category" in resets.values():
+        first = {case.category: index for index, case in reversed(list(enumerate(cases)))}
+        cases = sorted(cases, key=lambda case: first[case.category])
+    names = list(resets)
+    blocks: list[Block] = []
+    for turn in range(rounds):
+        for case in cases:
+            order = list(names)
+            random.Random(f"{seed}/{turn}/{case.id}").shuffle(order)
+            blocks.append(Block(len(blocks), turn, case, tuple(order)))
+    return blocks
+
+
+def starts_span(plan: Sequence[Block], index: int, policy: str) -> bool:
+    """True if a method of this policy is reset before block ``index``."""
+    if policy in ("turn", "case") or index == 0:
+        return True
+    here, before = plan[index], plan[index - 1]
+    return here.round != before.round or (policy == "category" and here.case.category != before.case.category)
+
+
+def resume_at(plan: Sequence[Block], done: int, policies: Sequence[str]) -> int:
+    """The block at which a run with ``done`` finished blocks goes on: the start of the widest span that was cut."""
+    at = done
+    for policy in policies:
+        start = done
+        while 0 < start < len(plan) and not starts_span(plan, start, policy):
+            start -= 1
+        at = min(at, start)
+    return at

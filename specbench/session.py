@@ -1,0 +1,170 @@
+"""One loaded target and its methods: warms up, walks the plan block by block, hands out records.
+
+A case that fails is a record with ``status: error`` and its traceback, and the run goes on; nothing of it enters the
+figures. Garbage collection is off inside a block and runs between blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from specbench.decode.law import Law
+from specbench.decode.loop import Request, Transcript, decode
+from specbench.lossless import judge_block
+from specbench.measure.clock import Clock
+from specbench.measure.plan import WARMUP, Block, starts_span
+from specbench.method import Method
+from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
+from specbench.suite.prompt import PromptBuilder, answer_text
+from specbench.target.engine import Engine
+from specbench.target.facade import Target
+from specbench.types import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A method in this run: the name of its rows, and what it may remember."""
+
+    name: str
+    method: Method
+    reset: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for every request of a run. judge: teacher-force every answer. dtype: of the target."""
+
+    max_new_tokens: int
+    law: Law | None
+    seed: int
+    dtype: str
+    judge: bool = True
+    keep_trees: int = 0
+
+
+class Session:
+    """Runs blocks. Methods are bound already."""
+
+    def __init__(
+        self, engine: Engine, target: Target, prompts: PromptBuilder, bound: Sequence[Bound], terms: Terms
+    ) -> None:
+        self._engine, self._prompts, self._terms = engine, prompts, terms
+        self._bound = {entry.name: entry for entry in bound}
+        self._clock = Clock(target.device)
+        self._tokenizer = target.card.tokenizer
+
+    def warm_up(self, cases: int) -> list[str]:
+        """Decode ``cases`` fixed prompts, none of any suite, with every method; then forget what was learned.
+
+        Returns what went wrong, a line each: a method that fails here will most likely fail in its cases too.
+        """
+        failed: list[str] = []
+        for index in range(cases):
+            case = WARMUP[index % len(WARMUP)]
+            for record in self._block(Block(-1, 0, case, tuple(self._bound)), judge=False):
+                if record.error:
+                    failed.append(f"{record.method} failed in warm-up: {record.error['message']}")
+        for entry in self._bound.values():
+            entry.method.reset()
+        return sorted(set(failed))
+
+    def run(self, plan: Sequence[Block], start: int) -> Iterator[list[CaseRecord]]:
+        """The records of each block from ``start`` on, in the order in which the methods ran."""
+        for block in plan[start:]:
+            for entry in self._bound.values():
+                if block.index == start or starts_span(plan, block.index, entry.reset):
+                    entry.method.reset()
+            yield self._block(block, judge=self._terms.judge and self._terms.law is None)
+
+    def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
+        prompts: dict[str, list[list[int]]] = {}
+        with _no_collection():
+            records = [self._case(block, place, name, prompts) for place, name in enumerate(block.order)]
+        if judge:
+            judge_block(records, prompts, self._engine.gaps, self._terms.dtype)
+        return records
+
+    def _case(self, block: Block, place: int, name: str, prompts: dict[str, list[list[int]]]) -> CaseRecord:
+        case = block.case
+        record = CaseRecord(case.id, case.category, case.subcategory, name, block.round, block.index, place, "ok", [])
+        prompts[name] = []
+        try:
+            self._turns(case, block, record, prompts[name])
+        except Exception as error:  # the boundary of a case: recorded whole, excluded visibly
+            record.status = "error"
+            record.error = {
+                "type": type(error).__name__,
+                "message": str(error),
+                "traceback": "".join(traceback.format_exception(error)),
+                "turn": len(record.turns),
+            }
+            if isinstance(error, torch.OutOfMemoryError):
+                torch.cuda.empty_cache()
+        record.state_bytes = self._bound[name].method.state_bytes()
+        return record
+
+    def _turns(self, case: Case, block: Block, record: CaseRecord, prompts: list[list[int]]) -> None:
+        entry, answers = self._bound[record.method], list[str]()
+        for turn in range(len(case.turns)):
+            if turn and entry.reset == "turn":
+                entry.method.reset()
+            ids = self._prompts.ids(case.turns[: turn + 1], answers)
+            request = Request(
+                prompt=ids,
+                limit=self._terms.max_new_tokens,
+                law=self._terms.law,
+                seed=self._terms.seed,
+                names=(case.id, turn, block.round),
+                keep_trees=0 <= block.index < self._terms.keep_trees,
+            )
+            transcript = decode(self._engine, entry.method, request, self._clock)
+            answers.append(answer_text(self._tokenizer, transcript.ids))
+            prompts.append(ids)
+            record.turns.append(_turn_record(transcript, ids, answers[-1], record.method == VANILLA))
+
+
+def _turn_record(transcript: Transcript, prompt: list[int], text: str, keep_prompt: bool) -> TurnRecord:
+    return TurnRecord(
+        prompt_tokens=len(prompt),
+        ids=transcript.ids,
+        finish=transcript.finish,
+        accept=transcript.accept,
+        proposed=transcript.proposed,
+        depth=transcript.depth,
+        fed=transcript.fed,
+        prefill_s=transcript.prefill_s,
+        decode_s=transcript.decode_s,
+        phases_s=transcript.phases_s,
+        text=text,
+        sources=transcript.sources,
+        stats=transcript.stats,
+        prompt_ids=prompt if keep_prompt else None,
+        trees=transcript.trees,
+    )
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect now, then not until the block is over."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def with_control(bound: Sequence[Bound], control: bool) -> list[Bound]:
+    """Add the A/A control: vanilla's own method under a second name."""
+    if not control:
+        return list(bound)
+    vanilla = next(entry for entry in bound if entry.name == VANILLA)
+    return [*bound, Bound(CONTROL, vanilla.method, vanilla.reset)]

@@ -1,0 +1,99 @@
+"""What every method must do, free of charge for each yaml in conf/method: one file, no list of names to keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from compose import composed, job_for
+from omegaconf import Container
+from specbench import cli
+from specbench.measure.plan import RESETS
+from specbench.method import Peer
+from specbench.record import VANILLA
+from specbench.run import execute
+from specbench.store import read_run
+
+NAMES = sorted(path.stem for path in (cli.conf_dir() / "method").glob("*.yaml"))
+SUITE = ("suite.limit=1", "decode.max_new_tokens=40", "measure=quick", "measure.warmup=0")
+
+
+def run(directory: Path, *overrides: str) -> dict[tuple[str, str], object]:
+    job = job_for(*SUITE, *overrides)
+    execute(job, directory, lambda *_: None)
+    return {(record.method, record.case): record for record in read_run(directory).records}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def greedy(name, tmp_path_factory):
+    return run(tmp_path_factory.mktemp(name), f"method=[{name}]")
+
+
+def test_yaml_names_its_source_and_its_reset(name):
+    text = (cli.conf_dir() / "method" / f"{name}.yaml").read_text()
+    assert text.startswith(f"# @package method.{name}\n# ")
+    assert composed(f"method=[{name}]").method[name].reset in RESETS
+
+
+def test_page_exists(name):
+    page = Path(cli.PACKAGE.parent / "docs" / "methods" / f"{name}.md")
+    if not page.parent.is_dir():
+        pytest.skip("docs/ is not beside an installed package")
+    assert "## Parameters" in page.read_text() or name == VANILLA
+
+
+def test_greedy_ids_equal_vanillas(name, greedy):
+    cases = {case for _, case in greedy}
+    assert len(cases) >= 6
+    for case in cases:
+        record = greedy[name, case]
+        assert record.status == "ok", record.error
+        assert [turn.ids for turn in record.turns] == [turn.ids for turn in greedy[VANILLA, case].turns]
+        assert record.lossless.violations == 0
+
+
+def test_counts_add_up(name, greedy):
+    for (method, _), record in greedy.items():
+        for turn in record.turns:
+            assert 1 + sum(turn.accept) == len(turn.ids)
+            assert len(turn.accept) == len(turn.proposed) == len(turn.fed) == len(turn.depth)
+            assert all(emitted - 1 <= depth for emitted, depth in zip(turn.accept, turn.depth, strict=True)) or (
+                method == "hf_generate"
+            )
+            assert turn.prefill_s > 0
+            assert turn.decode_s >= 0
+            if turn.phases_s:
+                assert sum(turn.phases_s.values()) == pytest.approx(turn.decode_s, rel=0.05, abs=2e-4)
+
+
+def test_order_of_cases_does_not_matter(name, greedy, tmp_path):
+    """A method that is reset by case gives the same accept lists whatever came before."""
+    if composed(f"method=[{name}]").method[name].reset not in ("case", "turn"):
+        pytest.skip("keeps state across cases on purpose")
+    shuffled = run(tmp_path, f"method=[{name}]", "suite.order=shuffled", "suite.seed=3")
+    for key, record in shuffled.items():
+        assert [turn.accept for turn in record.turns] == [turn.accept for turn in greedy[key].turns]
+
+
+def test_sampling_emits_vanillas_ids_for_the_same_seed(name, tmp_path):
+    entry = cli.make_entry(name, cli._plain(composed(f"method=[{name}]"))["method"][name])
+    if isinstance(entry.method, Peer):
+        pytest.skip("a peer draws its own random numbers")
+    sampled = run(tmp_path, f"method=[{name}]", "decode=sample", "decode.temperature=0.8")
+    for (_, case), record in sampled.items():
+        assert record.status == "ok", record.error
+        assert [turn.ids for turn in record.turns] == [turn.ids for turn in sampled[VANILLA, case].turns]
+        assert record.lossless is None
+
+
+def test_no_omegaconf_object_reaches_a_method(name):
+    entry = cli.make_entry(name, cli._plain(composed(f"method=[{name}]"))["method"][name])
+    held = list(vars(entry.method).values()) + list(entry.parameters.values())
+    assert not any(isinstance(value, Container) for value in held)
+    assert dataclasses.is_dataclass(entry)

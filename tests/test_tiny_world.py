@@ -1,0 +1,155 @@
+"""The generator of the bundled corpus: same seed same text, right answers, and a suite that was never trained on."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from specbench.tiny.check import is_periodic
+from specbench.tiny.corpus import MAKERS, SHARES, documents, suite, write_suite
+from specbench.tiny.lexicon import LEXICON
+from specbench.tiny.replay import accepted_lengths, lookup
+from specbench.tiny.tasks_arithmetic import PROBLEMS
+from specbench.tiny.world import ANIMALS, TOWNS, article, join
+
+MINI = Path(__file__).resolve().parent.parent / "specbench" / "assets" / "mini" / "question.jsonl"
+STEP = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
+OPERATIONS = {
+    "+": lambda left, right: left + right,
+    "-": lambda left, right: left - right,
+    "*": lambda left, right: left * right,
+    "/": lambda left, right: left // right,
+}
+
+
+def _mini() -> list[dict]:
+    return [json.loads(line) for line in MINI.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_documents_are_fixed_by_the_seed(task: str) -> None:
+    first = [MAKERS[task](random.Random(seed)) for seed in range(50)]
+    second = [MAKERS[task](random.Random(seed)) for seed in range(50)]
+    assert first == second
+    assert len({document.turns for document in first}) > 45
+    assert {document.category for document in first} == {task}
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_every_turn_has_a_finished_answer(task: str) -> None:
+    rng = random.Random(3)
+    for _ in range(300):
+        document = MAKERS[task](rng)
+        assert len(document.turns) == len(document.answers) == (2 if task == "multi-turn" else 1)
+        for text in document.turns + document.answers:
+            assert text == text.strip()
+            assert text
+            assert "{" not in text or task == "code"
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_one_prompt_has_one_answer(task: str) -> None:
+    rng, known = random.Random(5), {}
+    for _ in range(3000):
+        document = MAKERS[task](rng)
+        assert known.setdefault(document.turns, document.answers) == document.answers
+
+
+def test_arithmetic_is_right_and_small() -> None:
+    rng = random.Random(11)
+    for _ in range(1500):
+        answer = MAKERS["math_reasoning"](rng).answers[0]
+        steps = STEP.findall(answer)
+        assert steps
+        for left, sign, right, result in steps:
+            assert OPERATIONS[sign](int(left), int(right)) == int(result)
+            assert sign != "/" or int(left) % int(right) == 0
+            assert 0 <= int(result) < 100
+        assert answer.endswith(f"The answer is {steps[-1][3]}.")
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_results_of_problems_are_those_of_the_last_step(problem) -> None:
+    rng = random.Random(2)
+    for _ in range(100):
+        _, steps, result = problem(rng)
+        assert int(STEP.findall(" ".join(steps))[-1][3]) == result
+
+
+def test_dictionary_is_bijective_and_shares_no_word() -> None:
+    pairs = LEXICON.pairs()
+    assert len(pairs) > 200
+    velsh = [word.lower() for _, word in pairs]
+    assert len(set(velsh)) == len(velsh)
+    english = {form for word, _ in pairs for form in re.split(r"[/ ]", word)}
+    assert not english & set(velsh)
+    for words in (LEXICON.nouns, LEXICON.verbs, LEXICON.adjectives, LEXICON.times, LEXICON.places):
+        assert len(set(words.values())) == len(words)
+
+
+def test_world_knows_each_town_once() -> None:
+    assert len({town.name for town in TOWNS}) == len(TOWNS) == 60
+    assert len({town.emblem for town in TOWNS}) == len(TOWNS)
+    assert len(set(ANIMALS)) == len(ANIMALS)
+    assert article("owl") == "an owl"
+    assert join(["a", "b", "c"]) == "a, b and c"
+
+
+def test_code_compiles() -> None:
+    rng = random.Random(13)
+    for _ in range(1500):
+        document = MAKERS["code"](rng)
+        blocks = re.findall(r"```python\n(.*?)\n```", document.answers[0], flags=re.DOTALL)
+        assert len(blocks) == 1
+        compile(blocks[0], "<answer>", "exec")
+        name = re.search(r"`(\w+)`", document.turns[0])
+        assert name is not None
+        assert blocks[0].startswith(f"def {name[1]}(")
+
+
+def test_bundled_suite_is_the_one_the_generator_makes(tmp_path: Path) -> None:
+    path = tmp_path / "question.jsonl"
+    assert write_suite(path) == 70
+    assert path.read_text(encoding="utf-8") == MINI.read_text(encoding="utf-8")
+
+
+def test_bundled_suite_has_the_format_of_spec_bench() -> None:
+    questions = _mini()
+    assert [question["question_id"] for question in questions] == list(range(1, 71))
+    for task in SHARES:
+        chosen = [question for question in questions if question["category"] == task]
+        assert len(chosen) == 10
+        assert all(len(question["turns"]) == (2 if task == "multi-turn" else 1) for question in chosen)
+        assert all(len(question["turns"]) == len(question["reference"]) for question in chosen)
+
+
+def test_no_question_of_the_suite_is_in_the_corpus() -> None:
+    asked = {question["turns"][0] for question in _mini()}
+    assert all(document.held_out for document in suite())
+    sample = list(islice(documents(seed=1), 20_000))
+    assert not any(document.held_out for document in sample)
+    assert not asked & {turn for document in sample for turn in document.turns}
+    assert {document.category for document in sample} == set(SHARES)
+
+
+def test_prompt_lookup_takes_the_first_match_of_the_longest_ngram() -> None:
+    assert lookup([1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3])[:2] == [9, 1]
+    assert lookup([7, 3, 5, 1, 2, 3]) == [5, 1, 2, 3]
+    assert lookup([1, 2, 3]) == []
+
+
+def test_replay_counts_every_token_after_the_first_once() -> None:
+    prompt, answer = [1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 9, 9]
+    assert accepted_lengths(prompt, answer) == [4, 1]
+    assert accepted_lengths(prompt, [8]) == []
+
+
+def test_loops_are_told_from_long_answers() -> None:
+    assert is_periodic([1, 2, 3] * 16)
+    assert not is_periodic(list(range(48)))
+    assert not is_periodic([1, 2, 3] * 4)
