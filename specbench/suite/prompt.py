@@ -1,0 +1,187 @@
+"""From a conversation to the token ids that the target reads: a template around the turns, then one tokenisation.
+
+Spec-Bench writes the whole conversation out as text before every turn, its own stripped answers included, and
+tokenises it anew; nothing of an earlier turn's tokens is reused. The same is done here, so a prompt depends only on
+the text of the turns and answers. The start-of-sequence token (BOS) stands at the front once, however many of
+template and tokenizer would add it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from specbench.types import InputError
+
+if TYPE_CHECKING:
+    from fastchat.conversation import Conversation
+    from transformers import PreTrainedTokenizerBase
+
+RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separator between messages
+
+
+class PromptBuilder:
+    """Builds the prompts of one tokenizer under one template.
+
+    template: a template of fschat (``vicuna_v1.1``, ``llama-2``), None for the tokenizer's own chat template, or
+    ``raw`` for turns and answers joined by newlines. system: replaces the template's system message; None keeps it.
+    Raises InputError when the template does not exist or cannot be written out. ``warnings`` says where the
+    tokenizer would give other prompts than the model was trained on.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | None, system: str | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._system = system
+        plain, bos, eos = tokenizer("a")["input_ids"], tokenizer.bos_token_id, tokenizer.eos_token_id
+        self._opens_texts = bos is not None and plain[:1] == [bos]
+        # Some tokenizers close every text with EOS, after which a model would start anew instead of answering.
+        self._closes_texts = eos is not None and plain[-1:] == [eos]
+        if template is None and not getattr(tokenizer, "chat_template", None):
+            raise InputError(_no_chat_template(tokenizer))
+        if template not in (None, RAW) and template not in _fschat_names():
+            raise InputError(_unknown_template(str(template)))
+        probe = self.ids(["Hello"], [])  # a template that cannot be written out fails here, before a run starts
+        self.warnings = tuple(filter(None, (self._bos_warning(probe), _space_run_warning(tokenizer))))
+
+    def ids(self, turns: Sequence[str], answers: Sequence[str]) -> list[int]:
+        """Token ids of the conversation so far, ending where the model's next answer starts.
+
+        turns: the user's n + 1 messages. answers: the model's n earlier answers (``answer_text``).
+        """
+        if self._template is None:
+            return [int(token) for token in self._chat(turns, answers, tokenize=True)]
+        ids = list(self._tokenizer(self.text(turns, answers))["input_ids"])
+        doubled = self._opens_texts and ids[:2] == [self._tokenizer.bos_token_id] * 2
+        return ids[1 if doubled else 0 : -1 if self._closes_texts else None]
+
+    def text(self, turns: Sequence[str], answers: Sequence[str]) -> str:
+        """The same conversation as text, before the tokenizer adds anything to it."""
+        if self._template is None:
+            return str(self._chat(turns, answers, tokenize=False))
+        if self._template == RAW:
+            spoken = [message for _, message in _spoken(turns, answers)]
+            return "\n".join(spoken if self._system is None else [self._system, *spoken])
+        return self._fschat(turns, answers)
+
+    def _fschat(self, turns: Sequence[str], answers: Sequence[str]) -> str:
+        """As Spec-Bench does it: messages appended to a fresh conversation, the last one None (eval.py)."""
+        conversation = _fschat_conversation(str(self._template))
+        if self._system is not None:
+            conversation.set_system_message(self._system)
+        for is_answer, message in _spoken(turns, answers):
+            conversation.append_message(conversation.roles[is_answer], message)
+        conversation.append_message(conversation.roles[1], None)
+        return conversation.get_prompt()
+
+    def _chat(self, turns: Sequence[str], answers: Sequence[str], tokenize: bool) -> Any:
+        """Token ids or text, as ``tokenize`` says: what the tokenizer's own chat template makes of the conversation."""
+        from jinja2.exceptions import TemplateError
+
+        messages = [{"role": "system", "content": self._system}] if self._system is not None else []
+        for is_answer, message in _spoken(turns, answers):
+            messages.append({"role": "assistant" if is_answer else "user", "content": message})
+        try:
+            # Without return_dict=False transformers 5 gives a dictionary, whose items are its keys.
+            return self._tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=tokenize, return_dict=False
+            )
+        except (TemplateError, ValueError) as error:
+            raise InputError(
+                f"The chat template of {_name(self._tokenizer)} refused the conversation "
+                f"({', '.join(message['role'] for message in messages)}): {error}. "
+                f"Leave model.system out if it is set, or set model.template to one of {_choices()}."
+            ) from None
+
+    def _bos_warning(self, probe: Sequence[int]) -> str:
+        if not self._opens_texts or probe[0] == self._tokenizer.bos_token_id:
+            return ""
+        return (
+            f"The chat template of {_name(self._tokenizer)} writes no start token, though its tokenizer adds "
+            f"{self._tokenizer.bos_token!r} to plain text: prompts are as the template gives them, without it. "
+            "If the model expects it, name a template with model.template."
+        )
+
+
+def answer_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """The answer as it is put back into the conversation: decoded, special tokens left out, stripped (as Spec-Bench).
+
+    ids: the committed token ids of one answer, an EOS at the end included.
+    """
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True, spaces_between_special_tokens=False)).strip()
+
+
+def _spoken(turns: Sequence[str], answers: Sequence[str]) -> list[tuple[bool, str]]:
+    """(is it an answer, message) in the order of the conversation; answers are stripped, turns are left alone."""
+    if len(turns) != len(answers) + 1:
+        raise ValueError(f"{len(turns)} turns with {len(answers)} answers: expected one turn more than answers")
+    spoken = [(False, turns[0])]
+    for answer, turn in zip(answers, turns[1:], strict=True):
+        spoken += [(True, answer.strip()), (False, turn)]
+    return spoken
+
+
+def _fschat_names() -> list[str]:
+    """The templates that write a prompt; those of web services (``chatgpt``, ``gemini``) have no style and cannot."""
+    try:
+        from fastchat.conversation import conv_templates
+    except ImportError:
+        raise InputError(
+            "Templates such as model.template=vicuna_v1.1 come from fschat, which is not installed: "
+            "pip install fschat, or set model.template=null for the tokenizer's own chat template."
+        ) from None
+    return sorted(name for name, template in conv_templates.items() if template.sep_style is not None)
+
+
+def _fschat_conversation(name: str) -> Conversation:
+    from fastchat.conversation import get_conv_template
+
+    return get_conv_template(name)
+
+
+def _choices() -> str:
+    known = f"{RAW} (no template), vicuna_v1.1, llama-2"
+    try:
+        return f"{known}, or any other of fschat ({', '.join(_fschat_names())})"
+    except InputError:
+        return f"{known}, or any other of fschat (not installed: pip install fschat)"
+
+
+def _no_chat_template(tokenizer: PreTrainedTokenizerBase) -> str:
+    return (
+        f"The tokenizer of {_name(tokenizer)} has no chat template and model.template is null, so there is no way to "
+        f"write a conversation. Set model.template to the one that the model was trained with: {_choices()}."
+    )
+
+
+def _unknown_template(template: str) -> str:
+    close = get_close_matches(template, [RAW, *_fschat_names()], n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(close)}? " if close else ""
+    return (
+        f"model.template={template}: fschat writes no prompt under that name; {hint}"
+        f"Expected null (the tokenizer's own chat template), {_choices()}."
+    )
+
+
+def _space_run_warning(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Whether a Llama tokenizer was rebuilt from ``tokenizer.model`` with the wrong merges.
+
+    SentencePiece leaves the last space of a run with the word that follows (``___ _b``); the rebuilt tokenizer takes
+    the whole run (``____ b``), which gives other ids for indented code. Only Llama's class is judged: other families
+    (Gemma) do take whole runs.
+    """
+    if "Llama" not in type(tokenizer).__name__:
+        return ""
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer("a    b")["input_ids"])
+    if pieces[-2:] != ["▁▁▁▁", "b"]:
+        return ""
+    return (
+        f"The tokenizer of {_name(tokenizer)} was rebuilt from tokenizer.model and splits runs of spaces otherwise "
+        "than the model was trained with, so prompts with indented text differ: load it from a directory that has "
+        "the model's tokenizer.json."
+    )
+
+
+def _name(tokenizer: PreTrainedTokenizerBase) -> str:
+    return getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__

@@ -1,0 +1,257 @@
+"""Prompts: token ids of real tokenizers, checked against text written out here and against pinned ids."""
+
+import hashlib
+import json
+import sys
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from specbench.suite.prompt import PromptBuilder, answer_text
+from specbench.suite.question_file import parse, read_bytes
+from specbench.types import InputError
+
+SYSTEM = (
+    "A chat between a curious user and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the user's questions."
+)
+# The ids below were checked once against SentencePiece itself (tokenizer.model), each stretch between </s> encoded
+# alone, as were all 560 prompts of Spec-Bench with recorded answers.
+# fmt: off
+SYSTEM_IDS = [
+    1, 319, 13563, 1546, 263, 12758, 1404, 322, 385, 23116, 21082, 20255, 29889, 450, 20255, 4076, 8444, 29892, 13173,
+    29892, 322, 1248, 568, 6089, 304, 278, 1404, 29915, 29879, 5155, 29889,
+]
+HELLO_IDS = [3148, 1001, 29901, 15043, 29991, 319, 1799, 9047, 13566, 29901]
+SECOND_TURN_IDS = [
+    6324, 29991, 2, 3148, 1001, 29901, 1128, 526, 366, 29973, 319, 1799, 9047, 13566, 29901,
+]
+CODE_IDS = [3148, 1001, 29901, 822, 285, 7295, 13, 1678, 736, 29871, 29896, 319, 1799, 9047, 13566, 29901]
+LLAMA_2_IDS = [
+    1, 518, 25580, 29962, 15043, 29991, 518, 29914, 25580, 29962, 6324, 29991, 29871, 2, 1, 518, 25580, 29962, 1128,
+    526, 366, 29973, 518, 29914, 25580, 29962,
+]
+MISTRAL_IDS = [
+    1, 733, 16289, 28793, 12014, 733, 28748, 16289, 28793, 12141, 2, 733, 16289, 28793, 767, 733, 28748, 16289, 28793,
+]
+# fmt: on
+SPEC_BENCH_TOKENS = 199893
+SPEC_BENCH_SHA256 = "46aefe7578c06d2a8a382109faa55f738e74517c122d81e684734c2866ee644f"
+
+CHAT = (
+    "{% for m in messages %}{{ m['role'][0] + m['content'] + '|' }}{% endfor %}"
+    "{% if add_generation_prompt %}a{% endif %}"
+)
+
+
+def byte_tokenizer(bos="<s>", closes=False, chat_template=None) -> PreTrainedTokenizerFast:
+    """One token a byte, id 2 + its place in the byte alphabet; BOS is put in front of plain text if there is one."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<s>": 0, "</s>": 1} | {letter: number for number, letter in enumerate(alphabet, start=2)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    frame = " ".join(filter(None, ("<s>" if bos else "", "$A", "</s>" if closes else "")))
+    tokenizer.post_processor = processors.TemplateProcessing(single=frame, special_tokens=[("<s>", 0), ("</s>", 1)])
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos, eos_token="</s>")
+    wrapped.chat_template = chat_template
+    return wrapped
+
+
+def vicuna_text(turns, answers) -> str:
+    """Spec-Bench's prompt for Vicuna, written out by hand."""
+    text = SYSTEM + " "
+    for turn, answer in zip(turns, answers, strict=False):
+        text += f"USER: {turn} ASSISTANT: {answer}</s>"
+    return text + f"USER: {turns[-1]} ASSISTANT:"
+
+
+def test_a_single_turn_for_vicuna(vicuna):
+    builder = PromptBuilder(vicuna, "vicuna_v1.1")
+    ids = builder.ids(["Hello!"], [])
+    assert builder.text(["Hello!"], []) == f"{SYSTEM} USER: Hello! ASSISTANT:"
+    assert ids == vicuna(f"{SYSTEM} USER: Hello! ASSISTANT:").input_ids
+    assert ids == SYSTEM_IDS + HELLO_IDS
+    assert builder.warnings == ()
+
+
+def test_a_second_turn_for_vicuna_holds_the_first_answer_and_its_end(vicuna):
+    builder = PromptBuilder(vicuna, "vicuna_v1.1")
+    turns, text = ["Hello!", "How are you?"], f"{SYSTEM} USER: Hello! ASSISTANT: Hi!</s>USER: How are you? ASSISTANT:"
+    assert builder.text(turns, ["Hi!"]) == text
+    assert builder.ids(turns, ["Hi!"]) == vicuna(text).input_ids == SYSTEM_IDS + HELLO_IDS + SECOND_TURN_IDS
+    assert builder.ids(turns, [" Hi!\n"]) == builder.ids(turns, ["Hi!"])
+
+
+def test_a_run_of_spaces_leaves_its_last_space_with_the_word(vicuna):
+    assert PromptBuilder(vicuna, "vicuna_v1.1").ids(["def f():\n    return 1"], []) == SYSTEM_IDS + CODE_IDS
+
+
+def test_every_prompt_of_spec_bench_with_the_recorded_answers(vicuna, spec_bench_file, vicuna_trace):
+    builder, digest, tokens = PromptBuilder(vicuna, "vicuna_v1.1"), hashlib.sha256(), 0
+    rows = map(json.loads, vicuna_trace.read_text().splitlines())
+    answers = {str(row["question_id"]): row["choices"][0]["turns"] for row in rows}
+    for case in parse(read_bytes(spec_bench_file), spec_bench_file):
+        for index in range(len(case.turns)):
+            turns, earlier = case.turns[: index + 1], answers[case.id][:index]
+            assert builder.text(turns, earlier) == vicuna_text(turns, earlier)
+            ids = builder.ids(turns, earlier)
+            digest.update(json.dumps(ids).encode())
+            tokens += len(ids)
+    assert (tokens, digest.hexdigest()) == (SPEC_BENCH_TOKENS, SPEC_BENCH_SHA256)
+
+
+def test_recorded_answers_come_back_as_text(vicuna, vicuna_trace):
+    with vicuna_trace.open() as trace:
+        rows = [json.loads(next(trace)) for _ in range(40)]
+    for answer in (turn for row in rows for turn in row["choices"][0]["turns"]):
+        ids = vicuna(answer, add_special_tokens=False).input_ids
+        assert answer_text(vicuna, [*ids, vicuna.eos_token_id]) == answer
+
+
+def test_llama_2_gets_its_start_token_from_the_tokenizer_once_for_the_first_turn(vicuna):
+    builder = PromptBuilder(vicuna, "llama-2")
+    assert (
+        builder.text(["Hello!", "How are you?"], ["Hi!"])
+        == "[INST] Hello! [/INST] Hi! </s><s>[INST] How are you? [/INST]"
+    )
+    assert builder.ids(["Hello!", "How are you?"], ["Hi!"]) == LLAMA_2_IDS
+
+
+def test_a_template_that_writes_the_start_token_does_not_double_it(vicuna):
+    builder = PromptBuilder(vicuna, "llama2-chinese")
+    assert builder.text(["Hello!"], []).startswith("<s></s>")
+    assert builder.ids(["Hello!"], [])[:3] == [1, 2, 29871]
+
+
+def test_mistral_by_its_own_chat_template(mistral):
+    builder = PromptBuilder(mistral, None)
+    assert builder.text(["hi", "what"], ["yo"]) == "<s>[INST] hi [/INST]yo</s>[INST] what [/INST]"
+    ids = builder.ids(["hi", "what"], ["yo"])
+    assert ids == mistral(builder.text(["hi", "what"], ["yo"]), add_special_tokens=False).input_ids == MISTRAL_IDS
+    assert builder.warnings == ()
+
+
+def test_a_system_message_replaces_the_templates_own():
+    tokenizer = byte_tokenizer(chat_template=CHAT)
+    assert PromptBuilder(tokenizer, "vicuna_v1.1", "Be brief.").text(["Q"], []) == "Be brief. USER: Q ASSISTANT:"
+    assert PromptBuilder(tokenizer, "llama-2", "S").text(["Q"], []) == "[INST] <<SYS>>\nS\n<</SYS>>\n\nQ [/INST]"
+    assert PromptBuilder(tokenizer, None, "S").text(["Q", "R"], [" A "]) == "sS|uQ|aA|uR|a"
+    assert PromptBuilder(tokenizer, "raw", "S").text(["Q"], []) == "S\nQ"
+
+
+def test_raw_joins_turns_and_answers_by_newlines():
+    builder = PromptBuilder(byte_tokenizer(), "raw")
+    assert builder.text(["def f():\n    ", "again"], ["return 1"]) == "def f():\n    \nreturn 1\nagain"
+    assert builder.ids(["ab"], [])[0] == 0
+    assert len(builder.ids(["ab"], [])) == 3
+
+
+def test_a_chat_templates_ids_are_plain_ints_as_the_tokenizer_itself_gives_them():
+    tokenizer = byte_tokenizer(bos=None, chat_template=CHAT)
+    ids = PromptBuilder(tokenizer, None).ids(["Q"], [])
+    assert all(type(token) is int for token in ids)
+    assert tokenizer.decode(ids) == "uQ|a"
+
+
+@pytest.mark.parametrize("template", ["vicuna_v1.1", "raw"])
+def test_a_tokenizer_that_closes_texts_does_not_close_a_prompt(template):
+    ids = PromptBuilder(byte_tokenizer(closes=True), template).ids(["Q"], [])
+    assert ids == PromptBuilder(byte_tokenizer(closes=False), template).ids(["Q"], [])
+    assert (ids[0], ids.count(0), ids.count(1)) == (0, 1, 0)
+
+
+def test_a_start_token_in_the_text_and_a_closing_one_are_both_seen_to():
+    ids = PromptBuilder(byte_tokenizer(closes=True), "raw").ids(["<s>Q"], [])
+    assert ids == PromptBuilder(byte_tokenizer(), "raw").ids(["Q"], [])
+
+
+def test_a_chat_template_without_the_start_token_is_followed_and_warned_about():
+    with_bos = byte_tokenizer(chat_template="{{ bos_token }}" + CHAT)
+    assert PromptBuilder(with_bos, None).warnings == ()
+    assert PromptBuilder(with_bos, None).ids(["Q"], []).count(0) == 1
+    builder = PromptBuilder(byte_tokenizer(chat_template=CHAT), None)
+    assert builder.ids(["Q"], [])[0] != 0
+    (warning,) = builder.warnings
+    assert "writes no start token" in warning
+    assert "'<s>'" in warning
+
+
+def space_tokenizer(merges, name):
+    """A Llama-shaped tokenizer of spaces, a and b whose runs of spaces are merged as ``merges`` says."""
+    vocabulary = {piece: number for number, piece in enumerate(["▁", "a", "b", "▁▁", "▁▁▁", "▁▁▁▁", "▁a", "▁b"])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return type(name, (PreTrainedTokenizerFast,), {})(tokenizer_object=tokenizer)
+
+
+RUN_FIRST = [("▁", "▁"), ("▁▁", "▁▁"), ("▁▁", "▁"), ("▁", "a"), ("▁", "b")]
+WORD_FIRST = [("▁", "a"), ("▁", "b"), ("▁", "▁"), ("▁▁", "▁")]
+
+
+@pytest.mark.parametrize(
+    ("merges", "name", "warned"),
+    [
+        (RUN_FIRST, "LlamaTokenizer", True),
+        (WORD_FIRST, "LlamaTokenizer", False),
+        (RUN_FIRST, "GemmaTokenizer", False),
+    ],
+)
+def test_a_llama_tokenizer_that_takes_whole_runs_of_spaces_is_warned_about(merges, name, warned):
+    warnings = PromptBuilder(space_tokenizer(merges, name), "raw").warnings
+    assert [("rebuilt from tokenizer.model" in warning) for warning in warnings] == [True] * warned
+
+
+def test_no_chat_template_and_no_template_names_the_tokenizer_and_the_choices():
+    tokenizer = byte_tokenizer()
+    tokenizer.name_or_path = "org/base-model"
+    with pytest.raises(InputError) as caught:
+        PromptBuilder(tokenizer, None)
+    message = str(caught.value)
+    for part in ("org/base-model has no chat template", "Set model.template", "raw (no template)", "vicuna_v1.1"):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("vicuna", "did you mean vicuna_v1.1"),
+        ("llama2", "did you mean llama-2"),
+        ("gemini", "writes no prompt under that name"),
+        ("", "writes no prompt under that name"),
+    ],
+)
+def test_an_unknown_template_is_refused_with_close_matches(template, says):
+    with pytest.raises(InputError, match=rf"model\.template={template}: .*{says}"):
+        PromptBuilder(byte_tokenizer(), template)
+
+
+def test_without_fschat_its_templates_name_the_package_and_the_others_still_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastchat.conversation", None)
+    with pytest.raises(InputError, match=r"fschat, which is not installed: pip install fschat"):
+        PromptBuilder(byte_tokenizer(), "vicuna_v1.1")
+    with pytest.raises(InputError, match=r"has no chat template.*not installed: pip install fschat"):
+        PromptBuilder(byte_tokenizer(), None)
+    assert PromptBuilder(byte_tokenizer(), "raw").text(["Q"], []) == "Q"
+
+
+def test_a_chat_template_that_refuses_a_conversation_is_an_error_before_the_run():
+    refusing = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHAT
+    assert PromptBuilder(byte_tokenizer(chat_template=refusing), None).text(["Q"], []) == "uQ|a"
+    with pytest.raises(InputError, match=r"refused the conversation \(system, user\): no system role.*model\.system"):
+        PromptBuilder(byte_tokenizer(chat_template=refusing), None, "S")
+
+
+@pytest.mark.parametrize(("turns", "answers"), [([], []), (["a"], ["b"]), (["a", "b"], [])])
+def test_turns_and_answers_must_alternate(turns, answers):
+    with pytest.raises(ValueError, match="expected one turn more than answers"):
+        PromptBuilder(byte_tokenizer(), "raw").ids(turns, answers)
+
+
+def test_an_answers_special_tokens_and_outer_white_space_are_left_out():
+    tokenizer = byte_tokenizer()
+    ids = tokenizer("  two\nlines </s>", add_special_tokens=False).input_ids
+    assert ids[-1] == tokenizer.eos_token_id
+    assert answer_text(tokenizer, ids) == "two\nlines"
+    assert answer_text(tokenizer, []) == ""
