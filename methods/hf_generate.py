@@ -31,14 +31,19 @@ class HFGenerate(Peer):
     """Greedy at temperature 0, else sampling with the request's temperature, top-k and top-p."""
 
     def bind(self, target: Target) -> None:
-        """Keep the model; build a generation config of our own, so that no default of the model's repository leaks in."""
+        """Keep the model; the generation config is our own, so that no default of its repository leaks in."""
         self._model, self._device = target.model, target.device
         law: Any = target.law
         eos = sorted(target.eos)
         drawing: dict[str, Any] = {"do_sample": False}
         if law is not None:
             drawing = {"do_sample": True, "temperature": law.temperature, "top_k": law.top_k, "top_p": law.top_p}
-        self._options = {"eos_token_id": eos or None, "pad_token_id": eos[0] if eos else 0, "use_cache": True, **drawing}
+        self._options = {
+            "eos_token_id": eos or None,
+            "pad_token_id": eos[0] if eos else 0,
+            "use_cache": True,
+            **drawing,
+        }
 
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Callable[[Sequence[int]], bool]) -> None:
         """One call of ``generate``."""

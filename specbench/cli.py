@@ -5,11 +5,11 @@ Everything the user can get wrong ends with a message and exit code 2 before a m
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
 import json
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.config import Config
+from specbench.explain import explain, near
 from specbench.progress import Progress
 from specbench.record import VANILLA
 from specbench.run import Entry, Job, execute, prepare
@@ -50,13 +51,15 @@ def run_name(root: DictConfig) -> str:
     plain = _plain(root)
     model = plain["model"]
     shape = model.get("random") or {}
-    name = model["name"] or (Path(model["path"].removeprefix("bundled:")).name if model["path"] else f"random-{shape['family']}")
+    name = model["name"] or (
+        Path(model["path"].removeprefix("bundled:")).name if model["path"] else f"random-{shape['family']}"
+    )
     return f"{name}-{plain['suite']['name']}-{digest(plain)[:10]}"
 
 
 def _plain(root: DictConfig) -> dict[str, Any]:
     """The harness's own part of the configuration as plain values."""
-    keys = [key for key in root if key != "hydra"]
+    keys = [str(key) for key in root if key != "hydra"]
     masked = OmegaConf.masked_copy(root, keys)
     masked._set_flag("allow_objects", True)
     return cast(dict[str, Any], OmegaConf.to_container(masked, resolve=True))
@@ -82,7 +85,7 @@ def make_job(cfg: DictConfig) -> Job:
     _refuse_extras(resolved, Config, "")
     entries = [make_entry(name, node) for name, node in resolved["method"].items()]
     entries.sort(key=lambda entry: entry.name != VANILLA)
-    knobs = OmegaConf.masked_copy(cfg, [key for key in cfg if key not in ("hydra", "method")])
+    knobs = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
     config = cast(Config, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), knobs)))
     return prepare(config, resolved, digest(resolved), entries)
 
@@ -92,8 +95,10 @@ def _refuse_extras(values: Mapping[str, Any], schema: Any, prefix: str) -> None:
     hints = get_type_hints(schema)
     for key, value in values.items():
         if key not in hints:
-            raise InputError(f"{prefix}{key}: no such setting; {_near(key, list(hints))}")
-        inner = [kind for kind in (hints[key], *getattr(hints[key], "__args__", ())) if hasattr(kind, "__dataclass_fields__")]
+            raise InputError(f"{prefix}{key}: no such setting; {near(key, list(hints))}")
+        inner = [
+            kind for kind in (hints[key], *getattr(hints[key], "__args__", ())) if hasattr(kind, "__dataclass_fields__")
+        ]
         if inner and isinstance(value, Mapping):
             _refuse_extras(value, inner[0], f"{prefix}{key}.")
 
@@ -101,7 +106,9 @@ def _refuse_extras(values: Mapping[str, Any], schema: Any, prefix: str) -> None:
 def make_entry(name: str, node: Mapping[str, Any]) -> Entry:
     """One method from its configuration; its constructor is its schema. Raises InputError."""
     if not isinstance(node, Mapping) or "_target_" not in node:
-        raise InputError(f"method.{name}: has no _target_; choose it with method=[{name}] before setting its parameters")
+        raise InputError(
+            f"method.{name}: has no _target_; choose it with method=[{name}] before setting its parameters"
+        )
     try:
         kind = get_class(node["_target_"])
     except (ImportError, ValueError) as error:
@@ -118,10 +125,10 @@ def make_entry(name: str, node: Mapping[str, Any]) -> Entry:
 def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> None:
     """Names and types against the constructor's signature."""
     signature = inspect.signature(kind)
-    hints = get_type_hints(kind.__init__)
+    hints = get_type_hints(vars(kind).get("__init__", object))
     for key, value in parameters.items():
         if key not in signature.parameters:
-            raise InputError(f"method.{name}.{key}: no such parameter; {_near(key, list(signature.parameters))}")
+            raise InputError(f"method.{name}.{key}: no such parameter; {near(key, list(signature.parameters))}")
         if key not in hints:
             continue
         try:
@@ -138,29 +145,28 @@ def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> N
         raise InputError(f"method.{name}: lacks {', '.join(missing)}; set them with method.{name}.{missing[0]}=...")
 
 
-def _near(key: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(key, known, 1)
-    return f"did you mean {close[0]}? " if close else "" + f"there are: {', '.join(known) or 'none'}"
-
-
 def run_job(job: Job, directory: Path) -> int:
     """Run a checked job and report; returns the exit code."""
-    from specbench.report import build_report
-    from specbench.report.terminal import print_summary
-
     console = _console()
     directory = directory.resolve()
     with Progress(console, job.config.report.progress) as progress:
         try:
             execute(job, directory, progress.observe)
         except KeyboardInterrupt:
-            console.print(f"[yellow]interrupted[/]: what is done is in {directory}; the same command goes on from there")
+            console.print(
+                f"[yellow]interrupted[/]: what is done is in {directory}; the same command goes on from there"
+            )
             return 130
+    from specbench.report import build_report  # pandas and matplotlib only once there is something to report
+    from specbench.report.terminal import print_summary
+
     report = build_report([directory], plots=job.config.report.plots)
     print_summary(report, console)
     violations = 0 if job.card.dtype in ("float16", "bfloat16") else report.violations
     if violations:
-        console.print(f"[red]{violations} tokens are not the target's own[/]: see lossless in {directory}/records.jsonl")
+        console.print(
+            f"[red]{violations} tokens are not the target's own[/]: see lossless in {directory}/records.jsonl"
+        )
     return VIOLATION if violations else 0
 
 
@@ -179,17 +185,36 @@ def _quiet() -> None:
     logging.basicConfig(level=logging.WARNING, format="specbench: %(levelname)s: %(message)s", force=True)
 
 
-def _fail(error: BaseException) -> int:
-    print(f"specbench: error: {_message(error)}", file=sys.stderr)
+def _fail(message: str) -> int:
+    print(f"specbench: error: {message}", file=sys.stderr)
     return USAGE
 
 
-def _message(error: BaseException) -> str:
-    """Hydra hides the reason of a composition error in its cause."""
-    parts = [str(error).strip()]
-    if error.__cause__ is not None and str(error.__cause__).strip() not in parts[0]:
-        parts.append(str(error.__cause__).strip())
-    return "\n".join(parts)
+def _options(group: str) -> list[str]:
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+
+
+def _plainly(error: BaseException, overrides: list[str]) -> str:
+    """A composition error in our words; Hydra hides the reason in the cause."""
+    reasons = [str(part).strip() for part in (error, error.__cause__) if part is not None and str(part).strip()]
+    message = reasons[0] if len(reasons) < 2 or reasons[1] in reasons[0] else "\n".join(reasons)
+
+    def keys(path: str) -> list[str]:
+        choices = [override for override in overrides if re.match(r"[\w/@]+=", override)]
+        try:
+            node = OmegaConf.select(_compose("config", choices), path) if path else None
+        except (HydraException, OmegaConfBaseException):
+            return []
+        if not path:
+            return [*get_type_hints(Config)]
+        return sorted(str(key) for key in node) if isinstance(node, DictConfig) else []
+
+    return explain(message, _options, keys)
+
+
+def _compose(name: str, overrides: list[str]) -> DictConfig:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose(name, overrides, return_hydra_config=True)
 
 
 def _task(cfg: DictConfig) -> None:
@@ -198,7 +223,7 @@ def _task(cfg: DictConfig) -> None:
     try:
         code = run_job(make_job(cfg), Path(HydraConfig.get().runtime.output_dir))
     except InputError as error:
-        code = _fail(error)
+        code = _fail(str(error))
     if code:
         sys.exit(code)
 
@@ -216,12 +241,13 @@ def main() -> None:
     if arguments.config_dir:
         overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]")
     try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            cfg = compose(arguments.config_name or "config", overrides, return_hydra_config=True)
+        cfg = _compose(arguments.config_name or "config", overrides)
         job = make_job(cfg)
         code = run_job(job, Path(cfg.hydra.run.dir))
-    except (InputError, HydraException, OmegaConfBaseException) as error:
-        code = _fail(error)
+    except InputError as error:
+        code = _fail(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        code = _fail(_plainly(error, overrides))
     sys.exit(code)
 
 

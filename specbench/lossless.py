@@ -2,7 +2,8 @@
 
 (a) the greedy ids equal vanilla's, else where they first part; (b) teacher forcing: the emitted ids go through the
 target in one pass, and each must be the argmax there, or lie within a tolerance of it (a tie: the forward that emitted
-it had another shape and rounded otherwise), or it is a violation. Vanilla is judged alike: its ties are the noise floor.
+it had another shape and rounded otherwise), or it is a violation. Vanilla is judged alike: its ties are the noise
+floor.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class TurnRecord:
     ids: every emitted token, the prefill's first, cut at the first EOS. finish: eos | length | context.
     accept: (steps,) tokens emitted by each decode step. proposed: (steps,) non-passenger nodes.
     depth: (steps,) deepest non-passenger node, 1-based, 0 = no draft. fed: (steps,) rows fed to the target.
-    sources: name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: its parts over decoding.
+    sources: name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: parts of decoding.
     """
 
     prompt_tokens: int

@@ -154,7 +154,9 @@ def execute(job: Job, directory: Path, observe: Observer) -> list[str]:
     writer, done = _open(job, directory)
     start = resume_at(job.plan, len(done) // _rows(job), [entry.reset for entry in job.entries])
     if start * _rows(job) < len(done):
-        log.warning("state outlives cases here: blocks from %d on run again, %d were done", start, len(done) // _rows(job))
+        log.warning(
+            "state outlives cases here: blocks from %d on run again, %d were done", start, len(done) // _rows(job)
+        )
         done = writer.rewind(start)
     point_latest(directory)
     if done:
@@ -168,7 +170,11 @@ def execute(job: Job, directory: Path, observe: Observer) -> list[str]:
     target = Target(job.card, model, config.engine.max_nodes, job.law)
     engine = EagerEngine(model, job.card.context, job.card.eos, config.engine.max_nodes)
     bound = _bind(job, target)
-    warnings = [*job.suite.warnings, *job.prompts.warnings, *warnings_before(environment.git_state(Path(__file__).parent))]
+    warnings = [
+        *job.suite.warnings,
+        *job.prompts.warnings,
+        *warnings_before(environment.git_state(Path(__file__).parent)),
+    ]
     writer.write_manifest(_manifest(job, model, warnings))
     terms = Terms(
         max_new_tokens=config.decode.max_new_tokens,
@@ -202,7 +208,9 @@ def _bind(job: Job, target: Target) -> list[Bound]:
         entry.method.bind(target)
         needs = entry.method.needs
         if needs.hidden and max(needs.hidden) > target.layers:
-            raise InputError(f"method.{entry.name}: needs hidden state {max(needs.hidden)}, the target has 0..{target.layers}")
+            raise InputError(
+                f"method.{entry.name}: needs hidden state {max(needs.hidden)}, the target has 0..{target.layers}"
+            )
     return bound
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hydra import compose, initialize_config_dir
+
 from specbench import cli
 
 

@@ -18,7 +18,9 @@ from specbench.types import InputError
 def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, device: str | None, key: str) -> ModelCard:
     """The draft's card, checked to speak the target's vocabulary. Raises InputError before any weights are read."""
     if not path:
-        raise InputError(f"{key}.draft: not set and model={target.name} names no usual draft; expected a hub id or folder")
+        raise InputError(
+            f"{key}.draft: not set and model={target.name} names no usual draft; expected a hub id or folder"
+        )
     card = read_card(path=path, dtype=dtype or target.dtype, device=device or target.device, key=f"{key}.draft")
     ours, theirs = card.tokenizer.get_vocab(), target.tokenizer.get_vocab()
     if ours != theirs:
@@ -101,4 +103,3 @@ class DraftRequest:
             logits_to_keep=1,
         )
         return output.logits[0, -1, : self._vocab]
-

@@ -110,8 +110,10 @@ def decode(engine: Engine, method: Method, request: Request, clock: Stopwatch) -
             " (leave the case out, or raise model.context if the model allows it)"
         )
     limit = min(request.limit, room)
-    run = _decode_peer if isinstance(method, Peer) else _decode_drafts
-    transcript = run(engine, method, request, limit, clock)
+    if isinstance(method, Peer):
+        transcript = _decode_peer(engine, method, request, limit, clock)
+    else:
+        transcript = _decode_drafts(engine, method, request, limit, clock)
     if transcript.ids and transcript.ids[-1] in engine.eos:
         transcript.finish = "eos"
     elif limit < request.limit:

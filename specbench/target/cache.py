@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ class SlotLayer(CacheLayerMixin):
 
     is_sliding = False
     is_croppable = True
+    keys: Any  # (1, K, slots, D) once the cache has reserved room
+    values: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +74,8 @@ class SlotCache(Cache):
     """All layers of one request. Layers of the same layout and device share one stacked buffer."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
-        super().__init__(layers=[SlotLayer() for _ in layouts])
+        self.slots = [SlotLayer() for _ in layouts]
+        super().__init__(layers=list(self.slots))
         self._groups: dict[Layout, list[int]] = {}
         for index, layout in enumerate(layouts):
             self._groups.setdefault(layout, []).append(index)
@@ -82,7 +86,8 @@ class SlotCache(Cache):
     def like(cls, probe: Cache) -> SlotCache:
         """A cache for the model that filled ``probe``, layer by layer of the same shape, dtype and device."""
         layouts = []
-        for layer in probe.layers:
+        layers: Any = probe.layers
+        for layer in layers:
             key, value = layer.keys, layer.values
             layouts.append(Layout(key.shape[1], key.shape[3], value.shape[1], value.shape[3], key.dtype, key.device))
         return cls(layouts)
@@ -90,7 +95,7 @@ class SlotCache(Cache):
     @property
     def length(self) -> int:
         """[tokens] held by every layer."""
-        return self.layers[0].length
+        return self.slots[0].length
 
     def reserve(self, slots: int) -> None:
         """Empty the cache and make room for ``slots`` tokens."""
@@ -100,20 +105,20 @@ class SlotCache(Cache):
 
     def _allocate(self, capacity: int) -> None:
         self._stacks.clear()
-        for layer in self.layers:
+        for layer in self.slots:
             layer.keys = layer.values = None  # free the old buffers before the new ones are taken
         for layout, members in self._groups.items():
-            make = {"dtype": layout.dtype, "device": layout.device}
+            make: Any = {"dtype": layout.dtype, "device": layout.device}
             keys = torch.zeros(len(members), 1, layout.key_heads, capacity, layout.key_size, **make)
             values = torch.zeros(len(members), 1, layout.value_heads, capacity, layout.value_size, **make)
             self._stacks.append((keys, values))
             for place, index in enumerate(members):
-                self.layers[index].keys, self.layers[index].values = keys[place], values[place]
+                self.slots[index].keys, self.slots[index].values = keys[place], values[place]
         self.capacity = capacity
 
     def truncate(self, length: int) -> None:
         """Forget every token from ``length`` on."""
-        for layer in self.layers:
+        for layer in self.slots:
             layer.length = length
 
     def keep(self, start: int, slots: Sequence[int]) -> None:

@@ -124,7 +124,7 @@ class EagerEngine(Engine):
         return (logits.max(-1).values - chosen).tolist()
 
     def _run(self, tokens: list[int], parents: Sequence[int] | None, rows: Any, want_hidden: bool) -> Any:
-        """One call of the model. parents: None = a prompt read into an empty cache. rows: True, False (last) or index."""
+        """One call of the model. parents: None = a prompt, from an empty cache. rows: True, False (last) or index."""
         past = self.cache.length
         at = range(len(tokens)) if parents is None else [past, *(past + depth for depth in self._depths)]
         last = self.context - 1  # nodes beyond the context can never be accepted, but their position must exist
@@ -143,17 +143,12 @@ class EagerEngine(Engine):
             output_hidden_states=want_hidden,
         )
 
-    def _mask(self, length: int, parents: Sequence[int] | None, past: int) -> Tensor | dict[str, Tensor] | None:
-        """None where plain causal attention is meant (a whole prompt, or the root alone): the library's fastest path."""
+    def _mask(self, length: int, parents: Sequence[int] | None, past: int) -> Any:
+        """One mask, or one a kind of layer; None where causal attention over everything is meant: the fastest path."""
         plain = parents is None or not len(parents)
-        masks: dict[str, Tensor | None] = {}
-        for kind, window in self._windows.items():
-            if plain and (window is None or past + length <= window):
-                masks[kind] = (
-                    None if len(self._windows) == 1 and window is None else self._build(length, parents, past, None)
-                )
-            else:
-                masks[kind] = self._build(length, parents, past, window)
+        if plain and list(self._windows.values()) == [None]:
+            return None
+        masks = {kind: self._build(length, parents, past, window) for kind, window in self._windows.items()}
         return next(iter(masks.values())) if len(masks) == 1 else masks
 
     def _build(self, length: int, parents: Sequence[int] | None, past: int, window: int | None) -> Tensor:

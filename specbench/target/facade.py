@@ -1,4 +1,4 @@
-"""The target as a method sees it: its shape, its embedding and head, and the request's law. Never its cache or logits."""
+"""The target as a method sees it: its shape, its embedding and head, and the request's law; never its cache."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 
 def cut(emitted: Sequence[int], eos: Collection[int], left: int) -> tuple[list[int], bool]:
-    """Cut one step's tokens at the first EOS (kept) and at ``left`` tokens; return them and whether the request ends."""
+    """Cut one step's tokens at the first EOS (kept) and at ``left`` tokens; return them and whether it ends."""
     kept = list(emitted[:left])
     for place, token in enumerate(kept):
         if token in eos:

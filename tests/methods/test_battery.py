@@ -6,8 +6,9 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from compose import composed, job_for
 from omegaconf import Container
+
+from compose import composed, job_for
 from specbench import cli
 from specbench.measure.plan import RESETS
 from specbench.method import Peer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from methods.pld import PromptLookup
 from specbench.types import InputError, Prefill
 

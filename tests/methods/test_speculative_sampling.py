@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+
 from methods.parts.draft_lm import DraftLM
 from methods.speculative_sampling import SpeculativeSampling
 from models import VOCAB, build, plain_greedy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models import FAMILIES, Scripted, build, plain_greedy, scripts
 
+from models import FAMILIES, Scripted, build, plain_greedy, scripts
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.target.eager import EagerEngine

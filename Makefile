@@ -1,0 +1,43 @@
+# Two commands do everything on a fresh machine: `make bench` (install, then the main job on the bundled model and
+# suite, offline, no GPU) and `make test` (install, then the whole test suite).
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: help bench test quick check format clean
+
+help:            ## this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ --/'
+
+bench: $(VENV)/installed   ## set up, then compare the bundled methods on the bundled model
+	$(BIN)/specbench
+
+test: $(VENV)/developed    ## set up, then every test
+	$(BIN)/python -m pytest $(ARGS)
+
+quick: $(VENV)/developed   ## the tests but the slow ones
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+check: $(VENV)/developed   ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/developed  ## write the format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:           ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
+
+$(VENV)/installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specbench needs Python 3.11 or newer; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/developed: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@

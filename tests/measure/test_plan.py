@@ -1,0 +1,48 @@
+"""The plan: every case once a round, methods in random order, spans as the reset policy says."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specbench.measure.plan import RESETS, WARMUP, make_plan, resume_at, starts_span
+from specbench.types import Case
+
+CASES = [Case(str(index), "ab"[index % 2], ("hi",)) for index in range(8)]
+
+
+def test_all_methods_in_every_block_in_varying_order():
+    plan = make_plan(CASES, {"vanilla": "case", "a": "case", "b": "case"}, rounds=2, seed=0)
+    assert [block.index for block in plan] == list(range(16))
+    assert all(sorted(block.order) == ["a", "b", "vanilla"] for block in plan)
+    assert len({block.order for block in plan}) > 3
+    assert plan == make_plan(CASES, {"vanilla": "case", "a": "case", "b": "case"}, rounds=2, seed=0)
+    assert plan != make_plan(CASES, {"vanilla": "case", "a": "case", "b": "case"}, rounds=2, seed=1)
+
+
+def test_category_policy_keeps_categories_together():
+    plan = make_plan(CASES, {"vanilla": "case", "a": "category"}, rounds=1, seed=0)
+    assert [block.case.category for block in plan] == ["a"] * 4 + ["b"] * 4
+    assert [starts_span(plan, index, "category") for index in range(8)] == [True, *[False] * 3, True, *[False] * 3]
+
+
+@given(st.integers(0, 16), st.lists(st.sampled_from(RESETS), min_size=1, max_size=3))
+def test_resume_starts_where_every_span_starts(done, policies):
+    names = {f"m{index}": policy for index, policy in enumerate(policies)}
+    plan = make_plan(CASES, names, rounds=2, seed=0)
+    at = resume_at(plan, done, policies)
+    assert at <= done
+    if set(policies) <= {"turn", "case"}:
+        assert at == done
+    if at < len(plan):
+        for policy in policies:
+            assert starts_span(plan, at, policy)
+
+
+def test_a_finished_plan_stays_finished_whatever_the_policy():
+    plan = make_plan(CASES, {"vanilla": "case", "a": "never"}, rounds=2, seed=0)
+    assert resume_at(plan, len(plan), ["case", "never"]) == len(plan)
+
+
+def test_warm_up_is_of_no_suite():
+    assert all(case.category == "warmup" for case in WARMUP)

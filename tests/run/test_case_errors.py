@@ -1,0 +1,90 @@
+"""What goes wrong during a run is an error row with its traceback; the run goes on and the figures leave it out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from compose import job_for
+from methods.pld import PromptLookup
+from specbench import run as run_module
+from specbench.run import execute
+from specbench.store import read_run
+
+OPTIONS = ("method=[pld]", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0")
+
+
+def records_of(folder, *overrides):
+    execute(job_for(*OPTIONS, *overrides), folder, lambda *_: None)
+    return {(record.method, record.case): record for record in read_run(folder).records}
+
+
+@pytest.fixture
+def suite(tmp_path):
+    path = tmp_path / "question.jsonl"
+    rows = [
+        {"question_id": 1, "category": "qa", "turns": ["short"]},
+        {"question_id": 2, "category": "qa", "turns": ["word " * 5000]},
+        {"question_id": 3, "category": "qa", "turns": ["short again"]},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"suite.path={path}"
+
+
+def test_prompt_longer_than_the_context(tmp_path, suite):
+    records = records_of(tmp_path / "r", "suite=spec_bench", suite)
+    for method in ("vanilla", "pld"):
+        assert [records[method, case].status for case in "123"] == ["ok", "error", "ok"]
+        error = records[method, "2"].error
+        assert "context of 4096" in error["message"]
+        assert "CaseError" in error["traceback"]
+
+
+def test_nan_logits(tmp_path, suite, monkeypatch):
+    load = run_module.load_model
+
+    def broken(*args, **kwargs):
+        model = load(*args, **kwargs)
+        model.lm_head.weight.data[7, 0] = float("nan")
+        return model
+
+    monkeypatch.setattr(run_module, "load_model", broken)
+    records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1,3]")
+    assert {record.status for record in records.values()} == {"error"}
+    assert "NaN or infinite" in records["vanilla", "1"].error["message"]
+
+
+def test_out_of_memory_in_one_method_leaves_the_others(tmp_path, suite, monkeypatch):
+    real = PromptLookup.begin
+
+    def begin(self, prompt, prefill, seed):
+        if len(prompt) < 12:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, prompt, prefill, seed)
+
+    monkeypatch.setattr(PromptLookup, "begin", begin)
+    records = records_of(tmp_path / "r", "suite.limit=1", "suite.categories=[qa,rag]")
+    assert {record.status for (method, _), record in records.items() if method == "vanilla"} == {"ok"}
+    assert all(record.error["type"] == "OutOfMemoryError" for record in records.values() if record.status == "error")
+
+
+def test_a_draft_that_breaks_the_contract_is_named(tmp_path, suite, monkeypatch):
+    from methods import pld
+    from specbench.types import Draft
+
+    monkeypatch.setattr(pld._Lookup, "propose", lambda self, context, budget: Draft([1, 2], [1, -1]))
+    records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1]")
+    assert records["vanilla", "1"].status == "ok"
+    assert "parent of node 0 is 1" in records["pld", "1"].error["message"]
+
+
+def test_two_turns_feed_the_methods_own_answer(tmp_path):
+    records = records_of(tmp_path / "r", "suite.categories=[multi-turn]", "suite.limit=2")
+    for record in records.values():
+        assert len(record.turns) == 2
+        assert record.turns[1].prompt_tokens > record.turns[0].prompt_tokens + len(record.turns[0].ids) - 3
+    vanilla = next(record for (method, _), record in records.items() if method == "vanilla")
+    first, second = vanilla.turns
+    assert second.prompt_ids[: first.prompt_tokens] == first.prompt_ids

@@ -1,0 +1,110 @@
+"""Resume and kill: the same command goes on, nothing is lost, doubled or different but the times."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from compose import job_for
+from specbench.record import CaseRecord
+from specbench.run import execute
+from specbench.store import RECORDS, read_run
+
+OPTIONS = ("method=[pld]", "suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
+
+
+def timeless(record: CaseRecord) -> tuple:
+    turns = [(turn.ids, turn.accept, turn.proposed, turn.fed, turn.finish, turn.sources) for turn in record.turns]
+    return (
+        record.case,
+        record.method,
+        record.round,
+        record.block,
+        record.position,
+        record.status,
+        turns,
+        record.lossless,
+    )
+
+
+class _Stop(Exception):
+    pass
+
+
+def run(folder: Path, *overrides: str, stop_after: int | None = None) -> list[int]:
+    """Execute; raise inside the observer after so many blocks. Returns the blocks that were observed as new."""
+    seen: list[int] = []
+
+    def observe(records, done, total):
+        seen.extend(sorted({record.block for record in records}))
+        if stop_after is not None and len(seen) >= stop_after:
+            raise _Stop
+
+    job = job_for(*OPTIONS, *overrides)
+    if stop_after is None:
+        execute(job, folder, observe)
+    else:
+        with pytest.raises(_Stop):
+            execute(job, folder, observe)
+    return seen
+
+
+def test_the_same_command_goes_on(tmp_path):
+    run(tmp_path / "whole")
+    run(tmp_path / "cut", stop_after=2)
+    assert {record.block for record in read_run(tmp_path / "cut").records} == {0, 1}
+    run(tmp_path / "cut")
+    whole, cut = read_run(tmp_path / "whole").records, read_run(tmp_path / "cut").records
+    assert [timeless(record) for record in cut] == [timeless(record) for record in whole]
+
+
+def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
+    run(tmp_path / "r")
+    before = (tmp_path / "r" / RECORDS).read_bytes()
+    monkeypatch.setattr("specbench.run.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
+    run(tmp_path / "r")
+    assert (tmp_path / "r" / RECORDS).read_bytes() == before
+
+
+def test_fresh_keeps_the_old_run_aside(tmp_path):
+    run(tmp_path / "r")
+    run(tmp_path / "r", "measure.fresh=true")
+    assert len(read_run(tmp_path / "r.old1").records) == len(read_run(tmp_path / "r").records)
+
+
+def test_state_that_outlives_cases_starts_its_span_again(tmp_path, caplog):
+    run(tmp_path / "r", "method.pld.reset=never", stop_after=3)
+    seen = run(tmp_path / "r", "method.pld.reset=never")
+    assert seen[0] == 0
+    assert "run again" in caplog.text
+    records = read_run(tmp_path / "r").records
+    assert len({(record.case, record.method) for record in records}) == len(records)
+
+
+@pytest.mark.slow
+def test_kill_at_three_moments(tmp_path):
+    """SIGKILL of the real command: while loading, in the middle, and near the end."""
+    run(tmp_path / "whole", "suite.limit=2")
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-m", "specbench.cli", *OPTIONS, "suite.limit=2", f"hydra.run.dir={folder}",
+               "report.plots=false"]  # fmt: skip
+    total = len(read_run(tmp_path / "whole").records)
+    for wanted in (0, total // 3, 2 * total // 3):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            lines = (folder / RECORDS).read_bytes().count(b"\n") if (folder / RECORDS).exists() else 0
+            if lines >= wanted and (wanted or time.monotonic() > deadline - 118):
+                break
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    killed, whole = read_run(folder).records, read_run(tmp_path / "whole").records
+    assert [timeless(record) for record in killed] == [timeless(record) for record in whole]

@@ -1,0 +1,89 @@
+"""The records file: cut anywhere, it goes on without losing or doubling a case."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specbench.record import CaseRecord, Lossless, TurnRecord
+from specbench.store import RECORDS, RunError, RunWriter, read_manifest, read_run
+
+METHODS = ("vanilla", "pld")
+
+
+def record(block: int, method: str) -> CaseRecord:
+    turn = TurnRecord(
+        3, [1, 2, block], "eos", [1, 1], [0, 4], [0, 2], [1, 5], 0.1, 0.2, {"draft": 0.1}, text="ä\u2028\n"
+    )
+    judged = Lossless(True, None, 3, 0, 0, 0.0)
+    return CaseRecord(str(block), "qa", "qa", method, 0, block, 0, "ok", [turn], judged)
+
+
+def write(folder: Path, blocks: int) -> RunWriter:
+    writer = RunWriter(folder, METHODS)
+    for block in range(blocks):
+        writer.append([record(block, method) for method in METHODS])
+    return writer
+
+
+def test_round_trip():
+    one = record(4, "pld")
+    assert CaseRecord.from_json(one.to_json()) == one
+    assert "\n" not in one.to_json()
+
+
+@given(st.integers(0, 6), st.floats(0, 1))
+@settings(max_examples=60, deadline=None)
+def test_cut_at_any_byte(blocks, share):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder, blocks)
+        path = folder / RECORDS
+        size = path.stat().st_size if path.exists() else 0
+        whole = path.read_bytes() if size else b""
+        cut = int(size * share)
+        if size:
+            path.write_bytes(whole[:cut])
+        writer = RunWriter(folder, METHODS)
+        kept = writer.resume()
+        done = len(kept) // 2
+        ends = [0]
+        for _ in range(blocks):
+            ends.append(whole.index(b"\n", whole.index(b"\n", ends[-1]) + 1) + 1)
+        assert done == max(index for index, end in enumerate(ends) if end <= cut)
+        assert [entry.case for entry in kept] == [str(block) for block in range(done) for _ in METHODS]
+        for block in range(done, blocks):
+            writer.append([record(block, method) for method in METHODS])
+        assert (path.read_bytes() if size else b"") == whole
+
+
+def test_rewind_drops_blocks_from_a_span_on(tmp_path):
+    writer = write(tmp_path, 5)
+    assert {entry.block for entry in writer.rewind(3)} == {0, 1, 2}
+    assert len(RunWriter(tmp_path, METHODS).resume()) == 6
+
+
+def test_incomplete_block_is_refused(tmp_path):
+    with pytest.raises(RuntimeError, match="pld"):
+        RunWriter(tmp_path, METHODS).append([record(0, "vanilla")])
+
+
+def test_bad_line_in_the_middle_is_named(tmp_path):
+    write(tmp_path, 2)
+    path = tmp_path / RECORDS
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], b"garbage\n", *lines[1:]]))
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(RunError, match="line 2"):
+        read_run(tmp_path)
+
+
+def test_missing_run_is_named(tmp_path):
+    with pytest.raises(RunError, match="no such directory"):
+        read_manifest(tmp_path / "nope")
+    with pytest.raises(RunError, match=r"holds no manifest\.json"):
+        read_manifest(tmp_path)
