@@ -5,13 +5,14 @@ Everything the user can get wrong ends with a message and exit code 2 before a m
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import json
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
@@ -25,12 +26,14 @@ from hydra.errors import HydraException
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
 
 from specbench.config import Config
 from specbench.explain import explain, near
+from specbench.job import Entry, Job, prepare
 from specbench.progress import Progress
 from specbench.record import VANILLA
-from specbench.run import Entry, Job, execute, prepare
+from specbench.run import execute
 from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent
@@ -38,6 +41,7 @@ RESERVED = ("_target_", "reset")
 OUTSIDE_HASH = ("report",)  # groups that change no record
 USAGE = 2
 VIOLATION = 1
+TABLE_WIDTH = 100
 
 
 def conf_dir() -> Path:
@@ -149,7 +153,7 @@ def run_job(job: Job, directory: Path) -> int:
     """Run a checked job and report; returns the exit code."""
     console = _console()
     directory = directory.resolve()
-    with Progress(console, job.config.report.progress) as progress:
+    with _log_file(directory / "run.log"), Progress(console, job.config.report.progress) as progress:
         try:
             execute(job, directory, progress.observe)
         except KeyboardInterrupt:
@@ -158,11 +162,14 @@ def run_job(job: Job, directory: Path) -> int:
             )
             return 130
     from specbench.report import build_report  # pandas and matplotlib only once there is something to report
-    from specbench.report.terminal import print_summary
+    from specbench.report.terminal import print_findings
 
     report = build_report([directory], plots=job.config.report.plots)
-    print_summary(report, console)
-    violations = 0 if job.card.dtype in ("float16", "bfloat16") else report.violations
+    print_findings(report.findings, console)
+    for path in (report.output / "summary.csv", report.output / "report.html", directory / "records.jsonl"):
+        console.print(str(path), highlight=False, soft_wrap=True)
+    exact = job.card.dtype in ("float32", "float64")
+    violations = int(report.summary["violations"].fillna(0).sum()) if exact else 0
     if violations:
         console.print(
             f"[red]{violations} tokens are not the target's own[/]: see lossless in {directory}/records.jsonl"
@@ -170,10 +177,25 @@ def run_job(job: Job, directory: Path) -> int:
     return VIOLATION if violations else 0
 
 
-def _console() -> Any:
-    from rich.console import Console
+def _console() -> Console:
+    """A terminal's own width; at least the tables' width where the output goes to a file or a pipe."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(TABLE_WIDTH, console.width))
 
-    return Console()
+
+@contextlib.contextmanager
+def _log_file(path: Path) -> Iterator[None]:
+    """Log into the run's directory, from when there is something to log."""
+    handler = logging.FileHandler(path, delay=True, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("specbench")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 def _quiet() -> None:
@@ -182,7 +204,9 @@ def _quiet() -> None:
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    logging.basicConfig(level=logging.WARNING, format="specbench: %(levelname)s: %(message)s", force=True)
+    logging.basicConfig(format="specbench: %(levelname)s: %(message)s", force=True)
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.WARNING)
 
 
 def _fail(message: str) -> int:

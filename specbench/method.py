@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from specbench.types import Draft, Needs, Prefill, Step
 
 if TYPE_CHECKING:
-    from specbench.target.facade import Target
+    from specbench.target.facade import ModelCard, Target
 
 
 class Drafter(ABC):
@@ -39,7 +39,10 @@ class Drafter(ABC):
 
 
 class Method(ABC):
-    """What lives across requests. Subclasses override what they need; ``begin`` is the only must."""
+    """What lives across requests. Subclasses override what they need; ``begin`` is the only must.
+
+    Order: constructor, check, bind, reset, then begin per request, reset as the policy says, close.
+    """
 
     lossless: bool = True
     sources: tuple[str, ...] = ()  # names of ``Draft.source`` numbers
@@ -48,6 +51,9 @@ class Method(ABC):
     def needs(self) -> Needs:
         """What every forward must return; read after ``bind``, so it may depend on the target."""
         return Needs()
+
+    def check(self, model: ModelCard) -> None:
+        """Look at the target's card before any weights are read. Raises InputError when the two do not fit."""
 
     def bind(self, target: Target) -> None:
         """Meet the target, load weights; once a run. Raises InputError when the two do not fit."""

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ALL = {"types", "method", "config", "cli", "run", "session", "record", "store", "lossless", "stats", "suite", "target",
-       "decode", "measure", "report", "progress", "explain", "tiny"}  # fmt: skip
+ALL = set(
+    "types method config cli job run session record store lossless stats suite target decode measure report progress"
+    " explain tiny".split()
+)
 ALLOWED = {
     "types": set(),
     "record": set(),
@@ -24,7 +26,8 @@ ALLOWED = {
     "lossless": {"types", "record"},
     "store": {"record"},
     "progress": {"record"},
-    "session": ALL - {"cli", "report", "run", "progress", "explain", "tiny"},
+    "session": ALL - {"cli", "report", "run", "job", "progress", "explain", "tiny"},
+    "job": ALL - {"cli", "report", "run", "progress", "explain", "tiny"},
     "run": ALL - {"cli", "report", "progress", "explain", "tiny"},
     "report": {"record", "store", "stats"},
     "cli": ALL - {"tiny"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ import pytest
 from compose import job_for
 from specbench.record import CaseRecord
 from specbench.run import execute
-from specbench.store import RECORDS, read_run
+from specbench.store import MANIFEST, RECORDS, read_run
+from specbench.types import InputError
 
 OPTIONS = ("method=[pld]", "suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
 
@@ -70,6 +72,20 @@ def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr("specbench.run.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
     run(tmp_path / "r")
     assert (tmp_path / "r" / RECORDS).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "what"),
+    [("model", "fingerprint", "weights"), ("suite", "sha256", "suite file")],
+)
+def test_a_run_does_not_go_on_with_other_inputs(tmp_path, section, key, what):
+    run(tmp_path / "r", stop_after=1)
+    path = tmp_path / "r" / MANIFEST
+    manifest = json.loads(path.read_text())
+    manifest[section][key] = "other"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=f"another {what}"):
+        run(tmp_path / "r")
 
 
 def test_fresh_keeps_the_old_run_aside(tmp_path):

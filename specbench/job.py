@@ -1,0 +1,131 @@
+"""From a configuration to a checked job: everything the user can have got wrong is found here, before any weights.
+
+``prepare`` raises InputError naming key, value, what was expected and the fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.config import Config
+from specbench.decode.law import Law
+from specbench.measure.plan import RESETS, Block, make_plan
+from specbench.method import Method
+from specbench.session import Bound, with_control
+from specbench.suite import Selection, Suite, load_suite
+from specbench.suite.prompt import PromptBuilder
+from specbench.target.facade import ModelCard
+from specbench.target.load import read_card
+from specbench.types import InputError
+
+ENGINES = ("eager",)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A method of this run before it is bound. parameters: for the manifest."""
+
+    name: str
+    method: Method
+    reset: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run that has passed every check that needs no weights. resolved: the configuration as plain values."""
+
+    config: Config
+    resolved: dict[str, Any]
+    digest: str
+    entries: tuple[Entry, ...]
+    suite: Suite
+    card: ModelCard
+    prompts: PromptBuilder
+    plan: tuple[Block, ...]
+    law: Law | None
+
+
+def prepare(config: Config, resolved: dict[str, Any], digest: str, entries: Sequence[Entry]) -> Job:
+    """Check a configuration and read everything but weights. Raises InputError."""
+    _check_numbers(config)
+    for entry in entries:
+        if entry.reset not in RESETS:
+            raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
+    suite = _load_suite(config)
+    card = read_card(**model_options(config), **_card_options(config))
+    prompts = PromptBuilder(card.tokenizer, config.model.template, config.model.system)
+    for entry in entries:
+        entry.method.check(card)
+    decode = config.decode
+    law = Law(decode.temperature, decode.top_k, decode.top_p) if decode.temperature > 0 else None
+    resets = {entry.name: entry.reset for entry in entries}
+    order = {bound.name: bound.reset for bound in with_control(unbound(entries), config.measure.control)}
+    plan = make_plan(suite.cases, {**resets, **order}, config.measure.rounds, config.measure.seed)
+    return Job(config, resolved, digest, tuple(entries), suite, card, prompts, tuple(plan), law)
+
+
+def unbound(entries: Sequence[Entry]) -> list[Bound]:
+    """The methods as the session knows them."""
+    return [Bound(entry.name, entry.method, entry.reset) for entry in entries]
+
+
+def _check_numbers(config: Config) -> None:
+    decode, measure, engine = config.decode, config.measure, config.engine
+    if engine.kind not in ENGINES:
+        raise InputError(f"engine.kind={engine.kind}: expected one of {', '.join(ENGINES)}")
+    limits = (
+        ("decode.max_new_tokens", decode.max_new_tokens, 1, None),
+        ("decode.temperature", decode.temperature, 0, None),
+        ("decode.top_k", decode.top_k, 0, None),
+        ("decode.top_p", decode.top_p, 1e-6, 1),
+        ("measure.rounds", measure.rounds, 1, None),
+        ("measure.warmup", measure.warmup, 0, None),
+        ("measure.keep_trees", measure.keep_trees, 0, None),
+        ("engine.max_nodes", engine.max_nodes, 1, 4096),
+        ("model.threads", config.model.threads, 1, None),
+    )
+    for key, value, low, high in limits:
+        if value is not None and (value < low or (high is not None and value > high)):
+            upper = f" and at most {high}" if high is not None else ""
+            raise InputError(f"{key}={value}: expected at least {low}{upper}")
+
+
+def _load_suite(config: Config) -> Suite:
+    suite = config.suite
+    selection = Selection(
+        categories=tuple(suite.categories) if suite.categories is not None else None,
+        limit=suite.limit,
+        sample=suite.sample,
+        seed=suite.seed,
+        first=suite.first,
+        ids=tuple(suite.ids) if suite.ids is not None else None,
+        order=suite.order,
+    )
+    hub = suite.hub
+    return load_suite(
+        suite.name,
+        path=suite.path,
+        relative=suite.relative,
+        hub={"repo": hub.repo, "file": hub.file, "revision": hub.revision} if hub else None,
+        expected=suite.expected,
+        sha256=suite.sha256,
+        selection=selection,
+    )
+
+
+def model_options(config: Config) -> dict[str, Any]:
+    """What both the card and the weights are read with."""
+    model = config.model
+    names = ("revision", "gpus", "attention", "safetensors", "trust_remote_code")
+    return {name: getattr(model, name) for name in names}
+
+
+def _card_options(config: Config) -> dict[str, Any]:
+    model = config.model
+    names = ("path", "name", "tokenizer", "context", "dtype", "device")
+    shape = model.random
+    random = {"family": shape.family, "config": dict(shape.config)} if shape else None
+    return {**{name: getattr(model, name) for name in names}, "random": random}
