@@ -32,6 +32,7 @@ class ModelConfig:
     template: fschat template name, ``raw``, or null = the tokenizer's chat template. context: [tokens], default the
     config's. device: auto | cpu | cuda | cuda:N. gpus: spread the layers over this many (device_map).
     threads: CPU threads of torch, null = torch's choice. draft: the usual draft model for this target.
+    frozen_table: an n-gram table built with its tokenizer (Cacheback).
     """
 
     path: str | None = None
@@ -47,28 +48,40 @@ class ModelConfig:
     attention: str = "sdpa"
     threads: int | None = None
     draft: str | None = None
+    frozen_table: str | None = None
     safetensors: bool = True
     trust_remote_code: bool = False
     random: RandomModel | None = None
 
 
 @dataclass
-class HubFile:
-    """One file of a hub dataset repository."""
+class HubAddress:
+    """A hub data set: one ``file`` of its repository, or one ``split`` of each of its ``configs``."""
 
     repo: str = MISSING
-    file: str = MISSING
+    file: str | None = None
+    configs: list[str] | None = None
+    split: str | None = None
     revision: str | None = None
 
 
 @dataclass
 class SuiteConfig:
-    """Where the questions are and which of them run; see conf/suite/ and specbench/suite/selection.py."""
+    """Where the questions are, how they are put and which of them run; see conf/suite/ and specbench/suite/.
+
+    format: the reader, null = Spec-Bench's question file. form: how a question is put, null = the format's first.
+    shots: worked examples before each question, drawn with shots_seed from shots_from (null = the train split).
+    """
 
     name: str = MISSING
     path: str | None = None
     relative: str | None = None
-    hub: HubFile | None = None
+    hub: HubAddress | None = None
+    format: str | None = None
+    form: str | None = None
+    shots: int = 0
+    shots_seed: int = 0
+    shots_from: str | None = None
     expected: int | None = None
     sha256: str | None = None
     categories: list[str] | None = None

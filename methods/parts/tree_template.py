@@ -32,7 +32,9 @@ class TreeTemplate:
         above = [ROOT]
         for depth, level in enumerate(counts):
             if len(level) != len(above):
-                raise InputError(f"{key}: level {depth} lists {len(level)} nodes; expected {len(above)}, one a node there")
+                raise InputError(
+                    f"{key}: level {depth} lists {len(level)} nodes; expected {len(above)}, one a node there"
+                )
             if any(not 0 <= count <= width for count in level):
                 raise InputError(f"{key}: level {depth} is {list(level)}; expected child counts from 0 to {width}")
             start = len(parents)

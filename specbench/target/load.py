@@ -129,6 +129,11 @@ def locate(path: str, key: str) -> str:
     return str(folder)
 
 
+def locate_file(path: str) -> str:
+    """A bundled file's path (``bundled:tiny/NAME``); anything else is left as it is."""
+    return str(ASSETS / path.removeprefix(BUNDLED)) if path.startswith(BUNDLED) else path
+
+
 def _check_weights(path: str, safetensors: bool, key: str) -> None:
     folder = Path(path)
     if not folder.is_dir():

@@ -1,0 +1,84 @@
+"""Documents of a corpus as token ids: text, JSON lines and JSON lists, packed with gzip or not."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specbench.types import InputError
+
+
+def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterator[str]:
+    """The texts of ``paths`` in order.
+
+    .jsonl and .json: one document a line or list element, the strings below ``fields`` (dotted names; all strings if
+    none are named) joined by newlines. Anything else: text, one document a paragraph (blank lines between).
+    Raises InputError naming file and line.
+    """
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"corpus {path}: no such file; expected text, .jsonl or .json (or these with .gz)")
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", errors="replace")
+        kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+        if kind == ".jsonl":
+            lines = [line for line in text.split("\n") if line.strip()]
+            yield from (_document(_parse(line, path, number), fields) for number, line in enumerate(lines, 1))
+        elif kind == ".json":
+            loaded = _parse(text, path, 1)
+            yield from (_document(item, fields) for item in (loaded if isinstance(loaded, list) else [loaded]))
+        else:
+            yield from (part for part in text.split("\n\n") if part.strip())
+
+
+def _parse(text: str, path: Path, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"corpus {path}, line {line}: not JSON ({error})") from error
+
+
+def _document(item: Any, fields: Sequence[str]) -> str:
+    chosen = [_below(item, field.split(".")) for field in fields] if fields else [item]
+    return "\n".join(text for part in chosen for text in _strings(part))
+
+
+def _below(item: Any, names: Sequence[str]) -> Any:
+    """What lies at a dotted name; a list on the way is entered element by element (``messages.content``)."""
+    if not names:
+        return item
+    if isinstance(item, list):
+        return [_below(element, names) for element in item]
+    return _below(item.get(names[0]), names[1:]) if isinstance(item, dict) else None
+
+
+def _strings(item: Any) -> Iterator[str]:
+    if isinstance(item, str):
+        yield item
+    elif isinstance(item, dict):
+        for value in item.values():
+            yield from _strings(value)
+    elif isinstance(item, list):
+        for value in item:
+            yield from _strings(value)
+
+
+def tokenize(documents: Iterator[str], tokenizer: Any, batch: int = 1000) -> Iterator[np.ndarray]:
+    """(T,) int32 ids of each document, with the special tokens that the tokenizer adds."""
+    pending: list[str] = []
+    for document in documents:
+        pending.append(document)
+        if len(pending) == batch:
+            yield from _encode(pending, tokenizer)
+            pending = []
+    yield from _encode(pending, tokenizer)
+
+
+def _encode(texts: list[str], tokenizer: Any) -> Iterator[np.ndarray]:
+    if texts:
+        yield from (np.array(ids, dtype=np.int32) for ids in tokenizer(texts, verbose=False)["input_ids"])

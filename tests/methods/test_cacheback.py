@@ -1,0 +1,224 @@
+"""Cacheback against the integer examples of the reference; FIFO in place of LRU is shown to fail them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from methods.cacheback import Cacheback
+from methods.parts.lru_table import FrozenTable, LruTable, build_frozen_table
+from specbench.types import InputError, Prefill, Step
+
+PROMPT = [5, 1, 2, 3, 4, 1, 2, 6, 7, 1, 2, 3, 4]
+
+
+def frozen_from(entries: dict[tuple, list[tuple]]) -> FrozenTable:
+    leaders = sorted(entries)
+    followers = [gram for leader in leaders for gram in entries[leader]]
+    offsets = np.cumsum([0, *(len(entries[leader]) for leader in leaders)])
+    return FrozenTable(np.array(leaders), offsets, np.array(followers))
+
+
+def started(prompt=PROMPT, frozen=None, **options):
+    """A request whose prompt and first token are ``prompt``."""
+    method = Cacheback(tables="dual" if frozen else "dynamic", **options)
+    method.frozen = frozen
+    return method, method.begin(prompt[:-1], Prefill(prompt[-1]), 0)
+
+
+def contents(table: LruTable) -> dict:
+    return {leader[0]: list(reversed(followers)) for leader, followers in table._table.items()}
+
+
+def chains(draft) -> list[tuple]:
+    """(parent of the chain's first node, tokens) of each follower, in order of attachment."""
+    found = []
+    for start in range(0, len(draft), 3):
+        found.append((draft.parents[start], tuple(draft.tokens[start : start + 3])))
+    return found
+
+
+WANTED = {
+    1: [(2, 3, 4), (2, 6, 7)],
+    2: [(6, 7, 1), (3, 4, 1)],
+    3: [(4, 1, 2)],
+    4: [(1, 2, 6)],
+    5: [(1, 2, 3)],
+    6: [(7, 1, 2)],
+    7: [(1, 2, 3)],
+}
+
+
+def test_prompt_fills_the_table():
+    method, _ = started()
+    assert contents(method.dynamic) == WANTED
+
+
+def test_fifo_would_not():
+    """The wrong variant: a follower that is put again must become most recent."""
+
+    class Fifo(LruTable):
+        def put(self, leader, follower):
+            if follower not in self._table.get(leader, {}):
+                super().put(leader, follower)
+
+    method = Cacheback(tables="dynamic")
+    method.dynamic = Fifo(100, 100)
+    method.begin(PROMPT[:-1], Prefill(PROMPT[-1]), 0)
+    assert contents(method.dynamic) != WANTED
+
+
+FROZEN = {(4,): [(9, 9, 9), (3, 3, 3)]}
+
+
+@pytest.mark.parametrize(
+    ("total", "reserve", "wanted"),
+    [
+        (10, 3, [(-1, (1, 2, 6)), (-1, (9, 9, 9)), (2, (7, 1, 2))]),
+        (9, 3, [(-1, (1, 2, 6)), (2, (7, 1, 2))]),
+    ],
+)
+def test_tree_within_its_budget(total, reserve, wanted):
+    options = {"total_draft_length": total, "chaining_reserve": reserve}
+    _, drafter = started(frozen=frozen_from(FROZEN), **options)
+    assert chains(drafter.propose(PROMPT, 256)) == wanted
+
+
+def test_tree_of_the_papers_size():
+    _, drafter = started(frozen=frozen_from(FROZEN))
+    draft = drafter.propose(PROMPT, 256)
+    assert len(draft) == 93
+    found = chains(draft)
+    assert found[:3] == [(-1, (1, 2, 6)), (-1, (9, 9, 9)), (-1, (3, 3, 3))]
+    assert found[3:5] == [(2, (7, 1, 2)), (8, (4, 1, 2))]
+    assert [tokens for parent, tokens in found if parent == 11] == [(6, 7, 1), (3, 4, 1)]
+    assert set(draft.source) == {0, 1}
+
+
+def test_commit_inserts_the_windows_that_end_in_it():
+    method, drafter = started()
+    drafter.observe(Step(4, (1, 2), (0,), False))
+    assert contents(method.dynamic)[2][0] == (3, 4, 1)
+    assert contents(method.dynamic)[3][0] == (4, 1, 2)
+
+
+def saturated(uncached, **options):
+    method, drafter = started([9, 9, 9, 9, 7], **options)
+    for token in range(100, 140):
+        method.dynamic.put((7,), (token, token, 7))
+    drafter._uncached = uncached
+    return drafter.propose([7], 256)
+
+
+@pytest.mark.parametrize(("uncached", "first", "all_"), [(1, 26, 93), (2, 26, 93), (3, 25, 93), (4, 25, 90)])
+def test_saturated_levels(uncached, first, all_):
+    draft = saturated(uncached)
+    assert (sum(parent == -1 for parent in draft.parents), len(draft)) == (first, all_)
+    assert saturated(uncached, accounting="kept").tokens == saturated(1).tokens
+
+
+def test_merged_growth_shares_prefixes_and_reaches_further():
+    method, drafter = started([9, 9, 9, 9, 7], growth="merged", total_draft_length=13, chaining_reserve=0)
+    plain_method, plain = started([9, 9, 9, 9, 7], total_draft_length=13, chaining_reserve=0)
+    for last in range(10, 20):
+        for table in (method.dynamic, plain_method.dynamic):
+            table.put((7,), (1, 2, last))
+    merged, plain = drafter.propose([7], 256), plain.propose([7], 256)
+    assert (len(plain), sum(parent == -1 for parent in plain.parents)) == (12, 4)
+    assert (len(merged), sum(parent == -1 for parent in merged.parents)) == (12, 1)
+    assert sum(parent == 1 for parent in merged.parents) == 10
+
+
+@pytest.mark.parametrize(
+    ("order", "wanted"),
+    [
+        ("node", [(1, 2, 6), (9, 9, 9), (0, 3, 5), (8, 8, 8)]),
+        ("after_tree", [(1, 2, 6), (0, 3, 5), (9, 9, 9), (8, 8, 8)]),
+    ],
+)
+def test_frozen_at_every_node_or_after_the_tree(order, wanted):
+    frozen = frozen_from({(4,): [(9, 9, 9)], (6,): [(8, 8, 8)]})
+    prompt = [4, 1, 2, 6, 0, 3, 5, 4]
+    _, drafter = started(prompt, frozen=frozen, frozen_growth=order)
+    draft = drafter.propose(prompt, 256)
+    assert [tokens for _, tokens in chains(draft)] == wanted
+    assert draft.source[::3] == [int(tokens in ((9, 9, 9), (8, 8, 8))) for tokens in wanted]
+
+
+def test_lru_of_followers_and_leaders():
+    table = LruTable(2, 2)
+    for follower in ("A", "B", "A", "C"):
+        table.put((1,), (follower,))
+    assert table.get((1,)) == [("C",), ("A",)]
+    table.put((2,), ("x",))
+    table.get((1,))
+    table.put((3,), ("y",))
+    assert table.get((2,)) == []
+    assert table.get((1,)) == [("C",), ("A",)]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 4)), max_size=80))
+@settings(max_examples=200, deadline=None)
+def test_lru_table_against_lists(operations):
+    table, leaders = LruTable(3, 2), []  # the model: lists, least recent first
+    for is_get, leader, follower in operations:
+        entry = next((pair for pair in leaders if pair[0] == leader), None)
+        if is_get:
+            wanted = [(gram,) for gram in reversed(entry[1])] if entry else []
+            assert table.get((leader,)) == wanted
+        else:
+            table.put((leader,), (follower,))
+            if entry is None:
+                if len(leaders) == 3:
+                    leaders.pop(0)
+                leaders.append(entry := (leader, []))
+            if follower in entry[1]:
+                entry[1].remove(follower)
+            elif len(entry[1]) == 2:
+                entry[1].pop(0)
+            entry[1].append(follower)
+        if entry is not None:
+            leaders.remove(entry)
+            leaders.append(entry)
+    assert table._followers == sum(len(followers) for _, followers in leaders)
+
+
+def test_frozen_build_counts_by_hand(tmp_path):
+    documents = [np.array([1, 2, 3, 1, 2, 3, 1, 2, 4]), np.array([1, 2])]
+    table = build_frozen_table(documents, 1, 1, leader_capacity=2, follower_capacity=1)
+    assert table.get((1,)) == [(2,)]
+    assert table.get((2,)) == [(3,)]
+    assert table.get((3,)) == []  # only the two most frequent leaders
+    table.save(tmp_path / "t.safetensors", 10)
+    loaded = FrozenTable.load(tmp_path / "t.safetensors", 10, "key")
+    assert loaded.get((2,)) == [(3,)]
+    assert loaded.nbytes() == table.nbytes() == 2 * 2 + 3 * 4 + 2 * 2
+    with pytest.raises(InputError, match="built for 10 tokens"):
+        FrozenTable.load(tmp_path / "t.safetensors", 11, "key")
+    (tmp_path / "bad").write_text("no")
+    with pytest.raises(InputError, match="not a frozen table"):
+        FrozenTable.load(tmp_path / "bad", 10, "key")
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=20), max_size=4), st.integers(1, 2), st.integers(1, 2))
+@settings(max_examples=100, deadline=None)
+def test_frozen_build_against_counting(documents, lead, follow):
+    counts: dict = {}
+    for ids in documents:
+        for at in range(len(ids) - lead - follow + 1):
+            window = tuple(ids[at : at + lead + follow])
+            entry = counts.setdefault(window[:lead], {})
+            entry[window[lead:]] = entry.get(window[lead:], 0) + 1
+    table = build_frozen_table([np.array(ids, dtype=np.int64) for ids in documents], lead, follow)
+    for leader, followers in counts.items():
+        ranked = sorted(followers, key=lambda gram: (-followers[gram], gram))
+        assert table.get(leader) == ranked
+
+
+def test_missing_table_says_how_to_build_one(tmp_path):
+    class Card:
+        name = "m"
+
+    with pytest.raises(InputError, match=r"build_frozen_table\.py"):
+        Cacheback().check(Card())

@@ -1,0 +1,39 @@
+"""Corpora of every shape become the same documents; errors name file and line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from methods.parts.corpus import read_documents, tokenize
+from specbench.types import InputError
+
+
+def test_shapes(tmp_path):
+    rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, {"text": "c"}]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "x.json").write_text(json.dumps(rows))
+    (tmp_path / "x.txt").write_text("one\nline\n\ntwo\n")
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress((tmp_path / "x.jsonl").read_bytes()))
+    for name in ("x.jsonl", "x.json", "x.jsonl.gz"):
+        path = [tmp_path / name]
+        assert list(read_documents(path)) == ["user\na\nassistant\nb", "c"]
+        assert list(read_documents(path, ["messages.content", "text"])) == ["a\nb", "c"]
+    assert [text.strip() for text in read_documents([tmp_path / "x.txt"])] == ["one\nline", "two"]
+
+
+def test_errors(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        list(read_documents([tmp_path / "nope"]))
+    (tmp_path / "bad.jsonl").write_text('{"a": "b"}\n{\n')
+    with pytest.raises(InputError, match=r"bad\.jsonl, line 2: not JSON"):
+        list(read_documents([tmp_path / "bad.jsonl"]))
+
+
+def test_tokenize_keeps_order_across_batches():
+    def tokenizer(texts, verbose):
+        return {"input_ids": [[len(text)] for text in texts]}
+
+    texts = ["x" * n for n in range(1, 8)]
+    assert [ids.tolist() for ids in tokenize(iter(texts), tokenizer, batch=3)] == [[n] for n in range(1, 8)]
