@@ -64,7 +64,7 @@ class Cacheback(Method):
     total_draft_length TDL: drafted and not yet cached tokens of a forward. chaining_reserve CRT: of these, kept for the
     second level and below. tables: dual | dynamic (No Frozen) | frozen (Only Frozen). frozen: file of the frozen table.
     frozen_growth: node (the code: at every node, dynamic first) | after_tree (the paper's words). accounting: refeed
-    (TDL counts what the last step committed, as the code feeds it again) | kept (one token). growth: reference | merged.
+    (TDL counts what the last step committed, as the code feeds it again) | kept (one). growth: reference | merged.
     """
 
     sources = ("dynamic", "frozen")

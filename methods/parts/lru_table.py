@@ -20,7 +20,7 @@ SLOT_BYTES = 104  # one entry of a Python dict of tuples: hash, key, value and i
 
 
 class LruTable:
-    """leader -> followers, both in order of recency; a dict keeps insertion order, so re-inserting makes most recent."""
+    """leader -> followers, both by recency: a dict keeps insertion order, so re-inserting makes most recent."""
 
     def __init__(self, leader_capacity: int, follower_capacity: int) -> None:
         self._leader_capacity, self._follower_capacity = leader_capacity, follower_capacity

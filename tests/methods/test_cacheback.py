@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from methods.cacheback import Cacheback
 from methods.parts.lru_table import FrozenTable, LruTable, build_frozen_table
 from specbench.types import InputError, Prefill, Step

@@ -6,6 +6,7 @@ import gzip
 import json
 
 import pytest
+
 from methods.parts.corpus import read_documents, tokenize
 from specbench.types import InputError
 

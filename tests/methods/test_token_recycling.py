@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from compose import composed
 from methods.parts.tree_template import TreeTemplate
 from methods.token_recycling import TokenRecycling
@@ -48,9 +49,7 @@ def test_fill_breadth_first():
     assert method.fill(5).tolist() == [5, 6, 7, 1, 2, 4]
     assert method.template.parents == (-1, -1, 0, 0, 1)
     depth_first = TreeTemplate((-1, 0, 0, -1, 3), (0, 0, 1, 1, 0), ((0, 1), (1, 3), (3, 4), (4, 5)))
-    assert [token for token in (6, 1, 2, 7, 4)] != method.fill(5).tolist()[
-        1:
-    ]  # what tree order the example tells apart
+    assert method.fill(5).tolist()[1:] != [6, 1, 2, 7, 4]  # what tree order the example tells apart
     assert depth_first.parents != method.template.parents
 
 

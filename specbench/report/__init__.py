@@ -1,0 +1,8 @@
+"""Tables, plots and a page from the records of a run. Needs neither torch nor a GPU: a report is made anywhere."""
+
+from specbench.report.build import Report, build_report
+from specbench.report.findings import Findings, gather
+from specbench.report.summary import summarise
+from specbench.report.terminal import print_findings
+
+__all__ = ["Findings", "Report", "build_report", "gather", "print_findings", "summarise"]

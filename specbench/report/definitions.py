@@ -1,0 +1,32 @@
+"""What each printed number means, in the words that a report prints beside it."""
+
+from __future__ import annotations
+
+from specbench.report.label import BLANK
+from specbench.stats import MIN_CASES, RESAMPLES
+
+DEFINITIONS: dict[str, str] = {
+    "Tokens": "Ids that were emitted, the prefill's included, up to and including the first end-of-sequence token. The "
+    "harness counts them for every method alike; text is never tokenised again.",
+    "Decode step": "One forward of the target after the prefill.",
+    "MAT": "Mean accepted tokens: tokens emitted by decode steps over decode steps, all steps of all cases alike. "
+    "Vanilla is 1. The prefill's token is in neither.",
+    "Tokens/s": "All tokens over all time, prefill included. Decode tokens/s leaves out the prefill's time and token.",
+    "Speedup": "Time per token of vanilla over time per token of the method, both summed over the cases that both "
+    "finished. Each case ran under both in the same process. With several rounds a case's time is the median round.",
+    "Speedup over HF": "The same against the library's own generate loop, the denominator of most papers.",
+    "Interval": f"95 % percentile bootstrap over cases ({RESAMPLES} resamples): how far the figure would move on other "
+    f"prompts of this kind. None is given under {MIN_CASES} cases.",
+    "A/A control": "Vanilla timed twice, block by block. Its interval is that of re-timing this very suite; it should "
+    "hold 1 and be narrower than 1 %. It says nothing about other prompts.",
+    "Acceptance": "Accepted draft nodes over proposed ones. Blank for vanilla and for methods with their own loop.",
+    "Draft rate": "Decode steps with a draft over all decode steps.",
+    "Tokens fed": "Mean rows a forward of the target: the last token and every node of the draft.",
+    "Phases": "Mean milliseconds a decode step: prepare (masks and positions), draft, forward (the target), verify, "
+    "update (cache and the method's own state). Prefill is milliseconds a turn.",
+    "State": "The most bytes that the method kept between steps, weights apart.",
+    "Lossless": "Cases whose ids equal vanilla's, or where every emitted id, judged with the whole answer in one "
+    "forward, was the argmax or tied with it within the tolerance for the dtype. Blank when sampling.",
+    "Errors": "Cases that failed. They are left out of the method's figures and of its pairing with vanilla.",
+    BLANK: "Does not apply, or was not measured. It is never a zero.",
+}

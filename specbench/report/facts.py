@@ -1,0 +1,90 @@
+"""What a run's manifest says, with a blank where it says nothing: the one place that knows the manifest's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.record import CONTROL, VANILLA
+from specbench.store import MANIFEST, Run, RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A run as tables and captions name it.
+
+    methods: vanilla, its control, then the others in the manifest's order. lossy: those that promise no equal output.
+    peers: those with a loop of their own, whose drafts and phases nobody saw. timed: False for a replayed target,
+    whose times are not the model's. planned: cases of the suite, None = unknown.
+    """
+
+    model: str
+    suite: str
+    methods: tuple[str, ...]
+    lossy: frozenset[str]
+    peers: frozenset[str]
+    dtype: str
+    device: str
+    temperature: float
+    rounds: int
+    planned: int | None
+    timed: bool
+
+
+def read_facts(run: Run) -> Facts:
+    """The facts of a run. Raises RunError where the manifest lacks what no table can do without."""
+    manifest = run.manifest
+    model, suite, methods = (_mapping(manifest, key) for key in ("model", "suite", "methods"))
+    for section, found in (("model", model), ("suite", suite)):
+        if not found.get("name"):
+            _lacks(run, f"{section}.name")
+    if not methods:
+        _lacks(run, "methods")
+    config = _mapping(manifest, "config")
+    temperature = manifest.get("temperature", _mapping(config, "decode").get("temperature"))
+    return Facts(
+        model=str(model["name"]),
+        suite=str(suite["name"]),
+        methods=_ordered(methods, run),
+        lossy=frozenset(name for name, entry in methods.items() if not _flag(entry, "lossless", True)),
+        peers=frozenset(name for name, entry in methods.items() if _flag(entry, "peer", False)),
+        dtype=str(model.get("dtype") or ""),
+        device=str(model.get("device") or ""),
+        temperature=float(temperature or 0.0),
+        rounds=int(manifest.get("rounds") or 1),
+        planned=suite.get("cases"),
+        timed=_mapping(config, "engine").get("kind") != "replay",
+    )
+
+
+def _lacks(run: Run, key: str) -> None:
+    raise RunError(
+        f"{run.directory / MANIFEST}: `{key}` is missing, expected it as `specbench` writes it; "
+        "restore the file or run the command again with measure.fresh=true"
+    )
+
+
+def _ordered(methods: Mapping[str, Any], run: Run) -> tuple[str, ...]:
+    """Vanilla, the control, the manifest's order, then whatever only the records name."""
+    seen = dict.fromkeys(record.method for record in run.records)
+    names = [*(name for name in (VANILLA, CONTROL) if name in seen or name in methods), *methods, *seen]
+    return tuple(dict.fromkeys(names))
+
+
+def _mapping(owner: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = owner.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _flag(entry: object, key: str, default: bool) -> bool:
+    return bool(entry.get(key, default)) if isinstance(entry, Mapping) else default
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one level of dotted keys; lists stay values."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return flat

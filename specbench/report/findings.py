@@ -1,0 +1,51 @@
+"""Everything that a report says, before it is said: the figures of one or several runs, and the doubts about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from specbench.report.control import Control, read_control
+from specbench.report.doubts import find_doubts
+from specbench.report.facts import Facts, read_facts
+from specbench.report.summary import summarise_run, unite
+from specbench.report.variant import name_variants
+from specbench.store import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """runs, facts, controls: one entry a run. summary: the rows of ``summary.csv``. warnings: of all runs."""
+
+    runs: tuple[Run, ...]
+    facts: tuple[Facts, ...]
+    controls: tuple[Control | None, ...]
+    summary: pd.DataFrame
+    warnings: tuple[str, ...]
+
+    @property
+    def lossy(self) -> frozenset[str]:
+        """Methods that promise no equal output."""
+        return frozenset(name for facts in self.facts for name in facts.lossy)
+
+
+def gather(runs: Sequence[Run]) -> Findings:
+    """Judge the runs. Raises RunError where a manifest lacks its model, suite or methods."""
+    facts = [read_facts(run) for run in runs]
+    controls = [read_control(run) for run in runs]
+    frames = [summarise_run(run, variants) for run, variants in zip(runs, name_variants(runs), strict=True)]
+    doubts = [find_doubts(*entry) for entry in zip(runs, facts, frames, controls, strict=True)]
+    return Findings(tuple(runs), tuple(facts), tuple(controls), unite(frames), tuple(_merge(runs, doubts)))
+
+
+def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Each warning once, with the runs that it is about where there are several."""
+    about: dict[str, list[str]] = {}
+    for run, texts in zip(runs, doubts, strict=True):
+        for text in texts:
+            about.setdefault(text, []).append(run.directory.name)
+    for text, names in about.items():
+        source = "all runs" if len(names) == len(runs) else ", ".join(names)
+        yield f"{source}: {text}" if len(runs) > 1 else text

@@ -1,0 +1,113 @@
+"""The parts of the page that a doubter opens: where outputs differ, what failed, and on what it all ran."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from specbench.record import VANILLA, CaseRecord, Lossless
+from specbench.report.facts import flatten
+from specbench.report.findings import Findings
+from specbench.report.label import BLANK, label
+from specbench.store import Run
+
+MAX_ROWS = 100  # a page stays readable; records.jsonl has them all
+_SECTIONS = (
+    "specbench",
+    "created",
+    "config_hash",
+    "model",
+    "suite",
+    "rounds",
+    "temperature",
+    "git",
+    "versions",
+    "machine",
+)
+_HEADER = ("Method", "Case", "Round", "Turn", "Token", "Ties", "Violations", "Largest gap")
+
+
+def differences(findings: Findings) -> str:
+    """Where each differing answer of a lossless method first leaves vanilla's; '' when none was judged."""
+    silent = {VANILLA, *findings.lossy}  # lossy methods differ by design
+    records = [(run, record) for run in findings.runs for record in run.records if record.method not in silent]
+    judged = [(run, record, record.lossless) for run, record in records if record.lossless is not None]
+    if not judged:
+        return ""
+    parted = [entry for entry in judged if not entry[2].equal]
+    if not parted:
+        return f"<p>None: all {len(judged)} judged answers have vanilla's ids.</p>"
+    parted.sort(key=lambda entry: (-entry[2].violations, -entry[2].worst_gap))
+    several = len(findings.runs) > 1
+    rows = "".join(_difference(run, record, verdict, several) for run, record, verdict in parted[:MAX_ROWS])
+    head = "".join(f'<th class="name">{name}</th>' if name in _HEADER[:2] else f"<th>{name}</th>" for name in _HEADER)
+    return (
+        f"<p>{len(parted)} of {len(judged)} judged answers.{_cut(len(parted))} A tie is an id within the tolerance of "
+        "the argmax; a violation lies beyond it. The gap is in logits. Turns and tokens are counted from 0.</p>"
+        '<details><summary>Where each first differs, violations first</summary><div class="scroll"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>"
+    )
+
+
+def _difference(run: Run, record: CaseRecord, verdict: Lossless, several: bool) -> str:
+    turn, token = verdict.divergence or (BLANK, BLANK)
+    names = (label(record.method) + (f" ({run.directory.name})" if several else ""), record.case)
+    figures = (record.round, turn, token, verdict.ties, verdict.violations, f"{verdict.worst_gap:.2g}")
+    cells = "".join(f'<td class="name">{html.escape(name)}</td>' for name in names)
+    return f"<tr>{cells}{''.join(f'<td>{html.escape(str(figure))}</td>' for figure in figures)}</tr>\n"
+
+
+def failures(findings: Findings) -> str:
+    """Each failed case with its traceback folded; '' when none failed."""
+    failed = [(run, record) for run in findings.runs for record in run.records if record.status != "ok"]
+    if not failed:
+        return ""
+    shown = "".join(_failure(record) for _, record in failed[:MAX_ROWS])
+    return (
+        f"<p>{len(failed)} failed records, each one case under one method in one round.{_cut(len(failed))}</p>\n{shown}"
+    )
+
+
+def _failure(record: CaseRecord) -> str:
+    error = record.error or {}
+    title = f"{label(record.method)}, case {record.case}, round {record.round}"
+    if error.get("turn") is not None:
+        title += f", turn {error['turn']}"
+    reason = f"{error.get('type', 'error')}: {error.get('message', 'no message was recorded')}"
+    trace = html.escape(str(error.get("traceback") or "no traceback was recorded"))
+    return f"<details><summary>{html.escape(title)}: {html.escape(reason)}</summary><pre>{trace}</pre></details>\n"
+
+
+def _cut(total: int) -> str:
+    return f" The first {MAX_ROWS} are listed; records.jsonl holds all." if total > MAX_ROWS else ""
+
+
+def environment(findings: Findings) -> str:
+    """For each run: what it was, on what it ran, its methods' parameters, and its whole configuration folded."""
+    return "".join(_run(run, len(findings.runs) > 1) for run in findings.runs)
+
+
+def _run(run: Run, several: bool) -> str:
+    manifest = run.manifest
+    found = {key: manifest[key] for key in _SECTIONS if manifest.get(key) not in (None, {}, "")}
+    facts = "".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in _lines(found))
+    title = f"<h3>{html.escape(run.directory.name)}</h3>" if several else ""
+    methods = _folded("Methods and their parameters", manifest.get("methods"))
+    return f"{title}<dl>{facts}</dl>{methods}{_folded('Configuration', manifest.get('config'))}"
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in flatten(found).items():
+        yield (
+            key,
+            ", ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value),
+        )
+
+
+def _folded(title: str, value: object) -> str:
+    if not value:
+        return ""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(text)}</pre></details>"

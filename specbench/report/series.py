@@ -1,0 +1,23 @@
+"""What every plot draws: one method with its name, its look, and its figures by category."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from specbench.report.palette import Style
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One method of one model and suite. rows: its rows of the summary, indexed by category."""
+
+    name: str
+    style: Style
+    rows: pd.DataFrame
+
+
+def plain(text: str) -> str:
+    """Text that is drawn as it is: a dollar sign would start mathematics."""
+    return text.replace("$", r"\$")

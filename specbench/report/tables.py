@@ -1,0 +1,202 @@
+"""The tables of a report, made from the summary's rows, and their files: csv with full figures, md and tex to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench.record import CONTROL, PHASES, VANILLA
+from specbench.report import label as spell
+from specbench.report.facts import Facts
+from specbench.report.label import Cell
+from specbench.report.summary import COLUMNS, KEYS, OVERALL, category_order
+from specbench.report.table import Table, to_latex, to_markdown
+from specbench.stats import MIN_CASES
+from specbench.store import write_atomically
+
+INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES} cases."
+_BOOKTABS = "% needs \\usepackage{booktabs}\n"
+_MEANINGS = {
+    "overall": "Speedup: time per token, vanilla over method, paired by case. MAT: tokens per decode step.",
+    "speedup_by_category": "Speedup over vanilla: time per token, paired by case.",
+    "mat_by_category": "MAT: mean accepted tokens, tokens per decode step (vanilla = 1).",
+}
+_ROW_KEYS = ("model", "suite", "method", "variant")
+
+# title, column of the summary, spelling, bold the largest
+_Columns = tuple[tuple[str, str, Callable[[float], str], bool], ...]
+_OVERALL: _Columns = (
+    ("Cases", "cases", spell.count, False),
+    ("MAT", "mat", spell.number, True),
+    ("Tokens/s", "tokens_per_s", spell.rate, True),
+    ("Decode tokens/s", "decode_tokens_per_s", spell.rate, True),
+    ("Speedup", "speedup", spell.number, True),
+    ("Speedup over HF", "speedup_hf", spell.number, True),
+    ("Acceptance", "acceptance_rate", spell.share, True),
+    ("Lossless", "lossless", spell.share, False),
+    ("Errors", "errors", spell.count, False),
+)
+_STEPS: _Columns = (
+    ("Steps", "steps", spell.count, False),
+    ("Tokens", "tokens", spell.count, False),
+    ("Draft rate", "draft_rate", spell.share, False),
+    ("Mean draft", "mean_draft", spell.number, False),
+    ("Tokens fed", "tokens_fed", spell.number, False),
+    *((f"{phase.capitalize()} ms", f"{phase}_ms", spell.milliseconds, False) for phase in PHASES),
+    ("Prefill ms", "prefill_ms", spell.milliseconds, False),
+    ("State bytes", "state_bytes", spell.count, False),
+)
+_OPTIONAL = ("speedup_hf",)  # left out where blank for every method
+
+
+def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
+    """Model, suite, dtype, device, cases and temperature: 'tiny on mini (float32, cpu), 60 cases, temperature 0.'"""
+    settings: dict[str, None] = {}
+    for fact in facts:
+        here = rows[(rows["model"] == fact.model) & (rows["suite"] == fact.suite) & (rows["category"] == OVERALL)]
+        counts = here["cases"] + here["errors"]
+        kind = ", ".join(filter(None, (fact.dtype, fact.device)))
+        where = f"{fact.model} on {fact.suite}" + (f" ({kind})" if kind else "")
+        settings[f"{where}, {counts.max() if len(counts) else 0} cases, temperature {fact.temperature:g}"] = None
+    return "; ".join(settings) + "."
+
+
+def build_tables(summary: pd.DataFrame, facts: Sequence[Facts]) -> dict[str, list[Table]]:
+    """Name -> the table of lossless methods, then that of lossy ones where there are any."""
+    lossy = summary["method"].isin({name for fact in facts for name in fact.lossy})
+    parts = [(summary[~lossy], "")]
+    if lossy.any():
+        parts.append((summary[lossy], "Lossy methods: their output may differ from vanilla's. "))
+    tables: dict[str, list[Table]] = {name: [] for name in _MEANINGS}
+    where = caption(facts, summary)
+    for rows, remark in parts:
+        for name, meaning in _MEANINGS.items():
+            text = (where, f"{remark}{meaning} {INTERVALS}")
+            tables[name].append(
+                _overall(name, rows, text, _OVERALL) if name == "overall" else _by_category(name, rows, text)
+            )
+    return tables
+
+
+def steps_table(summary: pd.DataFrame) -> Table:
+    """What happened in a mean step of each method, lossy ones too: sizes of drafts and where the time went."""
+    text = ("", "Means a decode step (prefill: a turn), over all cases.")
+    return _overall("steps", summary, text, _STEPS)
+
+
+def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: _Columns) -> Table:
+    repeated = (rows["method"] == CONTROL) & (rows["variant"] != "")  # several runs' controls are the csv's matter
+    rows = rows[(rows["category"] == OVERALL) & ~repeated]
+    columns = [entry for entry in wanted if entry[1] not in _OPTIONAL or rows[entry[1]].notna().any()]
+    names = _name_columns(rows)
+    cells, best = [], set()
+    for place, (_, column, write, bold) in enumerate(columns):
+        printed = [write(value) for value in rows[column].astype(float)]
+        cells.append([Cell(word, _interval(row, column)) for word, row in zip(printed, _dicts(rows), strict=True)])
+        if bold:
+            best |= {(row, place + len(names)) for row in _largest(rows, rows[column], printed)}
+    header = (*names, *(entry[0] for entry in columns))
+    return Table(name, *text, header, _stack([*names.values(), *cells]), frozenset(best), len(names))
+
+
+def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str]) -> Table:
+    figure = name.removesuffix("_by_category")
+    keyed = {tuple(row[key] for key in (*_ROW_KEYS, "category")): row for row in _dicts(rows)}
+    shown = rows.drop_duplicates(list(_ROW_KEYS))
+    shown = shown[
+        ~shown["method"].isin([VANILLA, CONTROL]) | (shown["variant"] == "")
+    ]  # not a row of ones for each run
+    names = _name_columns(shown)
+    cells, best = [], set()
+    categories = _categories(rows)
+    for place, category in enumerate(categories):
+        entries = [keyed.get((*key, category), {}) for key in _keys(shown)]
+        values = pd.Series([float(entry.get(figure, float("nan"))) for entry in entries], index=shown.index)
+        printed = [spell.number(value) for value in values]
+        cells.append([Cell(word, _interval(entry, figure)) for word, entry in zip(printed, entries, strict=True)])
+        best |= {(row, place + len(names)) for row in _largest(shown, values, printed)}
+    header = (*names, *categories)
+    stacked = _stack([*names.values(), *cells])
+    return Table(name, *text, header, stacked, frozenset(best), len(names), spread=False)
+
+
+def _categories(rows: pd.DataFrame) -> list[str]:
+    """The categories as columns, overall last."""
+    return [*category_order(rows.loc[rows["category"] != OVERALL, "category"]), OVERALL]
+
+
+def _keys(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    return list(rows[list(_ROW_KEYS)].itertuples(index=False, name=None))
+
+
+def _dicts(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return rows.to_dict("records")
+
+
+def _name_columns(rows: pd.DataFrame) -> dict[str, list[Cell]]:
+    """Title -> cells; model and suite only where the rows have several."""
+    varying = [column for column in ("model", "suite") if rows[column].nunique() > 1]
+    columns = {column.capitalize(): [Cell(str(value)) for value in rows[column]] for column in varying}
+    pairs = zip(rows["method"], rows["variant"], strict=True)
+    return columns | {"Method": [Cell(spell.label(method, variant)) for method, variant in pairs]}
+
+
+def _interval(row: dict[str, Any], column: str) -> str:
+    low, high = (float(row.get(f"{column}_{side}", float("nan"))) for side in ("low", "high"))
+    return spell.interval(low, high)
+
+
+def _largest(rows: pd.DataFrame, values: pd.Series, printed: list[str]) -> list[int]:
+    """Positions of the best of each model and suite; those that print alike are all best. The control is no rival."""
+    words = pd.Series(printed, index=rows.index)
+    rivals = values.astype(float).where(rows["method"] != CONTROL)
+    found: list[int] = []
+    for _, group in rivals.groupby([rows["model"], rows["suite"]], sort=False):
+        if group.notna().sum() > 1:
+            top = words[group.idxmax()]
+            alike = group.index[group.notna() & (words[group.index] == top)]
+            found += [rows.index.get_loc(place) for place in alike]
+    return found
+
+
+def _stack(columns: list[list[Cell]]) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(zip(*columns, strict=True))
+
+
+def write_tables(summary: pd.DataFrame, facts: Sequence[Facts], output: Path) -> list[Path]:
+    """summary.csv, and tables/ as csv, md and tex. Returns the files."""
+    folder = output / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {output / "summary.csv": _whole(summary).to_csv(index=False)}
+    for name, tables in build_tables(summary, facts).items():
+        texts[folder / f"{name}.md"] = "\n".join(to_markdown(table) for table in tables)
+        texts[folder / f"{name}.tex"] = _BOOKTABS + "\n".join(to_latex(table) for table in tables)
+        texts[folder / f"{name}.csv"] = _raw(name, _whole(summary), facts).to_csv(index=False)
+    for path, text in texts.items():
+        write_atomically(path, text)
+    return list(texts)
+
+
+def _whole(summary: pd.DataFrame) -> pd.DataFrame:
+    """Counts that may be blank as whole numbers: 4096, not 4096.0."""
+    return summary.astype({"state_bytes": "Int64", "violations": "Int64"})
+
+
+def _raw(name: str, summary: pd.DataFrame, facts: Sequence[Facts]) -> pd.DataFrame:
+    """The figures behind a table, unrounded; ``lossy`` tells the second table's rows."""
+    lossy = {method for fact in facts for method in fact.lossy}
+    if name == "overall":
+        rows = summary.loc[summary["category"] == OVERALL, [column for column in COLUMNS if column != "category"]]
+        return rows.assign(lossy=rows["method"].isin(lossy))
+    figure = name.removesuffix("_by_category")
+    parts = [figure, f"{figure}_low", f"{figure}_high"]
+    wide = summary.set_index(list(KEYS))[parts].unstack("category")
+    order = pd.MultiIndex.from_frame(summary[list(_ROW_KEYS)].drop_duplicates())
+    wide = wide.reindex(order).swaplevel(axis=1)
+    wide = wide.reindex(columns=[(category, part) for category in _categories(summary) for part in parts])
+    wide.columns = [category + part.removeprefix(figure) for category, part in wide.columns]
+    wide = wide.reset_index()
+    return wide.assign(lossy=wide["method"].isin(lossy))

@@ -1,0 +1,135 @@
+"""The report as a terminal shows it: the overall table, speedups by category, and the warnings under them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from specbench.record import CONTROL, VANILLA
+from specbench.report import label as spell
+from specbench.report.findings import Findings
+from specbench.report.label import broken
+from specbench.report.summary import OVERALL, category_order
+
+WIDTH = 100
+_FIGURES_WIDTH = 65  # the overall table without its names
+_NAME_WIDTHS = 10, 30
+_CELL_WIDTH = len("1.00 1.00")
+_HEADER_WIDTH = 13
+_GUTTER = 2  # between two columns
+
+
+def print_findings(findings: Findings, console: Console | None = None) -> None:
+    """Print the tables and warnings; plain text, without colour, where the output is not a terminal."""
+    console = console or open_console()
+    width = min(WIDTH, console.width)
+    lossy = findings.summary["method"].isin(findings.lossy)
+    for (model, suite), rows in findings.summary.groupby(["model", "suite"], sort=False):
+        console.print(Text(f"\n{model} on {suite}", style="bold"))
+        console.print(_overall(rows[~lossy[rows.index]], width))
+        for table in _by_category(rows[~lossy[rows.index]], width):
+            console.print(table)
+        if lossy[rows.index].any():
+            console.print(Text("lossy methods: their output may differ from vanilla's", style="bold"))
+            console.print(_overall(rows[lossy[rows.index]], width))
+    for run, control in zip(findings.runs, findings.controls, strict=True):
+        if control is not None:
+            source = f" of {run.directory.name}" if len(findings.runs) > 1 else ""
+            console.print(Text(f"A/A control{source}, {control.sentence()}", style="dim"))
+    _warn(findings.warnings, console)
+
+
+def open_console() -> Console:
+    """Standard output; a hundred columns of plain text where it is not a terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+
+
+def _overall(rows: pd.DataFrame, width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for title in ("MAT", "tokens/s", "speedup [95 %]", "accepted", "lossless", "errors"):
+        table.add_column(title, justify="right", no_wrap=True)
+    repeated = (rows["method"] == CONTROL) & (rows["variant"] != "")  # of several runs, said in a line each
+    for row in rows[(rows["category"] == OVERALL) & ~repeated].to_dict("records"):
+        style = "dim" if row["method"] == CONTROL else ""
+        table.add_row(*(Text(cell) for cell in _cells(row, width)), style=style)
+    return table
+
+
+def _cells(row: dict[str, Any], width: int) -> tuple[str, ...]:
+    speedup = spell.number(row["speedup"])
+    bounds = spell.interval(row["speedup_low"], row["speedup_high"])
+    return (
+        _name(row["method"], row["variant"], width),
+        spell.number(row["mat"]),
+        spell.rate(row["tokens_per_s"]),
+        f"{speedup} [{bounds}]" if bounds else speedup,
+        spell.share(row["acceptance_rate"]),
+        spell.share(row["lossless"]),
+        f"{row['errors']}/{row['cases'] + row['errors']}" if row["errors"] else "0",
+    )
+
+
+def _name(method: str, variant: str, width: int) -> str:
+    """On as many lines as it takes to leave the figures their room."""
+    least, most = _NAME_WIDTHS
+    return broken(spell.label(method, variant), max(least, min(most, width - _FIGURES_WIDTH)))
+
+
+def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table]:
+    """'speedup MAT' a cell, vanilla being 1 and 1; as many tables as the width needs, none for a single category."""
+    categories = category_order(rows.loc[rows["category"] != OVERALL, "category"])
+    methods = rows[~rows["method"].isin([VANILLA, CONTROL])]
+    keys = dict.fromkeys(zip(methods["method"], methods["variant"], strict=True))
+    names = {key: _name(*key, width) for key in keys}
+    if len(categories) < 2 or not names:
+        return
+    found = {
+        (row["category"], row["method"], row["variant"]): f"{spell.number(row['speedup'])} {spell.number(row['mat'])}"
+        for row in rows.to_dict("records")
+    }
+    room = width - max(len(line) for name in ("speedup MAT", *names.values()) for line in name.split("\n"))
+    for chosen in _fitting(categories, room):
+        yield _category_table(chosen, names, found)
+
+
+def _fitting(categories: Sequence[str], room: int) -> Iterator[list[str]]:
+    """Runs of categories whose columns fit into ``room`` characters."""
+    chosen: list[str] = []
+    used = 0
+    for category in categories:
+        width = max(_CELL_WIDTH, *map(len, broken(category, _HEADER_WIDTH).split("\n"))) + _GUTTER
+        if chosen and used + width > room:
+            yield chosen
+            chosen, used = [], 0
+        chosen.append(category)
+        used += width
+    yield chosen
+
+
+def _category_table(
+    categories: Sequence[str], names: dict[tuple[str, str], str], found: dict[tuple[str, str, str], str]
+) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    table.add_column("speedup MAT", no_wrap=True)
+    for category in categories:
+        table.add_column(Text(broken(category, _HEADER_WIDTH)), justify="right", no_wrap=True)
+    for key, name in names.items():
+        table.add_row(Text(name), *(Text(found.get((category, *key), spell.BLANK)) for category in categories))
+    return table
+
+
+def _warn(warnings: Sequence[str], console: Console) -> None:
+    if not warnings:
+        return
+    console.print(Text(f"\n{len(warnings)} warning{'s' if len(warnings) > 1 else ''}", style="bold yellow"))
+    for warning in warnings:
+        console.print(Padding(Text(f"! {warning}", style="yellow"), (0, 0, 0, 2)))

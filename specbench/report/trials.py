@@ -1,0 +1,79 @@
+"""One row a record: a run's records as a frame of plain counts and times, before anything is averaged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from specbench.record import PHASES, CaseRecord
+
+COLUMNS = (
+    *("case", "category", "subcategory", "method", "round", "block", "ok", "turns", "tokens", "steps", "emitted"),
+    *("proposed", "drafted_steps", "fed", "prefill_s", "decode_s", "time_s"),
+    *(f"{phase}_s" for phase in PHASES),
+    *("state_bytes", "judged", "equal", "held", "violations"),
+)
+_KINDS: dict[tuple[str, ...], type] = {  # all others are float; said aloud, because a frame without rows knows none
+    ("case", "category", "subcategory", "method"): str,
+    ("round", "block", "turns", "tokens", "steps", "emitted", "proposed", "drafted_steps", "fed"): int,
+    ("state_bytes", "violations"): int,
+    ("ok", "judged", "equal", "held"): bool,
+}
+
+
+def trials(records: list[CaseRecord]) -> pd.DataFrame:
+    """A row for each record.
+
+    tokens: emitted ids, the prefill's included. emitted: tokens of the decode steps. proposed: non-passenger nodes.
+    drafted_steps: steps with a draft. fed: rows fed to the target. *_s: [s], a phase no turn recorded is NaN.
+    judged: compared with vanilla. held: equal to vanilla, or no id beyond the tolerance.
+    """
+    frame = pd.DataFrame([_row(record) for record in records], columns=list(COLUMNS))
+    kinds = {column: kind for columns, kind in _KINDS.items() for column in columns}
+    return frame.astype({column: kinds.get(column, float) for column in COLUMNS})
+
+
+def _row(record: CaseRecord) -> dict[str, Any]:
+    turns = record.turns
+    prefill_s = sum(turn.prefill_s for turn in turns)
+    decode_s = sum(turn.decode_s for turn in turns)
+    return {
+        "case": record.case,
+        "category": record.category,
+        "subcategory": record.subcategory,
+        "method": record.method,
+        "round": record.round,
+        "block": record.block,
+        "ok": record.status == "ok",
+        "turns": len(turns),
+        "tokens": sum(len(turn.ids) for turn in turns),
+        "steps": sum(len(turn.accept) for turn in turns),
+        "emitted": sum(sum(turn.accept) for turn in turns),
+        "proposed": sum(sum(turn.proposed) for turn in turns),
+        "drafted_steps": sum(count > 0 for turn in turns for count in turn.proposed),
+        "fed": sum(sum(turn.fed) for turn in turns),
+        "prefill_s": prefill_s,
+        "decode_s": decode_s,
+        "time_s": prefill_s + decode_s,
+        "state_bytes": record.state_bytes,
+        **_phases(record),
+        **_judgement(record),
+    }
+
+
+def _phases(record: CaseRecord) -> dict[str, float]:
+    found = {}
+    for phase in PHASES:
+        parts = [turn.phases_s[phase] for turn in record.turns if phase in turn.phases_s]
+        found[f"{phase}_s"] = sum(parts) if parts else float("nan")
+    return found
+
+
+def _judgement(record: CaseRecord) -> dict[str, Any]:
+    """Ids that differ from vanilla and were never teacher-forced are not known to have parted at a tie: not held."""
+    verdict = record.lossless
+    if verdict is None:
+        return {"judged": False, "equal": False, "held": False, "violations": 0}
+    held = verdict.equal or (verdict.positions > 0 and verdict.violations == 0)
+    return {"judged": True, "equal": verdict.equal, "held": held, "violations": verdict.violations}

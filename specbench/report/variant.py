@@ -1,0 +1,91 @@
+"""What tells two rows of the same method apart: the parameters that a sweep changed, or the run's name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specbench.report.facts import flatten, read_facts
+from specbench.store import Run
+
+_RUN_SECTIONS = ("model", "engine", "decode", "measure")
+_UNTOLD = ("model.name", "model.path", "measure.fresh")  # two are the model column, the last moves nothing
+_UNSET = "unset"
+
+
+def name_variants(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """For each run: method -> variant, '' where one run says it all.
+
+    Runs of the same model and suite are compared. A variant lists the method's own parameters that differ ('k=v,...'),
+    then the run's settings that differ ('decode.temperature=1'). Where rows still read alike, because two runs
+    repeat the same thing, the run's directory is added: a row is always one run's, since pairs live in one process.
+    """
+    names: list[dict[str, str]] = [{} for _ in runs]
+    for members in _alike(runs):
+        settings = _differing([_settings(runs[index]) for index in members])
+        for method in dict.fromkeys(name for index in members for name in read_facts(runs[index]).methods):
+            holders = [place for place, index in enumerate(members) if method in read_facts(runs[index]).methods]
+            own = _differing([_parameters(runs[members[place]], method) for place in holders])
+            labels = [_label({**own[rank], **settings[place]}) for rank, place in enumerate(holders)]
+            for place, label in zip(holders, _distinct(labels, [runs[members[p]] for p in holders]), strict=True):
+                names[members[place]][method] = label
+    return names
+
+
+def _alike(runs: Sequence[Run]) -> list[list[int]]:
+    """Indices of runs grouped by (model, suite)."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, run in enumerate(runs):
+        facts = read_facts(run)
+        groups.setdefault((facts.model, facts.suite), []).append(index)
+    return list(groups.values())
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """The run's own settings, flat, without those that have a column or that are a method's."""
+    config = run.manifest.get("config")
+    sections = config if isinstance(config, Mapping) else {}
+    flat = flatten({key: sections[key] for key in _RUN_SECTIONS if isinstance(sections.get(key), Mapping)})
+    flat.setdefault("decode.temperature", read_facts(run).temperature)
+    return {key: value for key, value in flat.items() if key not in _UNTOLD}
+
+
+def _parameters(run: Run, method: str) -> dict[str, Any]:
+    entry = run.manifest["methods"].get(method)
+    if not isinstance(entry, Mapping):
+        return {}
+    parameters = entry.get("parameters")
+    flat = flatten(parameters) if isinstance(parameters, Mapping) else {}
+    return flat | ({"reset": entry["reset"]} if "reset" in entry else {})
+
+
+def _differing(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each mapping only the keys on which not all agree."""
+    keys = dict.fromkeys(key for choice in choices for key in choice)
+    kept = [key for key in keys if len({repr(choice.get(key, _UNSET)) for choice in choices}) > 1]
+    return [{key: choice.get(key, _UNSET) for key in kept} for choice in choices]
+
+
+def _label(values: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={'null' if value is None else value}" for key, value in values.items())
+
+
+def _distinct(labels: list[str], runs: list[Run]) -> list[str]:
+    repeated = {label for label, count in Counter(labels).items() if count > 1}
+    directories = _directory_names(runs)
+    return [
+        ",".join(filter(None, (label, f"run={name}"))) if label in repeated else label
+        for label, name in zip(labels, directories, strict=True)
+    ]
+
+
+def _directory_names(runs: list[Run]) -> list[str]:
+    """The last parts of each run's path, as many as it takes to tell them apart."""
+    paths = [run.directory.resolve().parts for run in runs]
+    length = max(len(parts) for parts in paths)
+    for depth in range(1, length + 1):
+        names = ["/".join(parts[-depth:]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{'/'.join(parts[-1:])}#{rank}" for rank, parts in enumerate(paths)]

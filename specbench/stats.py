@@ -1,0 +1,179 @@
+"""The statistics of a benchmark run: pure functions on arrays, one entry a case.
+
+Two intervals that must never be mixed. *Prompts like these*: cases are resampled, so the interval says how far the
+figure would move on other prompts of the same kind; every table prints this one. *This suite re-timed*: the noise of
+the clock alone, seen by timing the same work twice (the A/A control); only the control uses it.
+
+Cases are paired: a resample takes a case's baseline and method figures together. Percentile intervals after Efron and
+Tibshirani, An Introduction to the Bootstrap (1993), section 13.3; paired log ratios after nanobench (``compare``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+MIN_CASES = 8  # fewer cases: a bootstrap of so few values is no statement, so there is no interval
+SEED = 0  # one seed for all figures: methods on the same cases see the same resamples
+_CHUNK = 4_000_000  # resampled indices held at once, about 32 MB each array
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure and its interval. low, high: both None where none is given. count: cases (or blocks) behind it."""
+
+    value: float
+    low: float | None
+    high: float | None
+    count: int
+
+
+def speedup(
+    baseline_s: ArrayLike,
+    baseline_tokens: ArrayLike,
+    method_s: ArrayLike,
+    method_tokens: ArrayLike,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Estimate:
+    """Ratio of time per token, baseline over method: (sum tb / sum nb) / (sum tm / sum nm), with a case bootstrap.
+
+    baseline_s, method_s: (C,) time of each case [s], the same cases in the same order. *_tokens: (C,) committed
+    tokens. NaN without cases, without tokens, or without time. Source: design section 6 (speedup).
+    """
+    columns = _columns(baseline_s, baseline_tokens, method_s, method_tokens)
+    return _bootstrap(columns, _speedup_of_totals, resamples, seed)
+
+
+def ratio_of_totals(
+    numerator: ArrayLike, denominator: ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED
+) -> Estimate:
+    """sum x / sum y with a case bootstrap; with tokens emitted over decode steps it is MAT, the micro average.
+
+    numerator, denominator: (C,) a case's totals. NaN when the denominators sum to zero.
+    """
+    return _bootstrap(_columns(numerator, denominator), _ratio_of_totals, resamples, seed)
+
+
+def case_ratios(
+    baseline_s: ArrayLike, baseline_tokens: ArrayLike, method_s: ArrayLike, method_tokens: ArrayLike
+) -> Floats:
+    """(C,) each case's own speedup: (tb / nb) / (tm / nm); NaN where a case has no tokens or no time."""
+    columns = _columns(baseline_s, baseline_tokens, method_s, method_tokens)
+    return _speedup_of_totals(columns)
+
+
+def geometric_mean(ratios: ArrayLike) -> float:
+    """exp(mean(log r)) over the finite, positive ratios; every case weighs the same. NaN when there are none."""
+    values = np.asarray(ratios, dtype=np.float64)
+    values = values[np.isfinite(values) & (values > 0)]
+    return float(np.exp(np.log(values).mean())) if values.size else float("nan")
+
+
+def over_rounds(times_s: ArrayLike, tokens: ArrayLike) -> tuple[float, float]:
+    """One case's time [s] and tokens from its rounds: the median over rounds.
+
+    times_s, tokens: (R,). With equal tokens in all rounds (greedy) this is (median time, tokens). When rounds emit
+    different numbers of tokens, the median is taken of the time per token and scaled by the mean tokens, so that time
+    and tokens stay those of the same work. A round without tokens has no time per token: plain medians then.
+    """
+    seconds, counts = _columns(times_s, tokens)
+    if seconds.size == 0:
+        return float("nan"), 0.0
+    mean_tokens = float(counts.mean())
+    if (counts == counts[0]).all() or (counts == 0).any():
+        return float(np.median(seconds)), mean_tokens
+    return float(np.median(seconds / counts)) * mean_tokens, mean_tokens
+
+
+def retiming(
+    first_s: ArrayLike,
+    first_tokens: ArrayLike,
+    again_s: ArrayLike,
+    again_tokens: ArrayLike,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Estimate:
+    """How far the same work, timed twice, comes out from 1: exp(median of paired log ratios), with an interval.
+
+    Per block b: l = log(first_s / first_tokens) - log(again_s / again_tokens). Blocks are resampled, the interval is
+    that of the median of l. Both sides did the same work, so prompts cancel and only the clock's noise is left.
+    Unlike nanobench's sign interval (order statistics of l) it is not conservative by discreteness.
+    first_s ...: (B,) one entry a block.
+    """
+    ratios = case_ratios(first_s, first_tokens, again_s, again_tokens)
+    logs = np.log(ratios[np.isfinite(ratios) & (ratios > 0)])
+    if logs.size == 0:
+        return Estimate(float("nan"), None, None, 0)
+    value = float(np.exp(np.median(logs)))
+    if resamples < 1 or logs.size < MIN_CASES:
+        return Estimate(value, None, None, logs.size)
+    medians = np.concatenate([np.median(logs[index], axis=1) for index in _resamples(logs.size, resamples, seed)])
+    return _interval(value, np.exp(medians), logs.size)
+
+
+def _columns(*arrays: ArrayLike) -> Floats:
+    """(K, C) the arrays as rows. Raises ValueError when their lengths differ."""
+    columns = [np.asarray(array, dtype=np.float64).ravel() for array in arrays]
+    lengths = [column.size for column in columns]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"paired arrays have lengths {lengths}; expected one entry a case in each, in the same order")
+    return np.stack(columns)
+
+
+def _ratio_of_totals(totals: Floats) -> Floats:
+    """totals: (2, ...) -> (...)."""
+    numerator, denominator = totals
+    return np.divide(numerator, denominator, out=np.full_like(denominator, np.nan), where=denominator > 0)
+
+
+def _speedup_of_totals(totals: Floats) -> Floats:
+    """totals: (4, ...) -> (...)."""
+    return _ratio_of_totals(np.stack([_ratio_of_totals(totals[:2]), _ratio_of_totals(totals[2:])]))
+
+
+def _bootstrap(columns: Floats, figure: Callable[[Floats], Floats], resamples: int, seed: int) -> Estimate:
+    """The figure of the totals, with the interval of the same figure over resampled cases. columns: (K, C)."""
+    count = columns.shape[1]
+    value = float(figure(columns.sum(axis=1)))
+    if resamples < 1 or count < MIN_CASES or not np.isfinite(value):
+        return Estimate(value, None, None, count)
+    draws = []
+    for index in _resamples(count, resamples, seed):
+        weights = _weights(index)
+        draws.append(figure(np.stack([weights @ column for column in columns])))
+    return _interval(value, np.concatenate(draws), count)
+
+
+def _resamples(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Chunks (M, count) of case indices drawn with replacement, ``resamples`` rows in all."""
+    generator = np.random.default_rng(seed)
+    rows = max(1, _CHUNK // count)
+    for start in range(0, resamples, rows):
+        yield generator.integers(0, count, (min(rows, resamples - start), count))
+
+
+def _weights(index: NDArray[np.int64]) -> Floats:
+    """How often each case was drawn: indices (M, C) -> counts (M, C); totals are then a product, not a gather."""
+    rows, count = index.shape
+    flat = index + np.arange(rows)[:, None] * count
+    return np.bincount(flat.ravel(), minlength=rows * count).reshape(rows, count).astype(np.float64)
+
+
+def _interval(value: float, draws: Floats, count: int) -> Estimate:
+    """Percentiles of the finite draws; widened to the estimate where rounding alone would leave it outside."""
+    draws = draws[np.isfinite(draws)]
+    if draws.size == 0:
+        return Estimate(value, None, None, count)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(draws, [tail, 1 - tail])
+    return Estimate(value, min(float(low), value), max(float(high), value), count)

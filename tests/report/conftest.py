@@ -1,0 +1,181 @@
+"""Synthetic runs in the shape a real one has: cases of different length and difficulty, methods that help some more."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from report.handmade import record, turn
+
+from specbench.record import CONTROL, PHASES, VANILLA, CaseRecord, Lossless, TurnRecord
+from specbench.report import Report, build_report
+from specbench.store import MANIFEST, RECORDS
+
+CATEGORIES = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")
+_FORWARD_S = 0.025
+_TILT = {"multi-turn": 0.9, "translation": 0.6, "summarization": 1.5, "qa": 0.8, "math_reasoning": 1.1, "rag": 1.3}
+
+
+class Synthesis:
+    """Draws records from a seed: a method is (mean draft length, chance that a node is right, drafting time [s])."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def turn(self, ids: list[int], method: tuple[float, float, float] | None, tilt: float, peer: bool) -> TurnRecord:
+        accept, proposed = self._steps(len(ids) - 1, method, tilt)
+        jitter = 1 + 0.01 * abs(self._random.standard_normal())
+        forward = [_FORWARD_S * (1 + 0.004 * count) for count in proposed]
+        draft_s = (method[2] if method else 0.0) * len(accept)
+        small = {name: each * len(accept) for name, each in (("prepare", 2e-4), ("verify", 3e-4), ("update", 1e-4))}
+        phases = {**small, "draft": draft_s, "forward": sum(forward)}
+        phases = {name: seconds * jitter for name, seconds in phases.items()}
+        return TurnRecord(
+            prompt_tokens=120,
+            ids=ids,
+            finish="length",
+            accept=accept,
+            proposed=[0] * len(accept) if peer else proposed,
+            depth=[0] * len(accept) if peer else proposed,
+            fed=[1] * len(accept) if peer else [count + 1 for count in proposed],
+            prefill_s=0.06 * jitter,
+            decode_s=sum(phases.values()) + 1e-5,
+            phases_s={} if peer else {name: phases[name] for name in PHASES},
+            text="an answer",
+        )
+
+    def _steps(self, room: int, method: tuple[float, float, float] | None, tilt: float) -> tuple[list[int], list[int]]:
+        accept, proposed = [], []
+        while room > 0:
+            size = int(self._random.poisson(method[0])) if method else 0
+            chance = min(0.95, method[1] * tilt) if method else 0.0
+            taken = int((np.cumprod(self._random.random(size) < chance)).sum())
+            accept.append(min(taken + 1, room))
+            proposed.append(size)
+            room -= accept[-1]
+        return accept, proposed
+
+    def ids(self) -> list[int]:
+        return self._random.integers(5, 900, int(self._random.integers(1, 90))).tolist()
+
+
+def records_of(
+    methods: dict[str, tuple[float, float, float]],
+    *,
+    categories: Sequence[str] = CATEGORIES,
+    per_category: int = 10,
+    rounds: int = 1,
+    control: bool = True,
+    peers: Sequence[str] = (),
+    seed: int = 0,
+) -> list[CaseRecord]:
+    """Records of vanilla, its control, and the methods, block by block."""
+    synthesis = Synthesis(seed)
+    names = [VANILLA, *([CONTROL] if control else []), *methods]
+    cases = [(category, f"{category}-{number}") for category in categories for number in range(per_category)]
+    found = []
+    for place, (category, case) in enumerate(cases):
+        answers = [synthesis.ids() for _ in range(2 if category == "multi-turn" else 1)]
+        for number, position in itertools.product(range(rounds), range(len(names))):
+            name, block = names[position], place * rounds + number
+            tilt = _TILT.get(category, 1.0)
+            turns = [synthesis.turn(ids, methods.get(name), tilt, name in peers) for ids in answers]
+            judged = Lossless(True, None, sum(map(len, answers)), 0, 0, 0.0)
+            state = 0 if name in (VANILLA, CONTROL) else 4096 * (position + 1)
+            found.append(
+                CaseRecord(case, category, category, name, number, block, position, "ok", turns, judged, state)
+            )
+    return found
+
+
+def fail(record: CaseRecord, message: str) -> None:
+    """Turn a record into that of a case that raised."""
+    record.status, record.turns, record.lossless = "error", [], None
+    trace = f"Traceback (most recent call last):\n  ...\nValueError: {message}\n"
+    record.error = {"type": "ValueError", "message": message, "traceback": trace, "turn": 0}
+
+
+def manifest_of(methods: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    """A manifest as ``specbench`` writes it; methods: name -> entry changes."""
+    entry = {"parameters": {}, "reset": "case", "lossless": True, "peer": False}
+    manifest: dict[str, Any] = {
+        "schema": 1,
+        "specbench": "0.1.0",
+        "created": "2026-01-02T03:04:05+00:00",
+        "config": {"decode": {"temperature": 0.0, "max_new_tokens": 256}, "engine": {"kind": "eager"}},
+        "config_hash": "0a1b2c3d",
+        "model": {"name": "tiny", "family": "llama", "parameters": 1_000_000, "dtype": "float32", "device": "cpu"},
+        "suite": {"name": "mini", "cases": 60, "turns": 70, "sha256": "ab" * 32},
+        "methods": {VANILLA: dict(entry)} | {name: entry | changed for name, changed in methods.items()},
+        "control": True,
+        "rounds": 1,
+        "temperature": 0.0,
+        "versions": {"python": "3.11.2", "torch": "2.9.0"},
+        "git": {"commit": "c0ffee", "dirty": False},
+        "machine": {"cpu": {"model": "a processor", "cores": 8}, "memory_bytes": 1 << 34},
+        "warnings": [],
+    }
+    return manifest | changes
+
+
+def write_run(directory: Path, manifest: dict[str, Any], records: list[CaseRecord]) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    text = "".join(record.to_json() + "\n" for record in records)
+    (directory / RECORDS).write_text(text, encoding="utf-8")
+    return directory
+
+
+MethodSpecs = dict[str, tuple[float, float, float]]
+THREE: MethodSpecs = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4), "hf_assisted": (5.0, 0.6, 4e-3)}
+
+
+@pytest.fixture
+def make_manifest() -> Callable[..., dict[str, Any]]:
+    """``manifest_of``."""
+    return manifest_of
+
+
+def build_run(directory: Path, methods: MethodSpecs | None = None, **options: Any) -> Path:
+    """Write a synthetic run; options as ``records_of`` takes them, manifest: changes, edit: called with both."""
+    specs = THREE if methods is None else methods
+    peers = options.pop("peers", ("hf_assisted",))
+    edit = options.pop("edit", None)
+    manifest = manifest_of({method: {"peer": method in peers} for method in specs}, **options.pop("manifest", {}))
+    records = records_of(specs, peers=peers, **options)
+    if edit:
+        edit(manifest, records)
+    return write_run(directory, manifest, records)
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """``build_run`` under a name."""
+
+    def make(name: str = "run", methods: MethodSpecs | None = None, **options: Any) -> Path:
+        return build_run(tmp_path / name, methods, **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A report with its plots, made once; not to be changed."""
+    return build_report([build_run(tmp_path_factory.mktemp("built") / "run", per_category=2)])
+
+
+@pytest.fixture
+def two_cases(make_manifest):
+    """Vanilla and pld on one case of qa and one of rag."""
+    records = [
+        record(VANILLA, "a", [turn([1] * 4, decode_s=4.0)]),
+        record("pld", "a", [turn([3, 1], [4, 0], decode_s=1.0)], state_bytes=64),
+        record(VANILLA, "b", [turn([1] * 8, decode_s=8.0)], "rag"),
+        record("pld", "b", [turn([2, 6], [5, 5], decode_s=3.0)], "rag", state_bytes=32),
+    ]
+    return records, make_manifest({"pld": {}})

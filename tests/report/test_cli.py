@@ -1,0 +1,46 @@
+"""The command: what it writes, what it takes, and what it says when it cannot."""
+
+import subprocess
+import sys
+
+import pandas as pd
+
+from specbench.report.cli import main
+
+
+def test_command_writes_a_report(make_run, tmp_path, capsys):
+    directory = make_run(per_category=2)
+    assert main([str(directory), "--output", str(tmp_path / "out"), "--no-plots"]) == 0
+    assert (tmp_path / "out/report.html").is_file()
+    assert not (tmp_path / "out/plots").exists()
+    assert "11 files in" in capsys.readouterr().out
+
+
+def test_command_takes_a_sweep(make_run):
+    for name in ("2", "10", "2.old1"):
+        make_run(f"sweep/{name}", per_category=2)
+    sweep = make_run("sweep/0", per_category=2).parent
+    assert main([str(sweep), "--no-plots"]) == 0
+    variants = pd.read_csv(sweep / "report/summary.csv")["variant"]
+    assert list(dict.fromkeys(variants)) == ["run=0", "run=2", "run=10"]
+
+
+def test_command_names_what_is_missing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    error = capsys.readouterr().err
+    assert "results/latest" in error
+    assert "expected" in error
+    assert main([str(tmp_path)]) == 2
+    assert "manifest.json" in capsys.readouterr().err
+
+
+def test_module_runs_as_a_command(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "specbench.report", str(tmp_path / "nowhere")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr

@@ -1,0 +1,218 @@
+"""Every file of a report: there, whole, safe to open, and made without torch."""
+
+import io
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from specbench.record import CONTROL, VANILLA, Lossless
+from specbench.report import build_report, print_findings
+from specbench.report.summary import COLUMNS
+
+TABLES = {
+    f"tables/{name}.{kind}"
+    for name in ("overall", "speedup_by_category", "mat_by_category")
+    for kind in ("md", "csv", "tex")
+}
+PLOTS = {
+    f"plots/{name}.{kind}"
+    for name in ("speedup", "mat", "speedup_by_category", "mat_by_category", "radar")
+    for kind in ("png", "pdf")
+}
+EVIL = "<script>alert(1)</script> & <img src=x onerror=alert(2)>"
+VOID = {"meta", "img", "wbr"}
+
+
+class Outline(HTMLParser):
+    """Checks that tags nest, and gathers tags and what they load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.loads += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def outline(page: Path) -> Outline:
+    parser = Outline()
+    parser.feed(page.read_text(encoding="utf-8"))
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def printed(report, width: int = 100, **options) -> str:
+    stream = io.StringIO()
+    print_findings(report.findings, Console(file=stream, width=width, highlight=False, **options))
+    return stream.getvalue()
+
+
+def hurt(manifest, records):
+    """One failed case, one answer beyond the tolerance, names and messages that try to break out."""
+    manifest["warnings"] = [f"a warning {EVIL}"]
+    manifest["machine"]["note"] = EVIL
+    for record in records:
+        if record.method == "pld" and record.block == 3:
+            record.status, record.turns, record.lossless = "error", [], None
+            record.error = {"type": "ValueError", "message": EVIL, "traceback": f"Traceback\n{EVIL}", "turn": 0}
+        if record.method == "token_recycling" and record.block == 5:
+            record.case = EVIL
+            record.lossless = Lossless(False, [0, 7], 40, 1, 3, 0.75)
+
+
+def test_all_files_appear(built):
+    directory = built.output
+    found = {str(path.relative_to(directory)) for path in built.files}
+    assert found == {"summary.csv", "report.html"} | TABLES | PLOTS
+    assert all(path.stat().st_size > 100 for path in built.files)
+    assert not list(directory.rglob("*.partial"))
+    frame = pd.read_csv(directory / "summary.csv")
+    assert tuple(frame.columns) == COLUMNS
+    assert len(frame) == 7 * 5
+
+
+def test_building_twice_gives_the_same(built, tmp_path):
+    before = {path.relative_to(built.output): path.read_bytes() for path in built.files}
+    again = build_report([built.output], tmp_path)
+    assert before == {path.relative_to(tmp_path): path.read_bytes() for path in again.files}
+
+
+def test_plots_are_images(built):
+    for path in (built.output / "plots").iterdir():
+        start = path.read_bytes()[:5]
+        assert start == (b"%PDF-" if path.suffix == ".pdf" else b"\x89PNG\r"), path
+
+
+def test_page_escapes_what_a_run_recorded(make_run):
+    directory = make_run(per_category=2, edit=hurt)
+    build_report([directory], plots=False)
+    text = (directory / "report.html").read_text(encoding="utf-8")
+    found = outline(directory / "report.html")
+    assert "script" not in found.tags
+    assert "img" not in found.tags
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4  # warning, machine, case, message, traceback
+    assert "<details>" in text
+
+
+def test_page_holds_everything_itself(built):
+    found = outline(built.output / "report.html")
+    assert found.tags.count("img") == 5
+    assert all(source.startswith("data:image/png;base64,") for source in found.loads)
+    assert "url(" not in (built.output / "report.html").read_text(encoding="utf-8")
+
+
+def test_page_tells_the_verdicts(make_run):
+    directory = make_run(per_category=2, edit=hurt)
+    build_report([directory], plots=False)
+    text = (directory / "report.html").read_text(encoding="utf-8")
+    assert "Not lossless" in text
+    assert "token_recycling 91.7 %" in text
+    assert "pld 1 of 12" in text
+
+
+def test_lossy_methods_have_a_table_of_their_own(make_run):
+    def edit(manifest, records):
+        manifest["methods"]["medusa"]["lossless"] = False
+
+    directory = make_run(methods={"pld": (4.0, 0.3, 1e-3), "medusa": (9.0, 0.9, 1e-4)}, peers=(), edit=edit)
+    report = build_report([directory], plots=False)
+    first, second = (directory / "tables/overall.md").read_text(encoding="utf-8").split("Lossy methods")
+    assert "medusa" not in first
+    assert "pld" in first
+    assert "medusa" in second
+    wide = pd.read_csv(directory / "tables/speedup_by_category.csv").set_index("method")
+    assert wide["lossy"].to_dict() == {VANILLA: False, CONTROL: False, "pld": False, "medusa": True}
+    assert "lossy methods" in printed(report)
+
+
+def test_several_runs_go_beside_the_first(make_run):
+    options = {"per_category": 2, "methods": {"pld": (4.0, 0.3, 1e-3)}, "peers": ()}
+    runs = [make_run("sweep/0", **options), make_run("sweep/1", seed=1, **options)]
+    report = build_report(runs)
+    assert report.output == runs[0].parent / "report"
+    assert set(report.summary[report.summary["method"] == "pld"]["variant"]) == {"run=0", "run=1"}
+    assert (report.output / "plots/radar.png").is_file()
+    assert "pld [run=1]" in printed(report)
+
+
+def test_several_models_get_plots_each(make_run):
+    options = {"per_category": 2, "methods": {"pld": (4.0, 0.3, 1e-3)}, "peers": ()}
+    big = {"model": {"name": "big/model 7b", "dtype": "float16", "device": "cuda"}}
+    report = build_report([make_run("one", **options), make_run("two", manifest=big, **options)])
+    names = {path.name for path in report.files}
+    assert {"speedup-tiny-mini.png", "speedup-big_model_7b-mini.png"} <= names
+    assert "Model" in (report.output / "tables/overall.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("methods", [{}, {"pld": (4.0, 0.3, 1e-3)}])
+def test_a_single_category_skips_the_radar(make_run, caplog, methods):
+    directory = make_run(methods=methods, peers=(), categories=("qa",), per_category=3)
+    with caplog.at_level("INFO"):
+        report = build_report([directory])
+    assert not any("radar" in path.name for path in report.files)
+    assert "plot radar" in caplog.text
+    assert any(path.suffix == ".png" for path in report.files) == bool(methods)
+
+
+def test_a_run_without_records_still_reports(make_run):
+    directory = make_run(per_category=0)
+    report = build_report([directory])
+    outline(directory / "report.html")
+    assert "no records" in printed(report)
+
+
+def test_a_run_where_everything_failed_still_reports(make_run):
+    def edit(manifest, records):
+        for record in records:
+            record.status, record.turns, record.lossless = "error", [], None
+
+    directory = make_run(per_category=2, edit=edit)
+    report = build_report([directory])
+    outline(directory / "report.html")
+    assert "12/12" in printed(report)
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_terminal_fits_a_hundred_columns(make_run, count):
+    methods = {f"a_rather_long_method_name_{number}": (4.0, 0.3, 1e-3) for number in range(count)}
+    categories = tuple(f"category_number_{number}" for number in range(11))
+    text = printed(
+        build_report([make_run(methods=methods, peers=(), categories=categories, per_category=1)], plots=False)
+    )
+    assert max(map(len, text.splitlines())) <= 100
+    assert "\x1b" not in text
+    assert "…" not in text
+
+
+def test_terminal_shows_blanks_and_warnings(make_run):
+    text = printed(build_report([make_run(per_category=2, control=False, edit=hurt)], plots=False))
+    vanilla = next(line for line in text.splitlines() if line.split()[:1] == [VANILLA])
+    assert "–" in vanilla
+    assert "1/12" in text
+    assert "! token_recycling: 3 ids" in text
+    assert "no A/A control" in text
+
+
+def test_report_needs_neither_torch_nor_hydra(built, tmp_path):
+    code = (
+        "import sys; from specbench.report.cli import main; "
+        f"assert main([{str(built.output)!r}, '--output', {str(tmp_path)!r}]) == 0; "
+        "heavy = {'torch', 'hydra', 'omegaconf', 'transformers', 'datasets'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,132 @@
+"""What several runs and a run's manifest bring: variants, what must be there, warnings, and the A/A control."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report.handmade import failed, record, rows_of, turn
+
+from specbench.record import CONTROL, VANILLA, CaseRecord, Lossless
+from specbench.report import gather, summarise
+from specbench.report.cli import find_runs
+from specbench.report.summary import OVERALL
+from specbench.store import Run, RunError
+
+
+def sweep(make_manifest, records, *parameters):
+    return [
+        Run(Path(f"sweep/{number}"), make_manifest({"pld": {"parameters": values}}), records)
+        for number, values in enumerate(parameters)
+    ]
+
+
+def test_one_run_has_no_variant(two_cases):
+    assert {row["variant"] for row in rows_of(*two_cases).values()} == {""}
+
+
+def test_sweep_names_only_what_differs(two_cases, make_manifest):
+    runs = sweep(make_manifest, two_cases[0], {"n": 2, "k": 5}, {"n": 3, "k": 5})
+    frame = summarise(runs)
+    overall = frame[frame["category"] == OVERALL]
+    assert list(overall[overall["method"] == "pld"]["variant"]) == ["n=2", "n=3"]
+    assert list(overall[overall["method"] == VANILLA]["variant"]) == ["run=0", "run=1"]
+    assert not frame.duplicated(["model", "suite", "category", "method", "variant"]).any()
+
+
+def test_settings_of_the_run_are_a_variant(two_cases, make_manifest):
+    runs = [
+        Run(
+            Path(name),
+            make_manifest({"pld": {}}, config={"decode": {"temperature": value}}, temperature=value),
+            two_cases[0],
+        )
+        for name, value in (("x", 0.0), ("y", 1.0))
+    ]
+    frame = summarise(runs)
+    assert set(frame["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
+
+
+def test_other_models_and_suites_are_columns(two_cases, make_manifest):
+    other = make_manifest({"pld": {}}, model={"name": "big"})
+    frame = summarise([Run(Path("x"), make_manifest({"pld": {}}), two_cases[0]), Run(Path("y"), other, two_cases[0])])
+    assert list(dict.fromkeys(frame["model"])) == ["tiny", "big"]
+    assert set(frame["variant"]) == {""}
+
+
+def test_no_records_no_rows(make_manifest):
+    findings = gather([Run(Path("empty"), make_manifest({"pld": {}}), [])])
+    assert findings.summary.empty
+    assert any("no records" in warning for warning in findings.warnings)
+
+
+@pytest.mark.parametrize(("key", "named"), [("model", "model.name"), ("suite", "suite.name"), ("methods", "methods")])
+def test_missing_essentials_are_named(two_cases, key, named):
+    records, manifest = two_cases
+    del manifest[key]
+    with pytest.raises(RunError, match=named):
+        summarise([Run(Path("r"), manifest, records)])
+
+
+def test_bare_manifest_is_enough(two_cases):
+    records, _ = two_cases
+    manifest = {"model": {"name": "m"}, "suite": {"name": "s"}, "methods": {VANILLA: None, "pld": None}}
+    assert rows_of(records, json.loads(json.dumps(manifest)))[OVERALL, "pld"]["mat"] == 3
+
+
+def test_warnings_name_what_is_wrong(two_cases, make_manifest):
+    records, _ = two_cases
+    records[1].lossless = Lossless(False, [0, 1], 9, 0, 4, 2.5)
+    manifest = make_manifest({"pld": {}}, warnings=["dirty tree"])
+    findings = gather([Run(Path("r"), manifest, [*records, failed("pld", "c"), record(VANILLA, "c", [turn([1])])])])
+    text = "\n".join(findings.warnings)
+    for expected in (
+        "dirty tree",
+        "3 of 60 cases",
+        "pld: 1 of 3 cases failed",
+        "4 ids",
+        "3 cases: no",
+        "no A/A control",
+    ):
+        assert expected in text
+
+
+def test_control_is_judged_by_retiming(make_manifest):
+    def block(number: int, again: float) -> list[CaseRecord]:
+        first = [turn([1] * 5, prefill_s=0.0, decode_s=10.0)]
+        second = [turn([1] * 5, prefill_s=0.0, decode_s=again)]
+        case = f"c{number}"
+        return [record(VANILLA, case, first, block=number), record(CONTROL, case, second, block=number)]
+
+    def control(times: list[float]) -> Any:
+        records = [entry for number, again in enumerate(times) for entry in block(number, again)]
+        return gather([Run(Path("r"), make_manifest({}), records)]).controls[0]
+
+    assert control([10.01, 9.99] * 6).steady is True
+    assert control([11.0] * 12).steady is False
+    assert "it should hold 1" in control([11.0] * 12).sentence()
+    assert "narrower" in control([10.0, 9.0, 11.0] * 4).sentence()
+    assert control([10.0] * 3).steady is None
+
+
+def test_warnings_of_several_runs_are_said_once(two_cases, make_manifest):
+    records, _ = two_cases
+    manifests = [make_manifest({"pld": {}}, warnings=["hot", *more]) for more in ([], ["busy"])]
+    findings = gather([Run(Path(name), manifest, records) for name, manifest in zip("xy", manifests, strict=True)])
+    assert "all runs: hot" in findings.warnings
+    assert "y: busy" in findings.warnings
+
+
+def test_sweep_starts_are_its_order(make_run):
+    later = {"manifest": {"created": "2026-05-05T00:00:00+00:00"}, "per_category": 1}
+    sweep = make_run("sweep/a", **later).parent
+    make_run("sweep/b", per_category=1)
+    assert [run.name for run in find_runs([sweep])] == ["b", "a"]
+
+
+@pytest.mark.parametrize(("lossy", "expected"), [(True, 0), (False, 1)])
+def test_only_lossless_methods_are_blamed(two_cases, make_manifest, lossy, expected):
+    records, _ = two_cases
+    records[1].lossless = Lossless(False, [0, 1], 9, 0, 4, 2.5)
+    findings = gather([Run(Path("r"), make_manifest({"pld": {"lossless": not lossy}}), records)])
+    assert sum("beyond the tolerance" in warning for warning in findings.warnings) == expected

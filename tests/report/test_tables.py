@@ -1,0 +1,81 @@
+"""Tables as they are pasted into papers and pages: even rows, escaped names, the best in bold."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from specbench.report import build_report
+from specbench.report.label import broken, share
+
+
+def check_latex(text: str) -> None:
+    """What a compiler would trip over first: unbalanced braces, bare specials, rows of unequal length."""
+    bare = re.sub(r"\\[\\&%$#_{}]", "", "\n".join(line for line in text.splitlines() if not line.startswith("%")))
+    depth = 0
+    for char in bare:
+        depth += (char == "{") - (char == "}")
+        assert depth >= 0
+    assert depth == 0
+    outside = re.sub(r"\\label\{[^}]*\}", "", bare)
+    assert not re.search(r"[_#$%^~]", outside)
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == text.count(r"\toprule")
+    rows = [line.replace(r"\&", "") for line in text.splitlines() if line.endswith(r"\\")]
+    columns = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", text)
+    assert {row.count("&") + 1 for row in rows} == {len(columns[0])}
+
+
+def test_latex_is_well_formed(make_run):
+    odd = {"a_b%c&d#e$f{g}": (3.0, 0.4, 1e-3), "x^y~z\\w": (3.0, 0.4, 1e-3)}
+    directory = make_run(methods=odd, peers=(), per_category=9)
+    build_report([directory], plots=False)
+    for path in (directory / "tables").glob("*.tex"):
+        check_latex(path.read_text(encoding="utf-8"))
+    text = (directory / "tables/overall.tex").read_text(encoding="utf-8")
+    assert r"a\_b\%c\&d\#e\$f\{g\}" in text
+    assert r"\textbf{" in text
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
+def test_latex_compiles(make_run, tmp_path):
+    directory = make_run(methods={"a_b%c&d#e$f{g}": (3.0, 0.4, 1e-3), "x^y~z\\w": (3.0, 0.4, 1e-3)}, peers=())
+    build_report([directory], plots=False)
+    tables = "".join(rf"\input{{{path}}}" for path in (directory / "tables").glob("*.tex"))
+    source = tmp_path / "paper.tex"
+    source.write_text(rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{tables}\end{{document}}")
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", source.name],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout.decode()[-2000:]
+
+
+def test_markdown_rows_are_even_and_the_best_is_bold(make_run):
+    directory = make_run(methods={"a|b": (2.0, 0.2, 1e-3), "better": (9.0, 0.8, 1e-4)}, peers=(), per_category=9)
+    build_report([directory], plots=False)
+    text = (directory / "tables/overall.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
+    best = next(line for line in lines if line.startswith("| better"))
+    assert best.count("**") == 2 * 5  # MAT, both rates, speedup, acceptance
+    assert not any("**" in line for line in lines if "A/A" in line)
+    assert "60 cases" not in text
+    assert "54 cases, temperature 0." in text
+    assert "95 % bootstrap over cases" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0 %"), (1.0, "100 %"), (0.12345, "12.3 %"), (0.99999, "99.9 %"), (1e-6, "0.1 %"), (float("nan"), "–")],
+)
+def test_only_all_is_a_hundred_percent(value, text):
+    assert share(value) == text
+
+
+def test_long_names_break_at_separators():
+    assert broken("a_very_long_name,with=3", 12) == "a_very_long_\nname,with=3"
+    assert broken("x" * 30, 12).split("\n") == ["x" * 12, "x" * 12, "x" * 6]
+    assert broken("pld", 12) == "pld"
