@@ -1,0 +1,49 @@
+"""Hugging Face's assisted generation (``assistant_model``) as a peer of ``speculative_sampling``.
+
+The same draft model and draft-length policy, in the library's own loop (Leviathan et al. 2023; at temperature > 0 the
+library draws its drafts and applies the ratio test).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from methods.parts.draft_lm import read_draft_card
+from methods.parts.hf_peer import Emit, HFPeer
+from specbench.target.facade import ModelCard, Target
+from specbench.target.load import load_model
+from specbench.types import InputError
+
+
+class HFAssisted(HFPeer):
+    """draft: hub id or folder. length: tokens drafted at first. schedule: heuristic (+2, -1) | constant.
+
+    The heuristic starts from ``length`` in every request; left alone, the library carries it from call to call.
+    """
+
+    def __init__(
+        self, draft: str | None, length: int = 5, schedule: Literal["heuristic", "constant"] = "heuristic"
+    ) -> None:
+        if length < 1:
+            raise InputError(f"length={length}: expected a whole number of at least 1")
+        self.draft, self.length, self.schedule = draft, length, schedule
+
+    def check(self, model: ModelCard) -> None:
+        """The draft must speak the target's vocabulary."""
+        self._card = read_draft_card(self.draft, model, None, None, "method.hf_assisted")
+
+    def bind(self, target: Target) -> None:
+        """Load the draft; no early stop by confidence, which is another policy."""
+        super().bind(target)
+        self._draft = load_model(self._card)
+        self.extra = {"assistant_model": self._draft}
+
+    def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
+        """One call of ``generate``, from the first length on."""
+        config = self._draft.generation_config
+        config.num_assistant_tokens = self.length
+        config.num_assistant_tokens_schedule = self.schedule
+        config.assistant_confidence_threshold = 0.0
+        config.is_assistant = True
+        super().decode(prompt, limit, seed, emit)

@@ -1,0 +1,26 @@
+"""Hugging Face's prompt lookup decoding (``prompt_lookup_num_tokens``) as a peer of ``pld``.
+
+Same idea (Saxena 2023), the library's own matching, verification and cache; the default lengths are ``pld``'s, so that
+the two rows differ in runtime and matching rule only.
+"""
+
+from __future__ import annotations
+
+from methods.parts.hf_peer import HFPeer
+from specbench.target.facade import Target
+from specbench.types import InputError
+
+
+class HFPromptLookup(HFPeer):
+    """num_draft: tokens copied. max_ngram: longest suffix looked up."""
+
+    def __init__(self, num_draft: int = 10, max_ngram: int = 3) -> None:
+        for name, value in (("num_draft", num_draft), ("max_ngram", max_ngram)):
+            if value < 1:
+                raise InputError(f"{name}={value}: expected a whole number of at least 1")
+        self.num_draft, self.max_ngram = num_draft, max_ngram
+
+    def bind(self, target: Target) -> None:
+        """Ask the library for its prompt lookup."""
+        super().bind(target)
+        self.options |= {"prompt_lookup_num_tokens": self.num_draft, "max_matching_ngram_size": self.max_ngram}

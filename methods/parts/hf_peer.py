@@ -1,0 +1,66 @@
+"""Hugging Face ``generate`` as a peer: the library's own loop, cache and masks, reported iteration by iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+from transformers.generation.streamers import BaseStreamer
+
+from specbench.method import Peer
+from specbench.target.facade import Target
+
+Emit = Callable[[Sequence[int]], bool]
+
+
+class _Reporter(BaseStreamer):
+    """The library streams the prompt first, then every iteration's new ids."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._prompt_seen = False
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._prompt_seen:
+            self._emit(value.reshape(-1).tolist())
+        self._prompt_seen = True
+
+    def end(self) -> None:
+        """Nothing is held back."""
+
+
+class HFPeer(Peer):
+    """Greedy at temperature 0, else sampling with the request's temperature, top-k and top-p.
+
+    The generation config is our own, so that no default of the model's repository (a repetition penalty, a
+    temperature) leaks into the comparison. ``extra`` goes to ``generate`` itself.
+    """
+
+    extra: dict[str, Any]
+
+    def bind(self, target: Target) -> None:
+        """Keep the model and build the options."""
+        self.extra = {}
+        self._model, self._device = target.model, target.device
+        law: Any = target.law
+        eos = sorted(target.eos)
+        drawing: dict[str, Any] = {"do_sample": False}
+        if law is not None:
+            drawing = {"do_sample": True, "temperature": law.temperature, "top_k": law.top_k, "top_p": law.top_p}
+        self.options = {"eos_token_id": eos or None, "pad_token_id": eos[0] if eos else 0, "use_cache": True, **drawing}
+
+    def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
+        """One call of ``generate``."""
+        ids = torch.tensor([list(prompt)], device=self._device)
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            self._model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                generation_config=GenerationConfig(max_new_tokens=limit, **self.options),
+                streamer=_Reporter(emit),
+                **self.extra,
+            )
