@@ -13,8 +13,9 @@ from specbench.config import Config
 from specbench.decode.law import Law
 from specbench.measure.plan import RESETS, Block, make_plan
 from specbench.method import Method
+from specbench.record import VANILLA
 from specbench.session import Bound, with_control
-from specbench.suite import Selection, Suite, load_suite
+from specbench.suite import Selection, Shots, Suite, load_suite
 from specbench.suite.prompt import PromptBuilder
 from specbench.target.facade import ModelCard
 from specbench.target.load import read_card
@@ -51,6 +52,8 @@ class Job:
 def prepare(config: Config, resolved: dict[str, Any], digest: str, entries: Sequence[Entry]) -> Job:
     """Check a configuration and read everything but weights. Raises InputError."""
     _check_numbers(config)
+    if VANILLA not in {entry.name for entry in entries}:
+        raise InputError(f"method.{VANILLA}: not in the run; expected always, as every speedup is against it")
     for entry in entries:
         if entry.reset not in RESETS:
             raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
@@ -109,7 +112,10 @@ def _load_suite(config: Config) -> Suite:
         suite.name,
         path=suite.path,
         relative=suite.relative,
-        hub={"repo": hub.repo, "file": hub.file, "revision": hub.revision} if hub else None,
+        hub=vars(hub) if hub else None,
+        format=suite.format,
+        form=suite.form,
+        shots=Shots(suite.shots, suite.shots_seed, suite.shots_from),
         expected=suite.expected,
         sha256=suite.sha256,
         selection=selection,

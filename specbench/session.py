@@ -166,5 +166,5 @@ def with_control(bound: Sequence[Bound], control: bool) -> list[Bound]:
     """Add the A/A control: vanilla's own method under a second name."""
     if not control:
         return list(bound)
-    vanilla = next(entry for entry in bound if entry.name == VANILLA)
+    vanilla = next(entry for entry in bound if entry.name == VANILLA)  # prepare() has seen to it that it is there
     return [*bound, Bound(CONTROL, vanilla.method, vanilla.reset)]

@@ -1,30 +1,37 @@
 """Suites: the questions of a benchmark as cases, and the prompts that a target is given for them.
 
-A suite is a file of questions plus a selection. Where the file came from and its hash travel with the cases, so that
-a run can say what it measured on.
+A suite is a place with questions, a format to read them by and a form to put them in, plus a selection. Where the
+questions came from and their hash travel with the cases, so that a run can say what it measured on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from specbench.suite.format import Form
+from specbench.suite.formats import format_named
 from specbench.suite.prompt import PromptBuilder, answer_text
-from specbench.suite.question_file import parse, read_bytes
+from specbench.suite.reading import cases_of, read_rows
 from specbench.suite.selection import EVERYTHING, Selection, select
-from specbench.suite.sources import locate
+from specbench.suite.shots import Shots, worked
+from specbench.suite.sources import HubAddress, locate
 from specbench.types import Case
 
-__all__ = ["PromptBuilder", "Selection", "Suite", "answer_text", "load_suite", "select"]
+__all__ = ["PromptBuilder", "Selection", "Shots", "Suite", "answer_text", "load_suite", "select"]
+
+NO_SHOTS = Shots()
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
     """The selected cases of a benchmark, and where they are from.
 
-    origin: path of the file. sha256: of the file's bytes as they lie on disk (packed, if it is gzipped).
+    origin: path of the file or folder, or name of the data set on the hub.
+    sha256: of the bytes of the files as they lie on disk (packed, if gzipped), one after the other; of the rows for a
+    data set. With worked examples, of that hash and the one of the examples' file.
     warnings: what makes the numbers hard to compare with others', for the run's manifest.
     """
 
@@ -40,24 +47,34 @@ def load_suite(
     *,
     path: str | os.PathLike[str] | None = None,
     relative: str | None = None,
-    hub: Mapping[str, str | None] | None = None,
+    hub: HubAddress | None = None,
+    format: str | None = None,
+    form: str | None = None,
+    shots: Shots = NO_SHOTS,
     expected: int | None = None,
     sha256: str | None = None,
     selection: Selection = EVERYTHING,
 ) -> Suite:
-    """Find, read and narrow a suite of Spec-Bench-format questions.
+    """Find, read and narrow a suite.
 
-    path, relative, hub: where the file is (see ``sources.locate``). expected: how many questions the official file
-    has; sha256: its hash; another number or hash is a warning. Raises InputError for a file that is missing or
-    malformed, and for a selection that names what is not there.
+    path, relative, hub: where it is (see ``sources.locate``). format: how it is read, one of ``formats.FORMATS``.
+    form: how a question is put, one of the format's. shots: worked examples in front of every question.
+    expected: how many questions the official suite has; sha256: its file's hash; another number or hash is a warning.
+    Raises InputError for a file that is missing or malformed, for an unknown format or form, and for a selection
+    that names what is not there.
     """
-    origin = locate(name, path, relative, hub)
-    raw = read_bytes(origin)
-    cases = parse(raw, origin)
-    digest = hashlib.sha256(raw).hexdigest()
+    reader = format_named(format)
+    chosen = reader.form(form)
+    place = locate(name, path, relative, hub, holds=reader.holds)
+    rows, digest = read_rows(place, reader)
+    prefix, shots_digest = worked(name, shots, reader, chosen, relative, hub)
+    cases = cases_of(rows, reader, Form(chosen, prefix), str(place))
     warnings = []
     if expected is not None and len(cases) != expected:
-        warnings.append(f"Suite {name}: {origin} has {len(cases)} questions, the official file has {expected}.")
-    if sha256 is not None and digest != sha256.lower():
-        warnings.append(f"Suite {name}: {origin} has sha256 {digest}, the official file has {sha256.lower()}.")
-    return Suite(name, tuple(select(cases, selection)), str(origin), digest, tuple(warnings))
+        warnings.append(f"Suite {name}: {place} has {len(cases)} questions, the official file has {expected}.")
+    # A data set on the hub is hashed by its rows, which no file's hash can equal.
+    if sha256 is not None and isinstance(place, Path) and digest != sha256.lower():
+        warnings.append(f"Suite {name}: {place} has sha256 {digest}, the official file has {sha256.lower()}.")
+    if shots_digest:
+        digest = hashlib.sha256(f"{digest} {shots_digest}".encode()).hexdigest()
+    return Suite(name, tuple(select(cases, selection)), str(place), digest, tuple(warnings))

@@ -1,16 +1,18 @@
-"""Where a suite's file is: the one idea is a fixed order of places, and an error that names every one of them.
+"""Where a suite is: the one idea is a fixed order of places, and an error that names every one of them.
 
-The order: the file that the user named; what ships inside the package; the data directory ``$SPECBENCH_DATA``; the
-Hugging Face hub, when the suite has an address there. Nothing is fetched unless the suite's configuration says from
-where, and nothing is waited for when the hub was switched off.
+The order: the file or folder that the user named; what ships inside the package; the data directory
+``$SPECBENCH_DATA``; the Hugging Face hub, when the suite has an address there, of a file or of a data set's split.
+Nothing is fetched unless the suite's configuration says from where, and nothing is waited for when the hub was
+switched off.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from specbench.suite.hub_tables import HubTables, fetch
 from specbench.types import InputError
 
 DATA_VARIABLE = "SPECBENCH_DATA"
@@ -18,17 +20,24 @@ _ASSETS = Path(__file__).resolve().parents[1] / "assets"
 _QUESTIONS = "question.jsonl"
 
 
+HubAddress = Mapping[str, str | Sequence[str] | None]
+
+
 def locate(
     name: str,
     path: str | os.PathLike[str] | None = None,
     relative: str | None = None,
-    hub: Mapping[str, str | None] | None = None,
-) -> Path:
-    """The file of a suite.
+    hub: HubAddress | None = None,
+    *,
+    key: str = "suite.path",
+    holds: str = "a .jsonl or .jsonl.gz file of questions",
+) -> Path | HubTables:
+    """The file or folder of a suite, or its rows on the hub.
 
-    path: a file, taken as it is. relative: below ``$SPECBENCH_DATA/suites``, by default ``<name>/question.jsonl``.
-    hub: ``{repo, file}`` of a data set on the Hugging Face hub, optionally ``revision``. Raises InputError, which
-    lists every way to give the file, when none of the places has it.
+    path: taken as it is. relative: below ``$SPECBENCH_DATA/suites``, by default ``<name>/question.jsonl``.
+    hub: of a data set on the Hugging Face hub ``{repo, file}`` or ``{repo, split}`` with optional ``configs``, and
+    optionally ``revision``. key: the knob that gives path; holds: what it must name; both for errors. Raises
+    InputError, which lists every way to give the suite, when none of the places has it.
     """
     if path is not None:
         return Path(path).expanduser()
@@ -38,37 +47,44 @@ def locate(
     relative = relative or f"{name}/{_QUESTIONS}"
     root = os.environ.get(DATA_VARIABLE)
     kept = Path(root).expanduser() / "suites" / relative if root else None
-    if kept is not None and kept.is_file():
+    if kept is not None and kept.exists():
         return kept
-    fetched, refusal = _from_hub(hub)
-    if fetched is not None:
-        return fetched
-    raise InputError(_not_found(name, relative, kept, refusal))
+    found = _from_hub(hub)
+    if not isinstance(found, str):
+        return found
+    raise InputError(_not_found(name, f"{key}=<file>: {holds}", relative, kept, found))
 
 
-def _from_hub(hub: Mapping[str, str | None] | None) -> tuple[Path | None, str]:
-    """The downloaded or cached file, or why there is none."""
-    if not hub or not (hub.get("repo") or hub.get("file")):
-        return None, "this suite has no address on the hub; set suite.hub.repo and suite.hub.file"
-    repo, file = hub.get("repo"), hub.get("file")
-    if not repo or not file:
+def _from_hub(hub: HubAddress | None) -> Path | HubTables | str:
+    """The file or the tables, downloaded or cached, or in words why there are none."""
+    given = {part: value for part, value in (hub or {}).items() if value}
+    if not given.keys() & {"repo", "file", "split"}:
+        return "this suite has no address on the hub; set suite.hub.repo and suite.hub.file"
+    if "repo" not in given or len(given.keys() & {"file", "split"}) != 1:
         raise InputError(
-            f"suite.hub={dict(hub)}: expected both repo and file, as in {{repo: org/data, file: q.jsonl}}."
+            f"suite.hub={dict(hub or {})}: expected both repo and file, as in {{repo: org/data, file: q.jsonl}}, "
+            "or both repo and split, as in {repo: org/data, split: test}."
         )
+    repo = str(given["repo"])
+    revision = str(given["revision"]) if "revision" in given else None
+    if "split" in given:
+        return fetch(repo, str(given["split"]), tuple(given.get("configs") or ()), revision)
+    return _hub_file(repo, str(given["file"]), revision)
+
+
+def _hub_file(repo: str, file: str, revision: str | None) -> Path | str:
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
-        return None, f"{repo} on the hub needs the package huggingface_hub; pip install huggingface_hub"
+        return f"{repo} on the hub needs the package huggingface_hub; pip install huggingface_hub"
     offline = _offline()
     try:
-        fetched = hf_hub_download(
-            repo, file, repo_type="dataset", revision=hub.get("revision"), local_files_only=offline
-        )
+        fetched = hf_hub_download(repo, file, repo_type="dataset", revision=revision, local_files_only=offline)
     except (OSError, ValueError) as error:  # the hub's own errors are both, by their base classes
         if offline:
-            return None, f"HF_HUB_OFFLINE is set and {file} of {repo} is not in the local cache; unset it to download"
-        return None, f"{file} of data set {repo} could not be fetched: {str(error).splitlines()[0]}"
-    return Path(fetched), ""
+            return f"HF_HUB_OFFLINE is set and {file} of {repo} is not in the local cache; unset it to download"
+        return f"{file} of data set {repo} could not be fetched: {str(error).splitlines()[0]}"
+    return Path(fetched)
 
 
 def _offline() -> bool:
@@ -76,13 +92,13 @@ def _offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-def _not_found(name: str, relative: str, kept: Path | None, refusal: str) -> str:
+def _not_found(name: str, give: str, relative: str, kept: Path | None, refusal: str) -> str:
     home = _home(name)
     where = f" (the official file is {home})" if home else ""
     looked = f"looked for {kept}, which does not exist" if kept else f"${DATA_VARIABLE} is not set"
     return (
         f"Suite {name}: its file was not found. Give it in one of these ways:\n"
-        f"  1. suite.path=<file>: a .jsonl or .jsonl.gz file of questions{where};\n"
+        f"  1. {give}{where};\n"
         f"  2. {DATA_VARIABLE}=<directory> in the environment, the file at suites/{relative} below it ({looked});\n"
         f"  3. the Hugging Face hub ({refusal})."
     )
@@ -90,7 +106,15 @@ def _not_found(name: str, relative: str, kept: Path | None, refusal: str) -> str
 
 def _home(name: str) -> str:
     """Where the authors of a suite keep its file, for the reader of an error."""
+    gsm8k = "grade_school_math/data/test.jsonl in https://github.com/openai/grade-school-math"
     return {
         "spec_bench": "data/spec_bench/question.jsonl in https://github.com/hemingkx/Spec-Bench",
         "mt_bench": "fastchat/llm_judge/data/mt_bench/question.jsonl in https://github.com/lm-sys/FastChat",
+        "humaneval": "data/HumanEval.jsonl.gz in https://github.com/openai/human-eval",
+        "mbpp": "mbpp/mbpp.jsonl in https://github.com/google-research/google-research",
+        "token_recycling_399": "data/mbpp/question.jsonl in https://github.com/Luowaterbi/TokenRecycling",
+        "gsm8k": gsm8k,
+        "gsm8k_8shot": gsm8k,
+        "mgsm": "mgsm_<language>.tsv in https://github.com/google-research/url-nlp",
+        "mgsm_110": "data/mgsm.jsonl in https://github.com/hunzhizi/CARD",
     }.get(name, "")
