@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
@@ -95,6 +95,12 @@ def make_job(cfg: DictConfig) -> Job:
     knobs = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
     config = cast(Config, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), knobs)))
     return prepare(config, resolved, digest(resolved), entries)
+
+
+def job_of(overrides: Sequence[str]) -> Job:
+    """The checked job of ``specbench OVERRIDES``, for scripts and tests. Raises InputError and Hydra's errors."""
+    register()
+    return make_job(_compose("config", list(overrides)))
 
 
 def _refuse_extras(values: Mapping[str, Any], schema: Any, prefix: str) -> None:

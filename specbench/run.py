@@ -107,7 +107,7 @@ def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
     """The run's writer and what is done already. With ``measure.fresh`` an earlier run is kept aside."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if job.config.measure.fresh and (directory / RECORDS).exists():
+        if job.config.measure.fresh and any((directory / name).exists() for name in (RECORDS, MANIFEST)):
             _set_aside(directory)
         probe = directory / ".writable"
         probe.touch()

@@ -44,6 +44,8 @@ class HFPeer(Peer):
         """Keep the model and build the options."""
         self.extra = {}
         self._model, self._device = target.model, target.device
+        # generate() fills whatever our config leaves open from the model's own, a repetition penalty for instance.
+        self._model.generation_config = GenerationConfig()
         law: Any = target.law
         eos = sorted(target.eos)
         drawing: dict[str, Any] = {"do_sample": False}

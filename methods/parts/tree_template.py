@@ -1,7 +1,7 @@
 """A static tree given by child counts: level by level, node by node, how many children; they take ranks 0, 1, 2 ...
 
-``[[2], [2, 1], [0, 0, 0]]``: the root has two children, the first of them two, the second one; six nodes are not
-counted but five: 2 + 3. Parents stand before children, level by level.
+``[[2], [2, 1], [0, 0, 0]]``: the root has two children, the first of them two, the second one: five nodes. Parents
+stand before children, level by level.
 """
 
 from __future__ import annotations

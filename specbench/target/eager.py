@@ -7,7 +7,7 @@ A forward feeds the root and N draft nodes; the accepted nodes' slots are then m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class EagerEngine(Engine):
     def _begin_request(self) -> None:
         self._root = -1
         self._draft = EMPTY
-        self._tokens: list[int] = []
+        self._fed = torch.empty(0, dtype=torch.long)
         self._parents: Sequence[int] = ()
         self._depths: list[int] = []
         self._output: Any = None
@@ -63,10 +63,10 @@ class EagerEngine(Engine):
             )
         self.cache.reserve(min(len(prompt) + limit, self.context) + self.max_nodes + 1)
         every_row = needs.prompt_topk > 0
-        output = self._run(list(prompt), None, every_row, bool(needs.hidden))
+        ids = torch.tensor(prompt, device=self.device)
+        output = self._run(ids, None, every_row, bool(needs.hidden))
         logits = output.logits[0]
-        picks, finite = self._pick(logits[-1:], [0])
-        self._check_finite(finite)
+        picks, _ = self._pick(logits[-1:], [0], None)
         self._root = picks[0]
         walk.advance(1)
         top = _top(logits if every_row else logits[-1:], max(needs.prompt_topk, needs.node_topk))
@@ -77,27 +77,32 @@ class EagerEngine(Engine):
     def forward(self, draft: Draft) -> None:
         """Feed the root and the draft's nodes; the result waits for ``settle``."""
         self._draft = draft
-        self._tokens = _as_list(draft.tokens)
-        self._parents = _as_list(draft.parents)
-        if len(self._tokens) != len(self._parents):
-            raise CaseError(f"draft of {len(self._tokens)} tokens has {len(self._parents)} parents; expected as many")
-        if len(self._tokens) > self.max_nodes:
-            raise CaseError(f"draft of {len(self._tokens)} nodes; expected at most {self.max_nodes} (engine.max_nodes)")
+        nodes = len(draft.tokens)
+        if nodes != len(draft.parents):
+            raise CaseError(f"draft of {nodes} tokens has {len(draft.parents)} parents; expected as many")
+        if nodes > self.max_nodes:
+            raise CaseError(f"draft of {nodes} nodes; expected at most {self.max_nodes} (engine.max_nodes)")
+        self._parents = draft.parents.tolist() if isinstance(draft.parents, Tensor) else draft.parents
         self._depths = depths_of(self._parents)
-        self._output = self._run([self._root, *self._tokens], self._parents, True, bool(self._needs.hidden))
+        if isinstance(draft.tokens, Tensor):  # drafted on the device: they come back with the picks, in one read
+            self._fed = torch.cat([torch.tensor([self._root], device=self.device), draft.tokens.to(self.device)])
+        else:
+            self._fed = torch.tensor([self._root, *draft.tokens], device=self.device)
+        self._output = self._run(self._fed, self._parents, True, bool(self._needs.hidden))
         self._laps.lap("forward")
 
     @torch.inference_mode()
     def settle(self, left: int) -> Step:
         """Accept, cut and commit; see ``Engine.settle``."""
         logits = self._output.logits[0]
-        picks, finite = self._pick(logits, [0, *self._depths])
-        self._check_finite(finite)
-        path = self._walk.follow(self._tokens, self._parents, self._draft.passenger, picks)
+        draft = self._draft
+        picks, fed = self._pick(logits, [0, *self._depths], self._fed if isinstance(draft.tokens, Tensor) else None)
+        tokens: Sequence[int] = fed[1:] if fed is not None else cast(Sequence[int], draft.tokens)
+        path = self._walk.follow(tokens, self._parents, draft.passenger, picks)
         bonus = picks[path[-1] + 1] if path else picks[0]
-        emitted, done = cut([*(self._tokens[node] for node in path), bonus], self.eos, left)
+        emitted, done = cut([*(tokens[node] for node in path), bonus], self.eos, left)
         path = path[: len(emitted) - 1]
-        past = self.cache.length - len(self._tokens) - 1
+        past = self.cache.length - len(tokens) - 1
         self.cache.keep(past, [past, *(past + 1 + node for node in path)])
         self._laps.lap("verify")
         step = Step(
@@ -117,24 +122,23 @@ class EagerEngine(Engine):
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
         """Judge ``ids`` in one pass over prompt and ids; see ``Engine.gaps``."""
         self.cache.reserve(len(prompt) + len(ids))
-        tokens = [*prompt, *ids[:-1]]
+        tokens = torch.tensor([*prompt, *ids[:-1]], device=self.device)
         kept = torch.arange(len(prompt) - 1, len(tokens), device=self.device)
         logits = self._run(tokens, None, kept, False).logits[0].float()
         chosen = logits.gather(-1, torch.tensor(ids, device=logits.device)[:, None])[:, 0]
         return (logits.max(-1).values - chosen).tolist()
 
-    def _run(self, tokens: list[int], parents: Sequence[int] | None, rows: Any, want_hidden: bool) -> Any:
+    def _run(self, tokens: Tensor, parents: Sequence[int] | None, rows: Any, want_hidden: bool) -> Any:
         """One call of the model. parents: None = a prompt, from an empty cache. rows: True, False (last) or index."""
         past = self.cache.length
         at = range(len(tokens)) if parents is None else [past, *(past + depth for depth in self._depths)]
         last = self.context - 1  # nodes beyond the context can never be accepted, but their position must exist
         positions = torch.tensor([[min(place, last) for place in at]], device=self.device)
-        ids = torch.tensor([tokens], device=self.device)
         mask = self._mask(len(tokens), parents, past)
         if parents is not None:
             self._laps.lap("prepare")
         return self.model(
-            input_ids=ids,
+            input_ids=tokens[None],
             attention_mask=mask,
             position_ids=positions,
             past_key_values=self.cache,
@@ -158,18 +162,20 @@ class EagerEngine(Engine):
             mask = tree_mask(parents, self._depths, past, window, self.dtype)
         return mask.to(self.device, non_blocking=True)
 
-    def _pick(self, logits: Tensor, depths: list[int]) -> tuple[list[int], bool]:
-        """The rows' tokens and whether every row is finite, in one read-back: the step's only synchronisation."""
-        best = logits.max(-1).values.double()
-        both = torch.stack([self._walk.pick(logits, depths).double(), best]).tolist()
-        return [int(token) for token in both[0]], all(abs(value) < float("inf") for value in both[1])
+    def _pick(self, logits: Tensor, depths: list[int], fed: Tensor | None) -> tuple[list[int], list[int] | None]:
+        """The rows' tokens, and ``fed`` on the host, in one read-back: the step's only synchronisation.
 
-    def _check_finite(self, finite: bool) -> None:
-        if not finite:
+        Raises CaseError when a row's logits are not finite.
+        """
+        best = logits.max(-1).values.double()
+        rows = [best, self._walk.pick(logits, depths).double(), *([fed.double()] if fed is not None else [])]
+        peaks, picks, *rest = torch.stack(rows).tolist()
+        if not all(abs(peak) < float("inf") for peak in peaks):
             raise CaseError(
                 "the target's logits are NaN or infinite; expected finite numbers"
                 f" (model.dtype={str(self.dtype).removeprefix('torch.')}: try bfloat16 or float32)"
             )
+        return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
 
 
 def _windows(config: Any) -> dict[str, int | None]:
@@ -182,10 +188,6 @@ def _windows(config: Any) -> dict[str, int | None]:
     if kinds:
         return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
     return {"full_attention": window}
-
-
-def _as_list(values: Sequence[Any] | Tensor) -> list[Any]:
-    return values.tolist() if isinstance(values, Tensor) else list(values)
 
 
 def _top(logits: Tensor, k: int) -> TopK | None:
