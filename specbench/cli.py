@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
 import logging
 import re
@@ -17,20 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import hydra
-import pydantic
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from specbench.config import Config
-from specbench.explain import explain, near
-from specbench.job import Entry, Job, prepare
+from specbench.entry import make_entry, refuse_extras
+from specbench.explain import explain
+from specbench.job import Job, prepare, suite_name
 from specbench.progress import Progress
 from specbench.record import CONTROL, VANILLA
 from specbench.run import execute
@@ -40,8 +38,8 @@ if TYPE_CHECKING:
     from specbench.report import Report
 
 PACKAGE = Path(__file__).resolve().parent
-RESERVED = ("_target_", "reset")
 OUTSIDE_HASH = ("report",)  # groups that change no record
+OWN = {"model": "hub", "suite": "file"}  # the group option for a path given alone
 USAGE = 2
 VIOLATION = 1
 TABLE_WIDTH = 100
@@ -57,11 +55,10 @@ def run_name(root: DictConfig) -> str:
     """``<model>-<suite>-<hash of the configuration>``: the same command finds its run."""
     plain = _plain(root)
     model = plain["model"]
-    shape = model.get("random") or {}
-    name = model["name"] or (
-        Path(model["path"].removeprefix("bundled:")).name if model["path"] else f"random-{shape['family']}"
-    )
-    return f"{name}-{plain['suite']['name']}-{digest(plain)[:10]}"
+    path, shape = model["path"], model.get("random") or {}
+    name = model["name"] or (Path(path.removeprefix("bundled:")).name if path else f"random-{shape.get('family')}")
+    suite = plain["suite"]["name"] or suite_name(plain["suite"]["path"] or "")
+    return f"{name.lower()}-{suite}-{digest(plain)[:10]}"
 
 
 def _plain(root: DictConfig) -> dict[str, Any]:
@@ -89,7 +86,7 @@ def register() -> None:
 def make_job(cfg: DictConfig) -> Job:
     """Turn a composed configuration into a checked job. Raises InputError."""
     resolved = _plain(cfg)
-    _refuse_extras(resolved, Config, "")
+    refuse_extras(resolved, Config, "")
     entries = [make_entry(name, node) for name, node in resolved["method"].items()]
     entries.sort(key=lambda entry: entry.name != VANILLA)
     knobs = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
@@ -103,59 +100,15 @@ def job_of(overrides: Sequence[str]) -> Job:
     return make_job(_compose("config", list(overrides)))
 
 
-def _refuse_extras(values: Mapping[str, Any], schema: Any, prefix: str) -> None:
-    """``+key=value`` gets past a typed root: refuse keys that the schema does not have."""
-    hints = get_type_hints(schema)
-    for key, value in values.items():
-        if key not in hints:
-            raise InputError(f"{prefix}{key}: no such setting; {near(key, list(hints))}")
-        inner = [
-            kind for kind in (hints[key], *getattr(hints[key], "__args__", ())) if hasattr(kind, "__dataclass_fields__")
-        ]
-        if inner and isinstance(value, Mapping):
-            _refuse_extras(value, inner[0], f"{prefix}{key}.")
-
-
-def make_entry(name: str, node: Mapping[str, Any]) -> Entry:
-    """One method from its configuration; its constructor is its schema. Raises InputError."""
-    if not isinstance(node, Mapping) or "_target_" not in node:
-        raise InputError(
-            f"method.{name}: has no _target_; choose it with method=[{name}] before setting its parameters"
-        )
-    try:
-        kind = get_class(node["_target_"])
-    except (ImportError, ValueError) as error:
-        raise InputError(f"method.{name}._target_={node['_target_']}: cannot be imported ({error})") from error
-    parameters = {key: value for key, value in node.items() if key not in RESERVED}
-    _check_parameters(name, kind, parameters)
-    try:
-        method = kind(**parameters)
-    except InputError as error:
-        raise InputError(f"method.{name}.{error}") from error
-    return Entry(name, method, node.get("reset", "case"), parameters)
-
-
-def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> None:
-    """Names and types against the constructor's signature."""
-    signature = inspect.signature(kind)
-    hints = get_type_hints(vars(kind).get("__init__", object))
-    for key, value in parameters.items():
-        if key not in signature.parameters:
-            raise InputError(f"method.{name}.{key}: no such parameter; {near(key, list(signature.parameters))}")
-        if key not in hints:
-            continue
-        try:
-            pydantic.TypeAdapter(hints[key]).validate_python(value, strict=True)
-        except pydantic.ValidationError as error:
-            wanted = error.errors()[0]["msg"]
-            raise InputError(f"method.{name}.{key}={value}: {wanted} (declared {hints[key]})") from error
-    missing = [
-        key
-        for key, parameter in signature.parameters.items()
-        if parameter.default is parameter.empty and key not in parameters
-    ]
-    if missing:
-        raise InputError(f"method.{name}: lacks {', '.join(missing)}; set them with method.{name}.{missing[0]}=...")
+def with_own_groups(overrides: Sequence[str]) -> list[str]:
+    """A path given without a choice is a model, or a suite, of its own: nothing of the default one sticks to it."""
+    found = list(overrides)
+    for group, own in OWN.items():
+        if any(item.startswith(f"{group}.path=") for item in found) and not any(
+            item.startswith((f"{group}=", f"{group}.name=", f"+{group}=")) for item in found
+        ):
+            found.insert(0, f"{group}={own}")
+    return found
 
 
 def run_job(job: Job, directory: Path) -> int:
@@ -273,10 +226,12 @@ def main() -> None:
     arguments = get_args_parser().parse_args()
     informational = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info
     if arguments.multirun or informational or arguments.shell_completion:
+        sys.argv[1:] = [item for item in sys.argv[1:] if item not in arguments.overrides]
+        sys.argv += with_own_groups(arguments.overrides)
         hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(_task)()
         return
     _quiet()
-    overrides = list(arguments.overrides)
+    overrides = with_own_groups(arguments.overrides)
     if arguments.config_dir:
         overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]")
     try:

@@ -73,7 +73,7 @@ class SuiteConfig:
     shots: worked examples before each question, drawn with shots_seed from shots_from (null = the train split).
     """
 
-    name: str = MISSING
+    name: str | None = None
     path: str | None = None
     relative: str | None = None
     hub: HubAddress | None = None

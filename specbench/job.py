@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from specbench.config import Config
@@ -108,8 +109,10 @@ def _load_suite(config: Config) -> Suite:
         order=suite.order,
     )
     hub = suite.hub
+    if not suite.name and not suite.path:
+        raise InputError("suite.path: not set; expected a file of questions, or one of the suites by suite=NAME")
     return load_suite(
-        suite.name,
+        suite.name or suite_name(suite.path or ""),
         path=suite.path,
         relative=suite.relative,
         hub=vars(hub) if hub else None,
@@ -120,6 +123,11 @@ def _load_suite(config: Config) -> Suite:
         sha256=suite.sha256,
         selection=selection,
     )
+
+
+def suite_name(path: str) -> str:
+    """A suite without a name is called after its file."""
+    return Path(path).name.partition(".")[0] or "suite"
 
 
 def model_options(config: Config) -> dict[str, Any]:

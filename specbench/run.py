@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
-from specbench import __version__
 from specbench.job import Job, model_options, unbound
+from specbench.manifest import add_warnings, build_manifest
 from specbench.measure import environment
-from specbench.measure.health import warnings_before
 from specbench.measure.plan import resume_at
-from specbench.method import Peer
-from specbench.record import SCHEMA, VANILLA, CaseRecord
+from specbench.record import CaseRecord
 from specbench.session import Bound, Session, Terms, with_control
 from specbench.store import MANIFEST, RECORDS, RunError, RunWriter, point_latest, read_manifest
 from specbench.target.eager import EagerEngine
@@ -24,6 +23,7 @@ from specbench.target.facade import Target
 from specbench.target.load import load_model
 from specbench.types import InputError
 
+LOCK = ".lock"
 log = logging.getLogger(__name__)
 
 Observer = Callable[[Sequence[CaseRecord], int, int], None]  # (records of a block, blocks done, blocks in all)
@@ -34,7 +34,19 @@ def execute(job: Job, directory: Path, observe: Observer) -> list[str]:
 
     Raises InputError when the directory cannot be used or a method cannot be bound.
     """
-    config = job.config
+    _make(directory)
+    lock = FileLock(directory / LOCK, blocking=False)
+    try:
+        with lock, _threads(job.config.model.threads):
+            return _execute(job, directory, observe)
+    except Timeout as error:
+        raise InputError(
+            f"results directory {directory}: another process is running in it; wait for it, or choose another"
+            " directory with hydra.run.dir=..."
+        ) from error
+
+
+def _execute(job: Job, directory: Path, observe: Observer) -> list[str]:
     writer, done = _open(job, directory)
     start = resume_at(job.plan, len(done) // _rows(job), [entry.reset for entry in job.entries])
     if start * _rows(job) < len(done):
@@ -48,19 +60,19 @@ def execute(job: Job, directory: Path, observe: Observer) -> list[str]:
         observe(done, start, len(job.plan))
     if start == len(job.plan):
         return list(read_manifest(directory).get("warnings", []))
-    if config.model.threads:
-        torch.set_num_threads(config.model.threads)
+    return _decode(job, directory, writer, start, observe)
+
+
+def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: Observer) -> list[str]:
+    """Load the target and run the plan's blocks from ``start`` on."""
+    config = job.config
     seed = config.model.random.seed if config.model.random else 0
     model = load_model(job.card, seed=seed, **model_options(config))
     target = Target(job.card, model, config.engine.max_nodes, job.law)
     engine = EagerEngine(model, job.card.context, job.card.eos, config.engine.max_nodes)
     bound = _bind(job, target)
-    warnings = [
-        *job.suite.warnings,
-        *job.prompts.warnings,
-        *warnings_before(environment.git_state(Path(__file__).parent)),
-    ]
-    writer.write_manifest(_manifest(job, model, warnings))
+    manifest = build_manifest(job, model, read_manifest(directory) if start else None)
+    writer.write_manifest(manifest)
     terms = Terms(
         max_new_tokens=config.decode.max_new_tokens,
         law=job.law,
@@ -71,7 +83,7 @@ def execute(job: Job, directory: Path, observe: Observer) -> list[str]:
     )
     session = Session(engine, target, job.prompts, with_control(bound, config.measure.control), terms)
     try:
-        warnings += session.warm_up(config.measure.warmup)
+        add_warnings(manifest, session.warm_up(config.measure.warmup))
         for count, records in enumerate(session.run(job.plan, start), start=start + 1):
             writer.append(records)
             for record in records:
@@ -81,9 +93,20 @@ def execute(job: Job, directory: Path, observe: Observer) -> list[str]:
     finally:
         for entry in bound:
             entry.method.close()
-    writer.write_manifest(_manifest(job, model, warnings))
+    writer.write_manifest(manifest)
     log.info("done")
-    return warnings
+    return list(manifest["warnings"])
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Torch's CPU threads for this run only: a sweep's next job starts from torch's own choice again."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _rows(job: Job) -> int:
@@ -103,12 +126,10 @@ def _bind(job: Job, target: Target) -> list[Bound]:
     return bound
 
 
-def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
-    """The run's writer and what is done already. With ``measure.fresh`` an earlier run is kept aside."""
+def _make(directory: Path) -> None:
+    """Make the directory and see that it can be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if job.config.measure.fresh and any((directory / name).exists() for name in (RECORDS, MANIFEST)):
-            _set_aside(directory)
         probe = directory / ".writable"
         probe.touch()
         probe.unlink()
@@ -116,6 +137,12 @@ def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
         raise InputError(
             f"results directory {directory}: not writable ({error.strerror}); choose another with hydra.run.dir=..."
         ) from error
+
+
+def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
+    """The run's writer and what is done already. With ``measure.fresh`` an earlier run is kept aside."""
+    if job.config.measure.fresh and any((directory / name).exists() for name in (RECORDS, MANIFEST)):
+        _set_aside(directory)
     writer = RunWriter(directory, job.plan[0].order)
     try:
         if (directory / MANIFEST).exists():
@@ -146,49 +173,5 @@ def _set_aside(directory: Path) -> None:
         number += 1
     aside.mkdir()
     for item in directory.iterdir():
-        item.rename(aside / item.name)
-
-
-def _manifest(job: Job, model: Any, warnings: Sequence[str]) -> dict[str, Any]:
-    card, config = job.card, job.config
-    return {
-        "schema": SCHEMA,
-        "specbench": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "config": job.resolved,
-        "config_hash": job.digest,
-        "model": {
-            "name": card.name,
-            "path": card.path,
-            "family": card.config.model_type,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "dtype": card.dtype,
-            "device": card.device,
-            "context": card.context,
-            "fingerprint": environment.weights_fingerprint(card.path),
-        },
-        "suite": {
-            "name": job.suite.name,
-            "cases": len(job.suite.cases),
-            "turns": sum(len(case.turns) for case in job.suite.cases),
-            "origin": job.suite.origin,
-            "sha256": job.suite.sha256,
-        },
-        "methods": {
-            entry.name: {
-                "parameters": dict(entry.parameters),
-                "reset": entry.reset,
-                "lossless": entry.method.lossless,
-                "peer": isinstance(entry.method, Peer),
-            }
-            for entry in job.entries
-        },
-        "control": config.measure.control,
-        "rounds": config.measure.rounds,
-        "temperature": config.decode.temperature,
-        "baseline": VANILLA,
-        "versions": environment.versions(),
-        "git": environment.git_state(Path(__file__).parent),
-        "machine": environment.machine(),
-        "warnings": list(dict.fromkeys(warnings)),
-    }
+        if item.name != LOCK:
+            item.rename(aside / item.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,4 +26,14 @@ def warnings_before(git: Mapping[str, Any]) -> list[str]:
     if git.get("dirty"):
         found.append("the checkout has uncommitted changes: the commit does not name this code")
     found += [f"{name} is set: it slows the GPU path" for name in DEBUG if os.environ.get(name)]
+    return found
+
+
+def warnings_between(processes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Doubts about a run that went on in another process: other code or another machine."""
+    found: list[str] = []
+    for what, key, field in (("commits", "git", "commit"), ("processors", "machine", "cpu")):
+        seen = {str(process.get(key, {}).get(field)) for process in processes}
+        if len(seen) > 1:
+            found.append(f"the run was resumed on other {what}: {', '.join(sorted(seen))}")
     return found

@@ -10,6 +10,7 @@ from omegaconf import Container
 
 from compose import composed, job_for
 from specbench import cli
+from specbench.entry import make_entry
 from specbench.measure.plan import RESETS
 from specbench.method import Peer
 from specbench.record import VANILLA
@@ -61,7 +62,7 @@ def test_greedy_ids_equal_vanillas(name, greedy):
 
 
 def entry_of(name: str):
-    return cli.make_entry(name, cli._plain(composed(f"method=[{name}]"))["method"][name])
+    return make_entry(name, cli._plain(composed(f"method=[{name}]"))["method"][name])
 
 
 def test_counts_add_up(name, greedy):

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from filelock import FileLock
 
 from compose import job_for
 from specbench.record import CaseRecord
@@ -92,6 +94,41 @@ def test_fresh_keeps_the_old_run_aside(tmp_path):
     run(tmp_path / "r")
     run(tmp_path / "r", "measure.fresh=true")
     assert len(read_run(tmp_path / "r.old1").records) == len(read_run(tmp_path / "r").records)
+
+
+def test_fresh_also_where_only_a_manifest_of_another_run_is_left(tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / MANIFEST).write_text('{"config_hash": "other"}')
+    run(tmp_path / "r", "measure.fresh=true")
+    assert (tmp_path / "r.old1" / MANIFEST).exists()
+
+
+def test_two_processes_do_not_share_a_directory(tmp_path):
+    (tmp_path / "r").mkdir()
+    with FileLock(tmp_path / "r" / ".lock"), pytest.raises(InputError, match="another process"):
+        run(tmp_path / "r")
+    run(tmp_path / "r")
+
+
+def test_threads_are_this_runs_only(tmp_path):
+    before = torch.get_num_threads()
+    run(tmp_path / "r", f"model.threads={before + 1}")
+    assert torch.get_num_threads() == before
+
+
+def test_manifest_keeps_every_process_of_a_resumed_run(tmp_path):
+    run(tmp_path / "r", stop_after=1)
+    path = tmp_path / "r" / MANIFEST
+    manifest = json.loads(path.read_text())
+    created = manifest["created"]
+    manifest["processes"][0]["git"]["commit"] = "0" * 40
+    manifest["warnings"].append("said earlier")
+    path.write_text(json.dumps(manifest))
+    run(tmp_path / "r")
+    manifest = json.loads(path.read_text())
+    assert (manifest["created"], len(manifest["processes"])) == (created, 2)
+    assert "said earlier" in manifest["warnings"]
+    assert any("resumed on other commits" in warning for warning in manifest["warnings"])
 
 
 def test_state_that_outlives_cases_starts_its_span_again(tmp_path, caplog):

@@ -1,0 +1,39 @@
+"""A path given alone is a model, or a suite, of its own: nothing of the default one sticks to it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from compose import job_for
+from specbench import cli
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (["model.path=a"], ["model=hub", "model.path=a"]),
+        (["model=tiny", "model.path=a"], ["model=tiny", "model.path=a"]),
+        (["suite.path=a"], ["suite=file", "suite.path=a"]),
+        (["suite=spec_bench", "suite.path=a"], ["suite=spec_bench", "suite.path=a"]),
+        (["suite.name=x", "suite.path=a"], ["suite.name=x", "suite.path=a"]),
+        (["method=[pld]"], ["method=[pld]"]),
+    ],
+)
+def test_choice_is_added(given, wanted):
+    assert cli.with_own_groups(given) == wanted
+
+
+def test_a_folder_and_a_file_of_ones_own(tmp_path):
+    (tmp_path / "MyModel").mkdir()
+    for file in (cli.PACKAGE / "assets" / "tiny").iterdir():
+        if file.is_file():
+            (tmp_path / "MyModel" / file.name).write_bytes(file.read_bytes())
+    questions = tmp_path / "mine.v2.jsonl"
+    questions.write_text(json.dumps({"question_id": 1, "category": "qa", "turns": ["a"]}) + "\n")
+    given = ["method=[pld]", f"model.path={tmp_path / 'MyModel'}", f"suite.path={questions}"]
+    job = job_for(*cli.with_own_groups(given))
+    assert (job.card.name, job.suite.name) == ("mymodel", "mine")
+    assert job.config.model.draft is None
+    assert job.config.model.threads is None
