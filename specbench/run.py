@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
+from specbench.decode.check import check_engine
 from specbench.job import Job, model_options, unbound
 from specbench.manifest import add_warnings, build_manifest
 from specbench.measure import environment
@@ -70,6 +71,7 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
     model = load_model(job.card, seed=seed, **model_options(config))
     target = Target(job.card, model, config.engine.max_nodes, job.law)
     engine = EagerEngine(model, job.card.context, job.card.eos, config.engine.max_nodes)
+    check_engine(engine, model)
     bound = _bind(job, target)
     manifest = build_manifest(job, model, read_manifest(directory) if start else None)
     writer.write_manifest(manifest)

@@ -12,7 +12,7 @@ from specbench.types import Draft
 
 VOCAB = 199
 WINDOW = 12
-_BASE = {
+BASE = {
     "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": 0.4,
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": False,
@@ -35,7 +35,7 @@ def build(family: str, dtype: torch.dtype = torch.float32, attention: str = "sdp
     """A seeded random model of ``family``."""
     kind, extra = FAMILIES[family]
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(kind, **{**_BASE, **extra})
+    config = AutoConfig.for_model(kind, **{**BASE, **extra})
     return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention).eval()
 
 

@@ -17,7 +17,7 @@ from specbench.target.cache import SlotCache
 from specbench.target.engine import Engine, Laps, Verifier
 from specbench.target.stop import cut
 from specbench.target.tree import causal_mask, depths_of, tree_mask
-from specbench.types import EMPTY, CaseError, Draft, Needs, Prefill, Step, TopK
+from specbench.types import EMPTY, CaseError, Draft, InputError, Needs, Prefill, Step, TopK
 
 
 class EagerEngine(Engine):
@@ -49,6 +49,11 @@ class EagerEngine(Engine):
         probe = DynamicCache()
         ids = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         self.model(input_ids=ids, past_key_values=probe, use_cache=True)
+        if not probe.layers or any(getattr(layer, "keys", None) is None for layer in probe.layers):
+            raise InputError(
+                f"model.path: the family {self.model.config.model_type} keeps other state than keys and values;"
+                " expected plain attention in every layer"
+            )
         return SlotCache.like(probe)
 
     @torch.inference_mode()

@@ -1,0 +1,80 @@
+"""Before a run: does this engine, with this model, see a draft tree as it must? A few tokens decide.
+
+A family that reads masks or positions in its own way would give wrong tokens without any error. Every node's logits are
+compared with a plain forward over the node's own path, and once more after the accepted nodes were moved together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from specbench.decode.walk import Walk
+from specbench.target.engine import Engine
+from specbench.types import ROOT, CaseError, Draft, InputError, Needs, Step
+
+TOP = 8
+# Largest difference in units of the logits' spread. Rounding stays well below; a wrong mask gives about 1.
+TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-2, torch.bfloat16: 0.3, torch.float16: 0.3}
+PARENTS = (ROOT, ROOT, 0, 1, 3, 3)  # nodes 1 and 3 are right: their slots must be moved
+
+
+class _Silent:
+    def lap(self, phase: str) -> None:
+        """No time is taken."""
+
+
+@torch.inference_mode()
+def check_engine(engine: Engine, model: Any) -> None:
+    """Raise InputError if the engine's logits are not the model's own, in a tree or after it."""
+    vocab = int(model.config.get_text_config().vocab_size)
+    prompt = [(17 * place + 5) % vocab for place in range(6)]
+    try:
+        prefill = engine.start(prompt, 16, Walk(None, 0), Needs(node_topk=TOP), _Silent())
+        context = [*prompt, prefill.token]
+        first = int(_plain(model, context).argmax())
+        second = int(_plain(model, [*context, first]).argmax())
+        draft = Draft([(first + 1) % vocab, first, 3 % vocab, second, 7 % vocab, 2 % vocab], PARENTS)
+        step = _step(engine, draft)
+        worst = max(_gap(model, context, draft, step, row) for row in range(len(draft) + 1))
+        context += step.emitted
+        worst = max(worst, _gap(model, context, Draft(), _step(engine, Draft()), 0))
+    except CaseError:
+        return  # logits that are not finite: every case will say so in its own row
+    except (ValueError, TypeError, IndexError) as error:
+        raise InputError(
+            f"model.path: the family {model.config.model_type} cannot be driven with masks and positions of our own"
+            f" ({type(error).__name__}: {error})"
+        ) from error
+    if not worst <= TOLERANCE[model.dtype]:
+        raise InputError(
+            f"model.path: the family {model.config.model_type} does not see a draft tree as the engine lays it out"
+            f" (logits off by {worst:.2g} of their spread, expected at most {TOLERANCE[model.dtype]:g});"
+            " its results would be wrong, so nothing is run: report the family, or choose another model"
+        )
+
+
+def _step(engine: Engine, draft: Draft) -> Step:
+    engine.forward(draft)
+    return engine.settle(8)
+
+
+def _plain(model: Any, ids: Sequence[int]) -> torch.Tensor:
+    """(V,) logits after ``ids``, no cache and no mask of ours."""
+    device = model.get_input_embeddings().weight.device
+    return model(input_ids=torch.tensor([list(ids)], device=device), use_cache=False).logits[0, -1].float()
+
+
+def _gap(model: Any, context: Sequence[int], draft: Draft, step: Step, row: int) -> float:
+    """Largest difference of one row's best logits from the plain forward's, in units of their spread."""
+    path: list[int] = []
+    node = row - 1
+    while node != ROOT:
+        path.append(int(draft.tokens[node]))
+        node = int(draft.parents[node])
+    plain = _plain(model, [*context, *reversed(path)])
+    assert step.topk is not None
+    ours = step.topk.logits[row].float().to(plain.device)
+    return float((plain[step.topk.ids[row].to(plain.device)] - ours).abs().max() / plain.std())
