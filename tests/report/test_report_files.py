@@ -19,9 +19,13 @@ TABLES = {
     for name in ("overall", "speedup_by_category", "mat_by_category")
     for kind in ("md", "csv", "tex")
 }
+DETAILS = {f"tables/{name}.csv" for name in ("time_split", "accept_lengths", "accept_positions", "accept_sources")}
 PLOTS = {
     f"plots/{name}.{kind}"
-    for name in ("speedup", "mat", "speedup_by_category", "mat_by_category", "radar")
+    for name in (
+        *("speedup", "mat", "speedup_by_category", "mat_by_category", "radar"),
+        *("time_split", "accept_lengths", "accept_positions"),
+    )
     for kind in ("png", "pdf")
 }
 EVIL = "<script>alert(1)</script> & <img src=x onerror=alert(2)>"
@@ -77,8 +81,8 @@ def hurt(manifest, records):
 def test_all_files_appear(built):
     directory = built.output
     found = {str(path.relative_to(directory)) for path in built.files}
-    assert found == {"summary.csv", "report.html"} | TABLES | PLOTS
-    assert all(path.stat().st_size > 100 for path in built.files)
+    assert found == {"summary.csv", "report.html"} | TABLES | DETAILS | PLOTS
+    assert all(path.stat().st_size > 60 for path in built.files)
     assert not list(directory.rglob("*.partial"))
     frame = pd.read_csv(directory / "summary.csv")
     assert tuple(frame.columns) == COLUMNS
@@ -110,7 +114,7 @@ def test_page_escapes_what_a_run_recorded(make_run):
 
 def test_page_holds_everything_itself(built):
     found = outline(built.output / "report.html")
-    assert found.tags.count("img") == 5
+    assert found.tags.count("img") == 8
     assert all(source.startswith("data:image/png;base64,") for source in found.loads)
     assert "url(" not in (built.output / "report.html").read_text(encoding="utf-8")
 

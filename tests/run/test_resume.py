@@ -112,7 +112,7 @@ def test_two_processes_do_not_share_a_directory(tmp_path):
 
 def test_threads_are_this_runs_only(tmp_path):
     before = torch.get_num_threads()
-    run(tmp_path / "r", f"model.threads={before + 1}")
+    run(tmp_path / "r", f"model.threads={before + 1}", "suite.first=1")
     assert torch.get_num_threads() == before
 
 

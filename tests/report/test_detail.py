@@ -1,0 +1,112 @@
+"""What a mean hides: tokens a step, acceptance by position and by source, and where the time goes."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from report.handmade import failed, record, turn
+
+from specbench.record import CONTROL, VANILLA
+from specbench.report import build_report, gather
+from specbench.report.gains import count_gains, count_positions
+from specbench.report.sources import count_sources
+from specbench.store import Run
+
+
+def detail_of(records, manifest):
+    return gather([Run(Path("r"), manifest, records)]).detail
+
+
+def test_gains_are_shares_of_all_steps():
+    records = [record("pld", "a", [turn([1, 3, 1])]), record("pld", "b", [turn([4]), turn([1])])]
+    assert list(count_gains(records)) == [(1, 3, 0.6), (2, 0, 0.0), (3, 1, 0.2), (4, 1, 0.2)]
+    assert list(count_gains([])) == []
+
+
+def test_positions_count_what_was_drafted_reached_and_accepted():
+    # accepted 3 of depth 3, 0 of 3, 1 of 2, 2 of 3, and a step without a draft
+    records = [record("pld", "a", [turn([4, 1, 2, 3, 1], depth=[3, 3, 2, 3, 0])])]
+    assert list(count_positions(records)) == [
+        (1, 4, 4, 3, 3 / 4, 3 / 4),
+        (2, 4, 3, 2, 2 / 4, 2 / 3),
+        (3, 3, 2, 1, 1 / 3, 1 / 2),
+    ]
+
+
+def test_a_position_that_no_step_reached_is_blank_and_late_tokens_are_none_of_it():
+    rows = list(count_positions([record("pld", "a", [turn([1, 1], depth=[2, 2])])]))
+    assert rows[1][:4] == (2, 2, 0, 0)
+    assert math.isnan(rows[1][5])
+    assert list(count_positions([record("pearl", "a", [turn([9], depth=[2])])])) == [
+        (1, 1, 1, 1, 1, 1),
+        (2, 1, 1, 1, 1, 1),
+    ]
+
+
+def test_sources_are_shares_of_both():
+    turns = [turn([2], sources={"dynamic": [6, 1]}), turn([3], sources={"dynamic": [0, 0], "frozen": [2, 2]})]
+    assert list(count_sources([record("cacheback", "a", turns)])) == [
+        ("dynamic", 6, 1, 0.75, 1 / 3, 1 / 6),
+        ("frozen", 2, 2, 0.25, 2 / 3, 1.0),
+    ]
+
+
+def test_peers_and_failed_cases_are_left_out(make_manifest):
+    records = [
+        record(VANILLA, "a", [turn([1])]),
+        record("pld", "a", [turn([2], [3], sources={"context": [3, 1]})]),
+        record("pld", "b", [turn([9], [9])]),
+        failed("pld", "b", round=1),
+        record("hf_assisted", "a", [turn([2], phases_s={})]),
+    ]
+    detail = detail_of(records, make_manifest({"pld": {}, "hf_assisted": {"peer": True}}))
+    assert set(detail.time_split["method"]) == {VANILLA, "pld"}
+    assert set(detail.accept_positions["method"]) == set(detail.accept_sources["method"]) == {"pld"}
+    lengths = detail.accept_lengths.groupby("method")["tokens"].max().to_dict()
+    assert lengths == {VANILLA: 1, "pld": 2, "hf_assisted": 2}
+
+
+def test_time_split_adds_up(make_manifest):
+    records = [record("pld", "a", [turn([1, 1], phases_s={"draft": 0.25, "forward": 0.5})])]
+    row = detail_of(records, make_manifest({"pld": {}})).time_split.iloc[0]
+    assert (row["draft_ms"], row["forward_ms"], row["step_ms"]) == (125, 250, 375)
+    assert math.isnan(row["prepare_ms"])
+
+
+def test_details_agree_with_the_summary(built):
+    summary = built.summary[built.summary["category"] == "overall"].set_index("method")
+    lengths = pd.read_csv(built.output / "tables/accept_lengths.csv")
+    for method, rows in lengths.groupby("method"):
+        assert (rows["tokens"] * rows["steps"]).sum() / rows["steps"].sum() == pytest.approx(summary.loc[method, "mat"])
+        assert rows["share"].sum() == pytest.approx(1)
+    positions = pd.read_csv(built.output / "tables/accept_positions.csv")
+    assert CONTROL not in set(positions["method"])
+    for method, rows in positions.groupby("method"):
+        accepted = (
+            summary.loc[method, "acceptance_rate"] * summary.loc[method, "mean_draft"] * summary.loc[method, "steps"]
+        )
+        assert rows["accepted"].sum() == pytest.approx(accepted)  # chains: one node a position
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(13, marks=pytest.mark.slow)])
+def test_plots_hold_one_method_and_many(make_run, count):
+    def edit(manifest, records):
+        for number, entry in enumerate(records):
+            for each in entry.turns:
+                if sum(each.proposed):
+                    each.sources = {"$dynamic$": [5, 1], f"a source with quite some name {number % 3}": [3, 2]}
+
+    methods = {f"a_rather_long_method_name_{number}": (30.0 * number, 0.7, 1e-3) for number in range(1, count + 1)}
+    report = build_report([make_run(methods=methods, peers=(), per_category=1, edit=edit)])
+    for name in ("time_split", "accept_lengths", "accept_positions", "accept_sources"):
+        assert (report.output / f"plots/{name}.png").is_file()
+
+
+def test_what_does_not_apply_is_skipped_with_a_reason(make_run, caplog):
+    with caplog.at_level("INFO"):
+        report = build_report([make_run(methods={"hf_assisted": (4.0, 0.5, 1e-3)}, per_category=1)])
+    names = {path.stem for path in report.files if path.suffix == ".png"}
+    assert {"time_split", "accept_lengths"} <= names
+    assert not {"accept_positions", "accept_sources"} & names
+    assert "no method drafts from more than one source" in caplog.text

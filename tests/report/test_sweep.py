@@ -1,0 +1,135 @@
+"""Heatmaps of a sweep: which cells, in which order, which is best, and what is said when there is none."""
+
+import pandas as pd
+import pytest
+from report.conftest import build_run
+
+from specbench.report import build_report, read_findings
+from specbench.report.cli import main
+from specbench.report.sweep import asked_grids, default_grids
+from specbench.store import RunError
+
+PAIRS = [(leader, follower) for leader in (1, 2, 10) for follower in (None, 3, 20) if (leader, follower) != (2, 3)]
+
+
+def write_sweep(folder, settings, method="cacheback", **options):
+    """A run for each mapping of the method's parameters."""
+
+    def edit(parameters):
+        def change(manifest, records):
+            manifest["methods"][method]["parameters"] = parameters
+
+        return change
+
+    return [
+        build_run(
+            folder / str(number),
+            {method: (3.0 + number, 0.4, 1e-3)},
+            peers=(),
+            per_category=1,
+            categories=("qa",),
+            seed=number,
+            edit=edit(parameters),
+            **options,
+        )
+        for number, parameters in enumerate(settings)
+    ]
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    settings = [{"leader": leader, "follower": follower, "k": 5} for leader, follower in PAIRS]
+    return read_findings(write_sweep(tmp_path_factory.mktemp("sweep"), settings))
+
+
+def test_two_parameters_give_a_grid(sweep):
+    grids = default_grids(sweep)
+    assert [(grid.metric, grid.method, grid.x, grid.y) for grid in grids] == [
+        ("mat", "cacheback", "cacheback.leader", "cacheback.follower"),
+        ("speedup", "cacheback", "cacheback.leader", "cacheback.follower"),
+    ]
+    cells = grids[0].cells
+    assert list(cells.columns) == ["1", "2", "10"]  # by size, not by letters
+    assert list(cells.index) == ["3", "20", "null"]
+    assert cells.isna().sum().sum() == 1
+    assert pd.isna(cells.loc["3", "2"])
+
+
+def test_cells_are_the_summary(sweep):
+    (grid,) = asked_grids(sweep, "mat", "method.cacheback.follower", "cacheback.leader")
+    rows = sweep.summary.query("category == 'overall' and method == 'cacheback'").set_index("variant")["mat"]
+    for leader, follower in PAIRS:
+        value = grid.cells.loc[str(leader), "null" if follower is None else str(follower)]
+        follower = "null" if follower is None else follower
+        assert value == rows[f"leader={leader},follower={follower}"]
+    row, column = grid.best
+    assert grid.cells.iloc[row, column] == rows.max()
+
+
+def test_least_is_best_for_times_and_nothing_for_counts(sweep):
+    axes = ("cacheback.leader", "cacheback.follower")
+    (grid,) = asked_grids(sweep, "forward_ms", *axes)
+    assert grid.cells.iloc[grid.best] == grid.cells.min(axis=None)
+    assert asked_grids(sweep, "steps", *axes)[0].best is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        (("matt", "cacheback.leader", "cacheback.follower"), "no such figure; expected one of cases"),
+        (("mat", "cacheback.leader", "cacheback.k"), "cacheback.k does not vary"),
+        (("mat", "cacheback.leader", "cacheback.leader"), "two different"),
+    ],
+)
+def test_errors_say_what_there_is(sweep, asked, named):
+    with pytest.raises(RunError, match=named):
+        asked_grids(sweep, *asked)
+
+
+def test_parameters_of_two_methods_share_no_grid(tmp_path):
+    def edit(number):
+        def change(manifest, records):
+            manifest["methods"]["pld"]["parameters"] = {"n": number}
+            manifest["methods"]["cacheback"]["parameters"] = {"k": number}
+
+        return change
+
+    methods = {"pld": (3.0, 0.4, 1e-3), "cacheback": (3.0, 0.4, 1e-3)}
+    runs = [build_run(tmp_path / str(n), methods, peers=(), per_category=1, edit=edit(n)) for n in (1, 2)]
+    findings = read_findings(runs)
+    assert default_grids(findings) == []
+    with pytest.raises(RunError, match="no method has both"):
+        asked_grids(findings, "mat", "pld.n", "cacheback.k")
+
+
+def test_a_third_parameter_gives_a_grid_each_and_a_repetition_a_mean(tmp_path):
+    settings = [{"a": a, "b": b, "rule": rule} for a in (1, 2) for b in (1, 2) for rule in ("x", "y")]
+    findings = read_findings(write_sweep(tmp_path, [*settings, settings[0]]))
+    assert default_grids(findings) == []
+    grids = asked_grids(findings, "mat", "cacheback.a", "cacheback.b")
+    assert [(grid.rest, grid.runs) for grid in grids] == [("cacheback.rule=x", 2), ("cacheback.rule=y", 1)]
+    assert grids[0].cells.notna().all(axis=None)
+
+
+def test_command_draws_them(tmp_path, capsys):
+    settings = [{"leader": leader, "a_long_parameter_name": text} for leader in (1, 2) for text in ("so", "$other$")]
+    write_sweep(tmp_path / "sweep", settings)
+    asked = ["--heatmap", "tokens_fed", "cacheback.a_long_parameter_name", "cacheback.leader"]
+    assert main([str(tmp_path / "sweep"), *asked]) == 0
+    report = tmp_path / "sweep/report"
+    found = {path.name for path in report.glob("*/heatmap*")}
+    pairs = "-a_long_parameter_name-leader", "-leader-a_long_parameter_name"
+    names = (
+        f"heatmap_tokens_fed-cacheback{pairs[0]}",
+        *(f"heatmap_{name}-cacheback{pairs[1]}" for name in ("mat", "speedup")),
+    )
+    assert found == {f"{name}.{kind}" for name in names for kind in ("csv", "png", "pdf")}
+    assert "Heatmap" in (report / "report.html").read_text(encoding="utf-8")
+    assert main([str(tmp_path / "sweep"), "--heatmap", "mat", "a", "b"]) == 2
+    assert "expected two of: cacheback.a_long_parameter_name, cacheback.leader" in capsys.readouterr().err
+    assert main([str(tmp_path / "sweep"), *asked, "--no-plots"]) == 2
+
+
+def test_one_run_has_no_heatmap(make_run):
+    report = build_report([make_run(per_category=1)])
+    assert not any("heatmap" in path.name for path in report.files)
