@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,16 +9,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from specbench.report.canvas import GRID, head, plain
 from specbench.report.label import broken
-from specbench.report.series import Series, plain
+from specbench.report.series import Series
 
 _WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 2.0}
-_NOTE = "#555555"
 _OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
 _BAR_INCH, _GAP_INCH, _CHAR_INCH = 0.17, 0.35, 0.085
 _LEGEND_CHARS = 34
 _WIDTH_INCH = 5.0
-_NOTE_CHARS_PER_INCH = 15
 
 
 def draw_bars(series: Sequence[Series], figure: str, category: str, title: str, where: str) -> Figure:
@@ -40,7 +38,7 @@ def draw_bars(series: Sequence[Series], figure: str, category: str, title: str, 
             text, (top, place), (5, 0), textcoords="offset points", va="center", fontsize=8.5, bbox=_OVER_LINE
         )
     axes.axvline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
-    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.tick_params(axis="y", length=0)
     _explain(axes, title, where, _WIDTH_INCH, bool(np.isfinite(errors).any()))
     return canvas
@@ -69,7 +67,7 @@ def draw_groups(series: Sequence[Series], figure: str, categories: Sequence[str]
     if len(categories) > 1:
         axes.axvline(len(categories) - 1.5, color="#bbbbbb", linewidth=0.8)  # overall, the last, stands apart
     axes.axhline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
-    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
     axes.tick_params(axis="x", length=0)
     _explain(axes, title, where, 0.77 * width_inch, spread)
     add_legend(canvas, series, handles, width_inch)
@@ -114,8 +112,4 @@ def _looks(series: Sequence[Series]) -> dict[str, Any]:
 def _explain(axes: Axes, title: str, where: str, width_inch: float, spread: bool) -> None:
     """The title, and under it what was measured and what line and whiskers mean."""
     whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else "too few cases for intervals"
-    lines = textwrap.wrap(f"{where}; dashed: vanilla; {whiskers}", int(width_inch * _NOTE_CHARS_PER_INCH))
-    axes.annotate(
-        plain("\n".join(lines)), (0, 1), (0, 5), "axes fraction", "offset points", fontsize=8, color=_NOTE, va="bottom"
-    )
-    axes.set_title(plain(title), loc="left", fontweight="bold", fontsize=10.5, pad=9 + 11 * len(lines))
+    head(axes, title, f"{where}; dashed: vanilla; {whiskers}", width_inch)

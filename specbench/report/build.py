@@ -10,7 +10,8 @@ import pandas as pd
 
 from specbench.report.findings import Findings, gather
 from specbench.report.page import write_page
-from specbench.report.tables import write_tables
+from specbench.report.sweep import asked_grids, default_grids
+from specbench.report.tables import write_details, write_tables
 from specbench.store import RunError, read_run
 
 
@@ -33,23 +34,44 @@ class Report:
         return self.findings.warnings
 
 
-def build_report(run_directories: Sequence[Path], output: Path | None = None, *, plots: bool = True) -> Report:
+def build_report(
+    run_directories: Sequence[Path],
+    output: Path | None = None,
+    *,
+    plots: bool = True,
+    heatmaps: Sequence[tuple[str, str, str]] = (),
+) -> Report:
     """Write summary.csv, tables/, plots/ and report.html of one run or of several together.
 
-    output: default the run's own directory; for several runs ``report`` beside the first. Raises RunError when a
-    directory holds no run.
+    output: default the run's own directory; for several runs ``report`` beside the first. heatmaps: (metric, x, y),
+    beside those that a sweep of two parameters gets by itself. Raises RunError when a directory holds no run, or
+    when a heatmap asks for what the runs do not have.
     """
+    findings = read_findings(run_directories)
+    output = output or default_output(findings)
+    grids = [grid for wanted in heatmaps for grid in asked_grids(findings, *wanted)]
+    output.mkdir(parents=True, exist_ok=True)
+    files = write_tables(findings.summary, findings.facts, output) + write_details(findings.detail, output)
+    grids += default_grids(findings)
+    if plots:
+        from specbench.report.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
+        from specbench.report.plots import write_plots
+
+        files += write_plots(findings, output)
+        files += write_heatmaps(grids, output)
+    files.append(write_page(findings, [path for path in files if path.suffix == ".png"], output))
+    return Report(findings, output, tuple(files))
+
+
+def read_findings(run_directories: Sequence[Path]) -> Findings:
+    """Read and judge the runs of these directories, each once. Raises RunError."""
     directories = list(dict.fromkeys(Path(directory).resolve() for directory in run_directories))
     if not directories:
         raise RunError("no run was given; expected at least one directory that `specbench` wrote (see results/latest)")
-    if output is None:
-        output = directories[0] if len(directories) == 1 else directories[0].parent / "report"
-    findings = gather([read_run(directory) for directory in directories])
-    output.mkdir(parents=True, exist_ok=True)
-    files = write_tables(findings.summary, findings.facts, output)
-    if plots:
-        from specbench.report.plots import write_plots  # matplotlib is slow to import and not always wanted
+    return gather([read_run(directory) for directory in directories])
 
-        files += write_plots(findings.summary, findings.facts, output)
-    files.append(write_page(findings, [path for path in files if path.suffix == ".png"], output))
-    return Report(findings, output, tuple(files))
+
+def default_output(findings: Findings) -> Path:
+    """One run's own directory; for several, ``report`` beside the first."""
+    first = findings.runs[0].directory
+    return first if len(findings.runs) == 1 else first.parent / "report"

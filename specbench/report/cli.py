@@ -1,4 +1,4 @@
-"""The command ``specbench-report RUN...``: rebuild the report of one run, or one report of several."""
+"""The command ``specbench-report RUN...``: the report of one run or of several, and Spec-Bench's files and formulas."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.report.build import build_report
-from specbench.report.terminal import open_console, print_findings
+from specbench.report.build import build_report, default_output, read_findings
+from specbench.report.compat import compare, compare_table, files_table, score_files, write_compat
+from specbench.report.export import export_answers, left_out
+from specbench.report.terminal import open_console, print_findings, print_table, print_warnings
 from specbench.store import MANIFEST, RunError, read_manifest
 
 DEFAULT_RUN = Path("results/latest")
@@ -23,14 +25,75 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        report = build_report(find_runs(options.runs), options.output, plots=options.plots)
+        _check(options)
+        if options.answers:
+            _score_files(options)
+        if options.compat:
+            _compare(options)
+        if options.export_answers:
+            _export(options)
+        if not (options.answers or options.compat or options.export_answers):
+            _report(options)
     except (RunError, OSError) as error:
         print(f"specbench-report: {error}", file=sys.stderr)
         return EXIT_USAGE
+    return EXIT_OK
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises RunError for options that do not go together."""
+    if options.answers and (options.runs or options.compat or options.export_answers):
+        raise RunError("--answers: reads answer files alone; expected no RUN, --compat or --export-answers beside it")
+    if options.answers and len(options.answers) < 2:
+        raise RunError("--answers: got one file; expected the baseline's and at least one method's")
+    if options.heatmaps and not options.plots:
+        raise RunError("--heatmap is a plot; leave out --no-plots")
+    if options.heatmaps and (options.answers or options.compat or options.export_answers):
+        raise RunError("--heatmap belongs to the report; give it without --answers, --compat and --export-answers")
+
+
+def _report(options: argparse.Namespace) -> None:
+    report = build_report(_runs(options), options.output, plots=options.plots, heatmaps=options.heatmaps)
     console = open_console()
     print_findings(report.findings, console)
     console.print(f"\n{len(report.files)} files in {report.output}", markup=False, soft_wrap=True)
-    return EXIT_OK
+
+
+def _compare(options: argparse.Namespace) -> None:
+    findings = read_findings(_runs(options))
+    frame, notes = compare(findings, options.tokenizer)
+    table = compare_table(frame, findings)
+    files = write_compat(frame, table, options.output or default_output(findings))
+    console = open_console()
+    print_table(table, console)
+    print_warnings(notes, console)
+    console.print("\n".join(map(str, files)), markup=False, soft_wrap=True)
+
+
+def _export(options: argparse.Namespace) -> None:
+    findings = read_findings(_runs(options))
+    if len(findings.runs) > 1:
+        raise RunError(
+            f"--export-answers: got {len(findings.runs)} runs; expected one, its methods are the files' names"
+        )
+    files = export_answers(findings.runs[0], options.export_answers)
+    print_warnings(left_out(findings.runs[0]))
+    print("\n".join(map(str, files)))
+
+
+def _score_files(options: argparse.Namespace) -> None:
+    baseline, *methods = options.answers
+    frame, notes = score_files(baseline, methods, options.tokenizer)
+    table = files_table(frame, baseline)
+    console = open_console()
+    print_table(table, console)
+    print_warnings(notes, console)
+    if options.output:
+        console.print("\n".join(map(str, write_compat(frame, table, options.output))), markup=False, soft_wrap=True)
+
+
+def _runs(options: argparse.Namespace) -> list[Path]:
+    return find_runs(options.runs or [DEFAULT_RUN])
 
 
 def find_runs(directories: Sequence[Path]) -> list[Path]:
@@ -54,14 +117,38 @@ def _parser() -> argparse.ArgumentParser:
         prog="specbench-report",
         description="Write summary.csv, tables/, plots/ and report.html of a run, or of several runs together.",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "runs",
         nargs="*",
         type=Path,
-        default=[DEFAULT_RUN],
         metavar="RUN",
         help=f"run directory, or a sweep's (default {DEFAULT_RUN})",
     )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: the run's own directory)")
-    parser.add_argument("--no-plots", dest="plots", action="store_false", help="tables and page only")
+    add("--output", type=Path, metavar="DIR", help="where to write (default: the run's own directory)")
+    add("--no-plots", dest="plots", action="store_false", help="tables and page only")
+    add(
+        "--heatmap",
+        dest="heatmaps",
+        nargs=3,
+        action="append",
+        default=[],
+        metavar=("METRIC", "X", "Y"),
+        help="a column of summary.csv over two parameters that the runs vary, such as: mat pld.max_ngram "
+        "pld.num_draft; may be given again. Where exactly two vary, MAT and speedup are drawn anyway",
+    )
+    other = parser.add_argument_group("instead of a report")
+    add = other.add_argument
+    add(
+        "--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas beside ours, by how much they differ"
+    )
+    add("--export-answers", type=Path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
+    add(
+        "--answers",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="Spec-Bench's table from answer files alone, the baseline's first",
+    )
+    add("--tokenizer", type=Path, metavar="DIR", help="holds the model's tokenizer.json, if the run does not name one")
     return parser

@@ -20,6 +20,9 @@ DEFINITIONS: dict[str, str] = {
     "A/A control": "Vanilla timed twice, block by block. Its interval is that of re-timing this very suite; it should "
     "hold 1 and be narrower than 1 %. It says nothing about other prompts.",
     "Acceptance": "Accepted draft nodes over proposed ones. Blank for vanilla and for methods with their own loop.",
+    "Position": "Depth in the draft, 1 right after the last emitted token. Accepted of drafted: of the steps whose "
+    "draft was that deep. Accepted of reached: of those that had accepted every earlier position.",
+    "Source": "The part of a method that a drafted token came from, as the method names it.",
     "Draft rate": "Decode steps with a draft over all decode steps.",
     "Tokens fed": "Mean rows a forward of the target: the last token and every node of the draft.",
     "Phases": "Mean milliseconds a decode step: prepare (masks and positions), draft, forward (the target), verify, "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from specbench.report.control import Control, read_control
+from specbench.report.detail import Detail, read_detail
 from specbench.report.doubts import find_doubts
 from specbench.report.facts import Facts, read_facts
 from specbench.report.summary import summarise_run, unite
@@ -17,13 +18,18 @@ from specbench.store import Run
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """runs, facts, controls: one entry a run. summary: the rows of ``summary.csv``. warnings: of all runs."""
+    """runs, facts, controls: one entry a run. summary: the rows of ``summary.csv``. warnings: of all runs.
+
+    variants: a mapping a run, method -> what tells it from the same method in the other runs.
+    """
 
     runs: tuple[Run, ...]
     facts: tuple[Facts, ...]
     controls: tuple[Control | None, ...]
     summary: pd.DataFrame
     warnings: tuple[str, ...]
+    variants: tuple[dict[str, str], ...]
+    detail: Detail
 
     @property
     def lossy(self) -> frozenset[str]:
@@ -35,9 +41,19 @@ def gather(runs: Sequence[Run]) -> Findings:
     """Judge the runs. Raises RunError where a manifest lacks its model, suite or methods."""
     facts = [read_facts(run) for run in runs]
     controls = [read_control(run) for run in runs]
-    frames = [summarise_run(run, variants) for run, variants in zip(runs, name_variants(runs), strict=True)]
+    variants = name_variants(runs)
+    frames = [summarise_run(run, names) for run, names in zip(runs, variants, strict=True)]
     doubts = [find_doubts(*entry) for entry in zip(runs, facts, frames, controls, strict=True)]
-    return Findings(tuple(runs), tuple(facts), tuple(controls), unite(frames), tuple(_merge(runs, doubts)))
+    summary = unite(frames)
+    return Findings(
+        runs=tuple(runs),
+        facts=tuple(facts),
+        controls=tuple(controls),
+        summary=summary,
+        warnings=tuple(_merge(runs, doubts)),
+        variants=tuple(variants),
+        detail=read_detail(runs, facts, variants, summary),
+    )
 
 
 def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str]:

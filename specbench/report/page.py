@@ -32,6 +32,10 @@ _PLOTS = {
     "speedup_by_category": "Speedup by category",
     "mat_by_category": "Mean accepted tokens by category",
     "radar": "Radar of the categories",
+    "time_split": "Where a decode step's time goes",
+    "accept_lengths": "Tokens emitted by a decode step",
+    "accept_positions": "Acceptance by position in the draft",
+    "accept_sources": "Where drafted and accepted tokens came from",
 }
 
 
@@ -182,7 +186,8 @@ def _cell(cell: Cell, best: bool) -> str:
 def _figure(path: Path) -> str:
     """An image inside the page, all at one scale; its title is in the image."""
     kind, _, rest = path.stem.partition("-")
-    title = html.escape(_PLOTS.get(kind, kind) + (f", {rest}" if rest else ""))
+    name = _PLOTS.get(kind) or kind.replace("_", " ").capitalize()
+    title = html.escape(name + (f", {rest}" if rest else ""))
     data = path.read_bytes()
     width = int.from_bytes(data[_PNG_WIDTH], "big") * _SCREEN_DPI // DPI
     source = base64.b64encode(data).decode("ascii")

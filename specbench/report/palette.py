@@ -28,3 +28,13 @@ def style(place: int) -> Style:
     cycle, colour = divmod(place, len(_COLOURS))
     cycle %= len(_HATCHES)
     return Style(_COLOURS[colour], _HATCHES[cycle], _LINES[cycle], _MARKERS[colour])
+
+
+# The phases of a step, in record.PHASES' order: forward, the target's own work, is the palest and plainest.
+PARTS = (
+    Style(_COLOURS[3], "", "-", "o"),
+    Style(_COLOURS[1], "", "-", "o"),
+    Style("#B9CFE0", "", "-", "o"),
+    Style(_COLOURS[2], "...", "-", "o"),
+    Style(_COLOURS[0], "///", "-", "o"),
+)

@@ -2,104 +2,78 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
-import pandas as pd
 from matplotlib.figure import Figure
 
-from specbench.record import CONTROL, VANILLA
 from specbench.report.bars import draw_bars, draw_groups
-from specbench.report.facts import Facts
-from specbench.report.label import label
-from specbench.report.palette import DPI, style
+from specbench.report.canvas import drawing, save
+from specbench.report.depths import draw_accept_positions, shown
+from specbench.report.findings import Findings
+from specbench.report.histograms import MOST_PANELS, drafting, draw_accept_lengths
 from specbench.report.radar import MIN_AXES, draw_radar
-from specbench.report.series import Series
-from specbench.report.summary import OVERALL, category_order
+from specbench.report.scene import Scene, scenes
+from specbench.report.stacks import draw_sources, draw_time_split
+from specbench.report.summary import OVERALL
 
 LOG = logging.getLogger(__name__)
-_LOOK: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "hatch.linewidth": 0.6,
-    "pdf.fonttype": 42,  # text stays text in the pdf
-}
 _TITLES = {"speedup": "Speedup over vanilla", "mat": "Mean accepted tokens (MAT)"}
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What all plots of one model and suite share. tag: file name suffix, '' when the report has one scene only."""
-
-    where: str
-    tag: str
-    series: tuple[Series, ...]
-    categories: tuple[str, ...]
-
-
-def write_plots(summary: pd.DataFrame, facts: Sequence[Facts], output: Path) -> list[Path]:
+def write_plots(findings: Findings, output: Path) -> list[Path]:
     """Every plot that can be made, under plots/; one that cannot be is skipped with a line in the log."""
     folder = output / "plots"
     folder.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(_LOOK), _quiet_fonts():
-        return [path for scene in scenes(summary, facts) for path in _write_scene(scene, folder)]
+    with drawing():
+        return [path for name, figure in draw_plots(findings) for path in save(figure, folder / name)]
 
 
-def _write_scene(scene: Scene, folder: Path) -> Iterator[Path]:
-    for name, draw in _PLOTS.items():
-        reason = _missing(name, scene)
-        if reason:
-            LOG.info("plot %s of %s skipped: %s", name, scene.where, reason)
-        else:
-            yield from _save(draw(scene), folder / f"{name}{scene.tag}")
-
-
-def scenes(summary: pd.DataFrame, facts: Sequence[Facts]) -> Iterator[Scene]:
-    """One scene for each model and suite; a method keeps its style in all of them."""
-    drawn = summary[~summary["method"].isin([VANILLA, CONTROL])]
-    lossy = {name for fact in facts for name in fact.lossy}
-    places = {
-        key: place for place, key in enumerate(dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True)))
-    }
-    groups = summary.groupby(["model", "suite"], sort=False)
-    for (model, suite), rows in groups:
-        series = [
-            Series(
-                label(*key) + (" (lossy)" if key[0] in lossy else ""), style(places[key]), part.set_index("category")
-            )
-            for key, part in drawn.loc[drawn.index.isin(rows.index)].groupby(["method", "variant"], sort=False)
-        ]
-        kinds = dict.fromkeys(f"{f.dtype}, {f.device}" for f in facts if (f.model, f.suite) == (model, suite))
-        cases = int((rows["cases"] + rows["errors"]).max())
-        tag = "" if groups.ngroups == 1 else f"-{_slug(model)}-{_slug(suite)}"
-        categories = tuple(category_order(rows.loc[rows["category"] != OVERALL, "category"]))
-        yield Scene(f"{model} on {suite} ({'; '.join(kinds)}), {cases} cases", tag, tuple(series), categories)
-
-
-def _slug(name: str) -> str:
-    """A name as part of a file's."""
-    return re.sub(r"[^A-Za-z0-9.]+", "_", name)
+def draw_plots(findings: Findings) -> Iterator[tuple[str, Figure]]:
+    """(file name without suffix, figure) of each; draw and save them inside ``canvas.drawing()``."""
+    for scene in scenes(findings):
+        for name, draw in _PLOTS.items():
+            reason = _missing(name, scene)
+            if reason:
+                LOG.info("plot %s of %s skipped: %s", name, scene.where, reason)
+            else:
+                yield f"{name}{scene.tag}", draw(scene)
 
 
 def _missing(name: str, scene: Scene) -> str:
     """Why a plot cannot be made; '' when it can."""
     if not scene.series:
         return "no method beside vanilla"
+    if name in _WITHOUT:
+        return _WITHOUT[name](scene)
     if name == "radar" and len(scene.categories) < MIN_AXES:
         return f"{len(scene.categories)} categories, a radar needs {MIN_AXES}"
-    shown = _TITLES if name == "radar" else (name.removesuffix("_by_category"),)
-    if all(series.rows[figure].isna().all() for series in scene.series for figure in shown):
-        return f"{' and '.join(shown)} blank for every method"
+    figures = _TITLES if name == "radar" else (name.removesuffix("_by_category"),)
+    if all(series.rows[figure].isna().all() for series in scene.series for figure in figures):
+        return f"{' and '.join(figures)} blank for every method"
     return ""
+
+
+def _no_gains(scene: Scene) -> str:
+    found = drafting(scene.detail.accept_lengths)
+    count = found.groupby(["method", "variant"]).ngroups
+    if count > MOST_PANELS:
+        return f"{count} methods, at most {MOST_PANELS} are drawn; tables/accept_lengths.csv has them"
+    return "" if count else "no method ever emitted more than one token in a step"
+
+
+def _no_sources(scene: Scene) -> str:
+    several = scene.detail.accept_sources.groupby(["method", "variant"])["source"].nunique() > 1
+    return "" if several.any() else "no method drafts from more than one source"
+
+
+_WITHOUT: dict[str, Callable[[Scene], str]] = {
+    "time_split": lambda scene: "no phases were recorded" if scene.detail.time_split.empty else "",
+    "accept_lengths": _no_gains,
+    "accept_positions": lambda scene: "too few drafts" if shown(scene.detail.accept_positions, "drafted").empty else "",
+    "accept_sources": _no_sources,
+}
 
 
 def _bars(figure: str) -> Callable[[Scene], Figure]:
@@ -129,31 +103,8 @@ _PLOTS: dict[str, Callable[[Scene], Figure]] = {
     "speedup_by_category": _groups("speedup"),
     "mat_by_category": _groups("mat"),
     "radar": _radar,
+    "time_split": draw_time_split,
+    "accept_lengths": draw_accept_lengths,
+    "accept_positions": draw_accept_positions,
+    "accept_sources": draw_sources,
 }
-
-
-@contextmanager
-def _quiet_fonts() -> Iterator[None]:
-    """Embedding text in a pdf logs a page of font tables at INFO, which would bury a run's own log."""
-    logger = logging.getLogger("fontTools")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-def _save(figure: Figure, stem: Path) -> list[Path]:
-    """Write png and pdf, each in one step."""
-    files = []
-    for kind in ("png", "pdf"):
-        memory = io.BytesIO()
-        metadata = {"CreationDate": None} if kind == "pdf" else None  # the same figures give the same bytes
-        figure.savefig(memory, format=kind, dpi=DPI, bbox_inches="tight", pad_inches=0.12, metadata=metadata)
-        path = stem.with_name(f"{stem.name}.{kind}")
-        partial = path.with_name(path.name + ".partial")
-        partial.write_bytes(memory.getvalue())
-        partial.replace(path)
-        files.append(path)
-    return files

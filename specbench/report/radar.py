@@ -12,7 +12,8 @@ from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
 from specbench.report.bars import add_legend
-from specbench.report.series import Series, plain
+from specbench.report.canvas import GRID, NOTE, plain
+from specbench.report.series import Series
 
 MIN_AXES = 3
 _PANEL_INCH = 4.3
@@ -30,7 +31,7 @@ def draw_radar(series: Sequence[Series], panels: Mapping[str, str], categories: 
         lines = _panel(axes, series, figure, categories)
         axes.set_title(plain(title), fontweight="bold", fontsize=10.5, pad=24)
     note = "\n".join(textwrap.wrap(f"{where}; dashed ring: vanilla", int(width_inch * 14)))
-    canvas.text(0.5, 0.99, plain(note), ha="center", va="top", fontsize=8, color="#555555")
+    canvas.text(0.5, 0.99, plain(note), ha="center", va="top", fontsize=8, color=NOTE)
     add_legend(canvas, series, lines, width_inch)
     return canvas
 
@@ -63,8 +64,8 @@ def _panel(axes: PolarAxes, series: Sequence[Series], figure: str, categories: S
     axes.tick_params(axis="y", labelsize=7, labelcolor="#666666")
     for text in axes.get_yticklabels():
         text.set_bbox({"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.6})
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.spines["polar"].set_color("#dddddd")
+    axes.grid(color=GRID, linewidth=0.6)
+    axes.spines["polar"].set_color(GRID)
     _name_spokes(axes, angles, categories)
     return lines
 

@@ -16,8 +16,3 @@ class Series:
     name: str
     style: Style
     rows: pd.DataFrame
-
-
-def plain(text: str) -> str:
-    """Text that is drawn as it is: a dollar sign would start mathematics."""
-    return text.replace("$", r"\$")

@@ -10,6 +10,7 @@ import pandas as pd
 
 from specbench.record import CONTROL, PHASES, VANILLA
 from specbench.report import label as spell
+from specbench.report.detail import Detail
 from specbench.report.facts import Facts
 from specbench.report.label import Cell
 from specbench.report.summary import COLUMNS, KEYS, OVERALL, category_order
@@ -178,6 +179,18 @@ def write_tables(summary: pd.DataFrame, facts: Sequence[Facts], output: Path) ->
     for path, text in texts.items():
         write_atomically(path, text)
     return list(texts)
+
+
+def write_details(detail: Detail, output: Path) -> list[Path]:
+    """The frames behind the step plots, unrounded, as tables/<name>.csv. Returns the files."""
+    folder = output / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, frame in detail.frames().items():
+        path = folder / f"{name}.csv"
+        write_atomically(path, frame.to_csv(index=False))
+        files.append(path)
+    return files
 
 
 def _whole(summary: pd.DataFrame) -> pd.DataFrame:

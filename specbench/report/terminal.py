@@ -17,6 +17,7 @@ from specbench.report import label as spell
 from specbench.report.findings import Findings
 from specbench.report.label import broken
 from specbench.report.summary import OVERALL, category_order
+from specbench.report.table import Table as Printed
 
 WIDTH = 100
 _FIGURES_WIDTH = 65  # the overall table without its names
@@ -43,7 +44,27 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
         if control is not None:
             source = f" of {run.directory.name}" if len(findings.runs) > 1 else ""
             console.print(Text(f"A/A control{source}, {control.sentence()}", style="dim"))
-    _warn(findings.warnings, console)
+    print_warnings(findings.warnings, console)
+
+
+def print_table(table: Printed, console: Console | None = None) -> None:
+    """Print a table under its caption; a name is said once for the rows that share it."""
+    console = console or open_console()
+    console.print(Text(table.where, style="bold"))
+    console.print(Text(table.meaning, style="dim"))
+    sheet = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    for column, title in enumerate(table.header):
+        sheet.add_column(Text(title), justify="left" if column < table.labels else "right", no_wrap=True)
+    said = ""
+    for row in table.rows:
+        name = row[0].text
+        first = "" if name == said else broken(name, _HEADER_WIDTH)
+        if said and first:
+            sheet.add_section()
+        said = name
+        others = (broken(cell.text, _HEADER_WIDTH + 1) for cell in row[1 : table.labels])
+        sheet.add_row(Text(first), *map(Text, others), *(Text(cell.text) for cell in row[table.labels :]))
+    console.print(sheet)
 
 
 def open_console() -> Console:
@@ -127,7 +148,9 @@ def _category_table(
     return table
 
 
-def _warn(warnings: Sequence[str], console: Console) -> None:
+def print_warnings(warnings: Sequence[str], console: Console | None = None) -> None:
+    """Each on its own lines, under how many there are; nothing where there are none."""
+    console = console or open_console()
     if not warnings:
         return
     console.print(Text(f"\n{len(warnings)} warning{'s' if len(warnings) > 1 else ''}", style="bold yellow"))

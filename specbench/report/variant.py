@@ -6,12 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.report.facts import flatten, read_facts
+from specbench.report.facts import read_facts
+from specbench.report.parameters import differing, read_parameters, read_settings, spell_value
 from specbench.store import Run
-
-_RUN_SECTIONS = ("model", "engine", "decode", "measure")
-_UNTOLD = ("model.name", "model.path", "measure.fresh")  # two are the model column, the last moves nothing
-_UNSET = "unset"
 
 
 def name_variants(runs: Sequence[Run]) -> list[dict[str, str]]:
@@ -23,10 +20,10 @@ def name_variants(runs: Sequence[Run]) -> list[dict[str, str]]:
     """
     names: list[dict[str, str]] = [{} for _ in runs]
     for members in _alike(runs):
-        settings = _differing([_settings(runs[index]) for index in members])
+        settings = differing([read_settings(runs[index]) for index in members])
         for method in dict.fromkeys(name for index in members for name in read_facts(runs[index]).methods):
             holders = [place for place, index in enumerate(members) if method in read_facts(runs[index]).methods]
-            own = _differing([_parameters(runs[members[place]], method) for place in holders])
+            own = differing([read_parameters(runs[members[place]], method) for place in holders])
             labels = [_label({**own[rank], **settings[place]}) for rank, place in enumerate(holders)]
             for place, label in zip(holders, _distinct(labels, [runs[members[p]] for p in holders]), strict=True):
                 names[members[place]][method] = label
@@ -42,33 +39,8 @@ def _alike(runs: Sequence[Run]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    """The run's own settings, flat, without those that have a column or that are a method's."""
-    config = run.manifest.get("config")
-    sections = config if isinstance(config, Mapping) else {}
-    flat = flatten({key: sections[key] for key in _RUN_SECTIONS if isinstance(sections.get(key), Mapping)})
-    flat.setdefault("decode.temperature", read_facts(run).temperature)
-    return {key: value for key, value in flat.items() if key not in _UNTOLD}
-
-
-def _parameters(run: Run, method: str) -> dict[str, Any]:
-    entry = run.manifest["methods"].get(method)
-    if not isinstance(entry, Mapping):
-        return {}
-    parameters = entry.get("parameters")
-    flat = flatten(parameters) if isinstance(parameters, Mapping) else {}
-    return flat | ({"reset": entry["reset"]} if "reset" in entry else {})
-
-
-def _differing(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each mapping only the keys on which not all agree."""
-    keys = dict.fromkeys(key for choice in choices for key in choice)
-    kept = [key for key in keys if len({repr(choice.get(key, _UNSET)) for choice in choices}) > 1]
-    return [{key: choice.get(key, _UNSET) for key in kept} for choice in choices]
-
-
 def _label(values: Mapping[str, Any]) -> str:
-    return ",".join(f"{key}={'null' if value is None else value}" for key, value in values.items())
+    return ",".join(f"{key}={spell_value(value)}" for key, value in values.items())
 
 
 def _distinct(labels: list[str], runs: list[Run]) -> list[str]:

@@ -1,0 +1,83 @@
+"""What a mean hides: where a step's time went, how long its gains were, and which drafts they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from specbench.record import CONTROL, PHASES, VANILLA, CaseRecord
+from specbench.report.facts import Facts
+from specbench.report.gains import GAINS, POSITIONS, count_gains, count_positions
+from specbench.report.sources import SOURCES, count_sources
+from specbench.report.summary import OVERALL
+from specbench.store import Run
+
+ROW = ("model", "suite", "method", "variant")
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """Frames that begin with model, suite, method, variant; each is a csv of the same name under tables/.
+
+    time_split: [ms a step] by phase. accept_lengths: steps by tokens emitted. accept_positions: acceptance by depth
+    of the draft. accept_sources: nodes by where they came from.
+    """
+
+    time_split: pd.DataFrame
+    accept_lengths: pd.DataFrame
+    accept_positions: pd.DataFrame
+    accept_sources: pd.DataFrame
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Name -> frame."""
+        return {
+            "time_split": self.time_split,
+            "accept_lengths": self.accept_lengths,
+            "accept_positions": self.accept_positions,
+            "accept_sources": self.accept_sources,
+        }
+
+    def of(self, model: str, suite: str) -> Detail:
+        """The rows of one model and suite."""
+        return Detail(
+            *(frame[(frame["model"] == model) & (frame["suite"] == suite)] for frame in self.frames().values())
+        )
+
+
+def read_detail(
+    runs: Sequence[Run], facts: Sequence[Facts], variants: Sequence[Mapping[str, str]], summary: pd.DataFrame
+) -> Detail:
+    """The details of several runs. summary: their rows, whose phases the time split repeats."""
+    gains, positions, sources = [], [], []
+    for run, fact, names in zip(runs, facts, variants, strict=True):
+        for method in fact.methods:
+            records = _succeeded(run, method)
+            key = (fact.model, fact.suite, method, names.get(method, ""))
+            gains += [(*key, *row) for row in count_gains(records)]
+            if method in (VANILLA, CONTROL) or method in fact.peers:
+                continue
+            positions += [(*key, *row) for row in count_positions(records)]
+            sources += [(*key, *row) for row in count_sources(records)]
+    return Detail(
+        split_time(summary),
+        pd.DataFrame(gains, columns=[*ROW, *GAINS]),
+        pd.DataFrame(positions, columns=[*ROW, *POSITIONS]),
+        pd.DataFrame(sources, columns=[*ROW, *SOURCES]),
+    )
+
+
+def _succeeded(run: Run, method: str) -> list[CaseRecord]:
+    """The method's records of cases that failed in no round, as in every other figure."""
+    records = [record for record in run.records if record.method == method]
+    failed = {record.case for record in records if record.status != "ok"}
+    return [record for record in records if record.case not in failed]
+
+
+def split_time(summary: pd.DataFrame) -> pd.DataFrame:
+    """[ms a step] by phase, and their sum ``step_ms``; a method without phases (a peer) has no row."""
+    columns = [f"{phase}_ms" for phase in PHASES]
+    rows = summary.loc[summary["category"] == OVERALL, [*ROW, *columns]]
+    rows = rows[rows[columns].notna().any(axis=1)]
+    return rows.assign(step_ms=rows[columns].sum(axis=1)).reset_index(drop=True)

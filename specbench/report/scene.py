@@ -1,0 +1,61 @@
+"""What all plots of one model and suite share: its methods with their looks, and the details behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specbench.record import CONTROL, VANILLA
+from specbench.report.canvas import slug
+from specbench.report.detail import Detail
+from specbench.report.findings import Findings
+from specbench.report.label import label
+from specbench.report.palette import Style, style
+from specbench.report.series import Series
+from specbench.report.summary import OVERALL, category_order
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """tag: file name suffix, '' when the report has one scene only. series: methods beside vanilla and its control.
+
+    looks: (method, variant) -> its style in every plot.
+    """
+
+    model: str
+    suite: str
+    where: str
+    tag: str
+    series: tuple[Series, ...]
+    categories: tuple[str, ...]
+    detail: Detail
+    looks: dict[tuple[str, str], Style]
+
+
+def scenes(findings: Findings) -> Iterator[Scene]:
+    """One scene for each model and suite; a method keeps its style in all of them."""
+    summary = findings.summary
+    drawn = summary[~summary["method"].isin([VANILLA, CONTROL])]
+    keys = dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True))
+    looks = {key: style(place) for place, key in enumerate(keys)}
+    groups = summary.groupby(["model", "suite"], sort=False)
+    for (model, suite), rows in groups:
+        series = [
+            Series(
+                label(*key) + (" (lossy)" if key[0] in findings.lossy else ""), looks[key], part.set_index("category")
+            )
+            for key, part in drawn.loc[drawn.index.isin(rows.index)].groupby(["method", "variant"], sort=False)
+        ]
+        here = [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite)]
+        kinds = dict.fromkeys(f"{facts.dtype}, {facts.device}" for facts in here)
+        cases = int((rows["cases"] + rows["errors"]).max())
+        yield Scene(
+            model=model,
+            suite=suite,
+            where=f"{model} on {suite} ({'; '.join(kinds)}), {cases} cases",
+            tag="" if groups.ngroups == 1 else f"-{slug(model)}-{slug(suite)}",
+            series=tuple(series),
+            categories=tuple(category_order(rows.loc[rows["category"] != OVERALL, "category"])),
+            detail=findings.detail.of(model, suite),
+            looks=looks,
+        )
