@@ -105,12 +105,18 @@ class Cacheback(Method):
                 f"method.cacheback.frozen: not set and model={model.name} names no table; build one with"
                 " scripts/build_frozen_table.py, or do without by method.cacheback.tables=dynamic"
             )
-        table = FrozenTable.load(Path(locate_file(self._path)), len(model.tokenizer), "method.cacheback.frozen")
-        lengths = (table.leader_length, table.follower_length)
-        if lengths != (self.leader_length, self.follower_length):
+        lengths = {"{leader_length}": self.leader_length, "{follower_length}": self.follower_length}
+        path = locate_file(self._path)
+        for name, length in lengths.items():
+            path = path.replace(name, str(length))
+        table = FrozenTable.load(Path(path), len(model.tokenizer), "method.cacheback.frozen")
+        built = (table.leader_length, table.follower_length)
+        if built != tuple(lengths.values()):
             raise InputError(
-                f"method.cacheback.frozen={self._path}: built with leader and follower lengths {lengths};"
-                f" expected {(self.leader_length, self.follower_length)}: build it anew with --leader and --follower"
+                f"method.cacheback.frozen={path}: built with leader and follower lengths {built};"
+                f" expected {tuple(lengths.values())}: build it anew with --leader and --follower, for a sweep one file a"
+                " pair ('t_{leader_length}_{follower_length}.safetensors' names them), or do without by"
+                " method.cacheback.tables=dynamic"
             )
         self.frozen = table
 

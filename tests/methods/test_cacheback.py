@@ -223,3 +223,20 @@ def test_missing_table_says_how_to_build_one(tmp_path):
 
     with pytest.raises(InputError, match=r"build_frozen_table\.py"):
         Cacheback().check(Card())
+
+
+def test_a_table_of_other_lengths_is_refused_and_a_pattern_finds_the_right_one(tmp_path):
+    class Card:
+        name = "m"
+        tokenizer = range(10)
+
+    documents = [np.array([1, 2, 3, 4, 5, 6])]
+    for lead, follow in ((1, 1), (1, 2), (2, 1)):
+        build_frozen_table(documents, lead, follow).save(tmp_path / f"t_{lead}_{follow}.safetensors", 10)
+    pattern = str(tmp_path / "t_{leader_length}_{follower_length}.safetensors")
+    method = Cacheback(leader_length=1, follower_length=2, frozen=pattern)
+    method.check(Card())
+    assert method.frozen.get((1,)) == [(2, 3)]
+    wrong = Cacheback(leader_length=1, follower_length=2, frozen=str(tmp_path / "t_2_1.safetensors"))
+    with pytest.raises(InputError, match=r"lengths \(2, 1\); expected \(1, 2\)"):
+        wrong.check(Card())
