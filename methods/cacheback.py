@@ -114,8 +114,8 @@ class Cacheback(Method):
         if built != tuple(lengths.values()):
             raise InputError(
                 f"method.cacheback.frozen={path}: built with leader and follower lengths {built};"
-                f" expected {tuple(lengths.values())}: build it anew with --leader and --follower, for a sweep one file a"
-                " pair ('t_{leader_length}_{follower_length}.safetensors' names them), or do without by"
+                f" expected {tuple(lengths.values())}: build it anew with --leader and --follower, for a sweep one file"
+                " a pair ('t_{leader_length}_{follower_length}.safetensors' names them), or do without by"
                 " method.cacheback.tables=dynamic"
             )
         self.frozen = table

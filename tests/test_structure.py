@@ -54,7 +54,12 @@ ALLOWED = {
     "cli": ALL - {"tiny"},
     "tiny": ALL - {"cli", "report"},
 }
-FORBIDDEN = {"report": {"torch", "hydra", "transformers", "datasets"}, "stats": {"torch"}, "store": {"torch"}, "record": {"torch"}}
+FORBIDDEN = {
+    "report": {"torch", "hydra", "transformers", "datasets"},
+    "stats": {"torch"},
+    "store": {"torch"},
+    "record": {"torch"},
+}
 SOURCES = sorted([*(ROOT / "specbench").rglob("*.py"), *(ROOT / "methods").rglob("*.py")])
 
 
