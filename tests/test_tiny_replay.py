@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from methods.pld import PromptLookup
 from specbench.tiny.replay import accepted_lengths, lookup
 from specbench.types import Prefill
