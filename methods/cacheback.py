@@ -95,6 +95,12 @@ class Cacheback(Method):
         self.dynamic = LruTable(leader_capacity, follower_capacity)
         self.frozen: FrozenTable | None = None
         self._path = frozen
+        self._read: str | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The frozen table's file."""
+        return (self._read,) if self._read else ()
 
     def check(self, model: ModelCard) -> None:
         """Read the frozen table: it must be of the target's tokenizer and of the same lengths."""
@@ -118,7 +124,7 @@ class Cacheback(Method):
                 " a pair ('t_{leader_length}_{follower_length}.safetensors' names them), or do without by"
                 " method.cacheback.tables=dynamic"
             )
-        self.frozen = table
+        self.frozen, self._read = table, path
 
     def reset(self) -> None:
         """Clear the dynamic table; the frozen one stays."""

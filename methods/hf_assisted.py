@@ -28,6 +28,12 @@ class HFAssisted(HFPeer):
         if length < 1:
             raise InputError(f"length={length}: expected a whole number of at least 1")
         self.draft, self.length, self.schedule = draft, length, schedule
+        self._card: ModelCard | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The draft model."""
+        return (self._card.path,) if self._card else ()
 
     def check(self, model: ModelCard) -> None:
         """The draft must speak the target's vocabulary."""
@@ -36,6 +42,9 @@ class HFAssisted(HFPeer):
     def bind(self, target: Target) -> None:
         """Load the draft; no early stop by confidence, which is another policy."""
         super().bind(target)
+        if self._card is None:
+            self.check(target.card)
+        assert self._card is not None
         self._draft = load_model(self._card)
         self.extra = {"assistant_model": self._draft}
 

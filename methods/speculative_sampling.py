@@ -73,6 +73,11 @@ class SpeculativeSampling(Method):
         self._dtype, self._device = dtype, device
         self._card: ModelCard | None = None
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The draft model."""
+        return (self._card.path,) if self._card else ()
+
     def check(self, model: ModelCard) -> None:
         """The draft must speak the target's vocabulary."""
         self._card = read_draft_card(self.draft, model, self._dtype, self._device, "method.speculative_sampling")

@@ -5,15 +5,14 @@ Everything the user can get wrong ends with a message and exit code 2 before a m
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import hydra
 from hydra import compose, initialize_config_dir
@@ -23,26 +22,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from specbench.config import Config
 from specbench.entry import make_entry, refuse_extras
 from specbench.explain import explain
 from specbench.job import Job, prepare, suite_name
-from specbench.progress import Progress
-from specbench.record import CONTROL, VANILLA
-from specbench.run import execute
+from specbench.launch import INTERRUPTED, run_job
+from specbench.record import VANILLA
 from specbench.types import InputError
-
-if TYPE_CHECKING:
-    from specbench.report import Report
 
 PACKAGE = Path(__file__).resolve().parent
 OUTSIDE_HASH = ("report",)  # groups that change no record
 OWN = {"model": "hub", "suite": "file"}  # the group option for a path given alone
 USAGE = 2
-VIOLATION = 1
-TABLE_WIDTH = 100
 
 
 def conf_dir() -> Path:
@@ -111,61 +103,6 @@ def with_own_groups(overrides: Sequence[str]) -> list[str]:
     return found
 
 
-def run_job(job: Job, directory: Path) -> int:
-    """Run a checked job and report; returns the exit code."""
-    console = _console()
-    directory = directory.resolve()
-    with _log_file(directory / "run.log"), Progress(console, job.config.report.progress) as progress:
-        try:
-            execute(job, directory, progress.observe)
-        except KeyboardInterrupt:
-            console.print(
-                f"[yellow]interrupted[/]: what is done is in {directory}; the same command goes on from there"
-            )
-            return 130
-    from specbench.report import build_report  # pandas and matplotlib only once there is something to report
-    from specbench.report.terminal import print_findings
-
-    report = build_report([directory], plots=job.config.report.plots)
-    print_findings(report.findings, console)
-    for path in (report.output / "summary.csv", report.output / "report.html", directory / "records.jsonl"):
-        console.print(str(path), highlight=False, soft_wrap=True)
-    violations = _violations(report) if job.card.dtype in ("float32", "float64") else 0
-    if violations:
-        console.print(
-            f"[red]{violations} tokens are not the target's own[/]: see lossless in {directory}/records.jsonl"
-        )
-    return VIOLATION if violations else 0
-
-
-def _violations(report: Report) -> int:
-    """Tokens of lossless methods that are not the target's own; vanilla's own ones are the noise floor."""
-    rows = report.summary
-    judged = (rows["category"] == "overall") & ~rows["method"].isin({VANILLA, CONTROL, *report.findings.lossy})
-    return int(rows.loc[judged, "violations"].fillna(0).sum())
-
-
-def _console() -> Console:
-    """A terminal's own width; at least the tables' width where the output goes to a file or a pipe."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(TABLE_WIDTH, console.width))
-
-
-@contextlib.contextmanager
-def _log_file(path: Path) -> Iterator[None]:
-    """Log into the run's directory, from when there is something to log."""
-    handler = logging.FileHandler(path, delay=True, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logger = logging.getLogger("specbench")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        handler.close()
-
-
 def _quiet() -> None:
     """Libraries speak through errors only; ours goes to stderr."""
     import transformers
@@ -209,15 +146,21 @@ def _compose(name: str, overrides: list[str]) -> DictConfig:
         return compose(name, overrides, return_hydra_config=True)
 
 
-def _task(cfg: DictConfig) -> None:
-    """One job of a sweep."""
-    _quiet()
-    try:
-        code = run_job(make_job(cfg), Path(HydraConfig.get().runtime.output_dir))
-    except InputError as error:
-        code = _fail(str(error))
-    if code:
-        sys.exit(code)
+def _sweep() -> int:
+    """Run a sweep's jobs one after the other, a failing one too; the worst exit code of all."""
+    codes: list[int] = []
+
+    def task(cfg: DictConfig) -> None:
+        _quiet()
+        try:
+            codes.append(run_job(make_job(cfg), Path(HydraConfig.get().runtime.output_dir)))
+        except InputError as error:
+            codes.append(_fail(str(error)))
+        if codes[-1] == INTERRUPTED:
+            sys.exit(INTERRUPTED)
+
+    hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(task)()
+    return max(codes, default=0)
 
 
 def main() -> None:
@@ -228,8 +171,7 @@ def main() -> None:
     if arguments.multirun or informational or arguments.shell_completion:
         sys.argv[1:] = [item for item in sys.argv[1:] if item not in arguments.overrides]
         sys.argv += with_own_groups(arguments.overrides)
-        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(_task)()
-        return
+        sys.exit(_sweep())
     _quiet()
     overrides = with_own_groups(arguments.overrides)
     if arguments.config_dir:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from specbench.target.load import read_card
 from specbench.types import InputError
 
 ENGINES = ("eager",)
+LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,13 @@ def _check_numbers(config: Config) -> None:
         ("model.threads", config.model.threads, 1, None),
     )
     for key, value, low, high in limits:
-        if value is not None and (value < low or (high is not None and value > high)):
+        if value is not None and not (math.isfinite(value) and low <= value and (high is None or value <= high)):
             upper = f" and at most {high}" if high is not None else ""
             raise InputError(f"{key}={value}: expected at least {low}{upper}")
+    if 0 < decode.temperature < LOWEST_TEMPERATURE:
+        raise InputError(
+            f"decode.temperature={decode.temperature}: expected 0 (greedy) or at least {LOWEST_TEMPERATURE}"
+        )
 
 
 def _load_suite(config: Config) -> Suite:

@@ -12,22 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from specbench import __version__
-from specbench.job import Job
+from specbench.job import Entry, Job
 from specbench.measure import environment
 from specbench.measure.health import warnings_before, warnings_between
 from specbench.method import Peer
 from specbench.record import SCHEMA, VANILLA
+from specbench.target.facade import ModelCard
 
 
 def build_manifest(job: Job, model: Any, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
     """The manifest as it stands before the first case. earlier: that of the run which is resumed, or None."""
-    card, config = job.card, job.config
-    process: dict[str, Any] = {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git": environment.git_state(Path(__file__).parent),
-        "machine": environment.machine(),
-        "versions": environment.versions(),
-    }
+    process = _process()
     processes = [*(earlier or {}).get("processes", []), process]
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
@@ -35,16 +30,7 @@ def build_manifest(job: Job, model: Any, earlier: Mapping[str, Any] | None) -> d
         "created": (earlier or process).get("created", process["started"]),
         "config": job.resolved,
         "config_hash": job.digest,
-        "model": {
-            "name": card.name,
-            "path": card.path,
-            "family": card.config.model_type,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "dtype": card.dtype,
-            "device": card.device,
-            "context": card.context,
-            "fingerprint": environment.weights_fingerprint(card.path),
-        },
+        "model": _model(job.card, model),
         "suite": {
             "name": job.suite.name,
             "cases": len(job.suite.cases),
@@ -52,26 +38,55 @@ def build_manifest(job: Job, model: Any, earlier: Mapping[str, Any] | None) -> d
             "origin": job.suite.origin,
             "sha256": job.suite.sha256,
         },
-        "methods": {
-            entry.name: {
-                "parameters": dict(entry.parameters),
-                "reset": entry.reset,
-                "lossless": entry.method.lossless,
-                "peer": isinstance(entry.method, Peer),
-            }
-            for entry in job.entries
-        },
-        "control": config.measure.control,
-        "rounds": config.measure.rounds,
-        "temperature": config.decode.temperature,
+        "methods": {entry.name: _method(entry) for entry in job.entries},
+        "control": job.config.measure.control,
+        "rounds": job.config.measure.rounds,
+        "temperature": job.config.decode.temperature,
         "baseline": VANILLA,
         **{key: process[key] for key in ("versions", "git", "machine")},
         "processes": processes,
         "warnings": list((earlier or {}).get("warnings", [])),
     }
-    add_warnings(manifest, [*job.suite.warnings, *job.prompts.warnings, *warnings_before(process["git"])])
-    add_warnings(manifest, warnings_between(processes))
+    add_warnings(manifest, [*job.suite.warnings, *job.card.warnings, *job.prompts.warnings])
+    add_warnings(manifest, [*warnings_before(process["git"]), *warnings_between(processes)])
     return manifest
+
+
+def _process() -> dict[str, Any]:
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git": environment.git_state(Path(__file__).parent),
+        "machine": environment.machine(),
+        "versions": environment.versions(),
+    }
+
+
+def _model(card: ModelCard, model: Any) -> dict[str, Any]:
+    return {
+        "name": card.name,
+        "path": card.path,
+        "family": card.config.model_type,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "dtype": card.dtype,
+        "device": card.device,
+        "context": card.context,
+        "fingerprint": environment.weights_fingerprint(card.path),
+    }
+
+
+def _method(entry: Entry) -> dict[str, Any]:
+    return {
+        "parameters": dict(entry.parameters),
+        "reset": entry.reset,
+        "lossless": entry.method.lossless,
+        "peer": isinstance(entry.method, Peer),
+        "inputs": input_prints(entry),
+    }
+
+
+def input_prints(entry: Entry) -> dict[str, str | None]:
+    """Path -> fingerprint of the files that a method decodes with: a run goes on only with the same ones."""
+    return {path: environment.weights_fingerprint(path) for path in entry.method.inputs}
 
 
 def add_warnings(manifest: dict[str, Any], warnings: Sequence[str]) -> None:

@@ -52,6 +52,11 @@ class Method(ABC):
         """What every forward must return; read after ``bind``, so it may depend on the target."""
         return Needs()
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Paths of the files it decodes with (draft model, table); read after ``check``."""
+        return ()
+
     def check(self, model: ModelCard) -> None:
         """Look at the target's card before any weights are read. Raises InputError when the two do not fit."""
 

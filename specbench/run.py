@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from specbench.decode.check import check_engine
 from specbench.job import Job, model_options, unbound
-from specbench.manifest import add_warnings, build_manifest
+from specbench.manifest import add_warnings, build_manifest, input_prints
 from specbench.measure import environment
 from specbench.measure.plan import resume_at
 from specbench.record import CaseRecord
@@ -25,6 +25,7 @@ from specbench.target.load import load_model
 from specbench.types import InputError
 
 LOCK = ".lock"
+OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", "report.html", "run.log")
 log = logging.getLogger(__name__)
 
 Observer = Callable[[Sequence[CaseRecord], int, int], None]  # (records of a block, blocks done, blocks in all)
@@ -147,7 +148,7 @@ def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
         _set_aside(directory)
     writer = RunWriter(directory, job.plan[0].order)
     try:
-        if (directory / MANIFEST).exists():
+        if (directory / MANIFEST).exists() or (directory / RECORDS).exists():
             _check_same(job, read_manifest(directory), directory)
         return writer, writer.resume()
     except RunError as error:
@@ -156,10 +157,15 @@ def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
 
 def _check_same(job: Job, manifest: Mapping[str, Any], directory: Path) -> None:
     """A run goes on only with the configuration, questions and weights that it began with."""
+    methods = manifest.get("methods", {})
     begun = (
         ("configuration", manifest.get("config_hash"), job.digest),
         ("suite file", manifest.get("suite", {}).get("sha256"), job.suite.sha256),
         ("weights", manifest.get("model", {}).get("fingerprint"), environment.weights_fingerprint(job.card.path)),
+        *(
+            (f"file behind {entry.name}", methods.get(entry.name, {}).get("inputs"), input_prints(entry))
+            for entry in job.entries
+        ),
     )
     for what, old, new in begun:
         if old != new:
@@ -174,6 +180,6 @@ def _set_aside(directory: Path) -> None:
     while (aside := directory.with_name(f"{directory.name}.old{number}")).exists():
         number += 1
     aside.mkdir()
-    for item in directory.iterdir():
-        if item.name != LOCK:
-            item.rename(aside / item.name)
+    for name in OURS:
+        if (directory / name).exists():
+            (directory / name).rename(aside / name)

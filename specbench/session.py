@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
-from specbench.types import Case
+from specbench.types import Case, CaseError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,10 @@ class Session:
         with _no_collection():
             records = [self._case(block, place, name, prompts) for place, name in enumerate(block.order)]
         if judge:
-            judge_block(records, prompts, self._engine.gaps, self._terms.dtype)
+            try:
+                judge_block(records, prompts, self._engine.gaps, self._terms.dtype)
+            except (CaseError, torch.OutOfMemoryError) as error:
+                log.warning("case %s could not be judged: %s", block.case.id, error)
         return records
 
     def _case(self, block: Block, place: int, name: str, prompts: dict[str, list[list[int]]]) -> CaseRecord:
@@ -96,17 +102,10 @@ class Session:
         prompts[name] = []
         try:
             self._turns(case, block, record, prompts[name])
+            record.state_bytes = int(self._bound[name].method.state_bytes())
+            record.to_json()  # what cannot be written is this case's error, not the run's
         except Exception as error:  # the boundary of a case: recorded whole, excluded visibly
-            record.status = "error"
-            record.error = {
-                "type": type(error).__name__,
-                "message": str(error),
-                "traceback": "".join(traceback.format_exception(error)),
-                "turn": len(record.turns),
-            }
-            if isinstance(error, torch.OutOfMemoryError):
-                torch.cuda.empty_cache()
-        record.state_bytes = self._bound[name].method.state_bytes()
+            _fail(record, error)
         return record
 
     def _turns(self, case: Case, block: Block, record: CaseRecord, prompts: list[list[int]]) -> None:
@@ -127,6 +126,23 @@ class Session:
             answers.append(answer_text(self._tokenizer, transcript.ids))
             prompts.append(ids)
             record.turns.append(_turn_record(transcript, ids, answers[-1], record.method == VANILLA))
+
+
+def _fail(record: CaseRecord, error: Exception) -> None:
+    """Make an error row of a record: what was decoded before stays only if it can be written."""
+    record.status = "error"
+    record.error = {
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+        "turn": len(record.turns),
+    }
+    try:
+        record.to_json()
+    except (TypeError, ValueError):
+        record.turns, record.state_bytes = [], 0
+    if isinstance(error, torch.OutOfMemoryError):
+        torch.cuda.empty_cache()
 
 
 def _turn_record(transcript: Transcript, prompt: list[int], text: str, keep_prompt: bool) -> TurnRecord:

@@ -95,12 +95,17 @@ class RunWriter:
         """The records of complete blocks, in file order; everything after the last complete block is cut off."""
         kept: list[CaseRecord] = []
         pending: list[CaseRecord] = []
-        safe = 0
+        safe = block = 0
         for record, end in _parse_lines(self._path):
+            if record.block != block or record.method in {entry.method for entry in pending}:
+                raise RunError(
+                    f"{self._path}: block {block} lacks a record (found block {record.block}, {record.method});"
+                    " the file was changed by hand: move the run aside with measure.fresh=true"
+                )
             pending.append(record)
             if {entry.method for entry in pending} == self._methods:
                 kept.extend(pending)
-                pending, safe = [], end
+                pending, safe, block = [], end, block + 1
         if self._path.is_file() and self._path.stat().st_size != safe:
             self._truncate(safe)
         return kept
@@ -144,8 +149,8 @@ def point_latest(directory: Path) -> None:
     """Make ``latest`` beside the run point to it; a file system without links gets none."""
     link = directory.parent / "latest"
     partial = directory.parent / f".latest.{os.getpid()}"
-    if link.exists() and not link.is_symlink():
-        return
+    if link.exists() and not (link.is_symlink() and (link / MANIFEST).is_file()):
+        return  # somebody else's
     try:
         partial.symlink_to(directory.name)
         partial.replace(link)

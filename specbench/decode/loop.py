@@ -110,6 +110,7 @@ def decode(engine: Engine, method: Method, request: Request, clock: Stopwatch) -
             " (leave the case out, or raise model.context if the model allows it)"
         )
     limit = min(request.limit, room)
+    engine.reserve(len(request.prompt) + limit)
     if isinstance(method, Peer):
         transcript = _decode_peer(engine, method, request, limit, clock)
     else:
@@ -138,7 +139,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     out.decode_s = clock.elapsed() - out.prefill_s
     out.ids = context[len(request.prompt) :]
     out.count(log, method.sources)
-    out.stats = drafter.stats()
+    out.stats = {name: float(value) for name, value in drafter.stats().items()}
     out.phases_s = {name: value for name, value in clock.phases().items() if name != "prefill"}
     return out
 

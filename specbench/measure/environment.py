@@ -75,15 +75,15 @@ EDGE_BYTES = 1 << 20
 
 
 def weights_fingerprint(path: str) -> str | None:
-    """Tells one local model's weights from another's: sha256 over each weight file's name, size and both ends.
+    """Tells one local model's weights, or one file, from another: sha256 over each file's name, size and both ends.
 
     Whole files would take minutes for a large model. None for a hub id or random weights, which the config names.
     """
-    folder = Path(path)
-    if not folder.is_dir():
+    place = Path(path)
+    if not place.exists():
         return None
     digest = hashlib.sha256()
-    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+    for file in [place] if place.is_file() else sorted([*place.glob("*.safetensors"), *place.glob("*.bin")]):
         size = file.stat().st_size
         digest.update(f"{file.name} {size}".encode())
         with file.open("rb") as stream:

@@ -18,11 +18,14 @@ from specbench.suite.reading import cases_of, read_rows
 from specbench.suite.selection import EVERYTHING, Selection, select
 from specbench.suite.shots import Shots, worked
 from specbench.suite.sources import HubAddress, locate
-from specbench.types import Case
+from specbench.types import Case, InputError
 
 __all__ = ["PromptBuilder", "Selection", "Shots", "Suite", "answer_text", "load_suite", "select"]
 
 NO_SHOTS = Shots()
+
+
+OVERALL = "overall"  # the row of all categories
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,10 @@ def load_suite(
     rows, digest = read_rows(place, reader)
     prefix, shots_digest = worked(name, shots, reader, chosen, relative, hub)
     cases = cases_of(rows, reader, Form(chosen, prefix), str(place))
+    if taken := [case.id for case in cases if OVERALL in (case.category, case.subcategory)]:
+        raise InputError(
+            f"{place}: question {taken[0]} is of category {OVERALL!r}, which names the whole in tables; rename it"
+        )
     warnings = []
     if expected is not None and len(cases) != expected:
         warnings.append(f"Suite {name}: {place} has {len(cases)} questions, the official file has {expected}.")

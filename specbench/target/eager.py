@@ -15,6 +15,7 @@ from transformers import DynamicCache
 
 from specbench.target.cache import SlotCache
 from specbench.target.engine import Engine, Laps, Verifier
+from specbench.target.family import windows_of
 from specbench.target.stop import cut
 from specbench.target.tree import causal_mask, depths_of, tree_mask
 from specbench.types import EMPTY, CaseError, Draft, InputError, Needs, Prefill, Step, TopK
@@ -31,7 +32,7 @@ class EagerEngine(Engine):
         self.eos = eos
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.dtype
-        self._windows = _windows(model.config)
+        self._windows = windows_of(model.config)
         self.cache = self._probe()
         self._begin_request()
 
@@ -48,13 +49,21 @@ class EagerEngine(Engine):
         """One forward of one token tells each layer's shape, dtype and device, whatever the family."""
         probe = DynamicCache()
         ids = torch.zeros(1, 1, dtype=torch.long, device=self.device)
-        self.model(input_ids=ids, past_key_values=probe, use_cache=True)
+        try:
+            self.model(input_ids=ids, past_key_values=probe, use_cache=True)
+        except (IndexError, ValueError, AttributeError, TypeError):
+            probe.layers = []  # the family wants another kind of cache
         if not probe.layers or any(getattr(layer, "keys", None) is None for layer in probe.layers):
             raise InputError(
                 f"model.path: the family {self.model.config.model_type} keeps other state than keys and values;"
                 " expected plain attention in every layer"
             )
         return SlotCache.like(probe)
+
+    @torch.inference_mode()
+    def reserve(self, tokens: int) -> None:
+        """Empty the cache and make room for ``tokens`` and the largest draft; allocates only if it has to grow."""
+        self.cache.reserve(min(tokens, self.context) + self.max_nodes + 1)
 
     @torch.inference_mode()
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
@@ -66,7 +75,7 @@ class EagerEngine(Engine):
                 f"prompt of {len(prompt)} tokens; expected fewer than the model's context of {self.context}"
                 " (raise model.context if the model allows it, or leave the case out with suite.ids)"
             )
-        self.cache.reserve(min(len(prompt) + limit, self.context) + self.max_nodes + 1)
+        self.reserve(len(prompt) + limit)
         every_row = needs.prompt_topk > 0
         ids = torch.tensor(prompt, device=self.device)
         output = self._run(ids, None, every_row, bool(needs.hidden))
@@ -105,7 +114,7 @@ class EagerEngine(Engine):
         tokens: Sequence[int] = fed[1:] if fed is not None else cast(Sequence[int], draft.tokens)
         path = self._walk.follow(tokens, self._parents, draft.passenger, picks)
         bonus = picks[path[-1] + 1] if path else picks[0]
-        emitted, done = cut([*(tokens[node] for node in path), bonus], self.eos, left)
+        emitted, done = cut([*(int(tokens[node]) for node in path), bonus], self.eos, left)
         path = path[: len(emitted) - 1]
         past = self.cache.length - len(tokens) - 1
         self.cache.keep(past, [past, *(past + 1 + node for node in path)])
@@ -131,7 +140,12 @@ class EagerEngine(Engine):
         kept = torch.arange(len(prompt) - 1, len(tokens), device=self.device)
         logits = self._run(tokens, None, kept, False).logits[0].float()
         chosen = logits.gather(-1, torch.tensor(ids, device=logits.device)[:, None])[:, 0]
-        return (logits.max(-1).values - chosen).tolist()
+        gaps = (logits.max(-1).values - chosen).tolist()
+        if not all(abs(gap) < float("inf") for gap in gaps):
+            raise CaseError(
+                "the target's logits are NaN or infinite where the answer was judged; expected finite numbers"
+            )
+        return gaps
 
     def _run(self, tokens: Tensor, parents: Sequence[int] | None, rows: Any, want_hidden: bool) -> Any:
         """One call of the model. parents: None = a prompt, from an empty cache. rows: True, False (last) or index."""
@@ -181,18 +195,6 @@ class EagerEngine(Engine):
                 f" (model.dtype={str(self.dtype).removeprefix('torch.')}: try bfloat16 or float32)"
             )
         return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
-
-
-def _windows(config: Any) -> dict[str, int | None]:
-    """Attention kind -> sliding window [positions]; more than one kind means the model takes one mask each."""
-    text = config.get_text_config()
-    window = getattr(text, "sliding_window", None)
-    kinds = set(getattr(text, "layer_types", None) or ())
-    if kinds <= {"full_attention"} and kinds:
-        return {"full_attention": None}
-    if kinds:
-        return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
-    return {"full_attention": window}
 
 
 def _top(logits: Tensor, k: int) -> TopK | None:

@@ -45,6 +45,10 @@ class Engine(ABC):
     eos: frozenset[int]
 
     @abstractmethod
+    def reserve(self, tokens: int) -> None:
+        """Make room for a request of ``tokens`` in all: what may allocate is done before the clock starts."""
+
+    @abstractmethod
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """Read the prompt into an empty cache and choose the first token; at most ``limit`` tokens will follow.
 

@@ -26,6 +26,7 @@ class ModelCard:
     eos: frozenset[int]
     dtype: str
     device: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def vocab_size(self) -> int:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from huggingface_hub.errors import StrictDataclassError
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from specbench.target.facade import ModelCard
+from specbench.target.family import check_family, steady_context
 from specbench.types import InputError
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
@@ -57,7 +59,9 @@ def read_card(
         raise InputError(f"{key}.path: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
     source = locate(tokenizer or path, f"{key}.tokenizer")
     reader = _read(AutoTokenizer, source, f"{key}.tokenizer", revision=revision, trust_remote_code=trust_remote_code)
+    check_family(config, key)
     limit = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or reader.model_max_length)
+    limit, warning = steady_context(config, limit)
     if context is not None and not 1 < context <= limit:
         raise InputError(f"{key}.context={context}: expected 2..{limit}, the model's own limit")
     if len(reader) > config.get_text_config().vocab_size:
@@ -71,9 +75,10 @@ def read_card(
         config=config,
         tokenizer=reader,
         context=context or limit,
-        eos=_eos(config, reader, path),
+        eos=_eos(config, reader, path, revision),
         dtype=_dtype_name(dtype, config, chosen),
         device=chosen,
+        warnings=(warning,) if warning else (),
     )
 
 
@@ -88,6 +93,24 @@ def load_model(
     seed: int = 0,
 ) -> Any:
     """The causal LM of a card, in eval mode on its device(s)."""
+    try:
+        return _load(card, revision, gpus, attention, safetensors, trust_remote_code, seed)
+    except (ValueError, ImportError) as error:
+        raise InputError(
+            f"model={card.name}: cannot be built with model.attention={attention} ({_first_line(error)});"
+            f" expected one of {', '.join(ATTENTIONS)} that the family supports"
+        ) from error
+
+
+def _load(
+    card: ModelCard,
+    revision: str | None,
+    gpus: int | None,
+    attention: str,
+    safetensors: bool,
+    trust_remote_code: bool,
+    seed: int,
+) -> Any:
     dtype = getattr(torch, card.dtype)
     if card.path == "random":
         with torch.random.fork_rng(devices=[]):
@@ -158,20 +181,26 @@ def _read(reader: Any, path: str, key: str, **options: Any) -> Any:
         return reader.from_pretrained(path, **options)
     except (OSError, ValueError, KeyError, ImportError) as error:
         what = "tokenizer" if reader is AutoTokenizer else "model configuration"
-        reason = str(error).strip().splitlines()[0]
+        reason = _first_line(error)
         raise InputError(
             f"{key}={path}: no {what} could be read; expected a folder with its files, or a hub id that this machine"
             f" can reach or has in its cache ({reason})"
         ) from error
 
 
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def _random_config(random: dict[str, Any], key: str) -> Any:
     family = random["family"]
+    if family not in CONFIG_MAPPING:
+        known = ["llama", "mistral", "phi3", "qwen2", "qwen3"]
+        raise InputError(f"{key}.random.family={family}: unknown to transformers; expected e.g. {', '.join(known)}")
     try:
         return AutoConfig.for_model(family, **random["config"])
-    except ValueError as error:
-        known = ["llama", "mistral", "phi3", "qwen2", "qwen3"]
-        raise InputError(f"{key}.random.family={family}: unknown; expected e.g. {known} ({error})") from error
+    except (ValueError, TypeError, ZeroDivisionError, StrictDataclassError) as error:
+        raise InputError(f"{key}.random.config: no {family} has this shape ({_first_line(error)})") from error
 
 
 def choose_device(device: str, gpus: int | None, key: str = "model") -> str:
@@ -198,22 +227,22 @@ def _dtype_name(dtype: str, config: Any, device: str) -> str:
     return "float32" if device == "cpu" else stored
 
 
-def _eos(config: Any, tokenizer: Any, path: str) -> frozenset[int]:
+def _eos(config: Any, tokenizer: Any, path: str, revision: str | None) -> frozenset[int]:
     """Every id that ends an answer: the generation config's (Llama 3 has several), the config's, the tokenizer's."""
     found: list[Any] = [config.get_text_config().eos_token_id, tokenizer.eos_token_id]
     if Path(path).is_dir() and (Path(path) / "generation_config.json").is_file():
         found.append(GenerationConfig.from_pretrained(path).eos_token_id)
     elif path != "random" and not Path(path).is_dir():
-        found.append(_hub_eos(path))
+        found.append(_hub_eos(path, revision))
     ids: set[int] = set()
     for entry in found:
         ids.update(entry if isinstance(entry, list | tuple) else [] if entry is None else [entry])
     return frozenset(ids)
 
 
-def _hub_eos(path: str) -> Any:
+def _hub_eos(path: str, revision: str | None) -> Any:
     try:
-        return GenerationConfig.from_pretrained(path).eos_token_id
+        return GenerationConfig.from_pretrained(path, revision=revision or "main").eos_token_id
     except OSError:  # many older models have no generation_config.json
         return None
 

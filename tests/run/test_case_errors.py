@@ -88,3 +88,47 @@ def test_two_turns_feed_the_methods_own_answer(tmp_path):
     vanilla = next(record for (method, _), record in records.items() if method == "vanilla")
     first, second = vanilla.turns
     assert second.prompt_ids[: first.prompt_tokens] == first.prompt_ids
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "many"])
+def test_figures_that_cannot_be_written_are_this_cases_error(tmp_path, suite, monkeypatch, value):
+    from methods import pld
+
+    monkeypatch.setattr(pld._Lookup, "stats", lambda self: {"hits": value})
+    records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1,3]")
+    assert {record.status for (method, _), record in records.items() if method == "pld"} == {"error"}
+    assert {record.status for (method, _), record in records.items() if method == "vanilla"} == {"ok"}
+
+
+def test_drafts_of_numpy_numbers_are_written(tmp_path, suite, monkeypatch):
+    import numpy as np
+
+    from methods import pld
+    from specbench.types import Draft
+
+    def propose(self, context, budget):
+        return Draft.chain(np.array(context[:4]))
+
+    monkeypatch.setattr(pld._Lookup, "propose", propose)
+    records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1]", "measure.keep_trees=1")
+    assert records["pld", "1"].status == "ok", records["pld", "1"].error
+
+
+def test_a_case_that_cannot_be_judged_stays(tmp_path, suite, monkeypatch):
+    from specbench.target.eager import EagerEngine
+
+    def gaps(self, prompt, ids):
+        raise torch.OutOfMemoryError("judge")
+
+    monkeypatch.setattr(EagerEngine, "gaps", gaps)
+    records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1]")
+    assert records["pld", "1"].status == "ok"
+    assert records["pld", "1"].lossless is None
+
+
+def test_a_run_without_one_good_case_fails(tmp_path, suite, monkeypatch):
+    from specbench.launch import FAILED, run_job
+
+    monkeypatch.setattr(PromptLookup, "begin", lambda *a: (_ for _ in ()).throw(ValueError("broken")))
+    job = job_for(*OPTIONS, "suite=spec_bench", suite, "suite.ids=[1,3]", "report.plots=false")
+    assert run_job(job, tmp_path / "r") == FAILED

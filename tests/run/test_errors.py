@@ -59,6 +59,11 @@ def fail(monkeypatch, capsys, tmp_path):
         (["+seeed=1"], ["seeed"]),
         (["decode.temperature=hot"], ["decode.temperature=hot", "Float"]),
         (["decode.temperature=-1"], ["decode.temperature=-1.0", "at least 0"]),
+        (["decode.temperature=nan"], ["decode.temperature=nan"]),
+        (["decode.temperature=1e-40"], ["decode.temperature=1e-40", "at least 0.001"]),
+        (["decode.top_p=nan", "decode.temperature=1"], ["decode.top_p=nan"]),
+        (["model=random", "model.random.config.num_attention_heads=7"], ["model.random.config"]),
+        (["model=random", "model.random.config.hidden_size=abc"], ["model.random.config"]),
         (["decode.top_p=1.5"], ["decode.top_p=1.5", "at most 1"]),
         (["decode.max_new_tokens=0"], ["decode.max_new_tokens=0", "at least 1"]),
         (["decode.max_new_tokens=1.5"], ["max_new_tokens", "1.5"]),
@@ -104,6 +109,18 @@ def test_broken_suite_file(fail, tmp_path, kind):
     message = fail("method=[pld]", "suite=spec_bench", f"suite.path={path}")
     assert expected in message
     assert str(path) in message
+
+
+def test_a_category_named_as_the_whole(fail, tmp_path):
+    path = tmp_path / "question.jsonl"
+    path.write_text('{"question_id": 1, "category": "overall", "turns": ["a"]}\n')
+    assert "rename it" in fail("method=[pld]", f"suite.path={path}")
+
+
+def test_records_without_their_manifest(fail, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "records.jsonl").write_text("")
+    assert "manifest.json" in fail("method=[pld]")
 
 
 def test_suite_that_is_nowhere(fail, monkeypatch):

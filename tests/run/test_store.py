@@ -87,3 +87,12 @@ def test_missing_run_is_named(tmp_path):
         read_manifest(tmp_path / "nope")
     with pytest.raises(RunError, match=r"holds no manifest\.json"):
         read_manifest(tmp_path)
+
+
+def test_a_record_taken_out_of_the_middle_is_noticed(tmp_path):
+    write(tmp_path, 3)
+    path = tmp_path / RECORDS
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2] + lines[3:]))
+    with pytest.raises(RunError, match="block 1 lacks a record"):
+        RunWriter(tmp_path, METHODS).resume()

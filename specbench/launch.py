@@ -1,0 +1,87 @@
+"""Run a checked job as a user sees it: a live display, a log, the report at the end, and an honest exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from specbench.job import Job
+from specbench.progress import Progress
+from specbench.record import CONTROL, VANILLA
+from specbench.run import execute
+from specbench.types import InputError
+
+if TYPE_CHECKING:
+    from specbench.report import Report
+
+FAILED = 1  # tokens that are not the target's own in float32 or float64, or a method without one good case
+INTERRUPTED = 130
+TABLE_WIDTH = 100
+
+
+def run_job(job: Job, directory: Path) -> int:
+    """Run and report; returns the exit code. Raises InputError when the directory cannot be used."""
+    console = _console()
+    directory = directory.resolve()
+    with _log_file(directory / "run.log"), Progress(console, job.config.report.progress) as progress:
+        try:
+            execute(job, directory, progress.observe)
+        except KeyboardInterrupt:
+            console.print(
+                f"[yellow]interrupted[/]: what is done is in {directory}; the same command goes on from there"
+            )
+            return INTERRUPTED
+        except OSError as error:
+            raise InputError(
+                f"results directory {directory}: cannot be written any more ({error.strerror or error});"
+                " what is done is safe, the same command goes on from there"
+            ) from error
+    from specbench.report import build_report  # pandas and matplotlib only once there is something to report
+    from specbench.report.terminal import print_findings
+
+    report = build_report([directory], plots=job.config.report.plots)
+    print_findings(report.findings, console)
+    for path in (report.output / "summary.csv", report.output / "report.html", directory / "records.jsonl"):
+        console.print(str(path), highlight=False, soft_wrap=True)
+    return _verdict(report, job, directory, console)
+
+
+def _verdict(report: Report, job: Job, directory: Path, console: Console) -> int:
+    """Vanilla's own violations are the noise floor, lossy methods have none, half precision is not judged by them."""
+    overall = report.summary[report.summary["category"] == "overall"]
+    dead = sorted(set(overall.loc[overall["cases"] == 0, "method"]))
+    if dead:
+        console.print(f"[red]no case of {', '.join(dead)} could be decoded[/]: see error in {directory}/records.jsonl")
+    judged = overall[~overall["method"].isin({VANILLA, CONTROL, *report.findings.lossy})]
+    violations = int(judged["violations"].fillna(0).sum()) if job.card.dtype in ("float32", "float64") else 0
+    if violations:
+        console.print(
+            f"[red]{violations} tokens are not the target's own[/]: see lossless in {directory}/records.jsonl"
+        )
+    return FAILED if dead or violations else 0
+
+
+def _console() -> Console:
+    """A terminal's own width; at least the tables' width where the output goes to a file or a pipe."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(TABLE_WIDTH, console.width))
+
+
+@contextlib.contextmanager
+def _log_file(path: Path) -> Iterator[None]:
+    """Log into the run's directory, from when there is something to log."""
+    handler = logging.FileHandler(path, delay=True, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("specbench")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()

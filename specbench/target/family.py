@@ -1,0 +1,55 @@
+"""What of a model family decides whether, and how far, the runtime may drive it with masks and positions of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specbench.types import InputError
+
+SERVED_KINDS = {"full_attention", "sliding_attention"}
+SWITCHING_ROPE = ("longrope", "dynamic")
+
+
+def windows_of(config: Any) -> dict[str, int | None]:
+    """Attention kind -> sliding window [positions]; more than one kind means the model takes one mask each."""
+    text = config.get_text_config()
+    window = getattr(text, "sliding_window", None)
+    kinds = set(getattr(text, "layer_types", None) or ())
+    if not kinds:
+        return {"full_attention": window}
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
+
+
+def check_family(config: Any, key: str) -> None:
+    """Raise InputError for a family whose layers compute positions or masks in a way that a draft tree would break."""
+    text = config.get_text_config()
+    other = set(getattr(text, "layer_types", None) or ()) - SERVED_KINDS
+    reason = None
+    if other:
+        reason = f"has layers of the kind {', '.join(sorted(other))}; expected {' or '.join(sorted(SERVED_KINDS))}"
+    elif getattr(text, "alibi", False) or text.model_type in ("bloom", "mpt"):
+        reason = "takes positions from cache slots (ALiBi); expected explicit positions"
+    elif "local" in str(getattr(text, "attention_types", "")):
+        reason = "has local attention by cache slots; expected a sliding window or none"
+    if reason:
+        raise InputError(f"{key}.path: the family {text.model_type} {reason}: draft trees would be verified wrongly")
+
+
+def steady_context(config: Any, limit: int) -> tuple[int, str | None]:
+    """[tokens] up to which a token's rotary angles do not depend on its neighbours, and a warning if that is less.
+
+    The library switches ``longrope`` and ``dynamic`` scaling for a whole forward by its largest position, so a rejected
+    draft node beyond the switch would change the accepted ones.
+    """
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [entry for entry in (rope, *rope.values()) if isinstance(entry, dict)]
+    for entry in kinds:
+        if entry.get("rope_type") in SWITCHING_ROPE:
+            own = getattr(config.get_text_config(), "original_max_position_embeddings", None)
+            original = int(entry.get("original_max_position_embeddings") or own or limit)
+            if original < limit:
+                return original, (
+                    f"context limited to {original} of {limit} tokens: {entry['rope_type']} scaling changes there for a"
+                    " whole forward at once, and verification would not be exact beyond it"
+                )
+    return limit, None

@@ -1,0 +1,43 @@
+"""Families whose layers a draft tree would break are refused by their configuration, before any weights."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import AutoConfig
+
+from specbench.target.family import check_family, steady_context, windows_of
+from specbench.types import InputError
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra", "message"),
+    [
+        ("llama4_text", {"num_hidden_layers": 4}, "chunked_attention"),
+        ("bloom", {}, "ALiBi"),
+        ("mpt", {}, "ALiBi"),
+        ("falcon", {"alibi": True}, "ALiBi"),
+        ("gpt_neo", {}, "local attention"),
+        ("qwen3_next", {}, "linear_attention"),
+    ],
+)
+def test_refused(kind, extra, message):
+    with pytest.raises(InputError, match=message):
+        check_family(AutoConfig.for_model(kind, **extra), "model")
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "phi3", "qwen2", "qwen3", "gemma2", "gpt2", "olmo2", "falcon"])
+def test_served(kind):
+    config = AutoConfig.for_model(kind)
+    check_family(config, "model")
+    assert windows_of(config)
+
+
+def test_rotary_scaling_that_switches_limits_the_context():
+    factors = {"short_factor": [1.0] * 48, "long_factor": [4.0] * 48}
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 4096, "rope_theta": 10000.0, **factors}
+    config = AutoConfig.for_model("phi3", rope_parameters=rope, max_position_embeddings=131072,
+                                  original_max_position_embeddings=4096)  # fmt: skip
+    limit, warning = steady_context(config, 131072)
+    assert limit == 4096
+    assert "longrope" in warning
+    assert steady_context(AutoConfig.for_model("llama"), 2048) == (2048, None)
