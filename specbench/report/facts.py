@@ -16,7 +16,7 @@ class Facts:
 
     methods: vanilla, its control, then the others in the manifest's order. lossy: those that promise no equal output.
     peers: those with a loop of their own, whose drafts and phases nobody saw. timed: False for a replayed target,
-    whose times are not the model's. planned: cases of the suite, None = unknown.
+    whose times are not the model's. planned: cases of the suite, parameters: of the target, None = unknown.
     """
 
     model: str
@@ -30,6 +30,7 @@ class Facts:
     rounds: int
     planned: int | None
     timed: bool
+    parameters: int | None = None
 
 
 def read_facts(run: Run) -> Facts:
@@ -55,6 +56,7 @@ def read_facts(run: Run) -> Facts:
         rounds=int(manifest.get("rounds") or 1),
         planned=suite.get("cases"),
         timed=_mapping(config, "engine").get("kind") != "replay",
+        parameters=model.get("parameters"),
     )
 
 

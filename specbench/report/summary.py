@@ -29,7 +29,7 @@ COLUMNS = (
     *KEYS,
     *("cases", "tokens", "steps", "mat", "mat_low", "mat_high", "tokens_per_s", "decode_tokens_per_s"),
     *("speedup", "speedup_low", "speedup_high", "speedup_hf", "acceptance_rate", "draft_rate", "mean_draft"),
-    *("tokens_fed", *(f"{phase}_ms" for phase in PHASES), "prefill_ms", "state_bytes"),
+    *("tokens_fed", "target_compute", *(f"{phase}_ms" for phase in PHASES), "prefill_ms", "state_bytes"),
     *("lossless", "equal", "violations", "errors"),
 )
 _BLANK = float("nan")
@@ -145,8 +145,11 @@ def _drafting(scope: _Scope) -> dict[str, float]:
     cases = scope.cases
     steps, proposed = cases["steps"].sum(), cases["proposed"].sum()
     peer = scope.method in scope.facts.peers
+    fed = _BLANK if peer else _ratio(cases["fed"].sum(), steps)
+    parameters = scope.facts.parameters
     row = {
-        "tokens_fed": _BLANK if peer else _ratio(cases["fed"].sum(), steps),
+        "tokens_fed": fed,
+        "target_compute": _BLANK if parameters is None else parameters * 1e-9 * fed,
         "state_bytes": _BLANK if peer or cases.empty else float(cases["state_bytes"].max()),
     }
     if peer or not scope.drafts or scope.method in (VANILLA, CONTROL):

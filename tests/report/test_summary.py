@@ -23,6 +23,7 @@ def test_figures_by_hand(two_cases):
     assert row["draft_rate"] == pytest.approx(3 / 4)
     assert row["mean_draft"] == pytest.approx(14 / 4)
     assert row["tokens_fed"] == pytest.approx(18 / 4)
+    assert row["target_compute"] == pytest.approx(1e-3 * 18 / 4)
     assert row["draft_ms"] == pytest.approx(1e3 * 0.5 / 4)
     assert row["prefill_ms"] == pytest.approx(500)
     assert (row["state_bytes"], row["lossless"], row["equal"], row["violations"]) == (64, 1, 1, 0)
