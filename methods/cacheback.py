@@ -111,7 +111,7 @@ class Cacheback(Method):
                 f"method.cacheback.frozen: not set and model={model.name} names no table; build one with"
                 " scripts/build_frozen_table.py, or do without by method.cacheback.tables=dynamic"
             )
-        lengths = {"{leader_length}": self.leader_length, "{follower_length}": self.follower_length}
+        lengths = {"%LL": self.leader_length, "%FL": self.follower_length}
         path = locate_file(self._path)
         for name, length in lengths.items():
             path = path.replace(name, str(length))
@@ -121,7 +121,7 @@ class Cacheback(Method):
             raise InputError(
                 f"method.cacheback.frozen={path}: built with leader and follower lengths {built};"
                 f" expected {tuple(lengths.values())}: build it anew with --leader and --follower, for a sweep one file"
-                " a pair ('t_{leader_length}_{follower_length}.safetensors' names them), or do without by"
+                " a pair ('t_%LL_%FL.safetensors' names them), or do without by"
                 " method.cacheback.tables=dynamic"
             )
         self.frozen, self._read = table, path

@@ -233,7 +233,7 @@ def test_a_table_of_other_lengths_is_refused_and_a_pattern_finds_the_right_one(t
     documents = [np.array([1, 2, 3, 4, 5, 6])]
     for lead, follow in ((1, 1), (1, 2), (2, 1)):
         build_frozen_table(documents, lead, follow).save(tmp_path / f"t_{lead}_{follow}.safetensors", 10)
-    pattern = str(tmp_path / "t_{leader_length}_{follower_length}.safetensors")
+    pattern = str(tmp_path / "t_%LL_%FL.safetensors")
     method = Cacheback(leader_length=1, follower_length=2, frozen=pattern)
     method.check(Card())
     assert method.frozen.get((1,)) == [(2, 3)]
