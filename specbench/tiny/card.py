@@ -50,8 +50,8 @@ The mix of tasks changed between the stages, and the tokenizer was trained on th
 shares, in the order of `SHARES` in `specbench/tiny/corpus.py`. A run from scratch with the settings of today is thus
 comparable, not identical.
 
-What the models get wrong is copying from long prompts: summaries miss a surname or a noun, and answers from passages
-often name the wrong thing. The answers stop by themselves, but only some of them are right.
+The table below says what the models get right. Two-digit sums and copying from long passages fail most often; every
+answer stops by itself.
 
 ## Check
 
