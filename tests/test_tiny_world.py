@@ -138,13 +138,14 @@ def test_no_question_of_the_suite_is_in_the_corpus() -> None:
 
 
 def test_prompt_lookup_takes_the_first_match_of_the_longest_ngram() -> None:
-    assert lookup([1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3])[:2] == [9, 1]
-    assert lookup([7, 3, 5, 1, 2, 3]) == [5, 1, 2, 3]
+    assert lookup([1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3], count=4) == [9, 1, 2, 3]
+    assert lookup([7, 3, 5, 1, 2, 3], count=4) == [5, 1, 2, 3]
+    assert lookup([7, 3, 5, 1, 2, 3], count=5) == []  # too short a tail
     assert lookup([1, 2, 3]) == []
 
 
 def test_replay_counts_every_token_after_the_first_once() -> None:
-    prompt, answer = [1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 9, 9]
+    prompt, answer = list(range(1, 20)), [2, 3, 4, 5, 99, 98]
     assert accepted_lengths(prompt, answer) == [4, 1]
     assert accepted_lengths(prompt, [8]) == []
 

@@ -44,7 +44,8 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
         if control is not None:
             source = f" of {run.directory.name}" if len(findings.runs) > 1 else ""
             console.print(Text(f"A/A control{source}, {control.sentence()}", style="dim"))
-    print_warnings(findings.warnings, console)
+    said = [control.sentence() for control in findings.controls if control is not None]
+    print_warnings([text for text in findings.warnings if not any(part in text for part in said)], console)
 
 
 def print_table(table: Printed, console: Console | None = None) -> None:
