@@ -67,14 +67,12 @@ def row(entry: Entry, engine: EagerEngine, model: Any, prompts: list[list[int]],
     with counter.counting():
         out = decode(engine, entry.method, Request(prompts[0], tokens, None, 0), clock)
     model.forward = whole
-    steps = len(out.accept) + isinstance(entry.method, Peer)
     forwards = len(out.accept) + 1
+    steps = forwards if isinstance(entry.method, Peer) else forwards - 1
     other = counter.ops["rest"] + counter.ops["compaction"]
-    cells = (other / steps, counter.ops["compaction"] / steps, counter.syncs["rest"] / steps)
-    host = f"{statistics.median(times):.0f}" if times else ""
-    return (
-        f"| {entry.name} | {counter.ops['forward'] / forwards:.0f} | {' | '.join(f'{x:.1f}' for x in cells)} | {host} |"
-    )
+    cells = [f"{count / steps:.1f}" for count in (other, counter.ops["compaction"], counter.syncs["rest"])]
+    cells.append(f"{statistics.median(times):.0f}" if times else "")
+    return f"| {entry.name} | {counter.ops['forward'] / forwards:.0f} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
