@@ -13,7 +13,7 @@ from typing import Literal
 from methods.parts.chained_tree import ChainedTree, Gram
 from methods.parts.lru_table import FrozenTable, LruTable
 from specbench.method import Drafter, Method
-from specbench.target.facade import ModelCard
+from specbench.target.facade import ModelCard, Target
 from specbench.target.load import locate_file
 from specbench.types import Draft, InputError, Prefill, Step
 
@@ -50,6 +50,8 @@ class _Cache(Drafter):
     def _slide(self, tokens: Sequence[int]) -> None:
         """Insert the windows that end at a new token, oldest first."""
         method = self._method
+        if method.tables == "frozen":
+            return
         width, lead = method.leader_length + method.follower_length, method.leader_length
         held = [*self._tail, *tokens]
         for end in range(max(width, len(self._tail) + 1), len(held) + 1):
@@ -125,6 +127,17 @@ class Cacheback(Method):
                 " method.cacheback.tables=dynamic"
             )
         self.frozen, self._read = table, path
+
+    def bind(self, target: Target) -> None:
+        """Refuse lengths under which no draft could ever be drawn."""
+        room = min(target.max_nodes, self.total_draft_length - 1)
+        if room - self.chaining_reserve < self.follower_length:
+            raise InputError(
+                f"method.cacheback.total_draft_length={self.total_draft_length}: with chaining_reserve="
+                f"{self.chaining_reserve} and engine.max_nodes={target.max_nodes} no follower of"
+                f" {self.follower_length} tokens fits on the first level; expected at least"
+                f" {self.chaining_reserve + self.follower_length + 1}, and as many nodes less one"
+            )
 
     def reset(self) -> None:
         """Clear the dynamic table; the frozen one stays."""

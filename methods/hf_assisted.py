@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from transformers import GenerationConfig
+
 from methods.parts.draft_lm import read_draft_card
 from methods.parts.hf_peer import Emit, HFPeer
 from specbench.target.facade import ModelCard, Target
@@ -46,6 +48,7 @@ class HFAssisted(HFPeer):
             self.check(target.card)
         assert self._card is not None
         self._draft = load_model(self._card)
+        self._draft.generation_config = GenerationConfig()
         self.extra = {"assistant_model": self._draft}
 
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:

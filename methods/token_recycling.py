@@ -31,7 +31,7 @@ class _Recycler(Drafter):
         return Draft(self._fed[1:], self._method.template.parents)
 
     def observe(self, step: Step) -> None:
-        if step.topk is not None and not step.done:  # the reference stops before its update
+        if step.topk is not None:
             self._method.learn(self._fed, step.topk)
 
 
@@ -63,16 +63,19 @@ class TokenRecycling(Method):
         self._matrix = torch.zeros(target.vocab_size, self.k, dtype=torch.long, device=device)
         ranks, parents = torch.tensor(self.template.ranks), torch.tensor(self.template.parents) + 1
         self._ranks, self._parents = ranks.to(device), parents.to(device)  # parents: rows of ``fed``, 0 = root
-        self._learned = 0
 
     def reset(self) -> None:
         """A cold matrix: every token's candidates are token 0, as in the reference."""
         self._matrix.zero_()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """With ``update_from_prefill``, prompt row i holds what follows prompt token i."""
-        if self.update_from_prefill and prefill.topk is not None:
-            self.learn(torch.tensor(list(prompt), device=self._matrix.device), prefill.topk)
+        """Learn what follows the last prompt token, as the reference's first forward does, or every prompt token.
+
+        Prompt row i of ``prefill.topk`` holds what follows prompt token i.
+        """
+        if prefill.topk is not None:
+            learned = prompt if self.update_from_prefill else prompt[-1:]
+            self.learn(torch.tensor(list(learned), device=self._matrix.device), prefill.topk)
         return _Recycler(self)
 
     def fill(self, root: int) -> Tensor:
@@ -86,18 +89,20 @@ class TokenRecycling(Method):
     def learn(self, tokens: Tensor, topk: TopK) -> None:
         """Write each row's top-k as its token's candidates. tokens: (rows,); topk: (rows, k)."""
         rows = topk.ids[: len(tokens), : self.k].to(self._matrix.device)
-        same = tokens[:, None] == tokens[None, :]
         order = torch.arange(len(tokens), device=tokens.device)
         if self.update == "merge":
+            same = tokens[:, None] == tokens[None, :]
             nth = (same & (order[None, :] <= order[:, None])).sum(1) - 1  # this row is its token's nth occurrence
             count = same.sum(1)
             rank = torch.arange(self.k, device=tokens.device)
             taken = (rank[None, :] % count[:, None])[:, None, :] == nth[None, :, None]  # (row, occurrence, rank)
             rows = ((taken & same[:, :, None]) * rows[None]).sum(1)
         else:
-            last = (same * order).amax(1)
-            winner = last if self.update == "last" else same.int().argmax(1)
-            rows = rows[winner]  # every occurrence writes the winner's row, so the order of writes is of no matter
+            winner = torch.empty(len(self._matrix), dtype=torch.long, device=tokens.device)
+            winner.scatter_reduce_(0, tokens, order, "amax" if self.update == "last" else "amin", include_self=False)
+            rows = rows[
+                winner[tokens]
+            ]  # every occurrence writes the winner's row, so the order of writes is of no matter
         self._matrix[tokens] = rows
 
     def state_bytes(self) -> int:

@@ -33,6 +33,9 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=1.0, help="share of windows sampled (the paper's 1 %% is 0.01)")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    lengths = (given.leader, given.follower, given.leaders, given.followers)
+    if min(lengths) < 1 or not 0 < given.rate <= 1:
+        parser.error(f"got lengths and capacities {lengths} and rate {given.rate}; expected 1 or more, and 0 to 1")
     start = time.perf_counter()
     try:
         tokenizer = AutoTokenizer.from_pretrained(locate(given.tokenizer, "--tokenizer"))
@@ -43,6 +46,12 @@ def main() -> int:
     table = build_frozen_table(
         documents, given.leader, given.follower, given.leaders, given.followers, given.rate, given.seed
     )
+    if not len(table.followers):
+        print(
+            f"build_frozen_table: error: no n-gram in {given.corpus} (fields {given.field}); is a --field misspelt?",
+            file=sys.stderr,
+        )
+        return 2
     table.save(given.out, len(tokenizer))
     tokens = sum(len(ids) for ids in documents)
     print(

@@ -132,6 +132,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     context = [*request.prompt, prefill.token]
     log: list[Entry] = []
     drafter = method.begin(request.prompt, prefill, seed_of(request.seed, *request.names, "draft"))
+    clock.lap("update")  # what a method learns from the prompt
     if limit > 1 and prefill.token not in engine.eos:
         log = _steps(engine, method, drafter, context, limit, clock)
     drafter.finish(context)

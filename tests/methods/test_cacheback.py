@@ -240,3 +240,34 @@ def test_a_table_of_other_lengths_is_refused_and_a_pattern_finds_the_right_one(t
     wrong = Cacheback(leader_length=1, follower_length=2, frozen=str(tmp_path / "t_2_1.safetensors"))
     with pytest.raises(InputError, match=r"lengths \(2, 1\); expected \(1, 2\)"):
         wrong.check(Card())
+
+
+def test_refeed_counts_what_the_last_step_committed():
+    method, drafter = started([9, 9, 9, 9, 7])
+    drafter.observe(Step(7, (1, 2, 3, 7), (0, 1, 2), False))
+    for token in range(100, 140):
+        method.dynamic.put((7,), (token, token, 7))
+    draft = drafter.propose([7], 256)
+    assert (sum(parent == -1 for parent in draft.parents), len(draft)) == (25, 90)  # as saturated with four
+
+
+def test_the_engines_budget_is_kept():
+    _, drafter = started(chaining_reserve=0)
+    assert len(drafter.propose(PROMPT, 7)) == 6
+
+
+def test_only_frozen_asks_and_fills_no_dynamic_table():
+    method = Cacheback(tables="frozen")
+    method.frozen = frozen_from(FROZEN)
+    drafter = method.begin(PROMPT[:-1], Prefill(PROMPT[-1]), 0)
+    assert set(drafter.propose(PROMPT, 256).source) == {1}
+    assert contents(method.dynamic) == {}
+
+
+def test_lengths_that_leave_no_room_are_refused():
+    class Target:
+        max_nodes = 256
+
+    with pytest.raises(InputError, match="total_draft_length=19"):
+        Cacheback(tables="dynamic", total_draft_length=19).bind(Target())
+    Cacheback(tables="dynamic", total_draft_length=20).bind(Target())
