@@ -67,9 +67,8 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, entries: Sequ
         entry.method.check(card)
     decode = config.decode
     law = Law(decode.temperature, decode.top_k, decode.top_p) if decode.temperature > 0 else None
-    resets = {entry.name: entry.reset for entry in entries}
-    order = {bound.name: bound.reset for bound in with_control(unbound(entries), config.measure.control)}
-    plan = make_plan(suite.cases, {**resets, **order}, config.measure.rounds, config.measure.seed)
+    resets = {bound.name: bound.reset for bound in with_control(unbound(entries), config.measure.control)}
+    plan = make_plan(suite.cases, resets, config.measure.rounds, config.measure.seed)
     return Job(config, resolved, digest, tuple(entries), suite, card, prompts, tuple(plan), law)
 
 

@@ -89,9 +89,7 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
         add_warnings(manifest, session.warm_up(config.measure.warmup))
         for count, records in enumerate(session.run(job.plan, start), start=start + 1):
             writer.append(records)
-            for record in records:
-                if record.error:
-                    log.warning("case %s, %s: %s", record.case, record.method, record.error["message"])
+            _log_errors(records)
             observe(records, count, len(job.plan))
     finally:
         for entry in bound:
@@ -99,6 +97,12 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
     writer.write_manifest(manifest)
     log.info("done")
     return list(manifest["warnings"])
+
+
+def _log_errors(records: Sequence[CaseRecord]) -> None:
+    for record in records:
+        if record.error:
+            log.warning("case %s, %s: %s", record.case, record.method, record.error["message"])
 
 
 @contextlib.contextmanager

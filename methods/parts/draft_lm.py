@@ -21,7 +21,7 @@ def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, devi
         raise InputError(
             f"{key}.draft: not set and model={target.name} names no usual draft; expected a hub id or folder"
         )
-    card = read_card(path=path, dtype=dtype or target.dtype, device=device or target.device, key=f"{key}.draft")
+    card = read_card(path=path, dtype=dtype or target.dtype, device=device or target.device, key=key, path_key="draft")
     ours, theirs = card.tokenizer.get_vocab(), target.tokenizer.get_vocab()
     if ours != theirs:
         differing = len(ours.items() ^ theirs.items())

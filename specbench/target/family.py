@@ -32,7 +32,7 @@ def check_family(config: Any, key: str) -> None:
     elif "local" in str(getattr(text, "attention_types", "")):
         reason = "has local attention by cache slots; expected a sliding window or none"
     if reason:
-        raise InputError(f"{key}.path: the family {text.model_type} {reason}: draft trees would be verified wrongly")
+        raise InputError(f"{key}: the family {text.model_type} {reason}: draft trees would be verified wrongly")
 
 
 def steady_context(config: Any, limit: int) -> tuple[int, str | None]:

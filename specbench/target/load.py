@@ -40,11 +40,14 @@ def read_card(
     trust_remote_code: bool = False,
     random: dict[str, Any] | None = None,
     key: str = "model",
+    path_key: str = "path",
 ) -> ModelCard:
-    """What is known before weights are loaded; raises InputError naming the ``key`` that is wrong.
+    """What is known before weights are loaded; raises InputError naming the setting below ``key`` that is wrong.
 
-    path: folder, hub id or ``bundled:NAME``. random: {family, seed, config} in place of a path.
+    path: folder, hub id or ``bundled:NAME``; path_key: what the user calls it (a draft model's is ``draft``).
+    random: {family, seed, config} in place of a path.
     """
+    named = f"{key}.{path_key}"
     _one_of(f"{key}.dtype", dtype, DTYPES)
     _one_of(f"{key}.attention", attention, ATTENTIONS)
     chosen = choose_device(device, gpus, key)
@@ -52,14 +55,14 @@ def read_card(
         config = _random_config(random, key)
         path, tokenizer = "random", tokenizer or BUNDLED + "tiny"
     elif path:
-        path = locate(path, f"{key}.path")
-        _check_weights(path, safetensors, key)
-        config = _read(AutoConfig, path, f"{key}.path", revision=revision, trust_remote_code=trust_remote_code)
+        path = locate(path, named)
+        _check_weights(path, safetensors, named)
+        config = _read(AutoConfig, path, named, revision=revision, trust_remote_code=trust_remote_code)
     else:
-        raise InputError(f"{key}.path: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
+        raise InputError(f"{named}: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
     source = locate(tokenizer or path, f"{key}.tokenizer")
     reader = _read(AutoTokenizer, source, f"{key}.tokenizer", revision=revision, trust_remote_code=trust_remote_code)
-    check_family(config, key)
+    check_family(config, named)
     limit = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or reader.model_max_length)
     limit, warning = steady_context(config, limit)
     if context is not None and not 1 < context <= limit:
@@ -162,17 +165,17 @@ def _check_weights(path: str, safetensors: bool, key: str) -> None:
     if not folder.is_dir():
         return  # a hub id
     if not (folder / "config.json").is_file():
-        raise InputError(f"{key}.path={path}: holds no config.json; expected a folder saved by save_pretrained")
+        raise InputError(f"{key}={path}: holds no config.json; expected a folder saved by save_pretrained")
     if any(any(folder.glob(pattern)) for pattern in WEIGHTS):
         return
     if any(any(folder.glob(pattern)) for pattern in TORCH_WEIGHTS):
         if safetensors:
             raise InputError(
-                f"{key}.path={path}: holds torch weights only; expected *.safetensors"
-                f" (ask for the others with {key}.safetensors=false, they are read with weights_only)"
+                f"{key}={path}: holds torch weights only; expected *.safetensors"
+                f" (torch files are read with weights_only, and only when asked for: model.safetensors=false)"
             )
         return
-    raise InputError(f"{key}.path={path}: holds no weights; expected *.safetensors beside config.json")
+    raise InputError(f"{key}={path}: holds no weights; expected *.safetensors beside config.json")
 
 
 def _read(reader: Any, path: str, key: str, **options: Any) -> Any:

@@ -91,6 +91,14 @@ def fail(monkeypatch, capsys, tmp_path):
         (["model=random", "model.random.family=lama"], ["model.random.family=lama", "llama"]),
         (["model.threads=0"], ["model.threads=0"]),
         (["method=[speculative_sampling]", "method.speculative_sampling.draft=null"], ["draft", "not set"]),
+        (
+            ["method=[speculative_sampling]", "method.speculative_sampling.draft=/nowhere/draft"],
+            ["method.speculative_sampling.draft=/nowhere/draft", "no such folder"],
+        ),
+        (
+            ["method=[hf_assisted]", "method.hf_assisted.draft=bundled:small"],
+            ["method.hf_assisted.draft=bundled:small", "tiny_draft"],
+        ),
         (["method=[speculative_sampling]", "method.speculative_sampling.length=0"], ["speculative_sampling.length=0"]),
     ],
     ids=lambda value: " ".join(value) if value and "=" in value[0] else "",
