@@ -85,12 +85,16 @@ class Cacheback(Method):
         accounting: Literal["refeed", "kept"] = "refeed",
         growth: Literal["reference", "merged"] = "reference",
     ) -> None:
-        lowest = {"leader_length": 1, "leader_capacity": 1, "follower_length": 1, "follower_capacity": 1,
-                  "total_draft_length": 1, "chaining_reserve": 0}  # fmt: skip
-        given = locals()
-        for name, low in lowest.items():
-            if given[name] < low:
-                raise InputError(f"{name}={given[name]}: expected a whole number of at least {low}")
+        for name, value, low in (
+            ("leader_length", leader_length, 1),
+            ("leader_capacity", leader_capacity, 1),
+            ("follower_length", follower_length, 1),
+            ("follower_capacity", follower_capacity, 1),
+            ("total_draft_length", total_draft_length, 1),
+            ("chaining_reserve", chaining_reserve, 0),
+        ):
+            if value < low:
+                raise InputError(f"{name}={value}: expected a whole number of at least {low}")
         self.leader_length, self.follower_length = leader_length, follower_length
         self.total_draft_length, self.chaining_reserve = total_draft_length, chaining_reserve
         self.tables, self.frozen_growth, self.accounting, self.growth = tables, frozen_growth, accounting, growth

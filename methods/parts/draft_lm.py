@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from specbench.target.cache import SlotCache
 from specbench.target.facade import ModelCard
@@ -34,19 +33,16 @@ def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, devi
 
 
 class DraftLM:
-    """Holds the weights; ``DraftCache`` holds one request's keys and values."""
+    """Holds the weights; ``DraftRequest`` holds one request's place in its context."""
 
     def __init__(self, card: ModelCard) -> None:
         self.card = card
         self.model: Any = load_model(card)
         self.device: torch.device = self.model.get_input_embeddings().weight.device
 
-    @torch.inference_mode()
     def new_cache(self) -> SlotCache:
         """An empty cache of the model's shape."""
-        probe = DynamicCache()
-        self.model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=self.device), past_key_values=probe)
-        return SlotCache.like(probe)
+        return SlotCache.for_model(self.model)
 
 
 class DraftRequest:

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+
+from specbench.types import InputError
 
 GROWTH = 256  # slots are reserved in multiples of this, so that requests of like length share one allocation
 
@@ -83,10 +85,25 @@ class SlotCache(Cache):
         self.capacity = 0
 
     @classmethod
-    def like(cls, probe: Cache) -> SlotCache:
-        """A cache for the model that filled ``probe``, layer by layer of the same shape, dtype and device."""
-        layouts = []
+    @torch.inference_mode()
+    def for_model(cls, model: Any) -> SlotCache:
+        """A cache for ``model``: one forward of one token tells each layer's shape, dtype and device.
+
+        Raises InputError when a layer keeps anything else than keys and values.
+        """
+        probe = DynamicCache()
+        ids = torch.zeros(1, 1, dtype=torch.long, device=model.get_input_embeddings().weight.device)
+        try:
+            model(input_ids=ids, past_key_values=probe, use_cache=True)
+        except (IndexError, ValueError, AttributeError, TypeError):
+            probe.layers = []  # the family wants another kind of cache
         layers: Any = probe.layers
+        if not layers or any(getattr(layer, "keys", None) is None for layer in layers):
+            raise InputError(
+                f"model.path: the family {model.config.model_type} keeps other state than keys and values;"
+                " expected plain attention in every layer"
+            )
+        layouts = []
         for layer in layers:
             key, value = layer.keys, layer.values
             layouts.append(Layout(key.shape[1], key.shape[3], value.shape[1], value.shape[3], key.dtype, key.device))

@@ -11,14 +11,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from specbench.target.cache import SlotCache
 from specbench.target.engine import Engine, Laps, Verifier
 from specbench.target.family import windows_of
 from specbench.target.stop import cut
 from specbench.target.tree import causal_mask, depths_of, tree_mask
-from specbench.types import EMPTY, CaseError, Draft, InputError, Needs, Prefill, Step, TopK
+from specbench.types import EMPTY, CaseError, Draft, Needs, Prefill, Step, TopK
 
 
 class EagerEngine(Engine):
@@ -33,7 +32,7 @@ class EagerEngine(Engine):
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.dtype
         self._windows = windows_of(model.config)
-        self.cache = self._probe()
+        self.cache = SlotCache.for_model(model)
         self._begin_request()
 
     def _begin_request(self) -> None:
@@ -45,22 +44,6 @@ class EagerEngine(Engine):
         self._output: Any = None
 
     @torch.inference_mode()
-    def _probe(self) -> SlotCache:
-        """One forward of one token tells each layer's shape, dtype and device, whatever the family."""
-        probe = DynamicCache()
-        ids = torch.zeros(1, 1, dtype=torch.long, device=self.device)
-        try:
-            self.model(input_ids=ids, past_key_values=probe, use_cache=True)
-        except (IndexError, ValueError, AttributeError, TypeError):
-            probe.layers = []  # the family wants another kind of cache
-        if not probe.layers or any(getattr(layer, "keys", None) is None for layer in probe.layers):
-            raise InputError(
-                f"model.path: the family {self.model.config.model_type} keeps other state than keys and values;"
-                " expected plain attention in every layer"
-            )
-        return SlotCache.like(probe)
-
-    @torch.inference_mode()
     def reserve(self, tokens: int) -> None:
         """Empty the cache and make room for ``tokens`` and the largest draft; allocates only if it has to grow."""
         self.cache.reserve(min(tokens, self.context) + self.max_nodes + 1)
@@ -70,11 +53,6 @@ class EagerEngine(Engine):
         """Read ``prompt`` and pick the first token; see ``Engine.start``."""
         self._begin_request()
         self._walk, self._needs, self._laps = walk, needs, laps
-        if len(prompt) >= self.context:
-            raise CaseError(
-                f"prompt of {len(prompt)} tokens; expected fewer than the model's context of {self.context}"
-                " (raise model.context if the model allows it, or leave the case out with suite.ids)"
-            )
         self.reserve(len(prompt) + limit)
         every_row = needs.prompt_topk > 0
         ids = torch.tensor(prompt, device=self.device)

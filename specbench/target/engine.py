@@ -52,7 +52,7 @@ class Engine(ABC):
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """Read the prompt into an empty cache and choose the first token; at most ``limit`` tokens will follow.
 
-        Raises CaseError when the prompt leaves no room in the context, or a logit is not finite.
+        The prompt leaves room in the context. Raises CaseError when a logit is not finite.
         """
 
     @abstractmethod
