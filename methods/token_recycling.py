@@ -8,31 +8,24 @@ nodes is the authors' code's, `docs/methods/token_recycling.md`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
-import torch
-from torch import Tensor
-
+from methods.parts.recycling import RecyclingMatrix, Update
 from methods.parts.tree_template import TreeTemplate
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
-from specbench.types import Draft, InputError, Needs, Prefill, Step, TopK
-
-Update = Literal["last", "first", "merge"]
+from specbench.types import Draft, InputError, Needs, Prefill, Step
 
 
 class _Recycler(Drafter):
-    def __init__(self, method: TokenRecycling) -> None:
-        self._method = method
-        self._fed = torch.empty(0, dtype=torch.long)
+    def __init__(self, matrix: RecyclingMatrix) -> None:
+        self._matrix = matrix
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        self._fed = self._method.fill(context[-1])
-        return Draft(self._fed[1:], self._method.template.parents)
+        return self._matrix.draft(context[-1])
 
     def observe(self, step: Step) -> None:
-        if step.topk is not None:
-            self._method.learn(self._fed, step.topk)
+        if step.fed is not None and step.topk is not None:
+            self._matrix.learn(step.fed, step.topk)
 
 
 class TokenRecycling(Method):
@@ -59,14 +52,11 @@ class TokenRecycling(Method):
         """Allocate the matrix beside the target."""
         if len(self.template) > target.max_nodes:
             raise InputError(f"tree: {len(self.template)} nodes; expected at most engine.max_nodes={target.max_nodes}")
-        device = target.device
-        self._matrix = torch.zeros(target.vocab_size, self.k, dtype=torch.long, device=device)
-        ranks, parents = torch.tensor(self.template.ranks), torch.tensor(self.template.parents) + 1
-        self._ranks, self._parents = ranks.to(device), parents.to(device)  # parents: rows of ``fed``, 0 = root
+        self.matrix = RecyclingMatrix(self.template, self.k, self.update, target.vocab_size, target.device)
 
     def reset(self) -> None:
         """A cold matrix: every token's candidates are token 0, as in the reference."""
-        self._matrix.zero_()
+        self.matrix.clear()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Learn what follows the last prompt token, as the reference's first forward does, or every prompt token.
@@ -75,36 +65,9 @@ class TokenRecycling(Method):
         """
         if prefill.topk is not None:
             learned = prompt if self.update_from_prefill else prompt[-1:]
-            self.learn(torch.tensor(list(learned), device=self._matrix.device), prefill.topk)
-        return _Recycler(self)
-
-    def fill(self, root: int) -> Tensor:
-        """(N+1,) root and the template's tokens, gathered level by level."""
-        fed = torch.empty(len(self.template) + 1, dtype=torch.long, device=self._matrix.device)
-        fed[0] = root
-        for start, end in self.template.levels:
-            fed[start + 1 : end + 1] = self._matrix[fed[self._parents[start:end]], self._ranks[start:end]]
-        return fed
-
-    def learn(self, tokens: Tensor, topk: TopK) -> None:
-        """Write each row's top-k as its token's candidates. tokens: (rows,); topk: (rows, k)."""
-        rows = topk.ids[: len(tokens), : self.k].to(self._matrix.device)
-        order = torch.arange(len(tokens), device=tokens.device)
-        if self.update == "merge":
-            same = tokens[:, None] == tokens[None, :]
-            nth = (same & (order[None, :] <= order[:, None])).sum(1) - 1  # this row is its token's nth occurrence
-            count = same.sum(1)
-            rank = torch.arange(self.k, device=tokens.device)
-            taken = (rank[None, :] % count[:, None])[:, None, :] == nth[None, :, None]  # (row, occurrence, rank)
-            rows = ((taken & same[:, :, None]) * rows[None]).sum(1)
-        else:
-            winner = torch.empty(len(self._matrix), dtype=torch.long, device=tokens.device)
-            winner.scatter_reduce_(0, tokens, order, "amax" if self.update == "last" else "amin", include_self=False)
-            rows = rows[
-                winner[tokens]
-            ]  # every occurrence writes the winner's row, so the order of writes is of no matter
-        self._matrix[tokens] = rows
+            self.matrix.learn_prompt(learned, prefill.topk)
+        return _Recycler(self.matrix)
 
     def state_bytes(self) -> int:
         """Bytes of the matrix."""
-        return self._matrix.nbytes
+        return self.matrix.nbytes()

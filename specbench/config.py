@@ -32,7 +32,7 @@ class ModelConfig:
     template: fschat template name, ``raw``, or null = the tokenizer's chat template. context: [tokens], default the
     config's. device: auto | cpu | cuda | cuda:N. gpus: spread the layers over this many (device_map).
     threads: CPU threads of torch, null = torch's choice. draft: the usual draft model for this target.
-    frozen_table: an n-gram table built with its tokenizer (Cacheback).
+    frozen_table: an n-gram table built with its tokenizer (Cacheback); datastore: a corpus (REST).
     """
 
     path: str | None = None
@@ -49,6 +49,7 @@ class ModelConfig:
     threads: int | None = None
     draft: str | None = None
     frozen_table: str | None = None
+    datastore: str | None = None
     safetensors: bool = True
     trust_remote_code: bool = False
     random: RandomModel | None = None

@@ -44,6 +44,7 @@ class Draft:
         deterministically. Ignored at temperature 0.
     passenger: (N,) True for nodes computed for their logits only: never accepted, nor is anything below them.
     source: (N,) small ints naming where a node came from, an index into ``Method.sources``.
+    score: (N,) the drafter's own estimate that a node is right where its parent is, 0 to 1; None if it has none.
     """
 
     tokens: Sequence[int] | Tensor = ()
@@ -51,6 +52,7 @@ class Draft:
     probs: Tensor | None = None
     passenger: Sequence[bool] | None = None
     source: Sequence[int] | None = None
+    score: Sequence[float] | None = None
 
     @classmethod
     def chain(cls, tokens: Sequence[int], source: int | None = None, probs: Tensor | None = None) -> Draft:
@@ -73,12 +75,15 @@ class Needs:
     prompt_hidden: the same for all prompt rows of the prefill.
     node_topk: how many top tokens of each node's raw logits (before temperature), 0 = none.
     prompt_topk: the same for all prompt rows of the prefill.
+    rows: drafts are chains from the root, one after the other, and are verified as a batch of rows over the shared
+        prefix; False verifies the same draft as a tree, with the same outcome.
     """
 
     hidden: tuple[int, ...] = ()
     prompt_hidden: bool = False
     node_topk: int = 0
     prompt_topk: int = 0
+    rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,8 @@ class Step:
 
     root: the token the draft hung from. emitted: 1 + len(path) token ids, cut at EOS or at the limit (which
     shortens path with it). path: accepted node numbers of the method's own draft, root side first.
-    topk, hidden: rows of ALL nodes as ``Needs`` asked, row 0 = root, row i + 1 = node i of the draft.
+    fed, topk, hidden: token and what ``Needs`` asked of ALL nodes, row 0 = root, row i + 1 = node i of the draft.
+        fed is (N+1,) and given with topk or hidden only.
     done: the request ends here.
     """
 
@@ -116,5 +122,6 @@ class Step:
     emitted: tuple[int, ...]
     path: tuple[int, ...]
     done: bool
+    fed: Tensor | None = None
     topk: TopK | None = None
     hidden: Mapping[int, Tensor] = field(default_factory=dict)

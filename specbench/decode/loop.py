@@ -5,6 +5,7 @@ Vanilla is this loop with an empty draft. A peer brings its own loop, but its to
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from specbench.target.engine import Engine
 from specbench.target.stop import cut
 from specbench.types import CaseError, Draft, Step
 
-Entry = tuple[Draft, Step]
+Entry = tuple[Draft, Step, int]  # and the rows fed
 
 
 class Stopwatch(Protocol):
@@ -69,18 +70,20 @@ class Transcript:
 
     def count(self, log: Sequence[Entry], names: Sequence[str]) -> None:
         """Enter the steps' figures; called once the clock has stopped."""
-        for draft, step in log:
+        drafted: Counter[int] = Counter()
+        accepted: Counter[int] = Counter()
+        for draft, step, fed in log:
             proposed, depth = _size(draft)
             self.accept.append(len(step.emitted))
-            self.fed.append(len(draft) + 1)
+            self.fed.append(fed)
             self.proposed.append(proposed)
             self.depth.append(depth)
-            for node, number in enumerate(draft.source or ()):
-                pair = self.sources.setdefault(names[number], [0, 0])
-                pair[0] += 1
-                pair[1] += node in step.path
+            if draft.source is not None:
+                drafted.update(draft.source)
+                accepted.update(draft.source[node] for node in step.path)
             if self.trees is not None:
                 self.trees.append(_tree(draft, step))
+        self.sources = {names[number]: [count, accepted[number]] for number, count in sorted(drafted.items())}
 
 
 def _tree(draft: Draft, step: Step) -> dict[str, Any]:
@@ -90,6 +93,8 @@ def _tree(draft: Draft, step: Step) -> dict[str, Any]:
 
 def _size(draft: Draft) -> tuple[int, int]:
     """(non-passenger nodes, depth of the deepest one)."""
+    if isinstance(draft.parents, range) and draft.passenger is None:  # a chain
+        return len(draft.parents), len(draft.parents)
     depths: list[int] = []
     proposed = deepest = 0
     for node, parent in enumerate(draft.parents):
@@ -160,9 +165,18 @@ def _steps(
         context.extend(step.emitted)
         drafter.observe(step)
         clock.lap("update")
-        log.append((replace(draft, probs=None), replace(step, topk=None, hidden={})))
+        log.append((*_without_tensors(draft, step), engine.fed))
         done = step.done
     return log
+
+
+def _without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
+    """What the log keeps of a step: nothing that would hold the device's memory."""
+    if draft.probs is not None:
+        draft = replace(draft, probs=None)
+    if step.fed is not None:
+        step = replace(step, fed=None, topk=None, hidden={})
+    return draft, step
 
 
 def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clock: Stopwatch) -> Transcript:

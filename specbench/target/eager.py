@@ -29,6 +29,7 @@ class EagerEngine(Engine):
         self.context = context
         self.max_nodes = max_nodes
         self.eos = eos
+        self.fed = 0
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.dtype
         self._windows = windows_of(model.config)
@@ -81,6 +82,7 @@ class EagerEngine(Engine):
         else:
             self._fed = torch.tensor([self._root, *draft.tokens], device=self.device)
         self._output = self._run(self._fed, self._parents, True, bool(self._needs.hidden))
+        self.fed = len(self._fed)
         self._laps.lap("forward")
 
     @torch.inference_mode()
@@ -102,6 +104,7 @@ class EagerEngine(Engine):
             emitted=tuple(emitted),
             path=tuple(path),
             done=done,
+            fed=self._fed if self._needs.node_topk or self._needs.hidden else None,
             topk=_top(logits, self._needs.node_topk),
             hidden=_rows(self._output, self._needs.hidden, slice(None)),
         )

@@ -43,6 +43,7 @@ class Engine(ABC):
     context: int  # [tokens] the longest prompt and answer together
     max_nodes: int  # the largest draft
     eos: frozenset[int]
+    fed: int  # rows that the last forward fed to the target: root and nodes, or every token of a batch of rows
 
     @abstractmethod
     def reserve(self, tokens: int) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from compose import composed
+from methods.parts.recycling import RecyclingMatrix
 from methods.parts.tree_template import TreeTemplate
 from methods.token_recycling import TokenRecycling
 from specbench import cli
@@ -43,18 +44,18 @@ def test_template_of_the_reference():
 
 def test_fill_breadth_first():
     method = bound()
-    method._matrix[5] = torch.tensor([6, 7, 8])
-    method._matrix[6] = torch.tensor([1, 2, 3])
-    method._matrix[7] = torch.tensor([4, 9, 0])
-    assert method.fill(5).tolist() == [5, 6, 7, 1, 2, 4]
+    method.matrix.rows[5] = torch.tensor([6, 7, 8])
+    method.matrix.rows[6] = torch.tensor([1, 2, 3])
+    method.matrix.rows[7] = torch.tensor([4, 9, 0])
+    assert method.matrix.draft(5).tokens.tolist() == [6, 7, 1, 2, 4]
     assert method.template.parents == (-1, -1, 0, 0, 1)
     depth_first = TreeTemplate((-1, 0, 0, -1, 3), (0, 0, 1, 1, 0), ((0, 1), (1, 3), (3, 4), (4, 5)))
-    assert method.fill(5).tolist()[1:] != [6, 1, 2, 7, 4]  # what tree order the example tells apart
+    assert method.matrix.draft(5).tokens.tolist() != [6, 1, 2, 7, 4]  # what tree order the example tells apart
     assert depth_first.parents != method.template.parents
 
 
 def test_cold_matrix_drafts_token_zero():
-    assert bound().fill(9).tolist() == [9, 0, 0, 0, 0, 0]
+    assert bound().matrix.draft(9).tokens.tolist() == [0, 0, 0, 0, 0]
 
 
 ROWS = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
@@ -65,22 +66,22 @@ ROWS = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
 )  # fmt: skip
 def test_update_of_a_repeated_token(update, five):
     method = bound(update=update)
-    method.learn(torch.tensor([5, 6, 5]), TopK(ROWS, ROWS.float()))
-    assert method._matrix[5].tolist() == five
-    assert method._matrix[6].tolist() == [4, 5, 6]
-    assert method._matrix.abs().sum() == sum(five) + 15
+    method.matrix.learn(torch.tensor([5, 6, 5]), TopK(ROWS, ROWS.float()))
+    assert method.matrix.rows[5].tolist() == five
+    assert method.matrix.rows[6].tolist() == [4, 5, 6]
+    assert method.matrix.rows.abs().sum() == sum(five) + 15
 
 
 def test_a_request_learns_from_every_forward_and_drafts_from_its_last_token():
     method = bound()
     ids = torch.tensor([[6, 7, 8]])
     drafter = method.begin([3, 4], Prefill(5, topk=TopK(ids, ids.float())), 0)
-    assert method._matrix[4].tolist() == [6, 7, 8]  # the prefill's row follows the last prompt token
-    assert not method._matrix[3].any()
+    assert method.matrix.rows[4].tolist() == [6, 7, 8]  # the prefill's row follows the last prompt token
+    assert not method.matrix.rows[3].any()
     draft = drafter.propose([3, 4, 5], 64)
     rows = torch.arange(18).reshape(6, 3) % 16
-    drafter.observe(Step(5, (9,), (), True, TopK(rows, rows.float())))
-    assert method._matrix[5].tolist() == rows[0].tolist()
+    drafter.observe(Step(5, (9,), (), True, torch.tensor([5, *draft.tokens.tolist()]), TopK(rows, rows.float())))
+    assert method.matrix.rows[5].tolist() == rows[0].tolist()
     assert len(draft) == 5
     assert drafter.propose([3, 4, 5, 4], 64).tokens.tolist()[:2] == [6, 7]
 
@@ -89,26 +90,24 @@ def test_prompt_row_i_is_what_follows_prompt_token_i():
     method = bound(update_from_prefill=True)
     rows = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
     method.begin([10, 11, 10], Prefill(5, topk=TopK(rows, rows.float())), 0)
-    assert method._matrix[11].tolist() == [4, 5, 6]
-    assert method._matrix[10].tolist() == [7, 8, 9]
+    assert method.matrix.rows[11].tolist() == [4, 5, 6]
+    assert method.matrix.rows[10].tolist() == [7, 8, 9]
     assert method.needs.prompt_topk == 3
 
 
 def test_a_depth_first_fill_would_fail_the_example():
-    method = bound()
-    method._matrix[5], method._matrix[6] = torch.tensor([6, 7, 8]), torch.tensor([1, 2, 3])
-    method._matrix[7] = torch.tensor([4, 9, 0])
-    method.template = TreeTemplate((-1, 0, 0, -1, 3), (0, 0, 1, 1, 0), ((0, 1), (1, 3), (3, 4), (4, 5)))
-    method._parents = torch.tensor(method.template.parents) + 1
-    method._ranks = torch.tensor(method.template.ranks)
-    assert method.fill(5).tolist() != [5, 6, 7, 1, 2, 4]
+    depth_first = TreeTemplate((-1, 0, 0, -1, 3), (0, 0, 1, 1, 0), ((0, 1), (1, 3), (3, 4), (4, 5)))
+    matrix = RecyclingMatrix(depth_first, 3, "last", 16, torch.device("cpu"))
+    matrix.rows[5], matrix.rows[6] = torch.tensor([6, 7, 8]), torch.tensor([1, 2, 3])
+    matrix.rows[7] = torch.tensor([4, 9, 0])
+    assert matrix.draft(5).tokens.tolist() != [6, 7, 1, 2, 4]
 
 
 def test_reset_forgets():
     method = bound()
-    method.learn(torch.tensor([5]), TopK(ROWS[:1], ROWS[:1].float()))
+    method.matrix.learn(torch.tensor([5]), TopK(ROWS[:1], ROWS[:1].float()))
     method.reset()
-    assert not method._matrix.any()
+    assert not method.matrix.rows.any()
     assert method.state_bytes() == 16 * 3 * 8
 
 
