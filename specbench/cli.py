@@ -26,14 +26,16 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.config import Config
 from specbench.entry import make_entry, refuse_extras
 from specbench.explain import explain
-from specbench.job import Job, prepare, suite_name
+from specbench.job import Job, prepare
 from specbench.launch import INTERRUPTED, run_job
+from specbench.material import suite_name
 from specbench.record import VANILLA
 from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent
 OUTSIDE_HASH = ("report",)  # groups that change no record
-OWN = {"model": "hub", "suite": "file"}  # the group option for a path given alone
+# The group option for a setting given alone: a path, or a trace.
+OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
 USAGE = 2
 
 
@@ -95,8 +97,9 @@ def job_of(overrides: Sequence[str]) -> Job:
 def with_own_groups(overrides: Sequence[str]) -> list[str]:
     """A path given without a choice is a model, or a suite, of its own: nothing of the default one sticks to it."""
     found = list(overrides)
-    for group, own in OWN.items():
-        if any(item.startswith(f"{group}.path=") for item in found) and not any(
+    for key, own in OWN.items():
+        group = key.partition(".")[0]
+        if any(item.startswith(f"{key}=") for item in found) and not any(
             item.startswith((f"{group}=", f"{group}.name=", f"+{group}=")) for item in found
         ):
             found.insert(0, f"{group}={own}")

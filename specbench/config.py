@@ -50,6 +50,7 @@ class ModelConfig:
     draft: str | None = None
     frozen_table: str | None = None
     datastore: str | None = None
+    trace: str | None = None
     safetensors: bool = True
     trust_remote_code: bool = False
     random: RandomModel | None = None

@@ -8,22 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from specbench.config import Config
 from specbench.decode.law import Law
+from specbench.material import REPLAY, gather
 from specbench.measure.plan import RESETS, Block, make_plan
 from specbench.method import Method
 from specbench.record import VANILLA
 from specbench.session import Bound, with_control
-from specbench.suite import Selection, Shots, Suite, load_suite
+from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
 from specbench.target.facade import ModelCard
-from specbench.target.load import read_card
+from specbench.trace import Trace
 from specbench.types import InputError
 
-ENGINES = ("eager",)
+ENGINES = ("eager", REPLAY)
 LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
 
 
@@ -39,7 +39,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run that has passed every check that needs no weights. resolved: the configuration as plain values."""
+    """A run that has passed every check that needs no weights. resolved: the configuration as plain values.
+
+    prompts: None where a trace is replayed, whose prompts are recorded.
+    """
 
     config: Config
     resolved: dict[str, Any]
@@ -47,9 +50,10 @@ class Job:
     entries: tuple[Entry, ...]
     suite: Suite
     card: ModelCard
-    prompts: PromptBuilder
+    prompts: PromptBuilder | None
     plan: tuple[Block, ...]
     law: Law | None
+    trace: Trace | None = None
 
 
 def prepare(config: Config, resolved: dict[str, Any], digest: str, entries: Sequence[Entry]) -> Job:
@@ -60,16 +64,16 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, entries: Sequ
     for entry in entries:
         if entry.reset not in RESETS:
             raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
-    suite = _load_suite(config)
-    card = read_card(**model_options(config), **_card_options(config))
-    prompts = PromptBuilder(card.tokenizer, config.model.template, config.model.system)
+    material = gather(config)
     for entry in entries:
-        entry.method.check(card)
+        entry.method.check(material.card)
     decode = config.decode
     law = Law(decode.temperature, decode.top_k, decode.top_p) if decode.temperature > 0 else None
     resets = {bound.name: bound.reset for bound in with_control(unbound(entries), config.measure.control)}
+    suite = material.suite
     plan = make_plan(suite.cases, resets, config.measure.rounds, config.measure.seed)
-    return Job(config, resolved, digest, tuple(entries), suite, card, prompts, tuple(plan), law)
+    parts = (suite, material.card, material.prompts, tuple(plan), law, material.trace)
+    return Job(config, resolved, digest, tuple(entries), *parts)
 
 
 def unbound(entries: Sequence[Entry]) -> list[Bound]:
@@ -100,51 +104,3 @@ def _check_numbers(config: Config) -> None:
         raise InputError(
             f"decode.temperature={decode.temperature}: expected 0 (greedy) or at least {LOWEST_TEMPERATURE}"
         )
-
-
-def _load_suite(config: Config) -> Suite:
-    suite = config.suite
-    selection = Selection(
-        categories=tuple(suite.categories) if suite.categories is not None else None,
-        limit=suite.limit,
-        sample=suite.sample,
-        seed=suite.seed,
-        first=suite.first,
-        ids=tuple(suite.ids) if suite.ids is not None else None,
-        order=suite.order,
-    )
-    hub = suite.hub
-    if not suite.name and not suite.path:
-        raise InputError("suite.path: not set; expected a file of questions, or one of the suites by suite=NAME")
-    return load_suite(
-        suite.name or suite_name(suite.path or ""),
-        path=suite.path,
-        relative=suite.relative,
-        hub=vars(hub) if hub else None,
-        format=suite.format,
-        form=suite.form,
-        shots=Shots(suite.shots, suite.shots_seed, suite.shots_from),
-        expected=suite.expected,
-        sha256=suite.sha256,
-        selection=selection,
-    )
-
-
-def suite_name(path: str) -> str:
-    """A suite without a name is called after its file."""
-    return Path(path).name.partition(".")[0] or "suite"
-
-
-def model_options(config: Config) -> dict[str, Any]:
-    """What both the card and the weights are read with."""
-    model = config.model
-    names = ("revision", "gpus", "attention", "safetensors", "trust_remote_code")
-    return {name: getattr(model, name) for name in names}
-
-
-def _card_options(config: Config) -> dict[str, Any]:
-    model = config.model
-    names = ("path", "name", "tokenizer", "context", "dtype", "device")
-    shape = model.random
-    random = {"family": shape.family, "config": dict(shape.config)} if shape else None
-    return {**{name: getattr(model, name) for name in names}, "random": random}

@@ -38,6 +38,7 @@ def build_manifest(job: Job, model: Any, earlier: Mapping[str, Any] | None) -> d
             "origin": job.suite.origin,
             "sha256": job.suite.sha256,
         },
+        "trace": job.trace.summary() if job.trace else None,
         "methods": {entry.name: _method(entry) for entry in job.entries},
         "control": job.config.measure.control,
         "rounds": job.config.measure.rounds,
@@ -47,7 +48,8 @@ def build_manifest(job: Job, model: Any, earlier: Mapping[str, Any] | None) -> d
         "processes": processes,
         "warnings": list((earlier or {}).get("warnings", [])),
     }
-    add_warnings(manifest, [*job.suite.warnings, *job.card.warnings, *job.prompts.warnings])
+    prompts = job.prompts.warnings if job.prompts else ()
+    add_warnings(manifest, [*job.suite.warnings, *job.card.warnings, *prompts])
     add_warnings(manifest, [*warnings_before(process["git"]), *warnings_between(processes)])
     return manifest
 
@@ -66,7 +68,7 @@ def _model(card: ModelCard, model: Any) -> dict[str, Any]:
         "name": card.name,
         "path": card.path,
         "family": card.config.model_type,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()) if model is not None else None,
         "dtype": card.dtype,
         "device": card.device,
         "context": card.context,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,17 +12,14 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from specbench.decode.check import check_engine
-from specbench.job import Job, model_options, unbound
+from specbench.job import Job, unbound
 from specbench.manifest import add_warnings, build_manifest, input_prints
 from specbench.measure import environment
 from specbench.measure.plan import resume_at
 from specbench.record import CaseRecord
-from specbench.session import Bound, Session, Terms, with_control
+from specbench.session import Session, Terms, with_control
+from specbench.stage import bind, set_stage
 from specbench.store import MANIFEST, RECORDS, RunError, RunWriter, point_latest, read_manifest
-from specbench.target.eager import EagerEngine
-from specbench.target.facade import Target
-from specbench.target.load import load_model
 from specbench.types import InputError
 
 LOCK = ".lock"
@@ -68,25 +66,22 @@ def _execute(job: Job, directory: Path, observe: Observer) -> list[str]:
 def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: Observer) -> list[str]:
     """Load the target and run the plan's blocks from ``start`` on."""
     config = job.config
-    seed = config.model.random.seed if config.model.random else 0
-    model = load_model(job.card, seed=seed, **model_options(config))
-    target = Target(job.card, model, config.engine.max_nodes, job.law)
-    engine = EagerEngine(model, job.card.context, job.card.eos, config.engine.max_nodes)
-    check_engine(engine, model)
-    bound = _bind(job, target)
-    manifest = build_manifest(job, model, read_manifest(directory) if start else None)
+    stage = set_stage(job)
+    bound = unbound(job.entries)
+    bind(bound, stage.target)
+    manifest = build_manifest(job, stage.target.model, read_manifest(directory) if start else None)
     writer.write_manifest(manifest)
     terms = Terms(
         max_new_tokens=config.decode.max_new_tokens,
         law=job.law,
         seed=config.decode.seed,
         dtype=job.card.dtype,
-        judge=config.measure.lossless,
+        judge=config.measure.lossless and job.trace is None,
         keep_trees=config.measure.keep_trees,
     )
-    session = Session(engine, target, job.prompts, with_control(bound, config.measure.control), terms)
+    session = Session(stage.engine, stage.target, stage.ask, with_control(bound, config.measure.control), terms)
     try:
-        add_warnings(manifest, session.warm_up(config.measure.warmup))
+        add_warnings(manifest, session.warm_up(stage.warmup))
         for count, records in enumerate(session.run(job.plan, start), start=start + 1):
             writer.append(records)
             _log_errors(records)
@@ -94,6 +89,7 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
     finally:
         for entry in bound:
             entry.method.close()
+        gc.unfreeze()  # what the session froze (see Session)
     writer.write_manifest(manifest)
     log.info("done")
     return list(manifest["warnings"])
@@ -119,18 +115,6 @@ def _threads(count: int | None) -> Iterator[None]:
 def _rows(job: Job) -> int:
     """Records a block."""
     return len(job.plan[0].order)
-
-
-def _bind(job: Job, target: Target) -> list[Bound]:
-    bound = unbound(job.entries)
-    for entry in bound:
-        entry.method.bind(target)
-        needs = entry.method.needs
-        if needs.hidden and max(needs.hidden) > target.layers:
-            raise InputError(
-                f"method.{entry.name}: needs hidden state {max(needs.hidden)}, the target has 0..{target.layers}"
-            )
-    return bound
 
 
 def _make(directory: Path) -> None:

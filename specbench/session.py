@@ -10,7 +10,7 @@ import contextlib
 import gc
 import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +19,10 @@ from specbench.decode.law import Law
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.lossless import judge_block
 from specbench.measure.clock import Clock
-from specbench.measure.plan import WARMUP, Block, starts_span
+from specbench.measure.plan import Block, starts_span
 from specbench.method import Method
 from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
-from specbench.suite.prompt import PromptBuilder, answer_text
+from specbench.suite.prompt import answer_text
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
 from specbench.types import Case, CaseError
@@ -51,25 +51,38 @@ class Terms:
     keep_trees: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request to be made. prompt: token ids. answer, text: tokens and text of the answer, known if recorded."""
+
+    prompt: list[int]
+    answer: int | None = None
+    text: str | None = None
+
+
 class Session:
-    """Runs blocks. Methods are bound already."""
+    """Runs blocks. Methods are bound already. ask: (case, its answers so far) -> the next request."""
 
     def __init__(
-        self, engine: Engine, target: Target, prompts: PromptBuilder, bound: Sequence[Bound], terms: Terms
+        self,
+        engine: Engine,
+        target: Target,
+        ask: Callable[[Case, Sequence[str]], Ask],
+        bound: Sequence[Bound],
+        terms: Terms,
     ) -> None:
-        self._engine, self._prompts, self._terms = engine, prompts, terms
+        self._engine, self._ask, self._terms = engine, ask, terms
         self._bound = {entry.name: entry for entry in bound}
         self._clock = Clock(target.device)
         self._tokenizer = target.card.tokenizer
 
-    def warm_up(self, cases: int) -> list[str]:
-        """Decode ``cases`` fixed prompts, none of any suite, with every method; then forget what was learned.
+    def warm_up(self, cases: Sequence[Case]) -> list[str]:
+        """Decode ``cases`` with every method, then forget what was learned.
 
         Returns what went wrong, a line each: a method that fails here will most likely fail in its cases too.
         """
         failed: list[str] = []
-        for index in range(cases):
-            case = WARMUP[index % len(WARMUP)]
+        for case in cases:
             for record in self._block(Block(-1, 0, case, tuple(self._bound)), judge=False):
                 if record.error:
                     failed.append(f"{record.method} failed in warm-up: {record.error['message']}")
@@ -113,19 +126,20 @@ class Session:
         for turn in range(len(case.turns)):
             if turn and entry.reset == "turn":
                 entry.method.reset()
-            ids = self._prompts.ids(case.turns[: turn + 1], answers)
+            ask = self._ask(case, answers)
             request = Request(
-                prompt=ids,
-                limit=self._terms.max_new_tokens,
+                prompt=ask.prompt,
+                limit=min(self._terms.max_new_tokens, ask.answer or self._terms.max_new_tokens),
                 law=self._terms.law,
                 seed=self._terms.seed,
                 names=(case.id, turn, block.round),
                 keep_trees=0 <= block.index < self._terms.keep_trees,
             )
             transcript = decode(self._engine, entry.method, request, self._clock)
-            answers.append(answer_text(self._tokenizer, transcript.ids))
-            prompts.append(ids)
-            record.turns.append(_turn_record(transcript, ids, answers[-1], record.method == VANILLA))
+            known = ask.text if len(transcript.ids) == ask.answer else None
+            answers.append(answer_text(self._tokenizer, transcript.ids) if known is None else known)
+            prompts.append(ask.prompt)
+            record.turns.append(_turn_record(transcript, ask.prompt, answers[-1], record.method == VANILLA))
 
 
 def _fail(record: CaseRecord, error: Exception) -> None:
@@ -167,7 +181,11 @@ def _turn_record(transcript: Transcript, prompt: list[int], text: str, keep_prom
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Collect now, then not until the block is over."""
+    """Collect now, then not until the block is over.
+
+    What survives is frozen for good: a method's tables grow to millions of objects, and every later collection would
+    walk them all.
+    """
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -175,7 +193,6 @@ def _no_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 def with_control(bound: Sequence[Bound], control: bool) -> list[Bound]:

@@ -35,8 +35,12 @@ class Run:
 def read_run(directory: Path) -> Run:
     """Read a run, leaving out a last line that was cut by a kill. Raises RunError."""
     manifest = read_manifest(directory)
-    records = _parse_lines(directory / RECORDS)
-    return Run(directory, manifest, [record for record, _ in records])
+    return Run(directory, manifest, read_records(directory / RECORDS))
+
+
+def read_records(path: Path) -> list[CaseRecord]:
+    """The records of a file, without a last line that was cut by a kill. Raises RunError naming a bad line."""
+    return [record for record, _ in _parse_lines(path)]
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

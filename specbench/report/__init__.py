@@ -1,6 +1,6 @@
 """Tables, plots and a page from the records of a run. Needs neither torch nor a GPU: a report is made anywhere."""
 
-from specbench.report.answers import Answer, AnswerTurn, read_answers
+from specbench.answers import Answer, AnswerTurn, read_answers
 from specbench.report.build import Report, build_report, read_findings
 from specbench.report.findings import Findings, gather
 from specbench.report.summary import summarise

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.answers import Answer, read_answers
 from specbench.record import VANILLA
 from specbench.report import label as spell
-from specbench.report.answers import Answer, read_answers
 from specbench.report.export import answers_of
 from specbench.report.facts import Facts
 from specbench.report.findings import Findings

@@ -6,8 +6,8 @@ import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
 
+from specbench.answers import Answer, AnswerTurn, write_answers
 from specbench.record import CaseRecord
-from specbench.report.answers import Answer, AnswerTurn, write_answers
 from specbench.report.facts import Facts, read_facts
 from specbench.store import Run, RunError
 

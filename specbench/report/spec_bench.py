@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specbench.report.answers import FAILED, Answer
+from specbench.answers import FAILED, Answer
 
 OVERALL = "overall"
 _BLANK = float("nan")

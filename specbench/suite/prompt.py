@@ -9,6 +9,7 @@ template and tokenizer would add it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,12 @@ class PromptBuilder:
         probe = self.ids(["Hello"], [])  # a template that cannot be written out fails here, before a run starts
         self.warnings = tuple(filter(None, (self._bos_warning(probe), _space_run_warning(tokenizer))))
 
+    def with_system(self, system: str) -> PromptBuilder:
+        """The same prompts under another system message."""
+        other = copy(self)
+        other._system = system
+        return other
+
     def ids(self, turns: Sequence[str], answers: Sequence[str]) -> list[int]:
         """Token ids of the conversation so far, ending where the model's next answer starts.
 
@@ -52,9 +59,19 @@ class PromptBuilder:
         """
         if self._template is None:
             return [int(token) for token in self._chat(turns, answers, tokenize=True)]
-        ids = list(self._tokenizer(self.text(turns, answers))["input_ids"])
+        return self.encode(self.text(turns, answers))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of what ``text`` wrote, BOS once at the front as the template or the tokenizer has it, no EOS."""
+        if self._template is None:  # a chat template writes the special tokens itself
+            return self.encode_bare(text)
+        ids = list(self._tokenizer(text)["input_ids"])
         doubled = self._opens_texts and ids[:2] == [self._tokenizer.bos_token_id] * 2
         return ids[1 if doubled else 0 : -1 if self._closes_texts else None]
+
+    def encode_bare(self, text: str) -> list[int]:
+        """Token ids of a piece of text, nothing added."""
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def text(self, turns: Sequence[str], answers: Sequence[str]) -> str:
         """The same conversation as text, before the tokenizer adds anything to it."""

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench.types import InputError
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
@@ -36,7 +38,7 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What ``Method.bind`` gets. ``model`` is for peers with their own loop; everyone else leaves it alone.
+    """What ``Method.bind`` gets. ``model`` is for peers with their own loop; None when recorded tokens stand for it.
 
     law: (rows, V) raw logits -> (rows, V) probabilities of the request; None at temperature 0.
     """
@@ -69,24 +71,29 @@ class Target:
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights."""
-        return self.model.dtype
+        return self._weights().dtype
 
     @property
     def device(self) -> torch.device:
         """Where token ids go in."""
-        return self.model.get_input_embeddings().weight.device
+        return self.model.get_input_embeddings().weight.device if self.model is not None else torch.device("cpu")
+
+    def _weights(self) -> Any:
+        if self.model is None:
+            raise InputError("needs the target's weights, and a replay has recorded tokens only; choose a model")
+        return self.model
 
     @torch.inference_mode()
     def embed(self, ids: Tensor) -> Tensor:
         """(rows,) token ids -> (rows, D) input embeddings."""
-        return self.model.get_input_embeddings()(ids)
+        return self._weights().get_input_embeddings()(ids)
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """(rows, D) states after the final norm -> (rows, V) logits."""
-        return self.model.get_output_embeddings()(hidden)
+        return self._weights().get_output_embeddings()(hidden)
 
     @torch.inference_mode()
     def logits(self, ids: Tensor) -> Tensor:
         """(rows, T) sequences, each read from an empty cache -> (rows, V) logits after the last token."""
-        return self.model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]
+        return self._weights()(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]

@@ -61,7 +61,7 @@ def read_card(
     else:
         raise InputError(f"{named}: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
     source = locate(tokenizer or path, f"{key}.tokenizer")
-    reader = _read(AutoTokenizer, source, f"{key}.tokenizer", revision=revision, trust_remote_code=trust_remote_code)
+    reader = read_tokenizer(source, f"{key}.tokenizer", revision=revision, trust_remote_code=trust_remote_code)
     check_family(config, named)
     limit = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or reader.model_max_length)
     limit, warning = steady_context(config, limit)
@@ -176,6 +176,11 @@ def _check_weights(path: str, safetensors: bool, key: str) -> None:
             )
         return
     raise InputError(f"{key}={path}: holds no weights; expected *.safetensors beside config.json")
+
+
+def read_tokenizer(path: str, key: str, **options: Any) -> Any:
+    """The tokenizer of a folder or hub id. Raises InputError naming ``key``."""
+    return _read(AutoTokenizer, path, key, **options)
 
 
 def _read(reader: Any, path: str, key: str, **options: Any) -> Any:

@@ -1,0 +1,153 @@
+"""What a run decodes: a suite's questions put to a model, or the conversations of a recorded trace.
+
+Everything here is read before any weights, and raises InputError naming the setting that is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from specbench.config import Config
+from specbench.suite import Selection, Shots, Suite, load_suite, select
+from specbench.suite.prompt import PromptBuilder
+from specbench.target.facade import ModelCard
+from specbench.target.load import locate, read_card, read_tokenizer
+from specbench.trace import Trace, kind_of, model_of, read_trace
+from specbench.types import InputError
+
+REPLAY = "replay"
+FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """The questions, the target's card, how prompts are made, and the trace where one is replayed."""
+
+    suite: Suite
+    card: ModelCard
+    prompts: PromptBuilder | None
+    trace: Trace | None = None
+
+
+def gather(config: Config) -> Material:
+    """Read everything but weights. Raises InputError."""
+    if (config.engine.kind == REPLAY) != bool(config.model.trace):
+        raise InputError(
+            f"engine.kind={config.engine.kind} with model.trace={config.model.trace}: expected both or neither;"
+            " model=replay model.trace=FILE sets both"
+        )
+    if config.engine.kind == REPLAY:
+        return _recorded(config, Path(str(config.model.trace)).expanduser())
+    if config.suite.format == FROM_TRACE:
+        raise InputError("suite=trace: is for model=replay model.trace=FILE; expected a suite with questions")
+    suite = _load_suite(config)
+    card = read_card(**model_options(config), **_card_options(config))
+    return Material(suite, card, PromptBuilder(card.tokenizer, config.model.template, config.model.system))
+
+
+def _recorded(config: Config, path: Path) -> Material:
+    """A trace, its cases narrowed as the suite says."""
+    if config.decode.temperature > 0:
+        raise InputError(
+            f"decode.temperature={config.decode.temperature}: a replay emits the recorded tokens; expected 0"
+        )
+    tokenizer = _tokenizer(config, path)
+    suite = None if config.suite.format == FROM_TRACE else _load_suite(config)
+
+    def builder() -> PromptBuilder:
+        return PromptBuilder(tokenizer, config.model.template, config.model.system)
+
+    trace = read_trace(path, builder, tokenizer.eos_token_id, suite.cases if suite else None)
+    own = [each.case for each in trace.conversations]
+    warnings = list(suite.warnings) if suite else []
+    if suite and len(own) < len(suite.cases):
+        warnings.append(
+            f"The trace holds {len(own)} of the {len(suite.cases)} selected questions; the others are left out."
+        )
+    if trace.exact is not None and trace.exact < trace.turns:
+        warnings.append(f"Trace {trace.summary()}; the others lost something when they were written as text.")
+    cases = tuple(own) if suite else tuple(select(own, selection_of(config)))
+    name, digest = (suite.name, suite.sha256) if suite else (path.stem, trace.sha256)
+    card = ModelCard(
+        name=config.model.name or trace.model or path.stem,
+        path=trace.origin,
+        config=PreTrainedConfig.from_dict({"vocab_size": len(tokenizer)}),
+        tokenizer=tokenizer,
+        context=max(len(turn.prompt) + len(turn.ids) for each in trace.conversations for turn in each.turns),
+        eos=trace.ends,
+        dtype="auto",
+        device="cpu",
+    )
+    return Material(Suite(name, cases, trace.origin, digest, tuple(warnings)), card, None, trace)
+
+
+def _tokenizer(config: Config, path: Path) -> Any:
+    """The one that is named, or that of the run whose records are replayed."""
+    model = config.model
+    source = model.tokenizer or model.path
+    if source is None and kind_of(path) == "records":
+        run = model_of(path)
+        source = run.get("tokenizer") or run.get("path") or ("bundled:tiny" if run.get("random") else None)
+    if source is None:
+        raise InputError(
+            "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the model that answered"
+        )
+    options = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+    return read_tokenizer(locate(source, "model.tokenizer"), "model.tokenizer", **options)
+
+
+def selection_of(config: Config) -> Selection:
+    """Which cases the configuration keeps."""
+    suite = config.suite
+    return Selection(
+        categories=tuple(suite.categories) if suite.categories is not None else None,
+        limit=suite.limit,
+        sample=suite.sample,
+        seed=suite.seed,
+        first=suite.first,
+        ids=tuple(suite.ids) if suite.ids is not None else None,
+        order=suite.order,
+    )
+
+
+def _load_suite(config: Config) -> Suite:
+    suite = config.suite
+    hub = suite.hub
+    if not suite.name and not suite.path:
+        raise InputError("suite.path: not set; expected a file of questions, or one of the suites by suite=NAME")
+    return load_suite(
+        suite.name or suite_name(suite.path or ""),
+        path=suite.path,
+        relative=suite.relative,
+        hub=vars(hub) if hub else None,
+        format=suite.format,
+        form=suite.form,
+        shots=Shots(suite.shots, suite.shots_seed, suite.shots_from),
+        expected=suite.expected,
+        sha256=suite.sha256,
+        selection=selection_of(config),
+    )
+
+
+def suite_name(path: str) -> str:
+    """A suite without a name is called after its file."""
+    return Path(path).name.partition(".")[0] or "suite"
+
+
+def model_options(config: Config) -> dict[str, Any]:
+    """What both the card and the weights are read with."""
+    model = config.model
+    names = ("revision", "gpus", "attention", "safetensors", "trust_remote_code")
+    return {name: getattr(model, name) for name in names}
+
+
+def _card_options(config: Config) -> dict[str, Any]:
+    model = config.model
+    names = ("path", "name", "tokenizer", "context", "dtype", "device")
+    shape = model.random
+    random = {"family": shape.family, "config": dict(shape.config)} if shape else None
+    return {**{name: getattr(model, name) for name in names}, "random": random}
