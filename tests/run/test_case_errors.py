@@ -9,7 +9,7 @@ import torch
 
 from compose import job_for
 from methods.pld import PromptLookup
-from specbench import run as run_module
+from specbench import stage
 from specbench.run import execute
 from specbench.store import read_run
 
@@ -43,14 +43,14 @@ def test_prompt_longer_than_the_context(tmp_path, suite):
 
 
 def test_nan_logits(tmp_path, suite, monkeypatch):
-    load = run_module.load_model
+    load = stage.load_model
 
     def broken(*args, **kwargs):
         model = load(*args, **kwargs)
         model.lm_head.weight.data[7, 0] = float("nan")
         return model
 
-    monkeypatch.setattr(run_module, "load_model", broken)
+    monkeypatch.setattr(stage, "load_model", broken)
     records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1,3]")
     assert {record.status for record in records.values()} == {"error"}
     assert "NaN or infinite" in records["vanilla", "1"].error["message"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench import cli, run
+from specbench import cli, stage
 
 BROKEN_SUITES = {
     "empty": ("", "empty"),
@@ -27,7 +27,7 @@ def fail(monkeypatch, capsys, tmp_path):
         raise AssertionError("weights were loaded before the error was found")
 
     def call(*overrides: str) -> str:
-        monkeypatch.setattr(run, "load_model", loaded)
+        monkeypatch.setattr(stage, "load_model", loaded)
         monkeypatch.setattr(sys, "argv", ["specbench", f"hydra.run.dir={tmp_path / 'run'}", *overrides])
         with pytest.raises(SystemExit) as stop:
             cli.main()

@@ -71,7 +71,7 @@ def test_the_same_command_goes_on(tmp_path):
 def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
     run(tmp_path / "r")
     before = (tmp_path / "r" / RECORDS).read_bytes()
-    monkeypatch.setattr("specbench.run.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
+    monkeypatch.setattr("specbench.stage.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
     run(tmp_path / "r")
     assert (tmp_path / "r" / RECORDS).read_bytes() == before
 
