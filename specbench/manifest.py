@@ -72,6 +72,7 @@ def _model(card: ModelCard, model: Any) -> dict[str, Any]:
         "dtype": card.dtype,
         "device": card.device,
         "context": card.context,
+        "tokenizer": card.tokenizer.name_or_path,
         "fingerprint": environment.weights_fingerprint(card.path),
     }
 

@@ -90,8 +90,7 @@ def _tokenizer(config: Config, path: Path) -> Any:
     model = config.model
     source = model.tokenizer or model.path
     if source is None and kind_of(path) == "records":
-        run = model_of(path)
-        source = run.get("tokenizer") or run.get("path") or ("bundled:tiny" if run.get("random") else None)
+        source = model_of(path).get("tokenizer")
     if source is None:
         raise InputError(
             "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the model that answered"

@@ -80,7 +80,7 @@ class CaseRecord:
 
     def to_json(self) -> str:
         """One line, no newline inside."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return json.dumps(self, default=_fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str) -> CaseRecord:
@@ -92,3 +92,10 @@ class CaseRecord:
             return cls(**raw)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a specbench record: {error}") from error
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """A dataclass as its fields, without the deep copy that ``asdict`` makes of every list."""
+    if not dataclasses.is_dataclass(value):
+        raise TypeError(f"a {type(value).__name__} cannot be written to a record")
+    return {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}

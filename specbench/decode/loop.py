@@ -79,11 +79,19 @@ class Transcript:
             self.proposed.append(proposed)
             self.depth.append(depth)
             if draft.source is not None:
-                drafted.update(draft.source)
+                drafted.update(_judged(draft))
                 accepted.update(draft.source[node] for node in step.path)
             if self.trees is not None:
                 self.trees.append(_tree(draft, step))
         self.sources = {names[number]: [count, accepted[number]] for number, count in sorted(drafted.items())}
+
+
+def _judged(draft: Draft) -> Sequence[int]:
+    """The sources of the nodes that may be accepted."""
+    source = draft.source or ()
+    if draft.passenger is None:
+        return source
+    return [number for number, passenger in zip(source, draft.passenger, strict=True) if not passenger]
 
 
 def _tree(draft: Draft, step: Step) -> dict[str, Any]:

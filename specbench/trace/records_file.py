@@ -35,10 +35,10 @@ def _recorded(record: CaseRecord) -> Recorded:
 
 
 def model_of(path: Path) -> dict[str, Any]:
-    """The model section of the configuration of the run that wrote ``path``; empty when its manifest is gone."""
+    """The model section of the manifest of the run that wrote ``path``; empty when it is gone."""
     if not (path.parent / MANIFEST).is_file():
         return {}
     try:
-        return dict(read_manifest(path.parent).get("config", {}).get("model", {}))
+        return dict(read_manifest(path.parent).get("model", {}))
     except RunError as error:
         raise InputError(f"model.trace: {error}") from error

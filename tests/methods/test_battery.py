@@ -16,8 +16,11 @@ from specbench.method import Peer
 from specbench.record import VANILLA
 from specbench.run import execute
 from specbench.store import read_run
+from specbench.types import InputError
 
 NAMES = sorted(path.stem for path in (cli.conf_dir() / "method").glob("*.yaml"))
+DRAFT, FROZEN = "bundled:tiny_draft", "bundled:tiny/frozen_table.safetensors"
+DATASTORE = "bundled:tiny/datastore.safetensors"
 SUITE = ("suite.limit=1", "decode.max_new_tokens=40", "measure=quick", "measure.warmup=0")
 
 
@@ -33,8 +36,13 @@ def name(request) -> str:
 
 
 @pytest.fixture(scope="module")
-def greedy(name, tmp_path_factory):
-    return run(tmp_path_factory.mktemp(name), f"method=[{name}]")
+def folder(name, tmp_path_factory):
+    return tmp_path_factory.mktemp(name)
+
+
+@pytest.fixture(scope="module")
+def greedy(name, folder):
+    return run(folder, f"method=[{name}]")
 
 
 def test_yaml_names_its_source_and_its_reset(name):
@@ -79,6 +87,31 @@ def test_counts_add_up(name, greedy):
             assert turn.decode_s >= 0
             if turn.phases_s:
                 assert sum(turn.phases_s.values()) == pytest.approx(turn.decode_s, rel=0.05, abs=2e-4)
+
+
+def test_replay_of_the_run_gives_the_same_steps(name, greedy, folder, tmp_path):
+    """Behind recorded tokens a drafter does what it did behind the model; one that needs the model is refused."""
+    entry = entry_of(name)
+    trace = ("model=replay", f"model.trace={folder / 'records.jsonl'}", f"model.frozen_table={FROZEN}")
+    refused = ""
+    try:
+        job = job_for(*trace, f"model.datastore={DATASTORE}", f"model.draft={DRAFT}", f"method=[{name}]")
+        execute(job, tmp_path, lambda *_: None)
+    except InputError as error:
+        refused = str(error)
+    if refused:
+        needs = entry.method.needs
+        assert f"method.{name}" in refused
+        assert isinstance(entry.method, Peer) or needs.node_topk or needs.hidden or "weights" in refused
+        return
+    for record in read_run(tmp_path).records:
+        live = greedy[record.method, record.case]
+        assert record.status == "ok", record.error
+        for ours, theirs in zip(record.turns, live.turns, strict=True):
+            assert (ours.ids, ours.accept, ours.proposed, ours.fed) == (
+                theirs.ids, theirs.accept, theirs.proposed, theirs.fed,
+            )  # fmt: skip
+            assert ours.finish == theirs.finish
 
 
 def test_order_of_cases_does_not_matter(name, greedy, tmp_path):

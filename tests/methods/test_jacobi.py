@@ -1,0 +1,126 @@
+"""Jacobi decoding against the integer examples of its streaming form, and against its definition."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from methods.jacobi import Jacobi
+from specbench.types import InputError, Prefill, Step, TopK
+
+
+def markov(path):
+    """The token after ``path`` depends on its last token alone."""
+    return (3 * path[-1] + 1) % 11
+
+
+def clock(path):
+    """The token after ``path`` depends on its length alone."""
+    return 9 + len(path)
+
+
+def trace(method, model, context, steps, seed=0, budget=64):
+    """(window fed, tokens emitted) of each step; context[-1] is the root."""
+    context = list(context)
+    drafter = method.begin(context[:-1], Prefill(context[-1]), seed)
+    out = []
+    for _ in range(steps):
+        window = list(drafter.propose(context, budget).tokens)
+        picks = [model([*context, *window[:row]]) for row in range(len(window) + 1)]
+        right = 0
+        while right < len(window) and window[right] == picks[right]:
+            right += 1
+        ids = torch.tensor(picks)[:, None]
+        root = context[-1]
+        context += picks[: right + 1]
+        fed = torch.tensor([root, *window])
+        drafter.observe(Step(root, tuple(picks[: right + 1]), tuple(range(right)), False, fed, TopK(ids, ids.float())))
+        out.append((window, picks[: right + 1]))
+    return out
+
+
+def test_a_model_of_the_last_token_alone_is_never_accelerated():
+    windows, emitted = zip(*trace(Jacobi(3), markov, [1], 5), strict=True)
+    assert windows == ([0, 0, 0], [1, 1, 1], [4, 4, 4], [2, 2, 2], [7, 7, 7])
+    assert emitted == ([4], [2], [7], [0], [1])
+
+
+def test_a_model_of_the_position_alone_is_right_every_other_step():
+    windows, emitted = zip(*trace(Jacobi(3), clock, [5], 4), strict=True)
+    assert windows == ([0, 0, 0], [11, 12, 13], [0, 0, 0], [16, 17, 18])
+    assert emitted == ([10], [11, 12, 13, 14], [15], [16, 17, 18, 19])
+
+
+def test_a_window_that_does_not_move_on_would_fail_the_example():
+    class Still(Jacobi):
+        def begin(self, prompt, prefill, seed):
+            drafter = super().begin(prompt, prefill, seed)
+            moved = drafter.observe
+            drafter.observe = lambda step: moved(Step(step.root, step.emitted, (), False, step.fed, step.topk))
+            return drafter
+
+    windows = [window for window, _ in trace(Still(3), clock, [5], 4)]
+    assert windows[:2] == [[0, 0, 0], [11, 12, 13]]
+    assert windows[2] != [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("padding", "first", "third"), [("pad", [0, 0, 0], [0, 0, 0]), ("repeat", [5, 5, 5], [14, 14, 14])]
+)
+def test_padding(padding, first, third):
+    windows = [window for window, _ in trace(Jacobi(3, padding), clock, [5], 3)]
+    assert windows == [first, [11, 12, 13], third]
+
+
+def test_padding_from_the_prompt_is_seeded():
+    prompt = list(range(40, 80))
+    one, again, other = (trace(Jacobi(6, "prompt"), clock, [*prompt, 5], 3, seed) for seed in (1, 1, 2))
+    assert one == again != other
+    assert set(one[0][0]) <= set(prompt)
+
+
+@given(
+    st.integers(2, 5), st.integers(1, 6), st.sampled_from(["pad", "repeat"]), st.lists(st.integers(0, 4), min_size=1)
+)
+@settings(max_examples=100, deadline=None)
+def test_window_is_the_targets_word_on_the_window_before(modulus, size, padding, context):
+    def model(path):
+        return (7 * path[-1] + 3 * path[max(0, len(path) - 3)] + len(path) // 4) % modulus
+
+    steps = trace(Jacobi(size, padding), model, context, 12)
+    root = list(context)
+    for (window, emitted), (following, _) in pairwise(steps):
+        said = [model([*root, *window[:row]]) for row in range(size + 1)]
+        kept = said[len(emitted) :]
+        fresh = 0 if padding == "pad" else (kept or said)[-1]
+        assert following == kept + [fresh] * (size - len(kept))
+        assert emitted == said[: len(emitted)]
+        root += emitted
+
+
+def test_budget_is_kept_and_the_window_grows_back():
+    drafter = Jacobi(4).begin([1], Prefill(2), 0)
+    assert len(drafter.propose([1, 2], 2)) == 2
+    ids = torch.tensor([[3], [4], [5]])
+    drafter.observe(Step(2, (3,), (), False, torch.tensor([2, 0, 0]), TopK(ids, ids.float())))
+    assert list(drafter.propose([1, 2, 3], 64).tokens) == [4, 5, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("token", "eos", "pad"), [(7, {2}, 7), (None, {3, 2}, 2), (100, {2}, 2), (None, set(), 0)]
+)  # fmt: skip
+def test_pad_token(token, eos, pad):
+    """One beyond the embeddings cannot be fed."""
+    method = Jacobi(2)
+    method.check(SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=token), eos=frozenset(eos), vocab_size=100))
+    assert list(method.begin([1], Prefill(5), 0).propose([1, 5], 9).tokens) == [pad, pad]
+
+
+def test_bad_parameter_names_itself():
+    with pytest.raises(InputError, match="window=0"):
+        Jacobi(window=0)

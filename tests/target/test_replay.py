@@ -1,0 +1,186 @@
+"""Replay: recorded tokens decide as the model did, whatever file they come from."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compose import job_for
+from models import Scripted
+from specbench.answers import read_answers
+from specbench.decode.loop import Request, decode
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
+from specbench.record import VANILLA
+from specbench.run import execute
+from specbench.store import read_run
+from specbench.target.replay import ReplayEngine, _deepest
+from specbench.trace import kind_of
+from specbench.types import CaseError, Draft, InputError
+
+MINI = ("suite=mini", "suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
+CHAT = [
+    {"messages": [{"role": "user", "content": "Count to five."}, {"role": "assistant", "content": "1 2 3 4 5"}]},
+    {
+        "id": "b",
+        "category": "poems",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Say it twice: row, row."},
+            {"role": "assistant", "content": "row, row, row, row"},
+            {"role": "user", "content": [{"type": "text", "text": "Again."}]},
+            {"role": "assistant", "content": "row, row, row, row"},
+            {"role": "user", "content": "Thanks."},
+        ],
+    },
+]
+
+
+def replay(folder, *overrides):
+    execute(job_for("model=replay", *overrides), folder, lambda *_: None)
+    return {(record.method, record.case): record for record in read_run(folder).records}
+
+
+@st.composite
+def drafts(draw):
+    count = draw(st.integers(0, 9))
+    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
+    tokens = [draw(st.integers(0, 2)) for _ in range(count)]
+    passenger = draw(st.one_of(st.none(), st.lists(st.booleans(), min_size=count, max_size=count)))
+    return tokens, parents, passenger, draw(st.lists(st.integers(0, 2), min_size=1, max_size=6))
+
+
+@given(drafts())
+@settings(max_examples=500, deadline=None)
+def test_the_path_is_the_walkers(drawn):
+    """The walker with the recording's tokens as every row's pick, a token nobody drafts behind its end."""
+    tokens, parents, passenger, upcoming = drawn
+    depth: list[int] = []
+    for parent in parents:
+        depth.append(1 if parent < 0 else depth[parent] + 1)
+    picks = [upcoming[row] if row < len(upcoming) else -7 for row in (0, *depth)]
+    assert _deepest(tokens, parents, passenger, upcoming) == Walk.follow(tokens, parents, passenger, picks)
+
+
+def ask(script, answer, prompt=(5, 6), limit=None, eos=frozenset()):
+    engine = ReplayEngine(eos, 16)
+    engine.load(prompt, answer)
+    request = Request(list(prompt), limit or len(answer), None, 0)
+    return decode(engine, Scripted(script), request, Clock(torch.device("cpu")))
+
+
+def test_integer_example():
+    """Answer 7 8 9 7 8 9: two of three drafted tokens are right, then none, then the end cuts the draft."""
+    answer = [7, 8, 9, 7, 8, 9]
+    script = {1: [8, 9, 1], 4: [3], 5: [9, 9, 9]}
+    done = ask(lambda context, emitted, _: Draft.chain(script[emitted]), answer)
+    assert done.ids == answer
+    assert done.accept == [3, 1, 1]
+    assert done.fed == [4, 2, 4]
+    assert done.finish == "length"
+
+
+def test_ends_at_eos_and_at_the_limit():
+    assert ask(lambda *_: Draft.chain([8, 2, 9]), [7, 8, 2], eos=frozenset({2})).accept == [2]
+    assert ask(lambda *_: Draft.chain([8, 2, 9]), [7, 8, 2], eos=frozenset({2})).finish == "eos"
+    cut = ask(lambda *_: Draft.chain([8, 9, 1]), [7, 8, 9, 1, 4, 5], limit=3)
+    assert (cut.ids, cut.accept, cut.finish) == ([7, 8, 9], [2], "length")
+    assert ask(lambda *_: Draft(), [7]).accept == []
+
+
+def test_a_draft_too_large_is_the_cases_error():
+    with pytest.raises(CaseError, match=r"17 nodes.*at most 16"):
+        ask(lambda *_: Draft.chain([1] * 17), [7, 8, 9])
+
+
+def test_own_records_need_no_tokenizer_to_be_named(tmp_path):
+    execute(job_for("method=[pld]", *MINI), tmp_path / "live", lambda *_: None)
+    trace = tmp_path / "live" / "records.jsonl"
+    live = {(record.method, record.case): record for record in read_run(tmp_path / "live").records}
+    again = replay(tmp_path / "again", f"model.trace={trace}", "method=[pld]")
+    assert again.keys() == live.keys()
+    for key, record in again.items():
+        assert [(t.ids, t.accept, t.fed, t.text) for t in record.turns] == [
+            (t.ids, t.accept, t.fed, t.text) for t in live[key].turns
+        ]
+        assert record.lossless is None
+    twice = replay(tmp_path / "twice", f"model.trace={tmp_path / 'again' / 'records.jsonl'}", "method=[pld]")
+    assert [r.turns[0].accept for r in twice.values()] == [r.turns[0].accept for r in again.values()]
+    some = replay(tmp_path / "some", f"model.trace={trace}", "method=[pld]", *MINI[:2], "suite.first=2")
+    assert len(some) == 4
+
+
+def test_chat_log(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in CHAT))
+    assert kind_of(path) == "chat"
+    found = replay(tmp_path / "run", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]")
+    first, second = found[VANILLA, "1"], found[VANILLA, "b"]
+    assert (first.category, second.category) == ("chat", "poems")
+    job = job_for("model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]")
+    tokenizer = job.card.tokenizer
+    assert tokenizer.decode(first.turns[0].ids, skip_special_tokens=True).strip() == "1 2 3 4 5"
+    assert first.turns[0].ids[-1] == tokenizer.eos_token_id
+    assert len(second.turns) == 2
+    asked = tokenizer.decode(second.turns[1].prompt_ids)
+    assert "Be brief." in asked
+    assert "row, row, row, row" in asked
+    assert sum(found["pld", "b"].turns[1].accept) > len(
+        found["pld", "b"].turns[1].accept
+    )  # it repeats the first answer
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model.trace=/nowhere.jsonl"], ["model.trace=/nowhere.jsonl", "no such file"]),
+        (["model.trace={chat}"], ["model.tokenizer", "not set"]),
+        (["model.trace={chat}", "model.tokenizer=bundled:tiny", "method=[token_recycling]"], ["logits"]),
+        (["model.trace={chat}", "model.tokenizer=bundled:tiny", "method=[hf_generate]"], ["hf_generate", "replay"]),
+        (["model.trace={chat}", "model.tokenizer=bundled:tiny", "decode.temperature=1"], ["decode.temperature=1"]),
+        (["model.trace={chat}", "model.tokenizer=bundled:tiny", "engine=eager"], ["engine.kind=eager", "model.trace"]),
+        (["model.trace={answers}", "model.tokenizer=bundled:tiny"], ["answer file", "suite=spec_bench"]),
+        (["model.trace={odd}", "model.tokenizer=bundled:tiny"], ["line 1", "expected"]),
+        (["model.trace={roles}", "model.tokenizer=bundled:tiny"], ["line 2", "'tool'"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_replayed_says_why(tmp_path, overrides, words):
+    files = {
+        "chat": CHAT,
+        "odd": [{"prompt": 1}],
+        "roles": [CHAT[0], {"messages": [{"role": "tool", "content": "x"}]}],
+        "answers": [{"question_id": 1, "choices": []}],
+    }
+    for name, lines in files.items():
+        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    named = [text.format(**{name: tmp_path / name for name in files}) for text in overrides]
+    with pytest.raises(InputError) as raised:
+        replay(tmp_path / "run", *(["method=[pld]"] if "method" not in "".join(named) else []), *named)
+    assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+def test_suite_trace_without_a_trace():
+    with pytest.raises(InputError, match="suite=trace"):
+        job_for("method=[pld]", "suite=trace")
+
+
+@pytest.mark.parametrize("run", ["vanilla_run1", "vanilla_run2"])
+def test_answers_of_vicuna_come_back_token_by_token(data, run):
+    """Of 560 recorded answers, at most four lost a token; EOS ends all but the cut ones."""
+    path = data / "traces" / "vicuna-7b-v1.3" / f"spec_bench_{run}.jsonl"
+    job = job_for(
+        "model=replay", f"model.trace={path}", f"model.tokenizer={data / 'tokenizers' / 'vicuna'}",
+        "model.template=vicuna_v1.1", "suite=spec_bench", "method=[pld]",
+    )  # fmt: skip
+    trace = job.trace
+    assert (trace.turns, len(trace.conversations)) == (560, 480)
+    assert trace.exact >= 556
+    counts = {str(answer.question_id): [turn.new_tokens for turn in answer.turns] for answer in read_answers(path)}
+    for each in trace.conversations:
+        for turn, count in zip(each.turns, counts[each.case.id], strict=True):
+            assert abs(len(turn.ids) - count) <= 1
+            assert (turn.ids[-1] == job.card.tokenizer.eos_token_id) == (count < 1024)
