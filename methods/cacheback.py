@@ -6,7 +6,7 @@ every follower grows a tree (sections 3.1 to 3.3). Defaults are the paper's (sec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -41,7 +41,7 @@ class _Cache(Drafter):
         else:
             left = tree.grow(method.query_dynamic, room, method.chaining_reserve)
             tree.grow(method.query_frozen, left, 0)
-        return Draft(tree.tokens, tree.parents, source=tree.source)
+        return tree.draft()
 
     def observe(self, step: Step) -> None:
         self._uncached = len(step.emitted)
@@ -114,21 +114,21 @@ class Cacheback(Method):
             return
         if not self._path:
             raise InputError(
-                f"method.cacheback.frozen: not set and model={model.name} names no table; build one with"
-                " scripts/build_frozen_table.py, or do without by method.cacheback.tables=dynamic"
+                f"frozen: not set and model={model.name} names no table; build one with"
+                " scripts/build_frozen_table.py, or do without by tables=dynamic"
             )
         lengths = {"%LL": self.leader_length, "%FL": self.follower_length}
         path = locate_file(self._path)
         for name, length in lengths.items():
             path = path.replace(name, str(length))
-        table = FrozenTable.load(Path(path), len(model.tokenizer), "method.cacheback.frozen")
+        table = FrozenTable.load(Path(path), len(model.tokenizer), "frozen")
         built = (table.leader_length, table.follower_length)
         if built != tuple(lengths.values()):
             raise InputError(
-                f"method.cacheback.frozen={path}: built with leader and follower lengths {built};"
+                f"frozen={path}: built with leader and follower lengths {built};"
                 f" expected {tuple(lengths.values())}: build it anew with --leader and --follower, for a sweep one file"
                 " a pair ('t_%LL_%FL.safetensors' names them), or do without by"
-                " method.cacheback.tables=dynamic"
+                " tables=dynamic"
             )
         self.frozen, self._read = table, path
 
@@ -137,7 +137,7 @@ class Cacheback(Method):
         room = min(target.max_nodes, self.total_draft_length - 1)
         if room - self.chaining_reserve < self.follower_length:
             raise InputError(
-                f"method.cacheback.total_draft_length={self.total_draft_length}: with chaining_reserve="
+                f"total_draft_length={self.total_draft_length}: with chaining_reserve="
                 f"{self.chaining_reserve} and engine.max_nodes={target.max_nodes} no follower of"
                 f" {self.follower_length} tokens fits on the first level; expected at least"
                 f" {self.chaining_reserve + self.follower_length + 1}, and as many nodes less one"
@@ -151,19 +151,20 @@ class Cacheback(Method):
         """Slide over the prompt (section 3.3)."""
         return _Cache(self, prompt, prefill.token)
 
-    def query_dynamic(self, leader: Gram) -> list[tuple[Gram, int]]:
+    def query_dynamic(self, leader: Gram, room: int) -> list[tuple[int, Iterable[Gram]]]:
         """Followers of the dynamic table, most recent first; none in the Only Frozen variant."""
-        if self.tables == "frozen":
+        return [] if self.tables == "frozen" else [(DYNAMIC, self.dynamic.recent(leader))]
+
+    def query_frozen(self, leader: Gram, room: int) -> list[tuple[int, Iterable[Gram]]]:
+        """Followers of the frozen table, most frequent first, one more than ``room`` tokens hold; none without one."""
+        if self.frozen is None:
             return []
-        return [(follower, DYNAMIC) for follower in self.dynamic.get(leader)]
+        most = max(room, 0) // self.follower_length + 1 if self.growth == "reference" else None
+        return [(FROZEN, self.frozen.get(leader, most))]
 
-    def query_frozen(self, leader: Gram) -> list[tuple[Gram, int]]:
-        """Followers of the frozen table, most frequent first; none without one."""
-        return [(follower, FROZEN) for follower in self.frozen.get(leader)] if self.frozen else []
-
-    def query(self, leader: Gram) -> list[tuple[Gram, int]]:
+    def query(self, leader: Gram, room: int) -> list[tuple[int, Iterable[Gram]]]:
         """Dynamic first, then frozen, at the same node, a follower found in both twice: the code's order."""
-        return self.query_dynamic(leader) + self.query_frozen(leader)
+        return self.query_dynamic(leader, room) + self.query_frozen(leader, room)
 
     def state_bytes(self) -> int:
         """Bytes of both tables."""

@@ -39,7 +39,7 @@ class HFAssisted(HFPeer):
 
     def check(self, model: ModelCard) -> None:
         """The draft must speak the target's vocabulary."""
-        self._card = read_draft_card(self.draft, model, None, None, "method.hf_assisted")
+        self._card = read_draft_card(self.draft, model, None, None)
 
     def bind(self, target: Target) -> None:
         """Load the draft; no early stop by confidence, which is another policy."""

@@ -119,7 +119,7 @@ class Lookahead(Method):
         nodes = largest_window(self.ngram, self.window) + self.guesses * self._verified
         if nodes > target.max_nodes:
             raise InputError(
-                f"method.lookahead.window={self.window}: with ngram={self.ngram} and guesses={self.guesses} a draft has"
+                f"window={self.window}: with ngram={self.ngram} and guesses={self.guesses} a draft has"
                 f" up to {nodes} nodes; expected at most engine.max_nodes={target.max_nodes}:"
                 f" lower one of them, or set engine.max_nodes={nodes}"
             )

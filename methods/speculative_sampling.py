@@ -80,7 +80,7 @@ class SpeculativeSampling(Method):
 
     def check(self, model: ModelCard) -> None:
         """The draft must speak the target's vocabulary."""
-        self._card = read_draft_card(self.draft, model, self._dtype, self._device, "method.speculative_sampling")
+        self._card = read_draft_card(self.draft, model, self._dtype, self._device)
 
     def bind(self, target: Target) -> None:
         """Load the draft's weights."""

@@ -29,18 +29,26 @@ class _Recycler(Drafter):
 
 
 class TokenRecycling(Method):
-    """tree: child counts level by level. k: candidates kept a token. update: which of a repeated token's rows stays.
+    """nodes, depth: of the tree, the reference's brought to that size (``TreeTemplate.sized``). k: candidates a token.
 
-    update: last | first | merge (a stand-in for the unordered device write: each rank from another occurrence).
-    update_from_prefill: also learn from the prompt's own distributions (SAM-Decoding's variant).
+    update: which of a repeated token's rows stays: last | first | merge (a stand-in for the unordered device write:
+    each rank from another occurrence). update_from_prefill: also learn from the prompt's own distributions
+    (SAM-Decoding's variant). tree: child counts level by level, in place of nodes and depth.
     """
 
     def __init__(
-        self, tree: list[list[int]], k: int = 8, update: Update = "last", update_from_prefill: bool = False
+        self,
+        nodes: int = 80,
+        depth: int = 6,
+        k: int = 8,
+        update: Update = "last",
+        update_from_prefill: bool = False,
+        tree: list[list[int]] | None = None,
     ) -> None:
         if k < 1:
             raise InputError(f"k={k}: expected a whole number of at least 1")
-        self.template = TreeTemplate.from_counts(tree, k)
+        self.template = TreeTemplate.sized(nodes, depth, k) if tree is None else TreeTemplate.from_counts(tree, k)
+        self._given = f"nodes={nodes}" if tree is None else "tree"
         self.k, self.update, self.update_from_prefill = k, update, update_from_prefill
 
     @property
@@ -51,7 +59,10 @@ class TokenRecycling(Method):
     def bind(self, target: Target) -> None:
         """Allocate the matrix beside the target."""
         if len(self.template) > target.max_nodes:
-            raise InputError(f"tree: {len(self.template)} nodes; expected at most engine.max_nodes={target.max_nodes}")
+            raise InputError(
+                f"{self._given}: a tree of {len(self.template)} nodes; expected at most"
+                f" engine.max_nodes={target.max_nodes}"
+            )
         self.matrix = RecyclingMatrix(self.template, self.k, self.update, target.vocab_size, target.device)
 
     def reset(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from methods.parts.corpus import read_documents, tokenize
+from methods.parts.corpus import read_documents, tokenize, without_overlap
 from methods.parts.lru_table import build_frozen_table
 from specbench.target.load import locate
 from specbench.types import InputError
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--tokenizer", required=True, help="folder, hub id or bundled:tiny")
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--field", action="append", default=[], help="JSON field with the text (dotted, repeatable)")
+    parser.add_argument("--exclude", action="append", default=[], type=Path, help="keep this file's texts out")
     parser.add_argument("--leader", type=int, default=1, help="leader length LL [tokens]")
     parser.add_argument("--follower", type=int, default=3, help="follower length FL [tokens]")
     parser.add_argument("--leaders", type=int, default=2**20, help="leader capacity LC")
@@ -39,7 +40,8 @@ def main() -> int:
     start = time.perf_counter()
     try:
         tokenizer = AutoTokenizer.from_pretrained(locate(given.tokenizer, "--tokenizer"))
-        documents = list(tokenize(read_documents(given.corpus, given.field), tokenizer))
+        texts, dropped = without_overlap(read_documents(given.corpus, given.field), read_documents(given.exclude))
+        documents = list(tokenize(iter(texts), tokenizer))
     except InputError as error:
         print(f"build_frozen_table: error: {error}", file=sys.stderr)
         return 2
@@ -56,7 +58,8 @@ def main() -> int:
     tokens = sum(len(ids) for ids in documents)
     print(
         f"{given.out}: {len(table.leaders)} leaders, {len(table.followers)} followers, {table.nbytes()} bytes"
-        f" from {len(documents)} documents of {tokens} tokens in {time.perf_counter() - start:.1f} s"
+        f" from {len(documents)} documents of {tokens} tokens, {dropped} kept out,"
+        f" in {time.perf_counter() - start:.1f} s"
     )
     return 0
 

@@ -91,6 +91,7 @@ class SuiteConfig:
     sample: int | None = None
     seed: int = 0
     first: int | None = None
+    part: str | None = None
     ids: list[str] | None = None
     order: str = "file"
 

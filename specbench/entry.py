@@ -11,9 +11,10 @@ import pydantic
 
 from specbench.explain import near
 from specbench.job import Entry
-from specbench.types import InputError
+from specbench.types import InputError, named
 
 RESERVED = ("_target_", "reset")
+ANY_CLASS = pydantic.ConfigDict(arbitrary_types_allowed=True)
 
 
 def refuse_extras(values: Mapping[str, Any], schema: Any, prefix: str) -> None:
@@ -40,12 +41,20 @@ def make_entry(name: str, node: Mapping[str, Any]) -> Entry:
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"method.{name}._target_={node['_target_']}: cannot be imported ({error})") from error
     parameters = {key: value for key, value in node.items() if key not in RESERVED}
-    _check_parameters(name, kind, parameters)
-    try:
-        method = kind(**parameters)
-    except InputError as error:
-        raise InputError(f"method.{name}.{error}") from error
+    arguments = {key: _with_members(f"{name}.{key}", value) for key, value in parameters.items()}
+    _check_parameters(name, kind, arguments)
+    with named(f"method.{name}."):
+        method = kind(**arguments)
     return Entry(name, method, node.get("reset", "case"), parameters)
+
+
+def _with_members(name: str, value: Any) -> Any:
+    """A mapping of configured methods, which a method may be composed of, as methods; anything else as it is."""
+    if not isinstance(value, Mapping) or not any(
+        isinstance(part, Mapping) and "_target_" in part for part in value.values()
+    ):
+        return value
+    return {key: make_entry(f"{name}.{key}", part).method for key, part in value.items()}
 
 
 def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> None:
@@ -58,7 +67,7 @@ def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> N
         if key not in hints:
             continue
         try:
-            pydantic.TypeAdapter(hints[key]).validate_python(value, strict=True)
+            pydantic.TypeAdapter(hints[key], config=ANY_CLASS).validate_python(value, strict=True)
         except pydantic.ValidationError as error:
             wanted = error.errors()[0]["msg"]
             raise InputError(f"method.{name}.{key}={value}: {wanted} (declared {hints[key]})") from error

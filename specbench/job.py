@@ -21,7 +21,7 @@ from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
 from specbench.target.facade import ModelCard
 from specbench.trace import Trace
-from specbench.types import InputError
+from specbench.types import InputError, named
 
 ENGINES = ("eager", REPLAY)
 LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
@@ -66,7 +66,8 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, entries: Sequ
             raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
     material = gather(config)
     for entry in entries:
-        entry.method.check(material.card)
+        with named(f"method.{entry.name}."):
+            entry.method.check(material.card)
     decode = config.decode
     law = Law(decode.temperature, decode.top_k, decode.top_p) if decode.temperature > 0 else None
     resets = {bound.name: bound.reset for bound in with_control(unbound(entries), config.measure.control)}

@@ -109,6 +109,7 @@ def selection_of(config: Config) -> Selection:
         seed=suite.seed,
         first=suite.first,
         ids=tuple(suite.ids) if suite.ids is not None else None,
+        part=suite.part,
         order=suite.order,
     )
 

@@ -58,7 +58,11 @@ class Method(ABC):
         return ()
 
     def check(self, model: ModelCard) -> None:
-        """Look at the target's card before any weights are read. Raises InputError when the two do not fit."""
+        """Look at the target's card before any weights are read.
+
+        Raises InputError when the two do not fit; the message begins with the setting (``draft=x: ...``), the harness
+        puts the method's name in front.
+        """
 
     def bind(self, target: Target) -> None:
         """Meet the target, load weights; once a run. Raises InputError when the two do not fit."""

@@ -16,7 +16,7 @@ from specbench.target.engine import Engine
 from specbench.target.facade import Target
 from specbench.target.load import load_model
 from specbench.target.replay import ReplayEngine
-from specbench.types import Case, InputError
+from specbench.types import Case, InputError, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ def bind(bound: Sequence[Bound], target: Target) -> None:
     for entry in bound:
         if target.model is None and isinstance(entry.method, Peer):
             raise InputError(_no_replay(entry.name, "it decodes with the model itself"))
-        entry.method.bind(target)
+        with named(f"method.{entry.name}."):
+            entry.method.bind(target)
         needs = entry.method.needs
         if target.model is None:
             if needs.node_topk or needs.prompt_topk or needs.hidden:

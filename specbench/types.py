@@ -6,7 +6,8 @@ Shape letters, used everywhere: ``N`` draft nodes, ``A`` accepted nodes, ``T`` c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -16,6 +17,15 @@ ROOT = -1  # the parent of a draft's first level: the last emitted token, which 
 
 class InputError(ValueError):
     """Bad input from the user: the message names the thing, what was got, what was expected, and the fix."""
+
+
+@contextlib.contextmanager
+def named(prefix: str) -> Iterator[None]:
+    """An InputError from within gets ``prefix`` in front: who knows the setting's owner says so."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{prefix}{error}") from error
 
 
 class CaseError(RuntimeError):

@@ -1,10 +1,12 @@
 """Shared fixtures: everything runs offline, on one thread, which is far faster for tiny models."""
 
 import os
+import tempfile
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specbench-cache-")  # no test writes into the user's cache
 
 import pytest
 import torch

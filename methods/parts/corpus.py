@@ -1,10 +1,12 @@
-"""Documents of a corpus as token ids: text, JSON lines and JSON lists, packed with gzip or not."""
+"""Documents of a corpus as token ids, from text, JSON lines and JSON lists, without what a benchmark holds."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,46 @@ import numpy as np
 
 from specbench.types import InputError
 
+OVERLAP = 13  # [words in a row] that two texts share by copying, hardly by chance (Brown et al. 2020, appendix C)
+
+
+def without_overlap(documents: Iterable[str], excluded: Iterable[str], words: int = OVERLAP) -> tuple[list[str], int]:
+    """The documents that share no ``words`` words in a row with any text of ``excluded``, and how many do.
+
+    Case, punctuation and line breaks do not count. A benchmark's questions, passages and answers are kept out of a
+    corpus so: a drafter that has read them would copy what it should guess.
+    """
+    known = {gram for text in excluded for gram in _grams(text, words)}
+    kept: list[str] = []
+    dropped = 0
+    for document in documents:
+        if any(gram in known for gram in _grams(document, words)):
+            dropped += 1
+        else:
+            kept.append(document)
+    return kept, dropped
+
+
+def _grams(text: str, words: int) -> Iterator[tuple[str, ...]]:
+    found = re.findall(r"\w+", text.lower())
+    return zip(*(found[start:] for start in range(words)), strict=False)
+
 
 def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterator[str]:
     """The texts of ``paths`` in order.
 
     .jsonl and .json: one document a line or list element, the strings below ``fields`` (dotted names; all strings if
-    none are named) joined by newlines. Anything else: text, one document a paragraph (blank lines between).
+    none are named) joined by newlines. Anything else: text, one document a paragraph (blank lines between); .zip: all
+    text files in it.
     Raises InputError naming file and line.
     """
     for path in paths:
         if not path.is_file():
             raise InputError(f"corpus {path}: no such file; expected text, .jsonl or .json (or these with .gz)")
+        if path.suffix == ".zip":
+            for text in _unpacked(path):
+                yield from (part for part in text.split("\n\n") if part.strip())
+            continue
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", errors="replace")
         kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
@@ -34,6 +65,14 @@ def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterato
             yield from (_document(item, fields) for item in (loaded if isinstance(loaded, list) else [loaded]))
         else:
             yield from (part for part in text.split("\n\n") if part.strip())
+
+
+def _unpacked(path: Path) -> Iterator[str]:
+    """The texts of an archive, by name."""
+    with zipfile.ZipFile(path) as archive:
+        for name in sorted(archive.namelist()):
+            if Path(name).suffix == ".txt":
+                yield archive.read(name).decode("utf-8", errors="replace").replace("\r\n", "\n")
 
 
 def _parse(text: str, path: Path, line: int) -> Any:

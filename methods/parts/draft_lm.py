@@ -14,18 +14,18 @@ from specbench.target.load import load_model, read_card
 from specbench.types import InputError
 
 
-def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, device: str | None, key: str) -> ModelCard:
+def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, device: str | None) -> ModelCard:
     """The draft's card, checked to speak the target's vocabulary. Raises InputError before any weights are read."""
     if not path:
-        raise InputError(
-            f"{key}.draft: not set and model={target.name} names no usual draft; expected a hub id or folder"
-        )
-    card = read_card(path=path, dtype=dtype or target.dtype, device=device or target.device, key=key, path_key="draft")
+        raise InputError(f"draft: not set and model={target.name} names no usual draft; expected a hub id or folder")
+    card = read_card(
+        path=path, dtype=dtype or target.dtype, device=device or target.device, prefix="", path_key="draft"
+    )
     ours, theirs = card.tokenizer.get_vocab(), target.tokenizer.get_vocab()
     if ours != theirs:
         differing = len(ours.items() ^ theirs.items())
         raise InputError(
-            f"{key}.draft={path}: speaks another vocabulary than model={target.name}"
+            f"draft={path}: speaks another vocabulary than model={target.name}"
             f" ({len(ours)} against {len(theirs)} tokens, {differing} entries differ);"
             " expected a draft model with the target's own tokenizer"
         )

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,40 +19,45 @@ from specbench.types import InputError
 
 Gram = tuple[int, ...]
 SLOT_BYTES = 104  # one entry of a Python dict of tuples: hash, key, value and index, at the usual fill
+LINK_BYTES = 56  # what an OrderedDict adds an entry: a node of its list, and a pointer to it
 
 
 class LruTable:
-    """leader -> followers, both by recency: a dict keeps insertion order, so re-inserting makes most recent."""
+    """leader -> followers, both by recency, least recent first: a dict keeps the order in which keys came (back)."""
 
     def __init__(self, leader_capacity: int, follower_capacity: int) -> None:
         self._leader_capacity, self._follower_capacity = leader_capacity, follower_capacity
-        self._table: dict[Gram, dict[Gram, None]] = {}
+        self._table: OrderedDict[Gram, dict[Gram, None]] = OrderedDict()
         self._followers = 0
 
     def put(self, leader: Gram, follower: Gram) -> None:
         """Make ``leader`` and ``follower`` most recent; what exceeds a capacity goes, least recent first."""
-        followers = self._table.pop(leader, None)
+        followers = self._table.get(leader)
         if followers is None:
-            followers = {}
             if len(self._table) >= self._leader_capacity:
-                self._followers -= len(self._table.pop(next(iter(self._table))))
-        self._table[leader] = followers
+                self._followers -= len(self._table.popitem(last=False)[1])
+            followers = self._table[leader] = {}
+        else:
+            self._table.move_to_end(leader)
         if follower in followers:
             del followers[follower]
-            self._followers -= 1
         elif len(followers) >= self._follower_capacity:
             del followers[next(iter(followers))]
-            self._followers -= 1
+        else:
+            self._followers += 1
         followers[follower] = None
-        self._followers += 1
+
+    def recent(self, leader: Gram) -> Iterable[Gram]:
+        """Followers, most recent first, to be read before the next ``put``; the leader becomes most recent."""
+        followers = self._table.get(leader)
+        if followers is None:
+            return ()
+        self._table.move_to_end(leader)
+        return reversed(followers)
 
     def get(self, leader: Gram) -> list[Gram]:
         """Followers, most recent first; the leader becomes most recent, its followers' order stays."""
-        followers = self._table.pop(leader, None)
-        if followers is None:
-            return []
-        self._table[leader] = followers
-        return list(reversed(followers))
+        return list(self.recent(leader))
 
     def clear(self) -> None:
         """Forget everything."""
@@ -63,7 +70,7 @@ class LruTable:
             return 0
         leader = next(iter(self._table))
         follower = next(iter(self._table[leader]))
-        each_leader = sys.getsizeof(leader) + SLOT_BYTES + sys.getsizeof({})
+        each_leader = sys.getsizeof(leader) + SLOT_BYTES + LINK_BYTES + sys.getsizeof({})
         return len(self._table) * each_leader + self._followers * (sys.getsizeof(follower) + SLOT_BYTES)
 
 
@@ -72,7 +79,9 @@ class FrozenTable:
 
     def __init__(self, leaders: np.ndarray, offsets: np.ndarray, followers: np.ndarray) -> None:
         self.leaders, self.offsets, self.followers = leaders, offsets, followers
-        self._row = {tuple(leader): row for row, leader in enumerate(leaders.tolist())}
+        bounds = offsets.tolist()
+        keys = map(tuple, leaders.tolist())
+        self._bounds = dict(zip(keys, pairwise(bounds), strict=True))
 
     @property
     def leader_length(self) -> int:
@@ -84,12 +93,12 @@ class FrozenTable:
         """FL [tokens]."""
         return self.followers.shape[1]
 
-    def get(self, leader: Gram) -> list[Gram]:
-        """Followers, most frequent first."""
-        row = self._row.get(leader)
-        if row is None:
-            return []
-        return [tuple(gram) for gram in self.followers[self.offsets[row] : self.offsets[row + 1]].tolist()]
+    def get(self, leader: Gram, most: int | None = None) -> list[Gram]:
+        """Followers, most frequent first, at most ``most``; None = all."""
+        start, end = self._bounds.get(leader, (0, 0))
+        if most is not None:
+            end = min(end, start + most)
+        return list(map(tuple, self.followers[start:end].tolist())) if start < end else []
 
     def nbytes(self) -> int:
         """Bytes of the arrays."""

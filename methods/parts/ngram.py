@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+Gram = tuple[int, ...]
 
 
 class NgramIndex:
     """End positions of the n-grams (1 <= n <= max_ngram) of a sequence, without those that end it.
 
-    keep_first: remember each n-gram's earliest occurrence, else its latest.
+    keep_first: remember each n-gram's earliest occurrence, else its latest. tail: of the latter only those that at
+    least ``tail`` tokens follow; while there is none, the earliest.
     """
 
-    def __init__(self, max_ngram: int, keep_first: bool) -> None:
+    def __init__(self, max_ngram: int, keep_first: bool, tail: int = 1) -> None:
         self._max_ngram = max_ngram
         self._keep_first = keep_first
-        self._ends: dict[tuple[int, ...], int] = {}
-        self._indexed = 1  # prefixes of up to this length are done; the n-grams that end the sequence wait
+        self._tail = tail
+        self._ends: dict[Gram, int] = {}
+        self._seen = self._full = 1  # the next end to enter: as an n-gram's first, as its latest
 
-    def extend(self, sequence: Sequence[int]) -> None:
-        """Take in what ``sequence`` has grown by; it must continue the one seen before."""
-        for end in range(self._indexed, len(sequence)):
-            for n in range(1, min(self._max_ngram, end) + 1):
-                ngram = tuple(sequence[end - n : end])
-                if self._keep_first:
-                    self._ends.setdefault(ngram, end)
-                else:
-                    self._ends[ngram] = end
-        self._indexed = max(self._indexed, len(sequence))
+    def extend(self, sequence: Sequence[int], length: int | None = None) -> None:
+        """Take in what ``sequence`` has grown by, up to ``length``; it must continue the one seen before."""
+        length = len(sequence) if length is None else length
+        if self._keep_first or self._tail > 1:
+            for gram, end in self._grams(sequence, self._seen, length):
+                self._ends.setdefault(gram, end)
+            self._seen = max(self._seen, length)
+        if not self._keep_first:
+            full = length - self._tail + 1
+            self._ends.update(self._grams(sequence, self._full, full))
+            self._full = max(self._full, full)
+
+    def _grams(self, sequence: Sequence[int], start: int, stop: int) -> Iterator[tuple[Gram, int]]:
+        """The n-grams that end at ``start`` to ``stop`` - 1, and where."""
+        for end in range(start, stop):
+            for begin in range(max(0, end - self._max_ngram), end):
+                yield tuple(sequence[begin:end]), end
 
     def find(self, ngram: Sequence[int]) -> int | None:
         """Position after the remembered occurrence of ``ngram``, or None.
@@ -34,3 +45,13 @@ class NgramIndex:
         Example: after ``extend([5, 1, 9, 5, 1])``, ``find([5, 1])`` is 2, the place of the 9.
         """
         return self._ends.get(tuple(ngram))
+
+    def find_longest(self, gram: Gram) -> int | None:
+        """As ``find``, for the longest suffix of ``gram`` that is remembered."""
+        found = None
+        for n in range(1, len(gram) + 1):
+            end = self._ends.get(gram[-n:])
+            if end is None:  # then no longer one is
+                break
+            found = end
+        return found

@@ -8,6 +8,7 @@ which hashes them with SHA-512: one seed gives the sample and the shuffle indepe
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from specbench.types import Case, InputError
 
 ORDERS = ("file", "shuffled")
 _SHOWN = 8  # how many names of a long list an error shows
-_KEYS = ("ids", "categories", "limit", "first", "sample")  # the narrowings, in the order they are applied
+_KEYS = ("ids", "categories", "limit", "first", "sample", "part")  # the narrowings, in the order they are applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Selection:
     seed: of the sample and of the shuffle.
     first: the first N cases in all.
     ids: these cases; the order in which they are named does not matter.
+    part: ``k/n`` keeps every n-th case from the k-th on, of what the others left: the n parts are disjoint, share
+        every category alike and make the whole together (to tune on one half, or to spread a run over machines).
     order: ``file``, or ``shuffled`` with ``seed``.
     """
 
@@ -39,6 +42,7 @@ class Selection:
     seed: int = 0
     first: int | None = None
     ids: tuple[str, ...] | None = None
+    part: str | None = None
     order: str = "file"
 
 
@@ -46,7 +50,7 @@ EVERYTHING = Selection()
 
 
 def select(cases: Sequence[Case], selection: Selection) -> list[Case]:
-    """Keep what the selection names: by ids, categories, limit, first and sample in turn, then put in order.
+    """Keep what the selection names: by ids, categories, limit, first, sample and part in turn, then put in order.
 
     Raises InputError, which names the key, for an unknown id or category, a number below 1, an unknown order, and
     when no case is left.
@@ -63,6 +67,9 @@ def select(cases: Sequence[Case], selection: Selection) -> list[Case]:
         kept = kept[: selection.first]
     if selection.sample is not None:
         kept = _sampled(kept, selection.sample, selection.seed)
+    if selection.part is not None:
+        start, step = _part(selection.part)
+        kept = kept[start - 1 :: step]
     if not kept:
         raise InputError(_nothing_left(cases, selection))
     if selection.order == "shuffled":
@@ -84,6 +91,15 @@ def _check(selection: Selection) -> None:
         value = getattr(selection, key)
         if value is not None and not any(_names(value)):
             raise InputError(f"suite.{key} is empty, so it would keep no case: name some, or write null for all cases.")
+
+
+def _part(text: str) -> tuple[int, int]:
+    """(k, n) of ``k/n``."""
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", str(text))
+    start, step = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= start <= step:
+        raise InputError(f"suite.part={text}: expected k/n with k from 1 to n, for example 1/2 for the first half.")
+    return start, step
 
 
 def _is_int(value: object) -> bool:

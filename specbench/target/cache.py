@@ -31,6 +31,48 @@ class Layout:
     device: torch.device
 
 
+class RowCopies:
+    """One layer's slots once for each of k rows, since attention kernels take no keys that rows share.
+
+    A token is copied when the first batch after it is read, so that a step copies what the step before committed.
+    """
+
+    def __init__(self) -> None:
+        self._pair: tuple[Tensor, Tensor] | None = None  # keys and values, (k, K, slots, D) each
+        self._known = 0  # [tokens] that are the same in all rows
+
+    def read(self, held: tuple[Tensor, Tensor], length: int, fresh: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Put ``fresh`` (k, K, q, D) behind the ``length`` tokens of ``held``; views of all (k, K, length+q, D)."""
+        rows, end = len(fresh[0]), length + fresh[0].shape[-2]
+        if self._pair is None or len(self._pair[0]) < rows:
+            self.drop()
+            self._pair = held[0].new_empty(rows, *held[0].shape[1:]), held[1].new_empty(rows, *held[1].shape[1:])
+        for copies, slots, new in zip(self._pair, held, fresh, strict=True):
+            copies[:, :, self._known : length] = slots[:, :, self._known : length]
+            copies[:rows, :, length:end] = new
+        self._known = length
+        keys, values = self._pair
+        return keys[:rows, :, :end], values[:rows, :, :end]
+
+    def row(self, row: int, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Keys and values (1, K, end-start, D) of one row."""
+        assert self._pair is not None
+        keys, values = self._pair
+        return keys[row : row + 1, :, start:end], values[row : row + 1, :, start:end]
+
+    def truncate(self, length: int) -> None:
+        """Tokens from ``length`` on are others now."""
+        self._known = min(self._known, length)
+
+    def nbytes(self) -> int:
+        """Bytes of the copies."""
+        return sum(copies.nbytes for copies in self._pair) if self._pair else 0
+
+    def drop(self) -> None:
+        """Free the memory."""
+        self._pair, self._known = None, 0
+
+
 class SlotLayer(CacheLayerMixin):
     """One layer's slots; ``keys`` and ``values`` are views of the cache's stacked buffers."""
 
@@ -42,13 +84,20 @@ class SlotLayer(CacheLayerMixin):
     def __init__(self) -> None:
         super().__init__()
         self.length = 0
+        self.copies = RowCopies()
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: ``SlotCache.reserve`` allocates."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
-        """Append (1, K, q, D) keys and values; return views of all (1, K, length+q, D)."""
+        """Append (1, K, q, D) keys and values; return views of all (1, K, length+q, D).
+
+        A batch of rows, (k, K, q, D), is not appended but waits for ``SlotCache.keep_row``; returned are the rows'
+        (k, K, length+q, D).
+        """
+        if len(key_states) > 1:
+            return self.copies.read((self.keys, self.values), self.length, (key_states, value_states))
         end = self.length + key_states.shape[-2]
         self.keys[:, :, self.length : end] = key_states
         self.values[:, :, self.length : end] = value_states
@@ -123,6 +172,7 @@ class SlotCache(Cache):
     def _allocate(self, capacity: int) -> None:
         self._stacks.clear()
         for layer in self.slots:
+            layer.copies.drop()
             layer.keys = layer.values = None  # free the old buffers before the new ones are taken
         for layout, members in self._groups.items():
             make: Any = {"dtype": layout.dtype, "device": layout.device}
@@ -137,6 +187,7 @@ class SlotCache(Cache):
         """Forget every token from ``length`` on."""
         for layer in self.slots:
             layer.length = length
+            layer.copies.truncate(length)
 
     def keep(self, start: int, slots: Sequence[int]) -> None:
         """Of the tokens from ``start`` on keep those in ``slots`` (absolute, in path order), moved together."""
@@ -147,6 +198,17 @@ class SlotCache(Cache):
                 stack[..., start:end, :] = stack.index_select(-2, index)  # copies first: no aliasing
         self.truncate(end)
 
+    def keep_row(self, row: int, count: int) -> None:
+        """Append the first ``count`` tokens of one of the rows that the last forward read beside each other."""
+        for layer in self.slots:
+            layer.update(*layer.copies.row(row, layer.length, layer.length + count))
+
+    def drop_copies(self) -> None:
+        """Free what batches of rows took, k times the slots."""
+        for layer in self.slots:
+            layer.copies.drop()
+
     def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        return sum(tensor.nbytes for pair in self._stacks for tensor in pair)
+        """Bytes of all buffers, the rows' copies included."""
+        stacked = sum(tensor.nbytes for pair in self._stacks for tensor in pair)
+        return stacked + sum(layer.copies.nbytes() for layer in self.slots)

@@ -2,11 +2,12 @@
 
 Invariant between forwards: the cache holds every token of the context but the last one, the root.
 A forward feeds the root and N draft nodes; the accepted nodes' slots are then moved together and the rest forgotten.
+A method that needs rows has its draft fed as a batch of rows instead, and the winning row's slots are appended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -15,9 +16,10 @@ from torch import Tensor
 from specbench.target.cache import SlotCache
 from specbench.target.engine import Engine, Laps, Verifier
 from specbench.target.family import windows_of
+from specbench.target.rows import RowBatch
 from specbench.target.stop import cut
 from specbench.target.tree import causal_mask, depths_of, tree_mask
-from specbench.types import EMPTY, CaseError, Draft, Needs, Prefill, Step, TopK
+from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
 
 class EagerEngine(Engine):
@@ -42,6 +44,7 @@ class EagerEngine(Engine):
         self._fed = torch.empty(0, dtype=torch.long)
         self._parents: Sequence[int] = ()
         self._depths: list[int] = []
+        self._batch: RowBatch | None = None
         self._output: Any = None
 
     @torch.inference_mode()
@@ -55,15 +58,18 @@ class EagerEngine(Engine):
         self._begin_request()
         self._walk, self._needs, self._laps = walk, needs, laps
         self.reserve(len(prompt) + limit)
+        if not needs.rows:
+            self.cache.drop_copies()
         every_row = needs.prompt_topk > 0
         ids = torch.tensor(prompt, device=self.device)
-        output = self._run(ids, None, every_row, bool(needs.hidden))
+        output = self._run(ids[None], None, (), every_row, bool(needs.hidden))
         logits = output.logits[0]
         picks, _ = self._pick(logits[-1:], [0], None)
         self._root = picks[0]
         walk.advance(1)
         top = _top(logits if every_row else logits[-1:], max(needs.prompt_topk, needs.node_topk))
-        hidden = _rows(output, needs.hidden, slice(None) if needs.prompt_hidden else slice(-1, None))
+        read = slice(None) if needs.prompt_hidden else slice(-1, None)
+        hidden = {layer: output.hidden_states[layer][0, read] for layer in needs.hidden}
         return Prefill(self._root, hidden, top)
 
     @torch.inference_mode()
@@ -81,14 +87,21 @@ class EagerEngine(Engine):
             self._fed = torch.cat([torch.tensor([self._root], device=self.device), draft.tokens.to(self.device)])
         else:
             self._fed = torch.tensor([self._root, *draft.tokens], device=self.device)
-        self._output = self._run(self._fed, self._parents, True, bool(self._needs.hidden))
-        self.fed = len(self._fed)
+        wanted = bool(self._needs.hidden)
+        self._batch = RowBatch.of(self._parents, self._depths) if self._needs.rows else None
+        if self._batch is None:
+            block = self._fed[None]
+            self._output = self._run(block, self._parents, self._depths, True, wanted)
+        else:
+            block, width = self._batch.lay_out(self._fed), self._batch.width
+            self._output = self._run(block, range(ROOT, width - 1), range(1, width + 1), True, wanted)
+        self.fed = block.numel()
         self._laps.lap("forward")
 
     @torch.inference_mode()
     def settle(self, left: int) -> Step:
         """Accept, cut and commit; see ``Engine.settle``."""
-        logits = self._output.logits[0]
+        logits = self._computed(self._output.logits)
         draft = self._draft
         picks, fed = self._pick(logits, [0, *self._depths], self._fed if isinstance(draft.tokens, Tensor) else None)
         tokens: Sequence[int] = fed[1:] if fed is not None else cast(Sequence[int], draft.tokens)
@@ -96,8 +109,7 @@ class EagerEngine(Engine):
         bonus = picks[path[-1] + 1] if path else picks[0]
         emitted, done = cut([*(int(tokens[node]) for node in path), bonus], self.eos, left)
         path = path[: len(emitted) - 1]
-        past = self.cache.length - len(tokens) - 1
-        self.cache.keep(past, [past, *(past + 1 + node for node in path)])
+        self._commit(path)
         self._laps.lap("verify")
         step = Step(
             root=self._root,
@@ -106,12 +118,24 @@ class EagerEngine(Engine):
             done=done,
             fed=self._fed if self._needs.node_topk or self._needs.hidden else None,
             topk=_top(logits, self._needs.node_topk),
-            hidden=_rows(self._output, self._needs.hidden, slice(None)),
+            hidden={layer: self._computed(self._output.hidden_states[layer]) for layer in self._needs.hidden},
         )
         self._root = emitted[-1]
         self._walk.advance(len(emitted))
         self._output = None
         return step
+
+    def _computed(self, tensor: Tensor) -> Tensor:
+        """What the last forward gave, as (N+1, X): row 0 the root, row i + 1 node i of the draft."""
+        return tensor[0] if self._batch is None else self._batch.collect(tensor)
+
+    def _commit(self, path: Sequence[int]) -> None:
+        """Keep the keys and values of the root and the accepted path, forget the other nodes'."""
+        if self._batch is None:
+            past = self.cache.length - len(self._draft) - 1
+            self.cache.keep(past, [past, *(past + 1 + node for node in path)])
+        else:
+            self.cache.keep_row(self._batch.row_of(path), len(path) + 1)
 
     @torch.inference_mode()
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
@@ -119,7 +143,7 @@ class EagerEngine(Engine):
         self.cache.reserve(len(prompt) + len(ids))
         tokens = torch.tensor([*prompt, *ids[:-1]], device=self.device)
         kept = torch.arange(len(prompt) - 1, len(tokens), device=self.device)
-        logits = self._run(tokens, None, kept, False).logits[0].float()
+        logits = self._run(tokens[None], None, (), kept, False).logits[0].float()
         chosen = logits.gather(-1, torch.tensor(ids, device=logits.device)[:, None])[:, 0]
         gaps = (logits.max(-1).values - chosen).tolist()
         if not all(abs(gap) < float("inf") for gap in gaps):
@@ -128,17 +152,22 @@ class EagerEngine(Engine):
             )
         return gaps
 
-    def _run(self, tokens: Tensor, parents: Sequence[int] | None, rows: Any, want_hidden: bool) -> Any:
-        """One call of the model. parents: None = a prompt, from an empty cache. rows: True, False (last) or index."""
-        past = self.cache.length
-        at = range(len(tokens)) if parents is None else [past, *(past + depth for depth in self._depths)]
+    def _run(
+        self, tokens: Tensor, parents: Sequence[int] | None, depths: Sequence[int], rows: Any, want_hidden: bool
+    ) -> Any:
+        """One call of the model over (k, T) tokens, the same tree of them in each of the k rows.
+
+        parents: None = a prompt, from an empty cache. depths: of ``parents``. rows: True, False (last) or index.
+        """
+        length, past = tokens.shape[1], self.cache.length
+        at = range(length) if parents is None else [past, *(past + depth for depth in depths)]
         last = self.context - 1  # nodes beyond the context can never be accepted, but their position must exist
         positions = torch.tensor([[min(place, last) for place in at]], device=self.device)
-        mask = self._mask(len(tokens), parents, past)
+        mask = self._mask(length, parents, depths, past)
         if parents is not None:
             self._laps.lap("prepare")
         return self.model(
-            input_ids=tokens[None],
+            input_ids=tokens,
             attention_mask=mask,
             position_ids=positions,
             past_key_values=self.cache,
@@ -147,19 +176,21 @@ class EagerEngine(Engine):
             output_hidden_states=want_hidden,
         )
 
-    def _mask(self, length: int, parents: Sequence[int] | None, past: int) -> Any:
+    def _mask(self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int) -> Any:
         """One mask, or one a kind of layer; None where causal attention over everything is meant: the fastest path."""
         plain = parents is None or not len(parents)
         if plain and list(self._windows.values()) == [None]:
             return None
-        masks = {kind: self._build(length, parents, past, window) for kind, window in self._windows.items()}
+        masks = {kind: self._build(length, parents, depths, past, size) for kind, size in self._windows.items()}
         return next(iter(masks.values())) if len(masks) == 1 else masks
 
-    def _build(self, length: int, parents: Sequence[int] | None, past: int, window: int | None) -> Tensor:
+    def _build(
+        self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int, window: int | None
+    ) -> Tensor:
         if parents is None:
             mask = causal_mask(length, window, self.dtype)
         else:
-            mask = tree_mask(parents, self._depths, past, window, self.dtype)
+            mask = tree_mask(parents, depths, past, window, self.dtype)
         return mask.to(self.device, non_blocking=True)
 
     def _pick(self, logits: Tensor, depths: list[int], fed: Tensor | None) -> tuple[list[int], list[int] | None]:
@@ -183,8 +214,3 @@ def _top(logits: Tensor, k: int) -> TopK | None:
         return None
     best = logits.topk(k, dim=-1)
     return TopK(best.indices, best.values)
-
-
-def _rows(output: Any, layers: Sequence[int], rows: slice) -> Mapping[int, Tensor]:
-    """layer -> (rows, D) of the states that were asked for."""
-    return {layer: output.hidden_states[layer][0, rows] for layer in layers}

@@ -39,20 +39,20 @@ def read_card(
     safetensors: bool = True,
     trust_remote_code: bool = False,
     random: dict[str, Any] | None = None,
-    key: str = "model",
+    prefix: str = "model.",
     path_key: str = "path",
 ) -> ModelCard:
-    """What is known before weights are loaded; raises InputError naming the setting below ``key`` that is wrong.
+    """What is known before weights are loaded; raises InputError naming the setting that is wrong, behind ``prefix``.
 
     path: folder, hub id or ``bundled:NAME``; path_key: what the user calls it (a draft model's is ``draft``).
     random: {family, seed, config} in place of a path.
     """
-    named = f"{key}.{path_key}"
-    _one_of(f"{key}.dtype", dtype, DTYPES)
-    _one_of(f"{key}.attention", attention, ATTENTIONS)
-    chosen = choose_device(device, gpus, key)
+    named = f"{prefix}{path_key}"
+    _one_of(f"{prefix}dtype", dtype, DTYPES)
+    _one_of(f"{prefix}attention", attention, ATTENTIONS)
+    chosen = choose_device(device, gpus, prefix)
     if random:
-        config = _random_config(random, key)
+        config = _random_config(random, prefix)
         path, tokenizer = "random", tokenizer or BUNDLED + "tiny"
     elif path:
         path = locate(path, named)
@@ -60,16 +60,16 @@ def read_card(
         config = _read(AutoConfig, path, named, revision=revision, trust_remote_code=trust_remote_code)
     else:
         raise InputError(f"{named}: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
-    source = locate(tokenizer or path, f"{key}.tokenizer")
-    reader = read_tokenizer(source, f"{key}.tokenizer", revision=revision, trust_remote_code=trust_remote_code)
+    source = locate(tokenizer or path, f"{prefix}tokenizer")
+    reader = read_tokenizer(source, f"{prefix}tokenizer", revision=revision, trust_remote_code=trust_remote_code)
     check_family(config, named)
     limit = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or reader.model_max_length)
     limit, warning = steady_context(config, limit)
     if context is not None and not 1 < context <= limit:
-        raise InputError(f"{key}.context={context}: expected 2..{limit}, the model's own limit")
+        raise InputError(f"{prefix}context={context}: expected 2..{limit}, the model's own limit")
     if len(reader) > config.get_text_config().vocab_size:
         raise InputError(
-            f"{key}.tokenizer={source}: has {len(reader)} tokens, the model's logits"
+            f"{prefix}tokenizer={source}: has {len(reader)} tokens, the model's logits"
             f" {config.get_text_config().vocab_size}; expected the model's own tokenizer"
         )
     return ModelCard(
@@ -200,31 +200,31 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _random_config(random: dict[str, Any], key: str) -> Any:
+def _random_config(random: dict[str, Any], prefix: str) -> Any:
     family = random["family"]
     if family not in CONFIG_MAPPING:
         known = ["llama", "mistral", "phi3", "qwen2", "qwen3"]
-        raise InputError(f"{key}.random.family={family}: unknown to transformers; expected e.g. {', '.join(known)}")
+        raise InputError(f"{prefix}random.family={family}: unknown to transformers; expected e.g. {', '.join(known)}")
     try:
         return AutoConfig.for_model(family, **random["config"])
     except (ValueError, TypeError, ZeroDivisionError, StrictDataclassError) as error:
-        raise InputError(f"{key}.random.config: no {family} has this shape ({_first_line(error)})") from error
+        raise InputError(f"{prefix}random.config: no {family} has this shape ({_first_line(error)})") from error
 
 
-def choose_device(device: str, gpus: int | None, key: str = "model") -> str:
+def choose_device(device: str, gpus: int | None, prefix: str = "model.") -> str:
     """``auto`` made definite. Raises InputError when it or ``gpus`` is not there."""
     present = torch.cuda.device_count()
     if gpus is not None and not 1 <= gpus <= 4:
-        raise InputError(f"{key}.gpus={gpus}: expected 1 to 4")
+        raise InputError(f"{prefix}gpus={gpus}: expected 1 to 4")
     if gpus is not None and gpus > present:
-        raise InputError(f"{key}.gpus={gpus}: this machine has {present}; expected at most that (or leave it out)")
+        raise InputError(f"{prefix}gpus={gpus}: this machine has {present}; expected at most that (or leave it out)")
     if device == "auto":
         return "cuda:0" if present else "cpu"
     kind, _, index = device.partition(":")
     if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
-        raise InputError(f"{key}.device={device}: expected auto, cpu, cuda or cuda:N")
+        raise InputError(f"{prefix}device={device}: expected auto, cpu, cuda or cuda:N")
     if kind == "cuda" and int(index or 0) >= present:
-        raise InputError(f"{key}.device={device}: this machine has {present} GPUs; expected cpu or a smaller number")
+        raise InputError(f"{prefix}device={device}: this machine has {present} GPUs; expected cpu or a smaller number")
     return "cuda:0" if device == "cuda" else device
 
 

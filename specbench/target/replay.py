@@ -84,10 +84,12 @@ def _plain(values: Sequence[int] | Tensor) -> Sequence[int]:
 
 def _batched(draft: Draft) -> int:
     """Tokens of the batch that a draft of rows would be: every row as long as the longest, each with the root."""
+    if not len(draft.tokens):
+        return 1
     starts = [node for node, parent in enumerate(draft.parents) if parent == ROOT]
-    ends = [*starts[1:], len(draft)]
-    longest = max((end - start for start, end in zip(starts, ends, strict=True)), default=0)
-    return max(len(starts), 1) * (longest + 1)
+    ends = [*starts[1:], len(draft.tokens)]
+    longest = max(end - start for start, end in zip(starts, ends, strict=True))
+    return len(starts) * (longest + 1)
 
 
 def _agreed(tokens: Sequence[int], upcoming: Sequence[int]) -> int:

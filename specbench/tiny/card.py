@@ -53,9 +53,19 @@ comparable, not identical.
 The table below says what the models get right. Two-digit sums and copying from long passages fail most often; every
 answer stops by itself.
 
-## Check
+{files}## Check
 
 {check}
+"""
+_DATASTORE = """## Datastore
+
+`datastore.safetensors` is REST's corpus for this model: 1000 conversations of the same world, none of them from the
+held-out part that the suite `mini` is drawn from. Made with
+
+    python scripts/make_tiny_corpus.py corpus corpus.jsonl --count 1000 --seed 2
+    python scripts/build_datastore.py --tokenizer bundled:tiny --field messages.content \\
+        --out specbench/assets/tiny/datastore.safetensors corpus.jsonl
+
 """
 
 _STAGE = "from step {from_step}: {tokens} tokens per step, Muon {matrix_rate}, AdamW {rate}"
@@ -74,6 +84,6 @@ def write_card(target: Path, name: str) -> None:
         _STAGE.format(tokens=stage["rows"] * stage["length"], **stage) for stage in record.pop("stages")
     )
     card = _CARD.format(
-        name=name, role=_ROLES[name], minutes=record["seconds"] / 60, check=text, settings=settings, **record
+        name=name, role=_ROLES[name], files=_DATASTORE if name == "tiny" else "", minutes=record["seconds"] / 60, check=text, settings=settings, **record
     )
     (target / "README.md").write_text(card, encoding="utf-8")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from compose import composed
 from methods.parts.recycling import RecyclingMatrix
-from methods.parts.tree_template import TreeTemplate
+from methods.parts.tree_template import REFERENCE, SHARES, TreeTemplate
 from methods.token_recycling import TokenRecycling
 from specbench import cli
+from specbench.measure.ops import OpCounter
 from specbench.types import InputError, Prefill, Step, TopK
 
 COUNTS = [[2], [2, 1], [0, 0, 0]]
@@ -22,24 +28,77 @@ class _Target:
 
 
 def bound(**options) -> TokenRecycling:
-    method = TokenRecycling(COUNTS, k=3, **options)
+    method = TokenRecycling(k=3, tree=COUNTS, **options)
     method.bind(_Target())
     return method
 
 
+def paths_of(template: TreeTemplate) -> list[tuple[int, ...]]:
+    """Every node as the ranks on the way to it."""
+    found: list[tuple[int, ...]] = []
+    for parent, rank in zip(template.parents, template.ranks, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), rank))
+    return found
+
+
 def test_template_of_the_reference():
-    tree = cli._plain(composed("method=[token_recycling]"))["method"]["token_recycling"]["tree"]
-    template = TreeTemplate.from_counts(tree, 8)
+    template = TokenRecycling(**yaml_of("token_recycling")).template
     assert [end - start for start, end in template.levels] == [8, 21, 25, 15, 8, 3]
     assert len(template) == 80
     children = [template.parents.count(node) for node in range(80)]
     assert children.count(0) == 40
-
-    def path(node):
-        return [] if node == -1 else [*path(template.parents[node]), template.ranks[node]]
-
-    paths = {"-".join(map(str, path(node))) for node in range(80)}
+    paths = {"-".join(map(str, path)) for path in paths_of(template)}
     assert {"0-7-0", "0-2-1", "0-0-4-0", "0-0-0-1-0-0", "0-0-0-0-0-1"} <= paths  # the last five the authors added
+    assert template == TreeTemplate.from_counts(REFERENCE, 8)
+    assert tuple(sum(path[0] == rank for path in paths_of(template)) for rank in range(8)) == SHARES
+
+
+def yaml_of(name: str) -> dict:
+    node = cli._plain(composed(f"method=[{name}]"))["method"][name]
+    return {key: value for key, value in node.items() if key not in ("_target_", "reset")}
+
+
+@given(st.integers(1, 200), st.integers(1, 12), st.integers(1, 10))
+@settings(max_examples=60, deadline=None)
+def test_a_sized_tree_has_its_size_and_is_a_tree(nodes, depth, width):
+    room = sum(width**level for level in range(1, depth + 1))
+    if not depth <= nodes <= room:
+        with pytest.raises(InputError, match=f"nodes={nodes}: "):
+            TreeTemplate.sized(nodes, depth, width)
+        return
+    template = TreeTemplate.sized(nodes, depth, width)
+    assert (len(template), len(template.levels)) == (nodes, depth)
+    paths = paths_of(template)
+    assert len(set(paths)) == nodes
+    assert all(path[-1] < width for path in paths)
+    assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths)  # ranks without a gap
+
+
+def test_breadth_family_is_nested_and_passes_through_the_reference():
+    family = [set(paths_of(TreeTemplate.sized(nodes, 6, 8))) for nodes in (20, 40, 60, 80, 100, 120)]
+    assert all(small < large for small, large in itertools.pairwise(family))
+    assert family[3] == set(paths_of(TreeTemplate.from_counts(REFERENCE, 8)))
+    assert (0,) * 6 in family[0]
+
+
+def test_depth_family_keeps_what_it_can_of_the_reference():
+    sizes = {depth: [b - a for a, b in TreeTemplate.sized(80, depth, 8).levels] for depth in (3, 5, 7, 10)}
+    assert sizes[3] == [8, 32, 40]
+    assert sizes[5] == [8, 21, 25, 16, 10]
+    assert sizes[7] == [8, 20, 25, 15, 8, 3, 1]
+    assert sizes[10] == [8, 20, 23, 14, 8, 3, 1, 1, 1, 1]
+    reference = set(paths_of(TreeTemplate.sized(80, 6, 8)))
+    assert reference - set(paths_of(TreeTemplate.sized(80, 7, 8))) == {(2, 2)}  # the least worth, for one more level
+
+
+def test_worth_alone_would_not_give_the_reference():
+    """The wrong variant: without the reference's nodes first, ten of its eighty are others."""
+    every = [path for level in range(1, 7) for path in itertools.product(range(8), repeat=level)]
+    by_worth = sorted(
+        every,
+        key=lambda path: (-math.prod(SHARES[rank] for rank in path) * 80 ** (6 - len(path)), len(path), path),
+    )
+    assert len(set(by_worth[:80]) & set(paths_of(TreeTemplate.from_counts(REFERENCE, 8)))) == 70
 
 
 def test_fill_breadth_first():
@@ -47,15 +106,15 @@ def test_fill_breadth_first():
     method.matrix.rows[5] = torch.tensor([6, 7, 8])
     method.matrix.rows[6] = torch.tensor([1, 2, 3])
     method.matrix.rows[7] = torch.tensor([4, 9, 0])
-    assert method.matrix.draft(5).tokens.tolist() == [6, 7, 1, 2, 4]
+    assert list(method.matrix.draft(5).tokens) == [6, 7, 1, 2, 4]
     assert method.template.parents == (-1, -1, 0, 0, 1)
     depth_first = TreeTemplate((-1, 0, 0, -1, 3), (0, 0, 1, 1, 0), ((0, 1), (1, 3), (3, 4), (4, 5)))
-    assert method.matrix.draft(5).tokens.tolist() != [6, 1, 2, 7, 4]  # what tree order the example tells apart
+    assert list(method.matrix.draft(5).tokens) != [6, 1, 2, 7, 4]  # what tree order the example tells apart
     assert depth_first.parents != method.template.parents
 
 
 def test_cold_matrix_drafts_token_zero():
-    assert bound().matrix.draft(9).tokens.tolist() == [0, 0, 0, 0, 0]
+    assert list(bound().matrix.draft(9).tokens) == [0, 0, 0, 0, 0]
 
 
 ROWS = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
@@ -80,10 +139,10 @@ def test_a_request_learns_from_every_forward_and_drafts_from_its_last_token():
     assert not method.matrix.rows[3].any()
     draft = drafter.propose([3, 4, 5], 64)
     rows = torch.arange(18).reshape(6, 3) % 16
-    drafter.observe(Step(5, (9,), (), True, torch.tensor([5, *draft.tokens.tolist()]), TopK(rows, rows.float())))
+    drafter.observe(Step(5, (9,), (), True, torch.tensor([5, *draft.tokens]), TopK(rows, rows.float())))
     assert method.matrix.rows[5].tolist() == rows[0].tolist()
     assert len(draft) == 5
-    assert drafter.propose([3, 4, 5, 4], 64).tokens.tolist()[:2] == [6, 7]
+    assert drafter.propose([3, 4, 5, 4], 64).tokens[:2] == [6, 7]
 
 
 def test_prompt_row_i_is_what_follows_prompt_token_i():
@@ -100,7 +159,47 @@ def test_a_depth_first_fill_would_fail_the_example():
     matrix = RecyclingMatrix(depth_first, 3, "last", 16, torch.device("cpu"))
     matrix.rows[5], matrix.rows[6] = torch.tensor([6, 7, 8]), torch.tensor([1, 2, 3])
     matrix.rows[7] = torch.tensor([4, 9, 0])
-    assert matrix.draft(5).tokens.tolist() != [6, 7, 1, 2, 4]
+    assert list(matrix.draft(5).tokens) != [6, 7, 1, 2, 4]
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.sampled_from(["last", "first", "merge"]), st.data())
+@settings(max_examples=100, deadline=None)
+def test_host_and_device_agree_with_a_loop(tokens, update, data):
+    rows = [data.draw(st.lists(st.integers(0, 4), min_size=3, max_size=3)) for _ in tokens]
+    device = torch.device("cpu")
+    host, remote = (
+        RecyclingMatrix(TreeTemplate.from_counts(COUNTS, 3), 3, update, 5, device, on_host) for on_host in (True, False)
+    )
+    for matrix in (host, remote):
+        matrix.learn(torch.tensor(tokens), TopK(torch.tensor(rows), torch.tensor(rows)))
+    wanted = [[0, 0, 0] for _ in range(5)]
+    for token in set(tokens):
+        seen = [row for fed, row in zip(tokens, rows, strict=True) if fed == token]
+        mixed = [seen[rank % len(seen)][rank] for rank in range(3)]
+        wanted[token] = {"last": seen[-1], "first": seen[0], "merge": mixed}[update]
+    assert host.rows.tolist() == remote.rows.tolist() == wanted
+    on_device = remote.draft(tokens[0])
+    assert isinstance(on_device.tokens, torch.Tensor)
+    assert host.draft(tokens[0]).tokens == on_device.tokens.tolist()
+    assert on_device.tokens.tolist()[:2] == wanted[tokens[0]][:2]
+
+
+@pytest.mark.parametrize(("update", "most"), [("last", 10), ("first", 9), ("merge", 10)])
+def test_a_step_on_a_device_waits_for_nothing(update, most):
+    """Counted on the CPU: no read-back, two gathers a level, and a constant number of operations to learn."""
+    device = torch.device("cpu")
+    matrix = RecyclingMatrix(TreeTemplate.sized(80, 6, 8), 8, update, 100, device, on_host=False)
+    fed, rows = torch.arange(81), torch.zeros(81, 8, dtype=torch.long)
+    drafting, learning = OpCounter(), OpCounter()
+    with torch.inference_mode():
+        with drafting.counting():
+            matrix.draft(5)
+        with learning.counting():
+            matrix.learn(fed, TopK(rows, rows))
+    assert not drafting.syncs
+    assert not learning.syncs
+    assert drafting.ops["rest"] == 2 * 6 + 2  # besides: the root, the joining
+    assert learning.ops["rest"] <= most
 
 
 def test_reset_forgets():
@@ -117,4 +216,4 @@ def test_reset_forgets():
 )
 def test_bad_tree_is_named(counts, message):
     with pytest.raises(InputError, match=message):
-        TokenRecycling(counts, k=3)
+        TokenRecycling(k=3, tree=counts)

@@ -52,6 +52,10 @@ def ids(cases: list[Case]) -> str:
         (Selection(ids=("3", "5", "6"), limit=1), "35"),
         (Selection(sample=100), "1234567"),
         (Selection(first=3, sample=3), "123"),
+        (Selection(part="1/2"), "1357"),
+        (Selection(part="2/2"), "246"),
+        (Selection(part="3/3"), "36"),
+        (Selection(limit=2, part="2/2"), "25"),
     ],
 )
 def test_each_key_keeps_what_it_says_in_the_order_of_the_file(selection, kept):
@@ -203,3 +207,9 @@ def test_limit_takes_the_first_of_each_category_or_all_that_there_are(cases, lim
 @given(suites(), st.integers(1, 40), st.integers(0, 99))
 def test_a_sample_has_the_number_asked_for_or_all_that_there_are(cases, count, seed):
     assert len(select(cases, Selection(sample=count, seed=seed))) == min(count, len(cases))
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "half", "1/2/3", "-1/2"])
+def test_a_part_that_is_none_is_named(part):
+    with pytest.raises(InputError, match=f"suite.part={part}: expected k/n"):
+        select(SUITE, Selection(part=part))

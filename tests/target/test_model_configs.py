@@ -44,7 +44,7 @@ REAL = {
     "qwen2_5_7b": ("qwen2", 28, 4, 128, {"rope_theta": 1e6, "use_sliding_window": False}),
     "qwen2_5_72b": ("qwen2", 64, 8, 128, {"rope_theta": 1e6, "use_sliding_window": False}),
 }
-OURS = {"tiny", "tiny_draft", "random", "hub"}
+OURS = {"tiny", "tiny_draft", "random", "hub", "replay"}
 NAMES = sorted(path.stem for path in (cli.conf_dir() / "model").glob("*.yaml"))
 
 

@@ -1,0 +1,102 @@
+"""LogitSpec (Liu et al. 2025, arXiv 2507.01449): the last logits also rank the token after next; retrieve behind each.
+
+The first branch copies what followed the context's longest suffix before. Every further one starts with a token that
+the logits behind the last token ranked high, and goes on with what followed it in the context (section 3).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from methods.parts.branches import Branches
+from methods.parts.ngram import NgramIndex
+from specbench.method import Drafter, Method
+from specbench.target.facade import Target
+from specbench.types import ROOT, Draft, InputError, Needs, Prefill, Step
+
+NEXT, RANKED, BEHIND = 0, 1, 2
+
+
+class _Speculator(Drafter):
+    def __init__(self, method: LogitSpec, ranked: Tensor) -> None:
+        self._method = method
+        self._ranked = ranked  # (k,) of the logits that chose the context's last token
+        self._index = NgramIndex(method.max_ngram, keep_first=False, tail=method.num_draft)
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        method, root = self._method, context[-1]
+        self._index.extend(context, len(context) - 1)  # the root itself is not retrieved from
+        room = min(budget, method.capacity - 1)
+        tree = Branches(method.merge)
+        tree.add(ROOT, self._behind(context, tuple(context[-method.max_ngram :]), method.num_draft), NEXT, room)
+        before = tuple(context[1 - method.max_ngram :]) if method.max_ngram > 1 else ()
+        for rank, token in enumerate(self._ranked.tolist()):
+            start = len(tree)
+            if start >= room:
+                break
+            if token == root:
+                continue
+            length = method.length_at[rank]
+            copied = self._behind(context, (*before, token), length - 1) if length > 1 else ()
+            tree.add(ROOT, [token, *copied], BEHIND, room - start)
+            if start < len(tree) and tree.parents[start] == ROOT:
+                tree.source[start] = RANKED
+        return tree.draft()
+
+    def _behind(self, context: Sequence[int], gram: tuple[int, ...], length: int) -> Sequence[int]:
+        """At most ``length`` tokens that followed the longest suffix of ``gram`` that occurred."""
+        start = self._index.find_longest(gram)
+        return () if start is None else context[start : min(start + length, len(context) - 1)]
+
+    def observe(self, step: Step) -> None:
+        if step.topk is not None:
+            self._ranked = step.topk.ids[step.path[-1] + 1 if step.path else 0]
+
+
+class LogitSpec(Method):
+    """max_ngram: longest suffix looked up. num_draft: tokens copied behind the next token. capacity: tokens fed, root
+    included.
+
+    lengths, ranks: a branch of a token of rank r (0 = best) is cut to ``lengths[i]`` tokens, i the first with
+    r <= ``ranks[i]``, else to the last of ``lengths``. merge: branches share prefixes, and only new nodes count.
+    """
+
+    sources = ("next", "ranked", "behind_ranked")
+
+    def __init__(
+        self,
+        max_ngram: int = 3,
+        num_draft: int = 20,
+        capacity: int = 64,
+        ranks: Sequence[int] = (8, 32),
+        lengths: Sequence[int] = (4, 3, 1),
+        merge: bool = False,
+    ) -> None:
+        for name, value, low in (("max_ngram", max_ngram, 1), ("num_draft", num_draft, 1), ("capacity", capacity, 2)):
+            if value < low:
+                raise InputError(f"{name}={value}: expected a whole number of at least {low}")
+        if list(ranks) != sorted(set(ranks)) or min(ranks, default=0) < 0:
+            raise InputError(f"ranks={list(ranks)}: expected rising whole numbers from 0 on")
+        if len(lengths) != len(ranks) + 1 or min(lengths) < 1:
+            raise InputError(f"lengths={list(lengths)}: expected {len(ranks) + 1} of at least 1, one more than ranks")
+        self.max_ngram, self.num_draft, self.capacity, self.merge = max_ngram, num_draft, capacity, merge
+        self.length_at = [lengths[bisect_left(ranks, rank)] for rank in range(capacity)]
+        self._ranked = capacity
+
+    @property
+    def needs(self) -> Needs:
+        """The ranking of every node, since any may turn out to be the last accepted one."""
+        return Needs(node_topk=self._ranked)
+
+    def bind(self, target: Target) -> None:
+        """No more tokens can be ranked than there are."""
+        self._ranked = min(self.capacity, target.vocab_size)
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """The ranking behind the prompt's last token comes with the prefill."""
+        if prefill.topk is None:
+            raise RuntimeError("LogitSpec begins with the prefill's top-k; the engine gave none")
+        return _Speculator(self, prefill.topk.ids[-1])

@@ -1,0 +1,56 @@
+"""A draft tree put together from chains of tokens, each hung below a node; shared prefixes are merged on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specbench.types import Draft
+
+
+class Branches:
+    """The growing draft: tokens, parents and source are those of a ``Draft``."""
+
+    def __init__(self, merge: bool) -> None:
+        """merge: a child that repeats a sibling's token is that sibling; False lets them stand side by side."""
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.source: list[int] = []
+        self.merge = merge
+        self._children: dict[tuple[int, int], int] = {}  # (node, token) -> node, when merging
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def draft(self) -> Draft:
+        """What has grown."""
+        return Draft(self.tokens, self.parents, source=self.source)
+
+    def shared(self, node: int, tokens: Sequence[int]) -> tuple[int, Sequence[int]]:
+        """(the last node below ``node`` that spells ``tokens``, those that no node spells yet)."""
+        if self.merge:
+            for place, token in enumerate(tokens):
+                child = self._children.get((node, token))
+                if child is None:
+                    return node, tokens[place:]
+                node = child
+            return node, ()
+        return node, tokens
+
+    def attach(self, node: int, tokens: Sequence[int], source: int) -> int:
+        """Hang new nodes below ``node``, one below the other; returns the last. tokens: at least one."""
+        start, length = len(self.tokens), len(tokens)
+        end = start + length - 1
+        self.tokens += tokens
+        self.parents.append(node)
+        self.parents += range(start, end)
+        self.source += [source] * length
+        if self.merge:
+            for child in range(start, end + 1):
+                self._children[self.parents[child], self.tokens[child]] = child
+        return end
+
+    def add(self, node: int, tokens: Sequence[int], source: int, room: int) -> int:
+        """Spell ``tokens`` below ``node`` with at most ``room`` new nodes; returns the last node on the way."""
+        if self.merge:
+            node, tokens = self.shared(node, tokens)
+        return self.attach(node, tokens[:room], source) if tokens and room > 0 else node

@@ -1,0 +1,186 @@
+"""What drafting costs without a target: a drafter stepped through a recorded text, its calls timed one by one.
+
+The text stands in for a greedy target: a draft is accepted as far as it is the text's continuation, so a drafter sees
+the very steps of a decode loop. The yardstick is prompt lookup as its references do it: a scan of the whole context.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.types import Draft, Prefill, Step
+
+COLUMNS = ("prompt ms", "nodes", "tokens a step", "draft us p50", "p95", "update us p50", "p95")
+
+
+class Drafter(Protocol):
+    """One request, as ``specbench.method.Drafter`` declares it."""
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        """Draft what may follow ``context``."""
+
+    def observe(self, step: Step) -> None:
+        """Learn from a forward's outcome."""
+
+    def finish(self, context: Sequence[int]) -> None:
+        """The request ended."""
+
+
+class Method(Protocol):
+    """Starts requests, as ``specbench.method.Method`` declares it."""
+
+    def reset(self) -> None:
+        """Forget what requests taught."""
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """A request starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Times of one request's calls. draft_us, update_us: (steps,) propose and observe [us].
+
+    intake_ms: begin and the first propose, which read the prompt. nodes, emitted: means a step.
+    """
+
+    draft_us: np.ndarray
+    update_us: np.ndarray
+    intake_ms: float
+    nodes: float
+    emitted: float
+
+    @property
+    def step_us(self) -> float:
+        """Median of propose and observe together [us]."""
+        return float(np.median(self.draft_us + self.update_us))
+
+    def cells(self) -> list[str]:
+        """Its figures under ``COLUMNS``."""
+        times = [f"{np.percentile(part, share):.1f}" for part in (self.draft_us, self.update_us) for share in (50, 95)]
+        return [f"{self.intake_ms:.0f}", f"{self.nodes:.1f}", f"{self.emitted:.2f}", *times]
+
+
+def cost_at(method: Method, keeps: bool, text: Sequence[int], context: int, tokens: int, budget: int) -> Cost:
+    """Times of the last ``tokens`` of ``text``, behind the ``context`` tokens before them.
+
+    A request of the same size in the text's first half comes first: it warms up, and is what a method that ``keeps``
+    its state across requests has learned from; others are reset in between.
+    """
+    method.reset()
+    half = len(text) // 2
+    replay(method, text[half - context - tokens : half], context, budget)
+    if not keeps:
+        method.reset()
+    return replay(method, text[-context - tokens :], context, budget)
+
+
+def follow(draft: Draft, future: Sequence[int]) -> list[int]:
+    """The nodes that a target which continues with ``future`` accepts, root side first: the longest path."""
+    depths: dict[int, int] = {-1: 0}  # of the nodes on a right path
+    parents = [int(parent) for parent in draft.parents]
+    for node, (token, parent) in enumerate(zip(draft.tokens, parents, strict=True)):
+        above = depths.get(parent)
+        passenger = draft.passenger is not None and draft.passenger[node]
+        if above is not None and not passenger and above < len(future) and int(token) == future[above]:
+            depths[node] = above + 1
+    node = max(depths, key=lambda node: depths[node])
+    path: list[int] = []
+    while node != -1:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
+
+
+def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> Cost:
+    """Decode ``text`` from its token number ``prompt`` on (the prefill's) to its end, timing every call."""
+    context = list(text[: prompt + 1])
+    times: list[tuple[int, int]] = []
+    nodes: list[int] = []
+    with _without_collector():
+        start = time.perf_counter_ns()
+        drafter = method.begin(context[:-1], Prefill(context[-1]), 0)
+        begun = time.perf_counter_ns() - start
+        while len(context) < len(text):
+            before = time.perf_counter_ns()
+            draft = drafter.propose(context, budget)
+            drafted = time.perf_counter_ns()
+            path = follow(draft, text[len(context) : len(context) + len(draft)])
+            path = path[: len(text) - len(context) - 1]
+            emitted = tuple(text[len(context) : len(context) + len(path) + 1])
+            step = Step(context[-1], emitted, tuple(path), len(context) + len(emitted) == len(text))
+            context.extend(emitted)
+            middle = time.perf_counter_ns()
+            drafter.observe(step)
+            times.append((drafted - before, time.perf_counter_ns() - middle))
+            nodes.append(len(draft))
+        drafter.finish(context)
+    draft_ns, update_ns = np.array(times, dtype=float).T
+    emitted_mean = (len(text) - prompt - 1) / len(times)
+    intake = (begun + draft_ns[0]) * 1e-6
+    return Cost(draft_ns[1:] * 1e-3, update_ns[1:] * 1e-3, intake, float(np.mean(nodes)), emitted_mean)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """As the harness times: no garbage collection within."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def scan(context: Tensor, max_ngram: int, num_draft: int) -> Tensor:
+    """Prompt lookup by comparing every window of ``context`` (1, T) with its suffix: what the index replaces.
+
+    The longest suffix of at most ``max_ngram`` tokens, its earliest occurrence that anything follows.
+    """
+    length = context.shape[1]
+    for n in range(min(max_ngram, length - 1), 0, -1):
+        same = (context.unfold(1, n, 1) == context[0, -n:]).all(2)
+        starts = same[0].nonzero()[:, 0] + n
+        for start in starts.tolist():
+            if start < length:
+                return context[0, start : start + num_draft]
+    return context[0, :0]
+
+
+def time_scan(text: Sequence[int], context: int, max_ngram: int = 3, num_draft: int = 10) -> np.ndarray:
+    """[us] of ``scan`` over ``context`` tokens, at each of the last 100 places of ``text``; the tensor is there."""
+    whole = torch.tensor([list(text)])
+    times: list[int] = []
+    for end in range(len(text) - 100, len(text)):
+        before = time.perf_counter_ns()
+        scan(whole[:, max(0, end - context) : end], max_ngram, num_draft)
+        times.append(time.perf_counter_ns() - before)
+    return np.array(times) * 1e-3
+
+
+def repeating_tokens(count: int, vocab: int, seed: int = 0) -> list[int]:
+    """(count,) ids that repeat as text does: new tokens by Zipf's law, and phrases copied from what went before.
+
+    A phrase has 8 tokens on average (geometric); three of five are copied, half of those from the last 1000 tokens.
+    """
+    random = np.random.default_rng(seed)
+    law = 1 / np.arange(1, vocab + 1)
+    law = np.cumsum(law / law.sum())
+    text: list[int] = []
+    while len(text) < count:
+        span = int(random.geometric(1 / 8))
+        if len(text) > span and random.random() < 0.6:
+            low = max(0, len(text) - 1000) if random.random() < 0.5 else 0
+            start = int(random.integers(low, len(text) - span + 1)) if low < len(text) - span else 0
+            text += text[start : start + span]
+        else:
+            text += np.minimum(np.searchsorted(law, random.random(span)), vocab - 1).tolist()
+    return text[:count]

@@ -1,0 +1,107 @@
+"""Stepping a drafter through a text: the steps of a greedy decode loop, timed, and the scan that is the yardstick."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from methods.pld import PromptLookup
+from specbench.decode.walk import Walk
+from specbench.measure.drafting import COLUMNS, cost_at, follow, repeating_tokens, replay, scan, time_scan
+from specbench.method import Drafter, Method
+from specbench.types import EMPTY, Draft, Prefill
+
+
+class Scripted(Drafter):
+    """Drafts what its method says and writes down what it sees."""
+
+    def __init__(self, method: Recorder) -> None:
+        self.method = method
+
+    def propose(self, context, budget):
+        self.method.seen.append((list(context), budget))
+        return self.method.draft(context)
+
+    def observe(self, step):
+        self.method.steps.append(step)
+
+    def finish(self, context):
+        self.method.finished.append(list(context))
+
+
+class Recorder(Method):
+    def __init__(self, draft):
+        self.draft, self.seen, self.steps, self.finished, self.begun, self.resets = draft, [], [], [], [], 0
+
+    def reset(self):
+        self.resets += 1
+
+    def begin(self, prompt, prefill, seed):
+        self.begun.append((list(prompt), prefill.token))
+        return Scripted(self)
+
+
+def test_steps_are_those_of_a_greedy_decode_loop():
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    method = Recorder(lambda context: Draft([9, context[-1] + 1, context[-1] + 2], [-1, -1, 1]))
+    cost = replay(method, text, 3, 64)
+    assert method.begun == [([1, 2, 3], 4)]
+    assert method.seen == [([1, 2, 3, 4], 64), ([1, 2, 3, 4, 5, 6, 7], 64)]
+    assert [(step.root, step.emitted, step.path, step.done) for step in method.steps] == [
+        (4, (5, 6, 7), (1, 2), False),
+        (7, (8, 9), (1,), True),  # the text ends: the path is cut as at a request's limit
+    ]
+    assert method.finished == [text]
+    assert (cost.nodes, cost.emitted) == (3, 2.5)
+    assert (len(cost.draft_us), len(cost.update_us)) == (1, 1)  # the first propose reads the prompt
+    assert len(cost.cells()) == len(COLUMNS)
+
+
+def test_a_request_on_other_text_comes_first_and_only_kept_state_survives_it():
+    text = list(range(40))
+    for keeps, resets in ((True, 1), (False, 2)):
+        method = Recorder(lambda context: EMPTY)
+        cost_at(method, keeps, text, 5, 4, 64)
+        assert method.begun == [([11, 12, 13, 14, 15], 16), ([31, 32, 33, 34, 35], 36)]
+        assert method.resets == resets
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 8), st.booleans()), max_size=9), st.data())
+@settings(max_examples=200, deadline=None)
+def test_follow_is_as_deep_as_the_walker_goes(nodes, data):
+    tokens = [token for token, _, _ in nodes]
+    parents = [min(parent, node - 1) for node, (_, parent, _) in enumerate(nodes)]
+    passenger = [rides for _, _, rides in nodes]
+    future = data.draw(st.lists(st.integers(0, 2), min_size=10, max_size=10))
+    depths = [0]
+    for parent in parents:
+        depths.append(depths[parent + 1] + 1)
+    picks = [future[depth] for depth in depths]
+    assert follow(Draft(tokens, parents, passenger=passenger), future) == Walk.follow(tokens, parents, passenger, picks)
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_the_scan_is_prompt_lookup(text):
+    indexed = PromptLookup(3, 4, "hf").begin([], Prefill(0), 0).propose(text, 64)
+    assert scan(torch.tensor([text]), 3, 4).tolist() == list(indexed.tokens)
+
+
+def test_generated_tokens_are_the_same_again_and_repeat():
+    text = repeating_tokens(5000, 1000)
+    assert text == repeating_tokens(5000, 1000)
+    assert text != repeating_tokens(5000, 1000, seed=1)
+    assert (len(text), min(text)) == (5000, 0)
+    assert max(text) < 1000
+    cost = replay(PromptLookup(), text, 4000, 64)
+    shuffled = np.random.default_rng(0).permutation(text).tolist()
+    assert cost.emitted > 1.2 > replay(PromptLookup(), shuffled, 4000, 64).emitted
+
+
+def test_an_index_costs_less_than_a_scan_and_hardly_grows():
+    text = repeating_tokens(2 * 52_000, 4096)
+    short, long = (cost_at(PromptLookup(), False, text, context, 2000, 64).step_us for context in (2000, 50_000))
+    assert long < 3 * short
+    assert float(np.median(time_scan(text, 50_000))) > 10 * long

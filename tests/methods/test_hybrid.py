@@ -1,0 +1,191 @@
+"""The hybrid: merging and choosing by hand, the truth that rates learn, and members that see their own steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compose import job_for
+from methods.hybrid import Hybrid
+from methods.parts.acceptance import AcceptanceRates
+from methods.parts.merged_tree import MergedTree, claim
+from methods.pld import PromptLookup
+from specbench.method import Drafter, Method
+from specbench.types import Draft, InputError, Needs, Prefill, Step
+
+
+class _Fixed(Method):
+    """Drafts what it is told and keeps the steps it sees."""
+
+    def __init__(self, draft: Draft, topk: int = 0) -> None:
+        self.draft, self.topk, self.seen, self.resets = draft, topk, [], 0
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(node_topk=self.topk)
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def begin(self, prompt, prefill, seed):
+        outer = self
+
+        class _One(Drafter):
+            def propose(self, context, budget):
+                return outer.draft
+
+            def observe(self, step):
+                outer.seen.append(step)
+
+            def stats(self):
+                return {"asked": 1.0}
+
+        return _One()
+
+    def state_bytes(self) -> int:
+        return 7
+
+
+def merged(*drafts: Draft, prior: float = 0.5) -> MergedTree:
+    rates = AcceptanceRates(len(drafts), prior, 8)
+    return MergedTree([claim(number, draft) for number, draft in enumerate(drafts)], rates.rates)
+
+
+def test_equal_paths_are_one_and_their_chances_add_up():
+    """5-6 of one and 5-7 of the other share the 5, which is then 1 - 0.5 * 0.5 likely; 6 and 7 stay at 0.5."""
+    tree = merged(Draft([5, 6], [-1, 0]), Draft([5, 7, 8], [-1, 0, -1]))
+    assert (tree.tokens, tree.parents) == ([5, 6, 7, 8], [-1, 0, 0, -1])
+    assert tree.chances == [0.75, 0.5, 0.5, 0.5]
+    assert tree.members == [0, 0, 1, 1]
+
+
+def test_the_likeliest_paths_win_and_parents_stay_in():
+    """Paths: 5 at 0.75, 8 at 0.5, 5-6 and 5-7 at 0.375."""
+    tree = merged(Draft([5, 6], [-1, 0]), Draft([5, 7, 8], [-1, 0, -1]))
+    assert list(tree.best(2, 0).tokens) == [5, 8]
+    assert list(tree.best(3, 0).tokens) == [5, 6, 8]
+    whole = tree.best(9, 0)
+    assert (whole.tokens, whole.parents, whole.source) == ([5, 6, 7, 8], [-1, 0, 0, -1], [0, 0, 1, 1])
+    assert list(tree.best(9, 0.4).tokens) == [5, 8]
+    assert list(tree.best(9, 0.9).tokens) == []
+
+
+def test_a_drafters_score_is_its_nodes_beginning():
+    draft = Draft([5, 6], [-1, -1], score=[0.05, 0.95])
+    assert list(merged(draft).best(1, 0).tokens) == [6]
+    assert list(merged(Draft([5, 6], [-1, -1])).best(1, 0).tokens) == [5]
+
+
+@st.composite
+def random_drafts(draw):
+    count = draw(st.integers(0, 12))
+    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
+    return Draft([draw(st.integers(0, 3)) for _ in range(count)], parents)
+
+
+def paths_of(draft: Draft) -> set[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return set(found)
+
+
+@given(st.lists(random_drafts(), min_size=1, max_size=3), st.integers(1, 20))
+@settings(max_examples=300, deadline=None)
+def test_a_merged_tree_holds_the_members_paths_and_no_other(drafts, budget):
+    everything = set().union(*map(paths_of, drafts))
+    assert paths_of(merged(*drafts).best(99, 0)) == everything
+    some = merged(*drafts).best(budget, 0)
+    assert len(some) == min(budget, len(everything)) == len(paths_of(some))  # nothing twice
+    assert paths_of(some) <= everything
+    assert all(parent < node for node, parent in enumerate(some.parents))
+
+
+@given(random_drafts(), st.lists(st.integers(0, 3), min_size=1, max_size=4))
+@settings(max_examples=300, deadline=None)
+def test_only_nodes_whose_parent_was_emitted_are_judged(draft, emitted):
+    rates = AcceptanceRates(1, 0.5, 8)
+    path = claim(0, draft).judge(emitted, rates)
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    true = tuple(emitted)
+    depth = max((len(way) for way in found if way == true[: len(way)]), default=0)
+    assert [draft.tokens[node] for node in path] == emitted[:depth]
+    firsts = {true[:length]: found.index(true[:length]) for length in range(1, depth + 1)}  # of twins, the first one
+    allowed = {-1, *firsts.values()}
+    judged = [
+        parent in allowed and len(way) <= len(true) and way[:-1] == true[: len(way) - 1]
+        for way, parent in zip(found, draft.parents, strict=True)
+    ]
+    assert sum(rates._seen) == sum(judged)
+
+
+def test_rates_move_from_the_beginning_to_what_was_seen():
+    rates = AcceptanceRates(1, 0.5, 8)
+    number = rates.class_of(0, 0, 0, None)
+    for _ in range(8):
+        rates.learn(number, True)
+    assert rates.rates[number] == (0.5 * 8 + 8) / 16
+    assert rates.rates[rates.class_of(0, 1, 0, None)] == 0.5
+    rates.clear()
+    assert rates.rates[number] == 0.5
+
+
+def test_members_see_their_own_path_and_every_row():
+    one, two = _Fixed(Draft([9, 5, 6], [-1, -1, 1]), topk=3), _Fixed(Draft([5], [-1]), topk=1)
+    hybrid = Hybrid({"one": one, "two": two}, budget=8)
+    assert hybrid.needs == Needs(node_topk=3)
+    assert (hybrid.sources, hybrid.state_bytes()) == (("one", "two"), 14)
+    drafter = hybrid.begin([1], Prefill(2), 0)
+    draft = drafter.propose([1, 2], 8)
+    assert paths_of(draft) == {(9,), (5,), (5, 6)}
+    rows = torch.arange(4)
+    drafter.observe(Step(2, (5, 6, 7), (1, 2), False, fed=rows))
+    assert one.seen[0].path == (1, 2)
+    assert two.seen[0].path == (0,)
+    assert one.seen[0].fed is rows
+    drafter.observe(Step(7, (5,), (), True))  # cut after the root's own token: the 5 was right, but nothing accepted
+    assert one.seen[1].path == ()
+    assert drafter.stats() == {"one.asked": 1.0, "two.asked": 1.0}
+    hybrid.reset()
+    assert one.resets == two.resets == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"budget": 0}, "budget=0"),
+        ({"threshold": 1.5}, "threshold=1.5"),
+        ({"strength": 0.0}, "strength=0.0"),
+        ({"members": {}}, "members: none"),
+    ],
+)
+def test_bad_settings_are_named(options, words):
+    with pytest.raises(InputError, match=words):
+        Hybrid(**{"members": {"pld": PromptLookup()}, **options})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["method.hybrid.members.cacheback.leader_length=0"], "method.hybrid.members.cacheback.leader_length=0"),
+        (["+method.hybrid.members.cacheback.leder=1"], "method.hybrid.members.cacheback.leder: no such parameter"),
+        (["method@method.hybrid.members.peer=hf_generate"], "method.hybrid.members.peer"),
+        (["method.hybrid.members.cacheback.tables=dual"], "method.hybrid.members.cacheback.frozen: not set"),
+        (["method.hybrid.members=3"], "method.hybrid.members"),
+    ],
+)  # fmt: skip
+def test_a_members_mistake_is_named_where_it_was_made(overrides, words):
+    overrides = [f"+{item}" if item.startswith("method@") else item for item in overrides]
+    with pytest.raises(InputError, match=words):
+        job_for("method=[hybrid]", *overrides)
+
+
+def test_any_method_of_the_folder_can_be_a_member():
+    job = job_for("method=[hybrid]", "+method@method.hybrid.members.recycling=token_recycling")
+    hybrid = next(entry.method for entry in job.entries if entry.name == "hybrid")
+    assert list(hybrid.members) == ["suffix_decoding", "cacheback", "recycling"]
+    assert hybrid.needs.node_topk == 8

@@ -1,0 +1,136 @@
+"""LogitSpec against the integer example of its reference, its retrieval against the reference's pool written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from methods.logit_spec import LogitSpec
+from methods.parts.ngram import NgramIndex
+from specbench.types import InputError, Prefill, Step, TopK
+
+TEXT, RANKED = [1, 2, 3, 4, 1, 2], [3, 2, 5, 1]
+
+
+def top(*rows: list[int]) -> TopK:
+    return TopK(torch.tensor(rows), torch.zeros(len(rows), len(rows[0])))
+
+
+def started(ranked=RANKED, **options):
+    options = {"max_ngram": 2, "num_draft": 3, "capacity": 12} | options
+    return LogitSpec(**options).begin(TEXT, Prefill(ranked[0], topk=top(ranked)), 0)
+
+
+def branches(draft) -> list[list[int]]:
+    """The tokens of every path from the root to a leaf, in order."""
+    inner = set(draft.parents)
+    found = []
+    for leaf in range(len(draft)):
+        path, node = [], leaf
+        while node != -1:
+            path.append(draft.tokens[node])
+            node = draft.parents[node]
+        if leaf not in inner:
+            found.append(path[::-1])
+    return found
+
+
+def test_branches_of_the_reference():
+    draft = started().propose([*TEXT, 3], 64)
+    assert branches(draft) == [[4, 1, 2], [2, 3, 4, 1], [5], [1, 2, 3]]
+    assert len(draft) == 11
+    assert list(draft.source) == [0, 0, 0, 1, 2, 2, 2, 1, 1, 2, 2]
+
+
+def test_without_the_ranking_only_the_first_branch_is_left():
+    """The wrong variant: plain retrieval behind the next token."""
+    draft = started(ranked=[3]).propose([*TEXT, 3], 64)
+    assert branches(draft) == [[4, 1, 2]]
+
+
+def test_a_sampled_root_leaves_the_best_token_among_the_ranked():
+    draft = started().propose([*TEXT, 5], 64)
+    assert branches(draft) == [[3, 4, 1, 2], [2, 3, 4, 1], [1, 2, 3]]
+
+
+def test_ranks_decide_the_length():
+    drafter = started(ranked=[3, 2, 1, 4], ranks=[1, 2], lengths=[4, 2, 1], capacity=64)
+    assert branches(drafter.propose([*TEXT, 3], 64))[1:] == [[2, 3, 4, 1], [1, 2], [4]]
+
+
+def test_the_budget_is_kept():
+    assert branches(started().propose([*TEXT, 3], 5)) == [[4, 1, 2], [2, 3]]
+    assert branches(started().propose([*TEXT, 3], 2)) == [[4, 1]]
+
+
+def test_merged_branches_share_prefixes_and_reach_further():
+    ranked, text = [9, 4, 2, 5, 1], [*TEXT, 9, 4, 1, 2, 7]
+    options = {"max_ngram": 2, "num_draft": 3, "capacity": 12}
+    merged, plain = (
+        LogitSpec(merge=merge, **options).begin(text, Prefill(9, topk=top(ranked)), 0).propose([*text, 9], 64)
+        for merge in (True, False)
+    )
+    assert branches(plain) == [[4, 1, 2], [4, 1, 2, 7], [2, 9, 4, 1]]
+    assert branches(merged) == [[4, 1, 2, 7], [2, 9, 4, 1], [5], [1, 2]]
+    assert list(merged.source) == [0, 0, 0, 2, 1, 2, 2, 2, 1, 1, 2]
+    assert len(merged) == len(plain) == 11
+
+
+def test_the_ranking_of_the_last_accepted_node_counts():
+    drafter = started()
+    drafter.propose([*TEXT, 3], 64)
+    rows = [[8, 8, 8, 8]] * 12
+    rows[2] = [2, 5, 1, 4]  # row 2 is node 1: the second accepted
+    drafter.observe(Step(3, (4, 1, 2), (0, 1), False, topk=top(*rows)))
+    assert branches(drafter.propose([*TEXT, 3, 4, 1, 2], 64))[1][0] == 5
+    drafter.observe(Step(2, (7,), (), False, topk=top([7, 6, 0, 0], *rows)))
+    assert [6] in branches(drafter.propose([*TEXT, 3, 4, 1, 2, 7], 64))
+
+
+def pool_of(text, max_ngram, num_draft):
+    """The reference's pool: a later continuation replaces an earlier one that is no longer than it."""
+    pool: dict = {}
+    for start in range(len(text)):
+        for end in range(start + 1, min(start + max_ngram, len(text) - 1) + 1):
+            gram, follows = tuple(text[start:end]), text[end : end + num_draft]
+            if len(follows) >= len(pool.get(gram, ())):
+                pool[gram] = follows
+    return pool
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 3), st.integers(1, 6), st.data())
+@settings(max_examples=200, deadline=None)
+def test_index_equals_the_pool_at_every_length(text, max_ngram, num_draft, data):
+    index = NgramIndex(max_ngram, keep_first=False, tail=num_draft)
+    length = data.draw(st.integers(1, len(text)))
+    while length <= len(text):
+        index.extend(text, length)
+        pool = pool_of(text[:length], max_ngram, num_draft)
+        assert {gram: text[end : min(end + num_draft, length)] for gram, end in index._ends.items()} == pool
+        length += data.draw(st.integers(1, 5))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"capacity": 1}, "capacity=1"),
+        ({"ranks": [8, 8]}, r"ranks=\[8, 8\]"),
+        ({"lengths": [4, 3]}, r"lengths=\[4, 3\]: expected 3"),
+        ({"lengths": [4, 3, 0]}, r"lengths=\[4, 3, 0\]"),
+    ],
+)
+def test_bad_parameters_name_themselves(options, message):
+    with pytest.raises(InputError, match=message):
+        LogitSpec(**options)
+
+
+def test_no_more_tokens_are_ranked_than_there_are():
+    class Target:
+        vocab_size = 40
+
+    method = LogitSpec()
+    assert method.needs.node_topk == 64
+    method.bind(Target())
+    assert method.needs.node_topk == 40

@@ -1,0 +1,227 @@
+"""REST against the integer examples of its code; its three traps are shown to differ."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from methods.parts.datastore import Datastore
+from methods.rest import Rest
+from specbench.types import InputError, Prefill
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [[1, 2, 3, 4], [1, 2, 3, 4], [2, 3, 5, 6]]
+
+
+@dataclass
+class Card:
+    name: str = "m"
+    tokenizer: range = field(default_factory=lambda: range(10))
+
+
+def datastore(documents=DOCUMENTS, vocab=10) -> Datastore:
+    return Datastore.build([np.array(ids, np.int32) for ids in documents], vocab)
+
+
+def method_on(documents=DOCUMENTS, **options) -> Rest:
+    method = Rest(**options)
+    method.datastore = datastore(documents)
+    return method
+
+
+def draft(method, context, budget=256, seed=0):
+    return method.begin(context[:-1], Prefill(context[-1]), seed).propose(context, budget)
+
+
+def paths(proposal) -> list[tuple]:
+    found = []
+    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found
+
+
+EXAMPLE = [(4,), (5,), (4, 1), (4, 2), (5, 6), (4, 1, 2), (4, 2, 3)]
+
+
+def test_continuations_and_counts():
+    method = method_on(depth=3)
+    assert method.datastore.array.continuations([2, 3], 3) == [[4, 1, 2], [4, 2, 3], [5, 6]]
+    tree = method.retrieve([2, 3], 256, 0)
+    assert tree.counts == [2, 1, 1, 1, 1, 1, 1]
+    proposal = draft(method, [9, 2, 3])
+    assert paths(proposal) == EXAMPLE
+    assert proposal.source == [0] * 7
+    assert proposal.score == pytest.approx([2 / 3, 1 / 3, 1 / 2, 1 / 2, 1, 1, 1])
+
+
+@pytest.mark.parametrize("nodes", range(1, 8))
+def test_the_most_frequent_nodes_ties_by_depth_then_first_seen(nodes):
+    assert paths(draft(method_on(depth=3, nodes=nodes), [2, 3])) == EXAMPLE[:nodes]
+    assert paths(draft(method_on(depth=3), [2, 3], budget=nodes)) == EXAMPLE[:nodes]
+
+
+def test_cut_of_the_code_is_smaller():
+    """Paths cost their distinct tokens: (4), (5), (4 1) are 1 + 1 + 2 of 3, so (4 1) goes."""
+    assert paths(draft(method_on(depth=3, nodes=2, cut="reference"), [2, 3])) == [(4,), (5,)]
+    assert paths(draft(method_on(depth=3, nodes=3, cut="reference"), [2, 3])) == [(4,), (5,)]
+    assert paths(draft(method_on(depth=3, nodes=3, cut="paper"), [2, 3])) == [(4,), (5,), (4, 1)]
+    assert paths(draft(method_on(depth=3, nodes=7, cut="reference"), [2, 3])) == [(4,), (5,), (4, 1), (4, 2)]
+
+
+def test_cut_counts_a_repeated_token_once():
+    chain = [1, 2, 8, 8, 8, 8]
+    assert paths(draft(method_on([chain], depth=4, nodes=4, cut="reference"), [1, 2])) == [
+        (8,) * n for n in (1, 2, 3, 4)
+    ]
+    distinct = [1, 2, 5, 6, 7, 8]
+    assert paths(draft(method_on([distinct], depth=4, nodes=4, cut="reference"), [1, 2])) == [(5,), (5, 6)]
+
+
+def test_the_longest_suffix_is_taken_and_one_token_is_none():
+    assert paths(draft(method_on(depth=1), [1, 2, 3])) == [(4,)]
+    assert paths(draft(method_on(depth=1), [2, 3])) == [(4,), (5,)]
+    assert paths(draft(method_on(depth=1, longest=2), [1, 2, 3])) == [(4,), (5,)]
+    assert len(draft(method_on(depth=1), [7, 3])) == 0
+    assert paths(draft(method_on(depth=1, shortest=1), [7, 3])) == [(4,), (5,)]
+    assert len(draft(method_on(), [3])) == 0
+
+
+def test_continuations_may_stop_at_the_border():
+    assert paths(draft(method_on(depth=3, cross_documents=False), [2, 3])) == [(4,), (5,), (5, 6)]
+    assert paths(draft(method_on(depth=3, cross_documents=True), [3, 4])) == [
+        (1,),
+        (2,),
+        (1, 2),
+        (2, 3),
+        (1, 2, 3),
+        (2, 3, 5),
+    ]
+    assert len(draft(method_on(depth=3, cross_documents=False), [3, 4])) == 0
+
+
+def test_the_first_matches_are_not_a_fair_subset():
+    """The code's first 5000 in sorted order are those followed by small ids."""
+    documents = [[1, 2, 3]] * 10 + [[1, 2, 9]] * 90
+    assert paths(draft(method_on(documents, depth=1, nodes=1, max_matches=10), [1, 2])) == [(9,)]
+    assert paths(draft(method_on(documents, depth=1, nodes=1, max_matches=10, subset="first"), [1, 2])) == [(3,)]
+
+
+def test_the_same_seed_draws_the_same_subset():
+    random = np.random.default_rng(0)
+    documents = [[1, 2, *random.integers(3, 10, 3)] for _ in range(500)]
+    method = method_on(documents, max_matches=20)
+    first, second, other = (draft(method, [1, 2], seed=seed) for seed in (1, 1, 2))
+    assert paths(first) == paths(second) != paths(other)
+
+
+def test_stats_say_how_long_the_matches_were():
+    drafter = method_on(depth=3).begin([], Prefill(0), 0)
+    assert drafter.stats() == {"matched_steps": 0.0}
+    for context in ([2, 3], [1, 2, 3], [9, 9]):
+        drafter.propose(context, 64)
+    assert drafter.stats() == {"matched_steps": pytest.approx(2 / 3), "query_tokens": 2.5, "matches": 2.5}
+
+
+def test_a_file_is_mapped_as_it_was_built(tmp_path):
+    path = tmp_path / "d.safetensors"
+    for vocab, width in ((10, 2), (70_000, 4)):
+        built = datastore([[1, 2, vocab - 1], [3, 1]], vocab)
+        built.save(path, vocab)
+        loaded = Datastore.load(path, vocab, "key")
+        assert loaded.array.tokens.tolist() == [1, 2, vocab - 1, 3, 1]
+        assert loaded.array.order.tolist() == built.array.order.tolist()
+        assert loaded.borders.tolist() == [0, 3, 5]
+        assert loaded.nbytes() == built.nbytes() == 5 * width + 5 * 4 + 3 * 8
+        assert not loaded.array.tokens.flags.owndata  # no copy: pages of the file
+        method = Rest(str(path), shortest=1)
+        method.check(Card(tokenizer=range(vocab)))
+        assert method.inputs == (str(path),)
+        assert method.state_bytes() == built.nbytes()
+        assert paths(draft(method, [1, 2])) == [(vocab - 1,), (vocab - 1, 3), (vocab - 1, 3, 1)]
+        with pytest.raises(InputError, match=rf"datastore=.*built for {vocab} tokens.* has 11"):
+            Rest(str(path)).check(Card(tokenizer=range(11)))
+
+
+def test_what_is_no_datastore_is_refused(tmp_path):
+    path = tmp_path / "d.safetensors"
+    with pytest.raises(InputError, match=r"key=.*no such file; build one with scripts/build_datastore\.py"):
+        Datastore.load(path, 10, "key")
+    path.write_text("no")
+    with pytest.raises(InputError, match="not a datastore"):
+        Datastore.load(path, 10, "key")
+    save_file({"a": np.zeros(3)}, path)
+    with pytest.raises(InputError, match="not a datastore; build one"):
+        Datastore.load(path, 10, "key")
+    datastore().save(path, 10)
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(InputError, match="not a datastore"):
+        Datastore.load(path, 10, "key")
+    datastore().save(path, 10)
+    arrays, labels = load_file(path), {"format": "datastore", "vocab": "10"}
+    for change, told in (
+        ({"order": arrays["order"][:-1]}, "do not fit each other"),
+        ({"borders": np.array([0, 4, 4, 12])}, "do not fit each other"),
+        ({"tokens": arrays["tokens"].astype(np.int16)}, "tokens is I16; expected U16 or U32"),
+    ):
+        save_file({**arrays, **change}, path, labels)
+        with pytest.raises(InputError, match=told):
+            Datastore.load(path, 10, "key")
+    save_file({"tokens": arrays["tokens"]}, path, labels)
+    with pytest.raises(InputError, match="order is nothing"):
+        Datastore.load(path, 10, "key")
+
+
+def test_no_datastore_says_how_to_build_one():
+    with pytest.raises(InputError, match=r"^datastore: not set and model=m .*build_datastore\.py"):
+        Rest().check(Card())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"shortest": 0}, "shortest=0: expected a whole number of at least 1"),
+        ({"longest": 3, "shortest": 4}, "longest=3: expected a whole number of at least 4"),
+        ({"nodes": 0}, "nodes=0"),
+        ({"max_matches": 0}, "max_matches=0"),
+    ],
+)
+def test_bad_values_name_themselves(options, told):
+    with pytest.raises(InputError, match=told):
+        Rest(**options)
+
+
+def build(*arguments: object) -> subprocess.CompletedProcess:
+    command = [sys.executable, "scripts/build_datastore.py", "--tokenizer", "bundled:tiny", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+
+
+def test_the_script_builds_one_from_a_corpus(tmp_path):
+    corpus, out = tmp_path / "c.jsonl", tmp_path / "d.safetensors"
+    texts = ["The river is wide.", "The river is wide and cold."]
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    done = build("--out", out, "--field", "text", corpus)
+    assert done.returncode == 0, done.stderr
+    loaded = Datastore.load(out, 2048, "key")
+    assert f"{len(loaded.array)} tokens of 2 documents" in done.stdout
+    misspelt = build("--out", out, "--field", "txt", corpus)
+    assert misspelt.returncode == 2
+    assert "is a --field misspelt?" in misspelt.stderr
+    missing = build("--out", out, tmp_path / "none.jsonl")
+    assert (missing.returncode, "no such file" in missing.stderr) == (2, True)
+
+
+def test_the_bundled_datastore_fits_the_bundled_model():
+    method = Rest("bundled:tiny/datastore.safetensors")
+    method.check(Card(tokenizer=range(2048)))
+    tokens = method.datastore.array.tokens
+    assert Path(method.inputs[0]).stat().st_size <= 2**20
+    assert draft(method, tokens[1000:1016].tolist()).tokens[0] == tokens[1016]

@@ -1,0 +1,256 @@
+"""SSD against integer examples worked out from its description, and its life across requests."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compose import job_for
+from methods.parts.suffix_array import SuffixArray
+from methods.parts.suffix_kernels import END
+from methods.parts.token_ring import TokenRing
+from methods.ssd import CACHE, RANDOM, Spacelike
+from specbench.run import execute
+from specbench.store import read_run
+from specbench.types import InputError, Prefill
+
+REQUESTS = [[1, 2, 3, 4], [1, 2, 3, 5], [8, 2, 3, 4]]
+
+
+def serve(method, requests=REQUESTS) -> Spacelike:
+    """Let requests end, one after the other."""
+    for context in requests:
+        method.begin(context[:-1], Prefill(context[-1]), 0).finish(context)
+    return method
+
+
+def draft(method, context, budget=256, seed=0):
+    return method.begin(context[:-1], Prefill(context[-1]), seed).propose(context, budget)
+
+
+@pytest.mark.parametrize(
+    ("context", "wanted", "matched"),
+    [
+        ([7, 2, 3], [4], 2),  # votes: 4 twice, 5 once
+        ([3, 3], [4], 1),
+        ([7, 1, 2, 3], [5], 3),  # a tie, the second request is the more recent
+        ([7, 1, 2], [3, 5], 2),
+        ([7], [], 0),
+    ],
+)
+def test_integer_examples(context, wanted, matched):
+    drafter = serve(Spacelike(draft_length=2)).begin(context[:-1], Prefill(context[-1]), 0)
+    proposal = drafter.propose(context, 256)
+    assert list(proposal.tokens) == wanted
+    assert proposal.source is None or set(proposal.source) <= {CACHE}
+    assert drafter.stats().get("query_tokens", 0) == matched
+
+
+def test_ties_to_the_first_hit_would_differ():
+    method = serve(Spacelike(draft_length=2), [[1, 2, 3, 4], [1, 2, 3, 5]])
+    assert list(draft(method, [1, 2, 3]).tokens) == [5]
+    assert list(draft(serve(Spacelike(draft_length=2), [[1, 2, 3, 5], [1, 2, 3, 4]]), [1, 2, 3]).tokens) == [4]
+
+
+def test_a_vote_on_prefixes_is_not_split_by_late_differences():
+    requests = [[1, 2, 5, 6], [1, 2, 5, 7], [1, 2, 9, 9], [1, 2, 9, 9], [1, 2, 5, 8]]
+    assert list(draft(serve(Spacelike(draft_length=2), requests), [1, 2]).tokens) == [9, 9]
+    prefix = draft(serve(Spacelike(draft_length=2, vote="prefix"), requests), [1, 2])
+    assert list(prefix.tokens) == [5, 8]  # of three ways on, the most recent
+    assert prefix.score == pytest.approx([3 / 5, 1 / 3])
+
+
+def test_longest_query_wins_and_its_length_is_a_limit():
+    requests = [[1, 2, 3, 4], [9, 2, 3, 5], [9, 2, 3, 5]]
+    assert list(draft(serve(Spacelike()), [1, 2, 3], 1).tokens) == [5]
+    assert list(draft(serve(Spacelike(), requests), [1, 2, 3]).tokens) == [4]
+    assert list(draft(serve(Spacelike(query_length=2), requests), [1, 2, 3]).tokens) == [5]
+    assert list(draft(serve(Spacelike(min_query=2), requests), [7, 3]).tokens) == []
+
+
+def test_drafts_stop_at_the_end_of_a_request_and_at_the_budget():
+    method = serve(Spacelike(), [[1, 2, 3], [4, 5, 6, 7]])
+    assert list(draft(method, [1]).tokens) == [2, 3]
+    assert list(draft(method, [3]).tokens) == []
+    assert list(draft(method, [4], budget=2).tokens) == [5, 6]
+    ended = serve(Spacelike(draft_length=2), [[1, 4], [1, 4], [1, 5]])
+    assert list(draft(ended, [1]).tokens) == [4]  # two equal continuations, both cut by their request's end
+
+
+def test_the_first_matches_are_not_a_fair_subset():
+    """Of a thousand matches ten vote: the first ten in sorted order would all say 3."""
+    method = serve(Spacelike(max_matches=10), [[1, 3]] * 100 + [[1, 8]] * 900)
+    assert list(draft(method, [1]).tokens) == [8]
+    assert method.array.continuations([1], 1)[:10] == [[3]] * 10
+
+
+def test_unseen_draws_random_tokens_only_if_asked():
+    method = serve(Spacelike(unseen="random", draft_length=4))
+    method.vocab = 50
+    first, second, other = (draft(method, [7], seed=seed) for seed in (1, 1, 2))
+    assert (len(first), set(first.source)) == (4, {RANDOM})
+    assert list(first.tokens) == list(second.tokens) != list(other.tokens)
+    assert all(0 <= token < 50 for token in first.tokens)
+    assert list(draft(method, [7, 2, 3]).tokens) == [4]
+    assert len(draft(serve(Spacelike()), [7])) == 0
+
+
+@given(st.integers(1, 12), st.lists(st.lists(st.integers(0, 9), max_size=20), max_size=8))
+@settings(max_examples=300, deadline=None)
+def test_ring_keeps_the_last_tokens_in_their_order(capacity, writes):
+    ring, wanted = TokenRing(capacity), []
+    for tokens in writes:
+        ring.write(tokens)
+        wanted = (wanted + tokens)[-capacity:]
+        assert ring.snapshot().tolist() == wanted
+        assert (len(ring), ring.nbytes()) == (len(wanted), 4 * len(wanted))
+    ring.clear()
+    assert len(ring) == len(ring.snapshot()) == 0
+
+
+def test_the_seam_of_the_ring_joins_nothing():
+    """Eight places: after [1..5] and [6, 7, 8], the ring begins anew in the middle of what it holds."""
+    method = serve(Spacelike(buffer_tokens=8), [[1, 2, 3, 4, 5], [6, 7, 8]])
+    assert method.array.tokens.tolist() == [3, 4, 5, END, 6, 7, 8, END]
+    assert list(draft(method, [3]).tokens) == [4, 5]
+    assert list(draft(method, [8]).tokens) == []
+    assert list(draft(method, [2]).tokens) == []  # overwritten
+    assert method.ring._held[:2].tolist() == [8, END]  # where it was written: before [3, 4, 5]
+
+
+def stats(method) -> dict[str, float]:
+    return method.begin([1], Prefill(2), 0).stats()
+
+
+def test_inline_is_fresh_and_rebuilt_every_so_many_requests():
+    method = Spacelike(rebuild_every=2)
+    seen = []
+    for context in REQUESTS:
+        serve(method, [context])
+        figures = stats(method)
+        seen.append((figures["cached_tokens"], figures["indexed_tokens"], figures["stale_requests"]))
+    assert seen == [(5, 0, 1), (10, 10, 0), (15, 10, 1)]
+    assert method.state_bytes() == 4 * 15 + 8 * 10
+
+
+def test_a_request_keeps_the_array_it_began_with():
+    method = serve(Spacelike(), [[1, 2, 3]])
+    running = method.begin([1], Prefill(2), 0)
+    serve(method, [[1, 2, 9]] * 2)
+    assert list(running.propose([1, 2], 64).tokens) == [3]
+    assert list(draft(method, [1, 2]).tokens) == [9]
+
+
+def test_reset_empties_everything():
+    method = serve(Spacelike(rebuild="background"))
+    assert method.state_bytes() > 0
+    method.reset()
+    assert (method.state_bytes(), len(method.array), len(method.ring)) == (0, 0, 0)
+    serve(method, [[5, 6]])
+    assert len(draft(method, [2, 3])) == len(draft(method, [5])) == 0  # nothing old, and the new is still being built
+    serve(method, [[5, 6]])
+    assert list(draft(method, [5]).tokens) == [6]
+    method.close()
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_background_lags_by_one_build_whatever_the_clock_says(every, monkeypatch):
+    """The array in use is always the one of the build before the last: slow or fast, drafts are the same."""
+    contexts = [[1, 2, number] for number in range(10, 20)]
+    inline, background = Spacelike(rebuild_every=every), Spacelike(rebuild_every=every, rebuild="background")
+    slow = Spacelike(rebuild_every=every, rebuild="background")
+    arrays = [inline.array]
+    build = SuffixArray.build
+    for context in contexts:
+        serve(inline, [context])
+        if inline.array is not arrays[-1]:
+            arrays.append(inline.array)
+        serve(background, [context])
+        monkeypatch.setattr(SuffixArray, "build", lambda tokens: threading.Event().wait(0.02) or build(tokens))
+        serve(slow, [context])
+        monkeypatch.undo()
+        wanted = arrays[-2] if len(arrays) > 1 else arrays[-1]
+        assert background.array.tokens.tolist() == slow.array.tokens.tolist() == wanted.tokens.tolist()
+    assert stats(background)["stale_requests"] == every
+    background.close()
+    slow.close()
+
+
+def test_background_builds_in_another_thread_while_requests_go_on(monkeypatch):
+    allowed, threads = threading.Event(), []
+    build = SuffixArray.build
+
+    def held(tokens):
+        threads.append(threading.current_thread())
+        assert allowed.wait(10)
+        return build(tokens)
+
+    method = Spacelike(rebuild="background")
+    monkeypatch.setattr(SuffixArray, "build", held)
+    serve(method, [[1, 2, 3]])  # returns although nothing can be built yet
+    assert len(draft(method, [1])) == 0
+    allowed.set()
+    serve(method, [[1, 2, 3]])
+    assert list(draft(method, [1]).tokens) == [2, 3]
+    method.close()
+    assert threads[0] is not threading.main_thread()
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_failed_build_fails_the_request_that_needs_it_and_only_that(monkeypatch, caplog):
+    def broken(tokens):
+        raise MemoryError("no room")
+
+    method = Spacelike(rebuild="background")
+    with monkeypatch.context() as patch:
+        patch.setattr(SuffixArray, "build", broken)
+        serve(method, [[1, 2, 3]])
+        method._rebuilder._pending.exception()
+    with pytest.raises(RuntimeError, match="could not be rebuilt in the background: no room"):
+        serve(method, [[1, 2, 3]])
+    serve(method, [[1, 2, 3]] * 2)
+    assert list(draft(method, [1]).tokens) == [2, 3]
+    with monkeypatch.context() as patch:
+        patch.setattr(SuffixArray, "build", broken)
+        serve(method, [[1, 2, 3]])
+        method.close()
+    assert "no room" in caplog.text
+
+
+def test_bad_values_name_themselves():
+    for options, told in (
+        ({"query_length": 2, "min_query": 3}, "query_length=2: expected a whole number of at least 3"),
+        ({"buffer_tokens": 1}, "buffer_tokens=1"),
+        ({"rebuild_every": 0}, "rebuild_every=0"),
+    ):
+        with pytest.raises(InputError, match=told):
+            Spacelike(**options)
+
+
+def run(directory, *overrides: str) -> list:
+    """Records of the method, in the order in which they were decoded."""
+    size = ("suite.limit=2", "decode.max_new_tokens=24", "measure=quick", "measure.lossless=false")
+    job = job_for("method=[ssd]", *size, *overrides)
+    execute(job, directory, lambda *_: None)
+    return sorted((r for r in read_run(directory).records if r.method == "ssd"), key=lambda record: record.block)
+
+
+def test_the_cache_grows_over_a_run_unless_it_is_reset(tmp_path):
+    warm, cold = run(tmp_path / "warm"), run(tmp_path / "cold", "method.ssd.reset=case")
+    assert all(record.status == "ok" for record in warm + cold)
+    turns = [turn for record in warm for turn in record.turns]
+    before = np.cumsum([0] + [turn.prompt_tokens + len(turn.ids) + 1 for turn in turns])
+    assert [turn.stats["cached_tokens"] for turn in turns] == before[:-1].tolist()
+    assert [record.turns[0].stats["cached_tokens"] for record in cold] == [0] * len(cold)
+    assert warm[-1].state_bytes == 12 * before[-1]  # 4 bytes in the ring, 4 of a copy, 4 of the order
+
+
+def test_background_accepts_the_same_in_two_runs(tmp_path):
+    first, second = (run(tmp_path / name, "method.ssd.rebuild=background") for name in ("a", "b"))
+    assert [[turn.accept for turn in record.turns] for record in first] == [
+        [turn.accept for turn in record.turns] for record in second
+    ]

@@ -1,0 +1,279 @@
+"""A draft of rows verified as a batch: the same ids, steps and cache as the same draft verified as a tree."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models import VOCAB, Scripted, build, plain_greedy
+from specbench.decode.law import Law
+from specbench.decode.loop import Request, decode
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
+from specbench.target.cache import RowCopies
+from specbench.target.eager import EagerEngine
+from specbench.target.rows import RowBatch
+from specbench.types import ROOT, CaseError, Draft, Needs
+
+COUNT = 40
+PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
+FAMILIES = ("llama", "mistral-window", "qwen2-mixed", "phi3")
+BATCH, TREE = Needs(rows=True), Needs()
+
+
+class ScriptedRows(Scripted):
+    """``Scripted`` with a say in how its drafts are verified."""
+
+    def __init__(self, script, needs) -> None:
+        super().__init__(script)
+        self._needs = needs
+
+    @property
+    def needs(self):
+        return self._needs
+
+
+def rows(*chains) -> Draft:
+    tokens: list[int] = []
+    parents: list[int] = []
+    for chain in chains:
+        parents += [ROOT, *range(len(tokens), len(tokens) + len(chain) - 1)][: len(chain)]
+        tokens += chain
+    return Draft(tokens, parents, source=[0] * len(tokens))
+
+
+def scripts(truth) -> dict:
+    def ragged(context, done, rng):
+        """Rows of different lengths, each right for a while."""
+        chains = []
+        for _ in range(rng.randrange(2, 6)):
+            right = truth[done : done + rng.randrange(0, 5)]
+            chains.append([*right, *(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 4)))])
+        return rows(*chains)
+
+    def last_wins(context, done, rng):
+        right = truth[done : done + 6]
+        return rows([1, 2], [*right[:2], 0, 0], right) if right else Draft()
+
+    def ties(context, done, rng):
+        right = truth[done : done + 3]
+        return rows([7], right, right, [*right, 3]) if right else Draft()
+
+    def wrong(context, done, rng):
+        return rows(*([(token + shift) % VOCAB for token in truth[done : done + 4]] for shift in (1, 2)))
+
+    def changing(context, done, rng):
+        """More rows, fewer rows, one row, none: copies of the context fall behind and catch up."""
+        return rng.choice([ragged, last_wins, alone, empty])(context, done, rng)
+
+    def alone(context, done, rng):
+        return rows(truth[done : done + 4])
+
+    def empty(context, done, rng):
+        return Draft()
+
+    def on_device(context, done, rng):
+        draft = ragged(context, done, rng)
+        return Draft(torch.tensor(draft.tokens), torch.tensor(draft.parents))
+
+    return {f.__name__: f for f in (ragged, last_wins, ties, wrong, changing, alone, empty, on_device)}
+
+
+def engine_for(model, eos=(), context=512) -> EagerEngine:
+    return EagerEngine(model, context=context, eos=frozenset(eos), max_nodes=64)
+
+
+def run(engine, script, prompt, needs=BATCH, limit=COUNT, law=None, seed=0):
+    request = Request(prompt, limit, law, seed)
+    return decode(engine, ScriptedRows(script, needs), request, Clock(torch.device("cpu")))
+
+
+def test_layout_of_an_integer_example():
+    batch = RowBatch.of([-1, 0, -1, -1, 3], [1, 2, 1, 1, 2])
+    assert (batch.starts, batch.width, len(batch)) == ((0, 2, 3), 2, 3)
+    assert batch.lay_out(torch.tensor([9, 1, 2, 3, 4, 5])).tolist() == [[9, 1, 2], [9, 3, 9], [9, 4, 5]]
+    flat = torch.arange(9).reshape(3, 3, 1)
+    assert batch.collect(flat)[:, 0].tolist() == [0, 1, 2, 4, 7, 8]
+    assert [batch.row_of(path) for path in ([], [0, 1], [2], [3])] == [0, 0, 1, 2]
+    assert RowBatch.of([-1, 0], [1, 2]) is None
+    assert RowBatch.of([], []) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_and_tree_commit_the_same(family, dtype):
+    model = build(family, dtype)
+    engine = engine_for(model)
+    for prompt in PROMPTS.values():
+        truth = plain_greedy(model, prompt, COUNT + 8)
+        for name, script in scripts(truth).items():
+            batch, tree = run(engine, script, prompt), run(engine, script, prompt, TREE)
+            assert batch.ids == tree.ids == truth[:COUNT], (family, name, len(prompt))
+            assert batch.accept == tree.accept
+            assert batch.sources == tree.sources
+            assert engine.cache.length == len(prompt) + COUNT - 1
+
+
+def test_eager_attention_agrees_too():
+    model = build("mistral-window", attention="eager")
+    truth = plain_greedy(model, PROMPTS["short"], COUNT + 8)
+    for script in scripts(truth).values():
+        assert run(engine_for(model), script, PROMPTS["short"]).ids == truth[:COUNT]
+
+
+def test_fed_counts_the_whole_batch():
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    out = run(engine_for(model), scripts(truth)["last_wins"], [5, 6], limit=1 + 7 * 2)
+    assert (out.accept, out.fed) == ([7, 7], [3 * 7, 3 * 7])
+    assert run(engine_for(model), scripts(truth)["last_wins"], [5, 6], TREE, 1 + 7 * 2).fed == [13, 13]
+    assert set(run(engine_for(model), scripts(truth)["empty"], [5, 6]).fed) == {1}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2-mixed"])
+def test_cache_content_after_every_step(family):
+    model = build(family, torch.float64)
+    engine = engine_for(model)
+    prompt = PROMPTS["past the window"]
+    truth = plain_greedy(model, prompt, COUNT + 8)
+    settle = engine.settle
+    checked = []
+
+    def compared(left):
+        step = settle(left)
+        context = [*prompt, *truth][: engine.cache.length]
+        clean = engine_for(model)
+        clean.gaps(context, [0])
+        for ours, theirs in zip(engine.cache.slots, clean.cache.slots, strict=True):
+            for mine, fresh in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
+                torch.testing.assert_close(mine[:, :, : ours.length], fresh[:, :, : ours.length], atol=1e-5, rtol=0)
+        checked.append(engine.cache.length)
+        return step
+
+    engine.settle = compared
+    out = run(engine, scripts(truth)["changing"], prompt, limit=16)
+    assert checked == [len(prompt) + sum(out.accept[: step + 1]) for step in range(len(out.accept))]
+
+
+def steps_of(model, needs, prompt, truth):
+    """Two steps by hand: the draft that lets the second row win, then whatever follows."""
+    engine = engine_for(model)
+    engine.start(prompt, 20, Walk(None, 0), needs, Clock(torch.device("cpu")))
+    for draft in (rows([3, 4], truth[1:4], [truth[1]]), rows(truth[5:6], [8, 9, 10])):
+        engine.forward(draft)
+        yield engine.settle(20)
+
+
+def test_step_is_numbered_as_the_draft():
+    model = build("qwen3", torch.float64)
+    prompt = PROMPTS["short"]
+    truth = plain_greedy(model, prompt, 12)
+    asked = {"node_topk": 4, "hidden": (0, 2)}
+    pairs = zip(
+        steps_of(model, Needs(rows=True, **asked), prompt, truth),
+        steps_of(model, Needs(**asked), prompt, truth),
+        strict=True,
+    )
+    for number, (batch, tree) in enumerate(pairs):
+        assert batch.path == tree.path == ((2, 3, 4), (0,))[number]
+        assert batch.emitted == tree.emitted
+        assert batch.fed.tolist() == tree.fed.tolist()
+        assert batch.topk.ids.tolist() == tree.topk.ids.tolist()
+        for layer in asked["hidden"]:
+            assert batch.hidden[layer].shape == (len(tree.fed), 64)
+            torch.testing.assert_close(batch.hidden[layer], tree.hidden[layer], atol=1e-8, rtol=0)
+
+
+def test_sampling_emits_vanillas_ids_for_the_same_seed():
+    model = build("llama", torch.float64)
+    law = Law(0.8, top_k=20)
+    vanilla = run(engine_for(model), scripts([])["empty"], [5, 6], law=law, seed=3).ids
+    for script in scripts(vanilla).values():
+        out = run(engine_for(model), script, [5, 6], law=law, seed=3)
+        assert out.ids == vanilla
+    assert run(engine_for(model), scripts(vanilla)["last_wins"], [5, 6], law=law, seed=3).accept[0] == 7
+
+
+def test_eos_inside_a_row_ends_the_answer_there():
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    first = truth.index(truth[9])
+    for name, script in scripts(truth).items():
+        engine = engine_for(model, eos={truth[9]})
+        out = run(engine, script, [5, 6])
+        assert (out.ids, out.finish) == (truth[: first + 1], "eos"), name
+        assert engine.cache.length == 2 + first
+
+
+@pytest.mark.parametrize("limit", range(1, 10))
+def test_limit_inside_a_row(limit):
+    model = build("qwen3")
+    truth = plain_greedy(model, [5, 6], COUNT)
+    for script in scripts(truth).values():
+        out = run(engine_for(model), script, [5, 6], limit=limit)
+        assert (out.ids, out.finish) == (truth[:limit], "length")
+
+
+def test_rows_beyond_the_context_limit():
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6, 7], COUNT)
+    out = run(engine_for(model, context=12), scripts(truth)["last_wins"], [5, 6, 7])
+    assert (out.ids, out.finish) == (truth[:9], "context")
+
+
+@pytest.mark.parametrize(
+    ("parents", "named"), [([-1, 0, 0], "node 2 hangs from node 0"), ([-1, -1, 0], "node 2 hangs from node 0")]
+)
+def test_a_draft_that_is_not_rows_is_refused(parents, named):
+    engine = engine_for(build("llama"))
+    with pytest.raises(CaseError, match=named):
+        run(engine, lambda context, done, rng: Draft([1, 2, 3], parents), [5, 6])
+
+
+def test_a_tree_method_may_draft_what_is_not_rows():
+    model = build("llama")
+    draft = Draft([1, 2, 3], [-1, 0, 0])
+    out = run(engine_for(model), lambda context, done, rng: draft, [5, 6], TREE, limit=8)
+    assert out.ids == plain_greedy(model, [5, 6], 8)
+
+
+def test_keeping_the_wrong_row_is_caught():
+    """The wrong variant: the keys and values of the row beside the winner must change the output."""
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    engine = engine_for(model)
+    keep = engine.cache.keep_row
+    engine.cache.keep_row = lambda row, count: keep(max(row - 1, 0), count)
+    assert run(engine, scripts(truth)["last_wins"], [5, 6]).ids != truth[:COUNT]
+
+
+def two_requests(engine, first, second):
+    """Two prompts of the same length, one after the other; ids and what they should be."""
+    for prompt in (first, second):
+        truth = plain_greedy(engine.model, prompt, COUNT + 8)
+        yield run(engine, scripts(truth)["ragged"], prompt).ids, truth[:COUNT]
+
+
+def test_a_request_leaves_nothing_in_the_copies():
+    engine = engine_for(build("llama"))
+    long = [(7 * place) % VOCAB for place in range(200)]  # the slots grow between the two
+    for first, second in (([5, 6, 7], [9, 8, 3]), ([9, 8, 3], long), (long, [5, 6, 7])):
+        assert all(ids == truth for ids, truth in two_requests(engine, first, second))
+
+
+def test_copies_that_keep_the_last_request_are_caught(monkeypatch):
+    """The wrong variant: rows that still hold another prompt must change the output."""
+    monkeypatch.setattr(RowCopies, "truncate", lambda self, length: None)
+    (first, right), (second, wanted) = two_requests(engine_for(build("llama")), [5, 6, 7], [9, 8, 3])
+    assert first == right
+    assert second != wanted
+
+
+def test_copies_are_freed_for_a_method_without_rows():
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    engine = engine_for(model)
+    run(engine, scripts(truth)["ragged"], [5, 6])
+    held = engine.cache.nbytes()
+    run(engine, scripts(truth)["ragged"], [5, 6], TREE)
+    assert held > 2 * engine.cache.nbytes()
