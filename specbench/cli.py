@@ -49,10 +49,18 @@ def run_name(root: DictConfig) -> str:
     """``<model>-<suite>-<hash of the configuration>``: the same command finds its run."""
     plain = _plain(root)
     model = plain["model"]
-    path, shape = model["path"], model.get("random") or {}
-    name = model["name"] or (Path(path.removeprefix("bundled:")).name if path else f"random-{shape.get('family')}")
     suite = plain["suite"]["name"] or suite_name(plain["suite"]["path"] or "")
-    return f"{name.lower()}-{suite}-{digest(plain)[:10]}"
+    return f"{_target_name(model).lower()}-{suite}-{digest(plain)[:10]}"
+
+
+def _target_name(model: Mapping[str, Any]) -> str:
+    """As directories call it before the model's card is read."""
+    if model["name"]:
+        return str(model["name"])
+    if model["trace"]:
+        return f"replay-{Path(model['trace']).stem}"
+    shape = model.get("random") or {}
+    return Path(model["path"].removeprefix("bundled:")).name if model["path"] else f"random-{shape.get('family')}"
 
 
 def _plain(root: DictConfig) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def run_job(job: Job, directory: Path) -> int:
     """Run and report; returns the exit code. Raises InputError when the directory cannot be used."""
     console = _console()
     directory = directory.resolve()
-    with _log_file(directory / "run.log"), Progress(console, job.config.report.progress) as progress:
+    with _log_file(directory / "run.log"), Progress(console, job.config.report.progress, job.trace is None) as progress:
         try:
             execute(job, directory, progress.observe)
         except KeyboardInterrupt:

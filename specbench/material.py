@@ -51,6 +51,10 @@ def gather(config: Config) -> Material:
 
 def _recorded(config: Config, path: Path) -> Material:
     """A trace, its cases narrowed as the suite says."""
+    if config.measure.lossless:
+        raise InputError(
+            "measure.lossless=true: a replay has no logits to judge by; expected measure.lossless=false (measure=replay)"
+        )
     if config.decode.temperature > 0:
         raise InputError(
             f"decode.temperature={config.decode.temperature}: a replay emits the recorded tokens; expected 0"

@@ -27,6 +27,17 @@ class Drafter(ABC):
         context: (T,) read-only. budget: the most nodes the draft may hold. An empty draft is legal.
         """
 
+    def launch(self) -> None:
+        """Start to draft on while the target judges what was proposed, and return; only with ``Needs.concurrent``."""
+
+    def join(self) -> Draft | None:
+        """Wait for what ``launch`` started; only with ``Needs.concurrent``.
+
+        It may give a late chain that continues the proposed chain. Its first token is judged where the whole draft
+        was accepted, and is then the last emitted token (``Step.late``); the rest is the drafter's to propose next.
+        """
+        return None
+
     def observe(self, step: Step) -> None:
         """Learn from one forward's outcome; called after every forward but the prefill."""
 
@@ -45,6 +56,9 @@ class Method(ABC):
     """
 
     lossless: bool = True
+    draws: bool = (
+        False  # at temperature > 0 its nodes are drawn (``Draft.probs``), so ids are not vanilla's, their law is
+    )
     sources: tuple[str, ...] = ()  # names of ``Draft.source`` numbers
 
     @property

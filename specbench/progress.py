@@ -37,7 +37,9 @@ class _Tally:
 class Progress:
     """A context manager; call ``observe`` after every block."""
 
-    def __init__(self, console: Console, enabled: bool) -> None:
+    def __init__(self, console: Console, enabled: bool, timed: bool = True) -> None:
+        """timed: show tokens/s, which a replay has none of."""
+        self._timed = timed
         self._console = console
         self._live_wanted = enabled and console.is_terminal
         self._tallies: dict[str, _Tally] = {}
@@ -71,10 +73,11 @@ class Progress:
 
     def _render(self) -> Group:
         table = Table(box=None, pad_edge=False)
-        for name, justify in (("method", "left"), ("MAT", "right"), ("tokens/s", "right"), ("errors", "right")):
-            table.add_column(name, justify=justify)  # type: ignore[arg-type]
+        speeds = ("tokens/s",) if self._timed else ()
+        for name in ("method", "MAT", *speeds, "errors"):
+            table.add_column(name, justify="left" if name == "method" else "right")
         for name, tally in self._tallies.items():
             mat = f"{tally.accepted / tally.steps:.2f}" if tally.steps else ""
             speed = f"{tally.tokens / tally.seconds:.1f}" if tally.seconds else ""
-            table.add_row(name, mat, speed, str(tally.errors) if tally.errors else "")
+            table.add_row(name, mat, *([speed] if self._timed else []), str(tally.errors) if tally.errors else "")
         return Group(self._bar, table)

@@ -76,7 +76,7 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
         law=job.law,
         seed=config.decode.seed,
         dtype=job.card.dtype,
-        judge=config.measure.lossless and job.trace is None,
+        judge=config.measure.lossless,
         keep_trees=config.measure.keep_trees,
     )
     session = Session(stage.engine, stage.target, stage.ask, with_control(bound, config.measure.control), terms)

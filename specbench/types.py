@@ -87,6 +87,7 @@ class Needs:
     prompt_topk: the same for all prompt rows of the prefill.
     rows: drafts are chains from the root, one after the other, and are verified as a batch of rows over the shared
         prefix; False verifies the same draft as a tree, with the same outcome.
+    concurrent: the drafter works while the target runs (``Drafter.launch`` and ``join``).
     """
 
     hidden: tuple[int, ...] = ()
@@ -94,6 +95,7 @@ class Needs:
     node_topk: int = 0
     prompt_topk: int = 0
     rows: bool = False
+    concurrent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Step:
     shortens path with it). path: accepted node numbers of the method's own draft, root side first.
     fed, topk, hidden: token and what ``Needs`` asked of ALL nodes, row 0 = root, row i + 1 = node i of the draft.
         fed is (N+1,) and given with topk or hidden only.
-    done: the request ends here.
+    done: the request ends here. late: 1 where the last emitted token is the first of the late chain, else 0.
     """
 
     root: int
@@ -135,3 +137,4 @@ class Step:
     fed: Tensor | None = None
     topk: TopK | None = None
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    late: int = 0

@@ -164,12 +164,19 @@ def _steps(
     """Draft and verify until the request ends; ``context`` grows. The log is read after the clock has stopped."""
     log: list[Entry] = []
     end = len(context) - 1 + limit
+    concurrent = method.needs.concurrent
+    late: Draft | None = None
     done = False
     while not done:
         draft = drafter.propose(context, engine.max_nodes)
         clock.lap("draft")
+        if concurrent:
+            drafter.launch()
         engine.forward(draft)
-        step = engine.settle(end - len(context))
+        if concurrent:
+            late = drafter.join()
+            clock.lap("draft")  # what the target had to wait for
+        step = engine.settle(end - len(context), late)
         context.extend(step.emitted)
         drafter.observe(step)
         clock.lap("update")

@@ -1,22 +1,41 @@
 """The walker: which draft nodes the target agrees with. One rule for chains, trees and repeated siblings.
 
-Every row of a forward picks one token: the argmax at temperature 0, else ONE draw of the target's law. The draw of a
-row at depth d uses the request's uniform number for emitted position ``emitted + d``, so rows at the same depth share
-it, a request consumes exactly one number an emitted token, and a deterministic draft gives vanilla's very ids for the
-same seed (methods_draft_model, sample-and-match; Leviathan et al. 2023, algorithm 1, for a one-hot draft law).
+Nodes chosen deterministically: every row of a forward picks one token, the argmax at temperature 0, else ONE draw of
+the target's law. The draw of a row at depth d uses the request's uniform number for emitted position ``emitted + d``,
+so rows at the same depth share it, a request consumes exactly one number an emitted token, and such a draft gives
+vanilla's very ids for the same seed (sample-and-match; Leviathan et al. 2023, algorithm 1, for a one-hot draft law).
 The path ends at the deepest node whose every ancestor holds its parent's pick, the lowest number first.
+Nodes that were drawn are tried one by one (``specbench.decode.trial``), with numbers of a stream of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specbench.decode.law import Law
-from specbench.types import ROOT
+from specbench.decode.trial import draw, try_drawn
+from specbench.types import ROOT, Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """path: accepted nodes, root side first. token: emitted behind them. late: it is the late draft's first token."""
+
+    path: list[int]
+    token: int
+    late: bool
+
+
+def _certain(tokens: Sequence[int], like: Tensor) -> Tensor:
+    """(N, V) laws that give each token all the mass."""
+    rows = torch.zeros(len(tokens), like.shape[-1], dtype=like.dtype, device=like.device)
+    rows[torch.arange(len(tokens)), torch.tensor(list(tokens))] = 1
+    return rows
 
 
 class Walk:
@@ -26,6 +45,7 @@ class Walk:
         """law: None is greedy. seed: of the verifier's numbers, independent of the drafter's."""
         self.law = law
         self._generator = np.random.default_rng(seed)
+        self._trials = np.random.default_rng([seed, 1])
         self._uniforms: list[float] = []
         self._emitted = 0
 
@@ -43,6 +63,27 @@ class Walk:
         while len(self._uniforms) <= last:
             self._uniforms.append(float(self._generator.random()))
         return [self._uniforms[self._emitted + depth] for depth in depths]
+
+    def try_drawn(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
+        """Judge nodes that were drawn, and then the first token of ``late`` where the whole draft was right.
+
+        logits: (N+1, V) raw, row 0 the root's. tokens: (N,) of the draft, on the host. Late tokens without a law of
+        their own were chosen, and count as drawn with certainty.
+        """
+        assert self.law is not None
+        laws = self.law(logits)
+        path, left = list[int](), laws[0].double()
+        if len(tokens):
+            probs = draft.probs if draft.probs is not None else _certain(tokens, laws)
+            parents = [int(parent) for parent in draft.parents]
+            path, left = try_drawn(laws, tokens, parents, draft.passenger, probs, self._trials)
+        if late is not None and len(late) and len(path) == len(tokens):
+            token = int(late.tokens[0])
+            probs = late.probs[:1] if late.probs is not None else _certain([token], laws)
+            kept, left = try_drawn(left[None].expand(2, -1), [token], [ROOT], None, probs, self._trials)
+            if kept:
+                return Verdict(path, token, True)
+        return Verdict(path, draw(left, self._trials), False)
 
     def advance(self, emitted: int) -> None:
         """``emitted`` tokens were committed; later draws use later numbers."""

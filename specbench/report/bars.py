@@ -74,8 +74,10 @@ def draw_groups(series: Sequence[Series], figure: str, categories: Sequence[str]
     return canvas
 
 
-def add_legend(canvas: Figure, series: Sequence[Series], handles: Sequence[Any], width_inch: float) -> None:
-    """A legend under the axes, in as many columns as the width holds."""
+def add_legend(
+    canvas: Figure, series: Sequence[Series], handles: Sequence[Any], width_inch: float, gap: float = -0.02
+) -> None:
+    """A legend under the axes, in as many columns as the width holds. gap: below the figure's edge, of its height."""
     names = [plain(broken(entry.name, _LEGEND_CHARS)) for entry in series]
     longest = max(len(line) for name in names for line in name.split("\n"))
     columns = int(np.clip(width_inch / (0.07 * longest + 0.6), 1, len(series)))
@@ -83,7 +85,7 @@ def add_legend(canvas: Figure, series: Sequence[Series], handles: Sequence[Any],
         list(handles),
         names,
         loc="upper center",
-        bbox_to_anchor=(0.5, 0.02),
+        bbox_to_anchor=(0.5, -gap),
         ncols=columns,
         frameon=False,
         fontsize=8.5,

@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar=("METRIC", "X", "Y"),
         help="a column of summary.csv over two parameters that the runs vary, such as: mat pld.max_ngram "
-        "pld.num_draft; may be given again. Where exactly two vary, MAT and speedup are drawn anyway",
+        "pld.num_draft; may be given again. Where exactly two vary, MAT, tokens fed and speedup are drawn anyway",
     )
     other = parser.add_argument_group("instead of a report")
     add = other.add_argument

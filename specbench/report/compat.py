@@ -19,7 +19,7 @@ from specbench.report.findings import Findings
 from specbench.report.label import Cell, label
 from specbench.report.spec_bench import Score, doubts, score
 from specbench.report.summary import category_order
-from specbench.report.table import Table, to_markdown
+from specbench.report.table import Table, to_markdown, without_blanks
 from specbench.report.tables import caption
 from specbench.report.tokenizer import find_tokenizer, read_counter
 from specbench.store import Run, RunError, write_atomically
@@ -114,7 +114,7 @@ def compare_table(frame: pd.DataFrame, findings: Findings) -> Table:
             cells += [write(row[figure]), write(row[f"{figure}_ours"]), _signed(row[f"{figure}_difference"])]
         rows.append(tuple(map(Cell, cells)))
     where = caption(findings.facts, findings.summary)
-    return Table(NAME, where, f"{FORMULAS} {_OURS}", tuple(header), tuple(rows), frozenset(), labels=2)
+    return without_blanks(Table(NAME, where, f"{FORMULAS} {_OURS}", tuple(header), tuple(rows), frozenset(), labels=2))
 
 
 def _signed(percent: float) -> str:

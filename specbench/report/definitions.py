@@ -25,6 +25,9 @@ DEFINITIONS: dict[str, str] = {
     "Source": "The part of a method that a drafted token came from, as the method names it.",
     "Draft rate": "Decode steps with a draft over all decode steps.",
     "Tokens fed": "Mean rows a forward of the target: the last token and every node of the draft.",
+    "Drafting": "Of a replayed target: mean microseconds a decode step in the drafter's own code, draft and update "
+    "together. Vanilla's is what the loop and the clock cost by themselves. A lower bound: no forward runs in between "
+    "and empties the processor's caches.",
     "Phases": "Mean milliseconds a decode step: prepare (masks and positions), draft, forward (the target), verify, "
     "update (cache and the method's own state). Prefill is milliseconds a turn.",
     "State": "The most bytes that the method kept between steps, weights apart.",

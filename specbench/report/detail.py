@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from specbench.record import CONTROL, PHASES, VANILLA, CaseRecord
+from specbench.report.drafting import replayed
 from specbench.report.facts import Facts
 from specbench.report.gains import GAINS, POSITIONS, count_gains, count_positions
+from specbench.report.growth import GROWTH, count_growth
 from specbench.report.sources import SOURCES, count_sources
 from specbench.report.summary import OVERALL
 from specbench.store import Run
@@ -22,13 +24,14 @@ class Detail:
     """Frames that begin with model, suite, method, variant; each is a csv of the same name under tables/.
 
     time_split: [ms a step] by phase. accept_lengths: steps by tokens emitted. accept_positions: acceptance by depth
-    of the draft. accept_sources: nodes by where they came from.
+    of the draft. accept_sources: nodes by where they came from. growth: cases by what the method held before them.
     """
 
     time_split: pd.DataFrame
     accept_lengths: pd.DataFrame
     accept_positions: pd.DataFrame
     accept_sources: pd.DataFrame
+    growth: pd.DataFrame
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """Name -> frame."""
@@ -37,6 +40,7 @@ class Detail:
             "accept_lengths": self.accept_lengths,
             "accept_positions": self.accept_positions,
             "accept_sources": self.accept_sources,
+            "growth": self.growth,
         }
 
     def of(self, model: str, suite: str) -> Detail:
@@ -50,7 +54,7 @@ def read_detail(
     runs: Sequence[Run], facts: Sequence[Facts], variants: Sequence[Mapping[str, str]], summary: pd.DataFrame
 ) -> Detail:
     """The details of several runs. summary: their rows, whose phases the time split repeats."""
-    gains, positions, sources = [], [], []
+    gains, positions, sources, growth = [], [], [], []
     for run, fact, names in zip(runs, facts, variants, strict=True):
         for method in fact.methods:
             records = _succeeded(run, method)
@@ -60,11 +64,13 @@ def read_detail(
                 continue
             positions += [(*key, *row) for row in count_positions(records)]
             sources += [(*key, *row) for row in count_sources(records)]
+            growth += [(*key, *row) for row in count_growth(records, fact.timed)]
     return Detail(
         split_time(summary),
         pd.DataFrame(gains, columns=[*ROW, *GAINS]),
         pd.DataFrame(positions, columns=[*ROW, *POSITIONS]),
         pd.DataFrame(sources, columns=[*ROW, *SOURCES]),
+        pd.DataFrame(growth, columns=[*ROW, *GROWTH]),
     )
 
 
@@ -76,8 +82,9 @@ def _succeeded(run: Run, method: str) -> list[CaseRecord]:
 
 
 def split_time(summary: pd.DataFrame) -> pd.DataFrame:
-    """[ms a step] by phase, and their sum ``step_ms``; a method without phases (a peer) has no row."""
+    """[ms a step] by phase; a method without phases (a peer) has no row. step_ms: their sum, blank without a target."""
     columns = [f"{phase}_ms" for phase in PHASES]
-    rows = summary.loc[summary["category"] == OVERALL, [*ROW, *columns]]
+    rows = summary[summary["category"] == OVERALL]
     rows = rows[rows[columns].notna().any(axis=1)]
-    return rows.assign(step_ms=rows[columns].sum(axis=1)).reset_index(drop=True)
+    whole = rows[columns].sum(axis=1).where(~replayed(rows))
+    return rows[[*ROW, *columns]].assign(step_ms=whole).reset_index(drop=True)

@@ -56,7 +56,10 @@ def _parting(violations: int) -> str:
 
 def _timing(facts: Facts, overall: pd.DataFrame, control: Control | None) -> Iterator[str]:
     if not facts.timed:
-        yield "replayed target: MAT and acceptance are exact, times are not the model's and stay blank"
+        yield (
+            "replayed target: MAT, acceptance, tokens fed and the drafters' own time are real; no model was run, so"
+            " its times and every speedup stay blank"
+        )
     elif control is None:
         yield "no A/A control: how steady the timing was is not known (measure.control=true)"
     elif not control.steady:

@@ -16,7 +16,8 @@ class Facts:
 
     methods: vanilla, its control, then the others in the manifest's order. lossy: those that promise no equal output.
     peers: those with a loop of their own, whose drafts and phases nobody saw. timed: False for a replayed target,
-    whose times are not the model's. planned: cases of the suite, parameters: of the target, None = unknown.
+    whose times are not the model's; trace: what was replayed, in a line. planned: cases of the suite, parameters: of
+    the target, None = unknown.
     """
 
     model: str
@@ -31,6 +32,12 @@ class Facts:
     planned: int | None
     timed: bool
     parameters: int | None = None
+    trace: str = ""
+
+    @property
+    def ran_on(self) -> str:
+        """'float32, cpu'; 'replayed' where no model was run; '' where the manifest does not say."""
+        return ", ".join(filter(None, (self.dtype, self.device))) if self.timed else "replayed"
 
 
 def read_facts(run: Run) -> Facts:
@@ -57,6 +64,7 @@ def read_facts(run: Run) -> Facts:
         planned=suite.get("cases"),
         timed=_mapping(config, "engine").get("kind") != "replay",
         parameters=model.get("parameters"),
+        trace=str(manifest.get("trace") or ""),
     )
 
 

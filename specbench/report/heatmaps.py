@@ -25,6 +25,7 @@ _LABEL_CHARS = 16
 _DARK = 0.18  # relative luminance (WCAG) below which white text has more contrast than black
 _TITLES = {
     "mat": "Mean accepted tokens (MAT)",
+    "tokens_fed": "Tokens fed a step",
     "speedup": "Speedup over vanilla",
     "acceptance_rate": "Acceptance rate",
     "tokens_per_s": "Tokens/s",

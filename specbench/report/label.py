@@ -32,8 +32,13 @@ def number(value: float, decimals: int = 2) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """A phase may take microseconds: 0.4 -> '0.400'."""
+    """[ms] A phase may take microseconds: 0.4 -> '0.400'."""
     return number(value, 3)
+
+
+def microseconds(value: float) -> str:
+    """[us] '0.42', '15.3', '1204'."""
+    return rate(value)
 
 
 def count(value: float) -> str:

@@ -12,8 +12,9 @@ import pandas as pd
 
 from specbench.record import CONTROL, VANILLA
 from specbench.report.definitions import DEFINITIONS
+from specbench.report.drafting import with_drafting
 from specbench.report.findings import Findings
-from specbench.report.label import Cell, label, share
+from specbench.report.label import Cell, label, microseconds, share
 from specbench.report.page_evidence import differences, environment, failures
 from specbench.report.page_style import CSS
 from specbench.report.palette import DPI
@@ -31,11 +32,13 @@ _PLOTS = {
     "mat": "Mean accepted tokens",
     "speedup_by_category": "Speedup by category",
     "mat_by_category": "Mean accepted tokens by category",
+    "mat_against_fed": "Mean accepted tokens against tokens fed",
     "radar": "Radar of the categories",
     "time_split": "Where a decode step's time goes",
     "accept_lengths": "Tokens emitted by a decode step",
     "accept_positions": "Acceptance by position in the draft",
     "accept_sources": "Where drafted and accepted tokens came from",
+    "growth": "Mean accepted tokens against tokens remembered",
 }
 
 
@@ -54,7 +57,7 @@ def render_page(findings: Findings, plots: Sequence[Path] = ()) -> str:
         _section("Verdicts", _verdicts(findings)),
         _section("Warnings", _list(findings.warnings)) if findings.warnings else "",
         *_tables(findings),
-        _section("Plots", "".join(map(_figure, plots))) if plots else "",
+        _section("Plots", _gallery(plots)) if plots else "",
         _section("A mean step", _table(steps_table(findings.summary))),
         _section("Outputs that differ from vanilla's", differences(findings)),
         _section("Errors", failures(findings)),
@@ -75,7 +78,9 @@ def _head(findings: Findings, where: str) -> str:
     created = ", ".join(
         dict.fromkeys(str(run.manifest["created"]) for run in findings.runs if "created" in run.manifest)
     )
-    lines = [facts, f"Created {created}." if created else ""]
+    traces = dict.fromkeys(each.trace for each in findings.facts if not each.timed and each.trace)
+    replays = f"Replay of {'; '.join(traces)}." if traces else ""
+    lines = [facts, replays, f"Created {created}." if created else ""]
     return f'<h1>{html.escape(where)}</h1>\n<p class="soft">{html.escape(" ".join(filter(None, lines)))}</p>'
 
 
@@ -89,7 +94,8 @@ def _list(items: Iterable[str]) -> str:
 
 def _verdicts(findings: Findings) -> str:
     rows = findings.summary[findings.summary["category"] == OVERALL]
-    cards = [_fastest(rows, findings.lossy), _lossless(rows, findings), _steadiness(findings), _errors(rows)]
+    leader = _fastest(rows, findings.lossy) or _most_accepted(rows, findings)
+    cards = [leader, _lossless(rows, findings), _steadiness(findings), _errors(rows)]
     items = (
         f'<li class="{tone}"><b>{html.escape(title)}</b>{html.escape(text)}</li>'
         for tone, title, text in filter(None, cards)
@@ -110,12 +116,22 @@ def _fastest(rows: pd.DataFrame, lossy: frozenset[str]) -> tuple[str, str, str] 
     return ("good" if faster else "warn", "Fastest lossless method", text)
 
 
+def _most_accepted(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str] | None:
+    """Without times, the largest MAT and what it costs, where it is one model and suite and no case failed."""
+    rivals = rows[~rows["method"].isin([VANILLA, *findings.lossy]) & rows["mat"].notna() & (rows["errors"] == 0)]
+    timed = any(facts.timed for facts in findings.facts)
+    if timed or rivals.empty or len(rows.groupby(["model", "suite"])) > 1:
+        return None
+    best = with_drafting(rivals).loc[rivals["mat"].idxmax()]
+    cost = f"{best['fed']:.1f} tokens fed and {microseconds(best['drafting_us'])} \N{MICRO SIGN}s of drafting a step"
+    return ("", "Most tokens a step", f"{label(best['method'], best['variant'])}: MAT {best['mat']:.2f}, for {cost}")
+
+
 def _lossless(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str]:
     others = rows[~rows["method"].isin([VANILLA, *findings.lossy])]
     judged = others[others["lossless"].notna()]
     if judged.empty:
-        sampled = all(facts.temperature > 0 for facts in findings.facts)
-        return ("", "Lossless", "does not apply when sampling" if sampled else "not judged in this run")
+        return ("", "Lossless", _unjudged(findings))
     failed = judged[judged["lossless"] < 1]
     if failed.empty:
         equal = float(judged["equal"].min())
@@ -125,7 +141,17 @@ def _lossless(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str]:
     return ("bad", "Not lossless", "cases that hold: " + ", ".join(names))
 
 
-def _steadiness(findings: Findings) -> tuple[str, str, str]:
+def _unjudged(findings: Findings) -> str:
+    if not any(facts.timed for facts in findings.facts):
+        return "nothing to judge: the recorded tokens are emitted"
+    if all(facts.temperature > 0 for facts in findings.facts):
+        return "does not apply when sampling"
+    return "not judged in this run"
+
+
+def _steadiness(findings: Findings) -> tuple[str, str, str] | None:
+    if not any(facts.timed for facts in findings.facts):
+        return None
     found = [control for control in findings.controls if control is not None]
     if not found:
         return ("warn", "A/A control", "none in this run: how steady the timing was is not known")
@@ -181,6 +207,11 @@ def _cell(cell: Cell, best: bool) -> str:
     text = re.sub("," if "," in cell.text else "_", r"\g<0><wbr>", html.escape(cell.text))  # long names may break there
     small = f"<small>[{html.escape(cell.interval)}]</small>" if cell.interval else ""
     return (f"<b>{text}</b>" if best else text) + small
+
+
+def _gallery(plots: Sequence[Path]) -> str:
+    """Small pictures, such as the heatmaps of one sweep, stand side by side."""
+    return f'<div class="plots">{"".join(map(_figure, plots))}</div>'
 
 
 def _figure(path: Path) -> str:

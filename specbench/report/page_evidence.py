@@ -20,6 +20,7 @@ _SECTIONS = (
     "config_hash",
     "model",
     "suite",
+    "trace",
     "rounds",
     "temperature",
     "git",

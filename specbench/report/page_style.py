@@ -26,7 +26,8 @@ th { color: var(--soft); font-weight: 600; font-size: .87rem; white-space: norma
 td.name, th.name { text-align: left; white-space: normal; overflow-wrap: break-word; min-width: 8rem;
   max-width: 22rem; }
 td small { display: block; color: var(--soft); font-size: .78rem; }
-figure { margin: 0 0 1.6rem; }
+.plots { display: flex; flex-wrap: wrap; align-items: flex-start; gap: 1.6rem; }
+figure { margin: 0; max-width: 100%; }
 figure img { max-width: 100%; height: auto; padding: .6rem; background: #ffffff; border: 1px solid var(--line); }
 details { margin: .4rem 0; padding: .4rem .7rem; background: var(--card); }
 summary { cursor: pointer; overflow-wrap: anywhere; }

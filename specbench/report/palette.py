@@ -8,7 +8,7 @@ DPI = 200
 
 # Okabe and Ito (2008), without black and the yellow that vanishes on white.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-_HATCHES = ("", "///", "...", "xxx")
+HATCHES = ("", "///", "...", "xxx")
 _LINES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vP"
 
@@ -26,8 +26,8 @@ class Style:
 def style(place: int) -> Style:
     """The style of the method at this place in manifest order; beyond the colours, hatches and dashes go on."""
     cycle, colour = divmod(place, len(_COLOURS))
-    cycle %= len(_HATCHES)
-    return Style(_COLOURS[colour], _HATCHES[cycle], _LINES[cycle], _MARKERS[colour])
+    cycle %= len(HATCHES)
+    return Style(_COLOURS[colour], HATCHES[cycle], _LINES[cycle], _MARKERS[colour])
 
 
 # The phases of a step, in record.PHASES' order: forward, the target's own work, is the palest and plainest.

@@ -10,6 +10,7 @@ from specbench.store import Run
 
 UNSET = "unset"
 _RUN_SECTIONS = ("model", "engine", "decode", "measure")
+_SELECTION = ("order", "seed", "limit", "first", "sample", "categories", "ids", "shots")  # of the suite's section
 _UNTOLD = ("model.name", "model.path", "measure.fresh")  # two are the model column, the last moves nothing
 
 
@@ -18,6 +19,9 @@ def read_settings(run: Run) -> dict[str, Any]:
     config = run.manifest.get("config")
     sections = config if isinstance(config, Mapping) else {}
     flat = flatten({key: sections[key] for key in _RUN_SECTIONS if isinstance(sections.get(key), Mapping)})
+    suite = sections.get("suite")
+    chosen = suite if isinstance(suite, Mapping) else {}
+    flat |= {f"suite.{key}": chosen[key] for key in _SELECTION if key in chosen}
     flat.setdefault("decode.temperature", read_facts(run).temperature)
     return {key: value for key, value in flat.items() if key not in _UNTOLD}
 

@@ -12,6 +12,8 @@ from specbench.report.bars import draw_bars, draw_groups
 from specbench.report.canvas import drawing, save
 from specbench.report.depths import draw_accept_positions, shown
 from specbench.report.findings import Findings
+from specbench.report.fronts import draw_front, priced
+from specbench.report.growth_plot import draw_growth, growing
 from specbench.report.histograms import MOST_PANELS, drafting, draw_accept_lengths
 from specbench.report.radar import MIN_AXES, draw_radar
 from specbench.report.scene import Scene, scenes
@@ -50,6 +52,8 @@ def _missing(name: str, scene: Scene) -> str:
     if name == "radar" and len(scene.categories) < MIN_AXES:
         return f"{len(scene.categories)} categories, a radar needs {MIN_AXES}"
     figures = _TITLES if name == "radar" else (name.removesuffix("_by_category"),)
+    if "speedup" in figures and "mat" not in figures and not scene.timed:
+        return "the target was replayed and has no times"
     if all(series.rows[figure].isna().all() for series in scene.series for figure in figures):
         return f"{' and '.join(figures)} blank for every method"
     return ""
@@ -68,11 +72,19 @@ def _no_sources(scene: Scene) -> str:
     return "" if several.any() else "no method drafts from more than one source"
 
 
+def _no_growth(scene: Scene) -> str:
+    if scene.detail.growth.empty:
+        return "no method says how many tokens it remembers"
+    return "" if len(growing(scene.detail.growth)) else "nothing is remembered from case to case, or too few cases"
+
+
 _WITHOUT: dict[str, Callable[[Scene], str]] = {
     "time_split": lambda scene: "no phases were recorded" if scene.detail.time_split.empty else "",
     "accept_lengths": _no_gains,
     "accept_positions": lambda scene: "too few drafts" if shown(scene.detail.accept_positions, "drafted").empty else "",
     "accept_sources": _no_sources,
+    "mat_against_fed": lambda scene: "" if priced(scene) else "what the methods fed is not known",
+    "growth": _no_growth,
 }
 
 
@@ -102,9 +114,11 @@ _PLOTS: dict[str, Callable[[Scene], Figure]] = {
     "mat": _bars("mat"),
     "speedup_by_category": _groups("speedup"),
     "mat_by_category": _groups("mat"),
+    "mat_against_fed": draw_front,
     "radar": _radar,
     "time_split": draw_time_split,
     "accept_lengths": draw_accept_lengths,
     "accept_positions": draw_accept_positions,
     "accept_sources": draw_sources,
+    "growth": draw_growth,
 }

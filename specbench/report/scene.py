@@ -19,7 +19,7 @@ from specbench.report.summary import OVERALL, category_order
 class Scene:
     """tag: file name suffix, '' when the report has one scene only. series: methods beside vanilla and its control.
 
-    looks: (method, variant) -> its style in every plot.
+    looks: (method, variant) -> its style in every plot. timed: False where only a replayed target is in it.
     """
 
     model: str
@@ -30,6 +30,7 @@ class Scene:
     categories: tuple[str, ...]
     detail: Detail
     looks: dict[tuple[str, str], Style]
+    timed: bool = True
 
 
 def scenes(findings: Findings) -> Iterator[Scene]:
@@ -47,15 +48,16 @@ def scenes(findings: Findings) -> Iterator[Scene]:
             for key, part in drawn.loc[drawn.index.isin(rows.index)].groupby(["method", "variant"], sort=False)
         ]
         here = [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite)]
-        kinds = dict.fromkeys(f"{facts.dtype}, {facts.device}" for facts in here)
+        kinds = "; ".join(dict.fromkeys(facts.ran_on for facts in here if facts.ran_on))
         cases = int((rows["cases"] + rows["errors"]).max())
         yield Scene(
             model=model,
             suite=suite,
-            where=f"{model} on {suite} ({'; '.join(kinds)}), {cases} cases",
+            where=f"{model} on {suite}{f' ({kinds})' if kinds else ''}, {cases} cases",
             tag="" if groups.ngroups == 1 else f"-{slug(model)}-{slug(suite)}",
             series=tuple(series),
             categories=tuple(category_order(rows.loc[rows["category"] != OVERALL, "category"])),
             detail=findings.detail.of(model, suite),
             looks=looks,
+            timed=any(facts.timed for facts in here),
         )

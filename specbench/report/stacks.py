@@ -13,7 +13,8 @@ from matplotlib.patches import Patch
 
 from specbench.record import CONTROL, PHASES, VANILLA
 from specbench.report.canvas import GRID, head, plain
-from specbench.report.label import broken, label, share
+from specbench.report.drafting import OWN
+from specbench.report.label import broken, label, microseconds, share
 from specbench.report.palette import PARTS, Style, style
 from specbench.report.scene import Scene
 
@@ -25,24 +26,38 @@ _CHAR_INCH = 0.07
 
 
 def draw_time_split(scene: Scene) -> Figure:
-    """Mean ms a decode step by phase, vanilla first; peers, whose phases nobody saw, are named in the note."""
+    """Mean ms a decode step by phase, vanilla first; peers, whose phases nobody saw, are named in the note.
+
+    Where only replayed targets are in it: the phases of drafters alone, in microseconds.
+    """
     frame = scene.detail.time_split
+    if scene.timed:
+        frame = frame[frame["step_ms"].notna()]
     frame = frame[(frame["method"] != CONTROL) & ~((frame["method"] == VANILLA) & frame["method"].duplicated())]
     names = [label(row.method, "" if row.method == VANILLA else row.variant) for row in frame.itertuples()]
     drawn = set(zip(frame["method"], frame["variant"], strict=True))
     missing = [series.name for series in scene.series if _key(series.rows) not in drawn]
-    looks = dict(zip(PHASES, PARTS, strict=True))
+    unit, factor, phases = ("ms", 1, PHASES) if scene.timed else ("\N{MICRO SIGN}s", 1000, OWN)
+    looks = {phase: look for phase, look in zip(PHASES, PARTS, strict=True) if phase in phases}
     canvas, axes = _sheet(names)
-    _stack(axes, {phase: frame[f"{phase}_ms"].to_numpy(dtype=float) for phase in PHASES}, looks)
-    texts = [f"{value:.2f}" if value < 100 else f"{value:.0f}" for value in frame["step_ms"]]
-    _annotate(axes, frame["step_ms"].to_numpy(dtype=float), texts)
-    axes.set_xlabel("ms a decode step")
+    parts = {phase: factor * frame[f"{phase}_ms"].to_numpy(dtype=float) for phase in phases}
+    _stack(axes, parts, looks)
+    wholes = np.nansum(list(parts.values()), axis=0)
+    _annotate(axes, wholes, [_spell(value, scene.timed) for value in wholes])
+    axes.set_xlabel(f"{unit} a decode step")
     note = f"{scene.where}; means over all steps, prefill not included"
     if missing:
-        note += f"; left out, their loop is their own: {', '.join(missing)}"
-    head(axes, "Where a decode step's time goes", note, _WIDTH_INCH)
+        note += f"; left out, their times nobody saw: {', '.join(missing)}"
+    title = "Where a decode step's time goes" if scene.timed else "The drafters' own time in a decode step"
+    head(axes, title, note, _WIDTH_INCH)
     _legend(canvas, looks)
     return canvas
+
+
+def _spell(value: float, timed: bool) -> str:
+    if not timed:
+        return microseconds(value)
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def draw_sources(scene: Scene) -> Figure:

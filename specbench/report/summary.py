@@ -16,6 +16,7 @@ import pandas as pd
 from specbench import stats
 from specbench.record import CONTROL, PHASES, VANILLA
 from specbench.report.cases import fold_cases
+from specbench.report.drafting import OWN
 from specbench.report.facts import Facts, read_facts
 from specbench.report.trials import trials
 from specbench.report.variant import name_variants
@@ -187,12 +188,17 @@ def _paired(baseline: pd.DataFrame, cases: pd.DataFrame, resamples: int = stats.
 
 
 def _times(scope: _Scope) -> dict[str, float]:
-    """Mean milliseconds a step by phase, and a turn for the prefill; a phase that nobody recorded is blank."""
+    """Mean milliseconds a step by phase, and a turn for the prefill; a phase that nobody recorded is blank.
+
+    Of a replayed target only the phases are real in which a drafter runs.
+    """
     cases = scope.cases
     steps, turns = cases["steps"].sum(), cases["turns"].sum()
     row = {f"{phase}_ms": 1e3 * _ratio(cases[f"{phase}_s"].sum(min_count=1), steps) for phase in PHASES}
     row["prefill_ms"] = 1e3 * _ratio(cases["prefill_s"].sum(), turns)
-    return row if scope.facts.timed else dict.fromkeys(row, _BLANK)
+    if scope.facts.timed:
+        return row
+    return dict.fromkeys(row, _BLANK) | {f"{phase}_ms": row[f"{phase}_ms"] for phase in OWN}
 
 
 def _verdict(scope: _Scope) -> dict[str, float]:

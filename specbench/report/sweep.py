@@ -15,6 +15,7 @@ from specbench.report.summary import COLUMNS, KEYS, OVERALL
 from specbench.store import RunError
 
 METRICS = tuple(column for column in COLUMNS if column not in KEYS)
+_DEFAULT = ("mat", "tokens_fed", "speedup")  # MAT is bought with tokens fed
 _LEAST_BEST = ("tokens_fed", "state_bytes", "violations", "errors")  # and every ..._ms
 _NO_BEST = ("cases", "tokens", "steps", "draft_rate", "mean_draft")
 
@@ -61,12 +62,12 @@ class _Point:
 
 
 def default_grids(findings: Findings) -> list[Grid]:
-    """MAT and speedup of every method of which exactly two parameters vary, each over its two."""
+    """MAT, what it costs and speedup of every method of which exactly two parameters vary, each over its two."""
     grids = []
     for points in _points(findings).values():
         axes = list(points[0].settings)
         if len(axes) == 2:
-            grids += [grid for metric in ("mat", "speedup") for grid in _grids(points, metric, *axes)]
+            grids += [grid for metric in _DEFAULT for grid in _grids(points, metric, *axes)]
     return [grid for grid in grids if grid.cells.notna().any(axis=None)]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specbench.report.label import BLANK, Cell
 
 _LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{"<": r"\textless{}", ">": r"\textgreater{}", BLANK: "--"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", BLANK: "--", "\N{MICRO SIGN}": r"\ensuremath{\mu}"},
 }
 _MARKDOWN = re.compile(r"([\\|*`\[\]])")
 
@@ -37,6 +37,21 @@ class Table:
     def caption(self) -> str:
         """A table that is pasted elsewhere has to say it all."""
         return f"{self.where} {self.meaning}".strip()
+
+
+def without_blanks(table: Table) -> Table:
+    """The table without the columns of figures that are blank in every row."""
+    kept = [
+        column
+        for column in range(len(table.header))
+        if column < table.labels or not table.rows or any(row[column].text != BLANK for row in table.rows)
+    ]
+    return replace(
+        table,
+        header=tuple(table.header[column] for column in kept),
+        rows=tuple(tuple(row[column] for column in kept) for row in table.rows),
+        best=frozenset((row, kept.index(column)) for row, column in table.best if column in kept),
+    )
 
 
 def to_markdown(table: Table) -> str:

@@ -11,17 +11,23 @@ import pandas as pd
 from specbench.record import CONTROL, PHASES, VANILLA
 from specbench.report import label as spell
 from specbench.report.detail import Detail
+from specbench.report.drafting import OWN, told_once, with_drafting
 from specbench.report.facts import Facts
 from specbench.report.label import Cell
 from specbench.report.summary import COLUMNS, KEYS, OVERALL, category_order
-from specbench.report.table import Table, to_latex, to_markdown
+from specbench.report.table import Table, to_latex, to_markdown, without_blanks
 from specbench.stats import MIN_CASES
 from specbench.store import write_atomically
 
 INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES} cases."
 _BOOKTABS = "% needs \\usepackage{booktabs}\n"
+_OVERALL_MEANINGS = {  # column -> what is said of it where it is shown
+    "speedup": "Speedup: time per token, vanilla over method, paired by case.",
+    "mat": "MAT: tokens per decode step.",
+    "fed": "Tokens fed: root and draft, a step.",
+    "drafting_us": "Drafting: the drafter's own time a step. The target was replayed and has no times.",
+}
 _MEANINGS = {
-    "overall": "Speedup: time per token, vanilla over method, paired by case. MAT: tokens per decode step.",
     "speedup_by_category": "Speedup over vanilla: time per token, paired by case.",
     "mat_by_category": "MAT: mean accepted tokens, tokens per decode step (vanilla = 1).",
 }
@@ -37,6 +43,8 @@ _OVERALL: _Columns = (
     ("Speedup", "speedup", spell.number, True),
     ("Speedup over HF", "speedup_hf", spell.number, True),
     ("Acceptance", "acceptance_rate", spell.share, True),
+    ("Tokens fed", "fed", spell.number, False),
+    ("Drafting \N{MICRO SIGN}s", "drafting_us", spell.microseconds, False),
     ("Lossless", "lossless", spell.share, False),
     ("Errors", "errors", spell.count, False),
 )
@@ -47,10 +55,10 @@ _STEPS: _Columns = (
     ("Mean draft", "mean_draft", spell.number, False),
     ("Tokens fed", "tokens_fed", spell.number, False),
     *((f"{phase.capitalize()} ms", f"{phase}_ms", spell.milliseconds, False) for phase in PHASES),
+    *((f"{phase.capitalize()} \N{MICRO SIGN}s", f"{phase}_us", spell.microseconds, False) for phase in OWN),
     ("Prefill ms", "prefill_ms", spell.milliseconds, False),
     ("State bytes", "state_bytes", spell.count, False),
 )
-_OPTIONAL = ("speedup_hf",)  # left out where blank for every method
 
 
 def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
@@ -59,27 +67,40 @@ def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
     for fact in facts:
         here = rows[(rows["model"] == fact.model) & (rows["suite"] == fact.suite) & (rows["category"] == OVERALL)]
         counts = here["cases"] + here["errors"]
-        kind = ", ".join(filter(None, (fact.dtype, fact.device)))
-        where = f"{fact.model} on {fact.suite}" + (f" ({kind})" if kind else "")
+        where = f"{fact.model} on {fact.suite}" + (f" ({fact.ran_on})" if fact.ran_on else "")
         settings[f"{where}, {counts.max() if len(counts) else 0} cases, temperature {fact.temperature:g}"] = None
     return "; ".join(settings) + "."
 
 
 def build_tables(summary: pd.DataFrame, facts: Sequence[Facts]) -> dict[str, list[Table]]:
-    """Name -> the table of lossless methods, then that of lossy ones where there are any."""
+    """Name -> the table of lossless methods, then that of lossy ones where there are any.
+
+    A figure that is blank in every row of the summary has no table.
+    """
     lossy = summary["method"].isin({name for fact in facts for name in fact.lossy})
     parts = [(summary[~lossy], "")]
     if lossy.any():
         parts.append((summary[lossy], "Lossy methods: their output may differ from vanilla's. "))
-    tables: dict[str, list[Table]] = {name: [] for name in _MEANINGS}
+    wanted = [name for name in _MEANINGS if summary.empty or summary[_figure(name)].notna().any()]
+    tables: dict[str, list[Table]] = {name: [] for name in ("overall", *wanted)}
     where = caption(facts, summary)
     for rows, remark in parts:
-        for name, meaning in _MEANINGS.items():
-            text = (where, f"{remark}{meaning} {INTERVALS}")
-            tables[name].append(
-                _overall(name, rows, text, _OVERALL) if name == "overall" else _by_category(name, rows, text)
-            )
+        text = (where, f"{remark}{_meaning(rows)} {INTERVALS}")
+        tables["overall"].append(_overall("overall", rows, text, _OVERALL))
+        for name in wanted:
+            text = (where, f"{remark}{_MEANINGS[name]} {INTERVALS}")
+            tables[name].append(_by_category(name, rows, text))
     return tables
+
+
+def _meaning(rows: pd.DataFrame) -> str:
+    """What stands in the columns of the overall table that are shown."""
+    figures = with_drafting(rows[rows["category"] == OVERALL])
+    return " ".join(text for column, text in _OVERALL_MEANINGS.items() if rows.empty or figures[column].notna().any())
+
+
+def _figure(name: str) -> str:
+    return name.removesuffix("_by_category")
 
 
 def steps_table(summary: pd.DataFrame) -> Table:
@@ -89,22 +110,22 @@ def steps_table(summary: pd.DataFrame) -> Table:
 
 
 def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: _Columns) -> Table:
-    repeated = (rows["method"] == CONTROL) & (rows["variant"] != "")  # several runs' controls are the csv's matter
-    rows = rows[(rows["category"] == OVERALL) & ~repeated]
-    columns = [entry for entry in wanted if entry[1] not in _OPTIONAL or rows[entry[1]].notna().any()]
+    rows = with_drafting(told_once(rows[rows["category"] == OVERALL]))  # the csv has them all
     names = _name_columns(rows)
     cells, best = [], set()
-    for place, (_, column, write, bold) in enumerate(columns):
+    for place, (_, column, write, bold) in enumerate(wanted):
         printed = [write(value) for value in rows[column].astype(float)]
         cells.append([Cell(word, _interval(row, column)) for word, row in zip(printed, _dicts(rows), strict=True)])
         if bold:
             best |= {(row, place + len(names)) for row in _largest(rows, rows[column], printed)}
-    header = (*names, *(entry[0] for entry in columns))
-    return Table(name, *text, header, _stack([*names.values(), *cells]), frozenset(best), len(names))
+    header = (*names, *(entry[0] for entry in wanted))
+    table = Table(name, *text, header, _stack([*names.values(), *cells]), frozenset(best), len(names))
+    return without_blanks(table)
 
 
 def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str]) -> Table:
-    figure = name.removesuffix("_by_category")
+    figure = _figure(name)
+    rows = told_once(rows)
     keyed = {tuple(row[key] for key in (*_ROW_KEYS, "category")): row for row in _dicts(rows)}
     shown = rows.drop_duplicates(list(_ROW_KEYS))
     shown = shown[
@@ -204,7 +225,7 @@ def _raw(name: str, summary: pd.DataFrame, facts: Sequence[Facts]) -> pd.DataFra
     if name == "overall":
         rows = summary.loc[summary["category"] == OVERALL, [column for column in COLUMNS if column != "category"]]
         return rows.assign(lossy=rows["method"].isin(lossy))
-    figure = name.removesuffix("_by_category")
+    figure = _figure(name)
     parts = [figure, f"{figure}_low", f"{figure}_high"]
     wide = summary.set_index(list(KEYS))[parts].unstack("category")
     order = pd.MultiIndex.from_frame(summary[list(_ROW_KEYS)].drop_duplicates())

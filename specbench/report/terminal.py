@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from specbench.record import CONTROL, VANILLA
 from specbench.report import label as spell
+from specbench.report.drafting import told_once, with_drafting
 from specbench.report.findings import Findings
 from specbench.report.label import broken
 from specbench.report.summary import OVERALL, category_order
@@ -22,7 +23,6 @@ from specbench.report.table import Table as Printed
 WIDTH = 100
 _FIGURES_WIDTH = 65  # the overall table without its names
 _NAME_WIDTHS = 10, 30
-_CELL_WIDTH = len("1.00 1.00")
 _HEADER_WIDTH = 13
 _GUTTER = 2  # between two columns
 
@@ -34,6 +34,8 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
     lossy = findings.summary["method"].isin(findings.lossy)
     for (model, suite), rows in findings.summary.groupby(["model", "suite"], sort=False):
         console.print(Text(f"\n{model} on {suite}", style="bold"))
+        for line in _replays(findings, str(model), str(suite)):
+            console.print(Text(line, style="dim"))
         console.print(_overall(rows[~lossy[rows.index]], width))
         for table in _by_category(rows[~lossy[rows.index]], width):
             console.print(table)
@@ -74,30 +76,49 @@ def open_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
+def _replays(findings: Findings, model: str, suite: str) -> Iterator[str]:
+    """What stood in for the model, a line each; nothing where it was run."""
+    here = [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite) and not facts.timed]
+    for trace in dict.fromkeys(facts.trace for facts in here):
+        yield f"replay of {trace or 'recorded tokens'}"
+
+
 def _overall(rows: pd.DataFrame, width: int) -> Table:
+    """A figure that is blank in every row is not shown."""
+    shown = with_drafting(told_once(rows[rows["category"] == OVERALL]))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     table.add_column("method", no_wrap=True)
-    for title in ("MAT", "tokens/s", "speedup [95 %]", "accepted", "lossless", "errors"):
+    columns = [entry for entry in _COLUMNS if shown.empty or shown[entry[1]].notna().any()]
+    for title, _, _ in columns:
         table.add_column(title, justify="right", no_wrap=True)
-    repeated = (rows["method"] == CONTROL) & (rows["variant"] != "")  # of several runs, said in a line each
-    for row in rows[(rows["category"] == OVERALL) & ~repeated].to_dict("records"):
+    for row in shown.to_dict("records"):
         style = "dim" if row["method"] == CONTROL else ""
-        table.add_row(*(Text(cell) for cell in _cells(row, width)), style=style)
+        cells = [_name(row["method"], row["variant"], width), *(write(row) for _, _, write in columns)]
+        table.add_row(*map(Text, cells), style=style)
     return table
 
 
-def _cells(row: dict[str, Any], width: int) -> tuple[str, ...]:
+def _speedup(row: dict[str, Any]) -> str:
     speedup = spell.number(row["speedup"])
     bounds = spell.interval(row["speedup_low"], row["speedup_high"])
-    return (
-        _name(row["method"], row["variant"], width),
-        spell.number(row["mat"]),
-        spell.rate(row["tokens_per_s"]),
-        f"{speedup} [{bounds}]" if bounds else speedup,
-        spell.share(row["acceptance_rate"]),
-        spell.share(row["lossless"]),
-        f"{row['errors']}/{row['cases'] + row['errors']}" if row["errors"] else "0",
-    )
+    return f"{speedup} [{bounds}]" if bounds else speedup
+
+
+def _errors(row: dict[str, Any]) -> str:
+    return f"{row['errors']}/{row['cases'] + row['errors']}" if row["errors"] else "0"
+
+
+# title, column of the summary, how its cell is spelled
+_COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
+    ("MAT", "mat", lambda row: spell.number(row["mat"])),
+    ("tokens/s", "tokens_per_s", lambda row: spell.rate(row["tokens_per_s"])),
+    ("speedup [95 %]", "speedup", _speedup),
+    ("accepted", "acceptance_rate", lambda row: spell.share(row["acceptance_rate"])),
+    ("tokens fed", "fed", lambda row: spell.number(row["fed"])),
+    ("drafting \N{MICRO SIGN}s", "drafting_us", lambda row: spell.microseconds(row["drafting_us"])),
+    ("lossless", "lossless", lambda row: spell.share(row["lossless"])),
+    ("errors", "errors", _errors),
+)
 
 
 def _name(method: str, variant: str, width: int) -> str:
@@ -107,28 +128,33 @@ def _name(method: str, variant: str, width: int) -> str:
 
 
 def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table]:
-    """'speedup MAT' a cell, vanilla being 1 and 1; as many tables as the width needs, none for a single category."""
+    """'speedup MAT' a cell, vanilla being 1 and 1; MAT alone where no speedup is known.
+
+    As many tables as the width needs, none for a single category.
+    """
     categories = category_order(rows.loc[rows["category"] != OVERALL, "category"])
     methods = rows[~rows["method"].isin([VANILLA, CONTROL])]
     keys = dict.fromkeys(zip(methods["method"], methods["variant"], strict=True))
     names = {key: _name(*key, width) for key in keys}
     if len(categories) < 2 or not names:
         return
+    figures = {"speedup": "speedup", "mat": "MAT"} if methods["speedup"].notna().any() else {"mat": "MAT"}
     found = {
-        (row["category"], row["method"], row["variant"]): f"{spell.number(row['speedup'])} {spell.number(row['mat'])}"
+        (row["category"], row["method"], row["variant"]): " ".join(spell.number(row[figure]) for figure in figures)
         for row in rows.to_dict("records")
     }
-    room = width - max(len(line) for name in ("speedup MAT", *names.values()) for line in name.split("\n"))
-    for chosen in _fitting(categories, room):
-        yield _category_table(chosen, names, found)
+    title = " ".join(figures.values())
+    room = width - max(len(line) for name in (title, *names.values()) for line in name.split("\n"))
+    for chosen in _fitting(categories, room, max(map(len, found.values()))):
+        yield _category_table(title, chosen, names, found)
 
 
-def _fitting(categories: Sequence[str], room: int) -> Iterator[list[str]]:
+def _fitting(categories: Sequence[str], room: int, cell: int) -> Iterator[list[str]]:
     """Runs of categories whose columns fit into ``room`` characters."""
     chosen: list[str] = []
     used = 0
     for category in categories:
-        width = max(_CELL_WIDTH, *map(len, broken(category, _HEADER_WIDTH).split("\n"))) + _GUTTER
+        width = max(cell, *map(len, broken(category, _HEADER_WIDTH).split("\n"))) + _GUTTER
         if chosen and used + width > room:
             yield chosen
             chosen, used = [], 0
@@ -138,10 +164,10 @@ def _fitting(categories: Sequence[str], room: int) -> Iterator[list[str]]:
 
 
 def _category_table(
-    categories: Sequence[str], names: dict[tuple[str, str], str], found: dict[tuple[str, str, str], str]
+    title: str, categories: Sequence[str], names: dict[tuple[str, str], str], found: dict[tuple[str, str, str], str]
 ) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    table.add_column("speedup MAT", no_wrap=True)
+    table.add_column(title, no_wrap=True)
     for category in categories:
         table.add_column(Text(broken(category, _HEADER_WIDTH)), justify="right", no_wrap=True)
     for key, name in names.items():

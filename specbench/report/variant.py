@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from specbench.report.facts import read_facts
@@ -40,7 +41,13 @@ def _alike(runs: Sequence[Run]) -> list[list[int]]:
 
 
 def _label(values: Mapping[str, Any]) -> str:
-    return ",".join(f"{key}={spell_value(value)}" for key, value in values.items())
+    return ",".join(f"{key}={_short(value)}" for key, value in values.items())
+
+
+def _short(value: Any) -> str:
+    """A file by its name alone; two of one name are told apart by their runs."""
+    text = spell_value(value)
+    return Path(text).name if isinstance(value, str) and Path(text).is_absolute() else text
 
 
 def _distinct(labels: list[str], runs: list[Run]) -> list[str]:

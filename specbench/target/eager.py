@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specbench.target.cache import SlotCache
-from specbench.target.engine import Engine, Laps, Verifier
+from specbench.target.engine import Engine, Laps, Verifier, continues
 from specbench.target.family import windows_of
 from specbench.target.rows import RowBatch
 from specbench.target.stop import cut
@@ -99,15 +99,12 @@ class EagerEngine(Engine):
         self._laps.lap("forward")
 
     @torch.inference_mode()
-    def settle(self, left: int) -> Step:
+    def settle(self, left: int, late: Draft | None = None) -> Step:
         """Accept, cut and commit; see ``Engine.settle``."""
         logits = self._computed(self._output.logits)
-        draft = self._draft
-        picks, fed = self._pick(logits, [0, *self._depths], self._fed if isinstance(draft.tokens, Tensor) else None)
-        tokens: Sequence[int] = fed[1:] if fed is not None else cast(Sequence[int], draft.tokens)
-        path = self._walk.follow(tokens, self._parents, draft.passenger, picks)
-        bonus = picks[path[-1] + 1] if path else picks[0]
+        tokens, path, bonus, kept = self._judge(logits, late)
         emitted, done = cut([*(int(tokens[node]) for node in path), bonus], self.eos, left)
+        kept = kept and len(emitted) == len(path) + 1
         path = path[: len(emitted) - 1]
         self._commit(path)
         self._laps.lap("verify")
@@ -116,6 +113,7 @@ class EagerEngine(Engine):
             emitted=tuple(emitted),
             path=tuple(path),
             done=done,
+            late=int(kept),
             fed=self._fed if self._needs.node_topk or self._needs.hidden else None,
             topk=_top(logits, self._needs.node_topk),
             hidden={layer: self._computed(self._output.hidden_states[layer]) for layer in self._needs.hidden},
@@ -124,6 +122,20 @@ class EagerEngine(Engine):
         self._walk.advance(len(emitted))
         self._output = None
         return step
+
+    def _judge(self, logits: Tensor, late: Draft | None) -> tuple[Sequence[int], list[int], int, bool]:
+        """(the draft's tokens on the host, accepted path, token behind it, whether that is the late chain's)."""
+        draft, walk = self._draft, self._walk
+        if walk.law is not None and (draft.probs is not None or (late is not None and late.probs is not None)):
+            _require_finite(logits.max(-1).values.tolist(), self.dtype)
+            drawn = draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens
+            verdict = walk.try_drawn(logits, draft, drawn, late)
+            return drawn, verdict.path, verdict.token, verdict.late
+        picks, fed = self._pick(logits, [0, *self._depths], self._fed if isinstance(draft.tokens, Tensor) else None)
+        tokens: Sequence[int] = fed[1:] if fed is not None else cast(Sequence[int], draft.tokens)
+        path = walk.follow(tokens, self._parents, draft.passenger, picks)
+        bonus = picks[path[-1] + 1] if path else picks[0]
+        return tokens, path, bonus, late is not None and continues(late, len(path) == len(tokens), bonus)
 
     def _computed(self, tensor: Tensor) -> Tensor:
         """What the last forward gave, as (N+1, X): row 0 the root, row i + 1 node i of the draft."""
@@ -201,12 +213,16 @@ class EagerEngine(Engine):
         best = logits.max(-1).values.double()
         rows = [best, self._walk.pick(logits, depths).double(), *([fed.double()] if fed is not None else [])]
         peaks, picks, *rest = torch.stack(rows).tolist()
-        if not all(abs(peak) < float("inf") for peak in peaks):
-            raise CaseError(
-                "the target's logits are NaN or infinite; expected finite numbers"
-                f" (model.dtype={str(self.dtype).removeprefix('torch.')}: try bfloat16 or float32)"
-            )
+        _require_finite(peaks, self.dtype)
         return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
+
+
+def _require_finite(peaks: Sequence[float], dtype: torch.dtype) -> None:
+    if not all(abs(peak) < float("inf") for peak in peaks):
+        raise CaseError(
+            "the target's logits are NaN or infinite; expected finite numbers"
+            f" (model.dtype={str(dtype).removeprefix('torch.')}: try bfloat16 or float32)"
+        )
 
 
 def _top(logits: Tensor, k: int) -> TopK | None:

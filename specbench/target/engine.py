@@ -7,12 +7,28 @@ and device buffers stay behind it, so the eager and the fast engine and the repl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
 from specbench.types import Draft, Needs, Prefill, Step
+
+
+class Verdict(Protocol):
+    """path: accepted nodes. token: behind them. late: whether it is the late chain's."""
+
+    @property
+    def path(self) -> list[int]:
+        """Root side first."""
+
+    @property
+    def token(self) -> int:
+        """The last one emitted."""
+
+    @property
+    def late(self) -> bool:
+        """The late chain's first token was accepted."""
 
 
 class Verifier(Protocol):
@@ -25,6 +41,13 @@ class Verifier(Protocol):
         self, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
     ) -> list[int]:
         """The accepted path."""
+
+    @property
+    def law(self) -> Callable[[Tensor], Tensor] | None:
+        """Raw logits -> probabilities; None is greedy."""
+
+    def try_drawn(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
+        """What a drawn draft, and a late chain behind it, come to; only with a law."""
 
     def advance(self, emitted: int) -> None:
         """So many tokens were committed."""
@@ -61,9 +84,17 @@ class Engine(ABC):
         """Enqueue the target's forward over the root and ``draft``."""
 
     @abstractmethod
-    def settle(self, left: int) -> Step:
-        """Walk the draft, cut at EOS and at ``left`` tokens, commit the accepted path's keys and values."""
+    def settle(self, left: int, late: Draft | None = None) -> Step:
+        """Walk the draft, cut at EOS and at ``left`` tokens, commit the accepted path's keys and values.
+
+        late: what was drafted behind a chain meanwhile; see ``Drafter.join``.
+        """
 
     @abstractmethod
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
         """Teacher-forced: for each of ``ids``, the logit gap between the argmax and it (0 = it is the argmax)."""
+
+
+def continues(late: Draft, whole: bool, token: int) -> bool:
+    """Whether a late chain's first token is the one that was emitted behind a draft accepted as a whole."""
+    return whole and len(late) > 0 and int(late.tokens[0]) == token

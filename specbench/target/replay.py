@@ -12,7 +12,7 @@ from typing import cast
 
 from torch import Tensor
 
-from specbench.target.engine import Engine, Laps, Verifier
+from specbench.target.engine import Engine, Laps, Verifier, continues
 from specbench.target.stop import cut
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step
 
@@ -53,7 +53,7 @@ class ReplayEngine(Engine):
         self.fed = _batched(draft) if self._needs.rows else len(draft.tokens) + 1
         self._laps.lap("forward")
 
-    def settle(self, left: int) -> Step:
+    def settle(self, left: int, late: Draft | None = None) -> Step:
         """Accept what agrees with the recording; see ``Engine.settle``."""
         draft, start = self._draft, self._emitted
         upcoming = self._answer[start : start + min(left, len(draft.tokens) + 1)]
@@ -64,11 +64,13 @@ class ReplayEngine(Engine):
             path = _deepest(tokens, _plain(draft.parents), draft.passenger, upcoming)
         emitted, done = cut(upcoming[: len(path) + 1], self.eos, left)
         self._emitted = start + len(emitted)
+        whole = len(path) == len(tokens) and len(emitted) == len(path) + 1
         step = Step(
             root=self._answer[start - 1],
             emitted=tuple(emitted),
             path=tuple(path[: len(emitted) - 1]),
             done=done or self._emitted == len(self._answer),
+            late=int(late is not None and continues(late, whole, emitted[-1])),
         )
         self._laps.lap("verify")
         return step

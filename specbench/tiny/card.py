@@ -68,6 +68,7 @@ held-out part that the suite `mini` is drawn from. Made with
 
 """
 
+_FILES = {"tiny": _DATASTORE}
 _STAGE = "from step {from_step}: {tokens} tokens per step, Muon {matrix_rate}, AdamW {rate}"
 _ROLES = {
     "tiny": "The target model of specbench's bundled pair: a small Llama that knows an invented world.",
@@ -84,6 +85,12 @@ def write_card(target: Path, name: str) -> None:
         _STAGE.format(tokens=stage["rows"] * stage["length"], **stage) for stage in record.pop("stages")
     )
     card = _CARD.format(
-        name=name, role=_ROLES[name], files=_DATASTORE if name == "tiny" else "", minutes=record["seconds"] / 60, check=text, settings=settings, **record
+        name=name,
+        role=_ROLES[name],
+        files=_FILES.get(name, ""),
+        minutes=record["seconds"] / 60,
+        check=text,
+        settings=settings,
+        **record,
     )
     (target / "README.md").write_text(card, encoding="utf-8")

@@ -19,11 +19,13 @@ TABLES = {
     for name in ("overall", "speedup_by_category", "mat_by_category")
     for kind in ("md", "csv", "tex")
 }
-DETAILS = {f"tables/{name}.csv" for name in ("time_split", "accept_lengths", "accept_positions", "accept_sources")}
+DETAILS = {
+    f"tables/{name}.csv" for name in ("time_split", "accept_lengths", "accept_positions", "accept_sources", "growth")
+}
 PLOTS = {
     f"plots/{name}.{kind}"
     for name in (
-        *("speedup", "mat", "speedup_by_category", "mat_by_category", "radar"),
+        *("speedup", "mat", "speedup_by_category", "mat_by_category", "mat_against_fed", "radar"),
         *("time_split", "accept_lengths", "accept_positions"),
     )
     for kind in ("png", "pdf")
@@ -114,7 +116,7 @@ def test_page_escapes_what_a_run_recorded(make_run):
 
 def test_page_holds_everything_itself(built):
     found = outline(built.output / "report.html")
-    assert found.tags.count("img") == 8
+    assert found.tags.count("img") == 9
     assert all(source.startswith("data:image/png;base64,") for source in found.loads)
     assert "url(" not in (built.output / "report.html").read_text(encoding="utf-8")
 

@@ -183,11 +183,17 @@ def test_lossless_is_blank_when_sampling(two_cases):
     assert row["equal"] == 1
 
 
-def test_replayed_target_has_no_times(two_cases):
+def test_replayed_target_has_the_drafters_times_alone(two_cases):
     records, manifest = two_cases
+    for entry in records:
+        entry.turns[0].phases_s |= {"update": 0.125, "verify": 0.25, "prepare": 0.25}
     row = rows_of(records, manifest | {"config": {"engine": {"kind": "replay"}}})[OVERALL, "pld"]
-    assert row["mat"] == 3
-    for name in ("tokens_per_s", "speedup", "draft_ms", "prefill_ms", "decode_tokens_per_s"):
+    assert (row["mat"], row["tokens_fed"], row["acceptance_rate"]) == (3, 4.5, 8 / 14)
+    assert row["draft_ms"] == pytest.approx(1e3 * 0.5 / 4)
+    assert row["update_ms"] == pytest.approx(1e3 * 0.25 / 4)
+    for name in ("tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_low", "speedup_hf"):
+        assert math.isnan(row[name]), name
+    for name in ("prepare_ms", "forward_ms", "verify_ms", "prefill_ms"):
         assert math.isnan(row[name]), name
 
 

@@ -46,6 +46,7 @@ def test_two_parameters_give_a_grid(sweep):
     grids = default_grids(sweep)
     assert [(grid.metric, grid.method, grid.x, grid.y) for grid in grids] == [
         ("mat", "cacheback", "cacheback.leader", "cacheback.follower"),
+        ("tokens_fed", "cacheback", "cacheback.leader", "cacheback.follower"),
         ("speedup", "cacheback", "cacheback.leader", "cacheback.follower"),
     ]
     cells = grids[0].cells
@@ -53,6 +54,9 @@ def test_two_parameters_give_a_grid(sweep):
     assert list(cells.index) == ["3", "20", "null"]
     assert cells.isna().sum().sum() == 1
     assert pd.isna(cells.loc["3", "2"])
+    fed = grids[1]  # of the same cells, in the same order: the price stands beside what it bought
+    assert (list(fed.cells.columns), list(fed.cells.index)) == (list(cells.columns), list(cells.index))
+    assert (fed.cells.isna() == cells.isna()).all(axis=None)
 
 
 def test_cells_are_the_summary(sweep):
@@ -121,7 +125,7 @@ def test_command_draws_them(tmp_path, capsys):
     pairs = "-a_long_parameter_name-leader", "-leader-a_long_parameter_name"
     names = (
         f"heatmap_tokens_fed-cacheback{pairs[0]}",
-        *(f"heatmap_{name}-cacheback{pairs[1]}" for name in ("mat", "speedup")),
+        *(f"heatmap_{name}-cacheback{pairs[1]}" for name in ("mat", "tokens_fed", "speedup")),
     )
     assert found == {f"{name}.{kind}" for name in names for kind in ("csv", "png", "pdf")}
     assert "Heatmap" in (report / "report.html").read_text(encoding="utf-8")

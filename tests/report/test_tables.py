@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from specbench.report import build_report
-from specbench.report.label import broken, share
+from specbench.report.label import BLANK, Cell, broken, share
+from specbench.report.table import Table, without_blanks
 
 
 def check_latex(text: str) -> None:
@@ -73,6 +74,18 @@ def test_markdown_rows_are_even_and_the_best_is_bold(make_run):
 )
 def test_only_all_is_a_hundred_percent(value, text):
     assert share(value) == text
+
+
+def test_a_column_of_blanks_is_left_out_and_the_best_moves_along():
+    cells = (("pld", BLANK, "1.00", BLANK), ("sam", BLANK, "2.00", "5"))
+    rows = tuple(tuple(map(Cell, row)) for row in cells)
+    table = Table("t", "", "", ("Method", "Speedup", "MAT", "Fed"), rows, frozenset({(1, 2), (1, 3)}))
+    kept = without_blanks(table)
+    assert kept.header == ("Method", "MAT", "Fed")
+    assert [[cell.text for cell in row] for row in kept.rows] == [["pld", "1.00", BLANK], ["sam", "2.00", "5"]]
+    assert kept.best == {(1, 1), (1, 2)}
+    bare = Table("t", "", "", ("Method", "MAT"), (), frozenset())
+    assert without_blanks(bare) == bare
 
 
 def test_long_names_break_at_separators():

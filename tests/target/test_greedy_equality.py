@@ -62,8 +62,8 @@ def test_cache_content_after_every_step(family):
     seen = []
     settle = engine.settle
 
-    def checked(left):
-        step = settle(left)
+    def checked(left, late=None):
+        step = settle(left, late)
         seen.append(engine.cache.length)
         context = [*prompt, *truth][: engine.cache.length]
         fresh = EagerEngine(model, 512, frozenset(), 1)

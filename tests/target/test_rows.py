@@ -139,8 +139,8 @@ def test_cache_content_after_every_step(family):
     settle = engine.settle
     checked = []
 
-    def compared(left):
-        step = settle(left)
+    def compared(left, late=None):
+        step = settle(left, late)
         context = [*prompt, *truth][: engine.cache.length]
         clean = engine_for(model)
         clean.gaps(context, [0])

@@ -1,0 +1,300 @@
+"""Compiled core of the suffix automata: growing token by token, matching and counting (Blumer et al. 1985).
+
+A state stands for the strings that end at the same places; ``length`` is its longest's, ``link`` leads to the state of
+that one's longest suffix that ends elsewhere too. State 0 is the empty string. Edges are found by hash and listed per
+state. Compiled functions that call each other share a file, as numba's cache watches no other; columns have names, so
+that another layout is another type.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+STATE = np.dtype([(name, np.int32) for name in ("link", "length", "head", "tail", "first", "count")])
+EDGE = np.dtype([(name, np.int32) for name in ("owner", "token", "target", "next", "previous", "group", "front")])
+STATES, EDGES, LAST, MATCH, MATCHED, CLOCK, GROUPS, FREE = range(8)  # of meta; MATCH, MATCHED: state and length
+NONE = -1
+
+
+class Arrays(NamedTuple):
+    """states (n,) STATE, edges (m,) EDGE, slots (power of two,) int32 edge numbers by hash or NONE, meta (8,) int64.
+    head, tail: of a state's list of edges, sorted by their targets' counts; equals form a group, the latest to join
+    first. front: first edge of the group of that number. first: tokens of the text up to a state's first occurrence.
+    """
+
+    states: np.ndarray
+    edges: np.ndarray
+    slots: np.ndarray
+    meta: np.ndarray
+
+
+@njit(cache=True)
+def _slot(a, state, token):
+    """The slot that holds this edge, or the free one where it belongs."""
+    mask = len(a.slots) - 1
+    slot = (state * 0x9E3779B1 + token * 0x85EBCA77) & 0x7FFFFFFFFFFF
+    slot = (slot ^ (slot >> 15)) & mask
+    while True:
+        edge = a.slots[slot]
+        if edge == NONE or (a.edges[edge].owner == state and a.edges[edge].token == token):
+            return slot
+        slot = (slot + 1) & mask
+
+
+@njit(cache=True)
+def find(a, state, token):
+    """The edge of ``state`` by ``token``, or NONE."""
+    return a.slots[_slot(a, state, token)]
+
+
+@njit(cache=True)
+def rehash(a):
+    """Enter every edge into empty slots."""
+    for edge in range(a.meta[EDGES]):
+        a.slots[_slot(a, a.edges[edge].owner, a.edges[edge].token)] = edge
+
+
+@njit(cache=True)
+def _add_edge(a, state, token, target):
+    """A new edge, first in its owner's list and in no group yet."""
+    edge = a.meta[EDGES]
+    a.meta[EDGES] += 1
+    a.edges[edge].owner, a.edges[edge].token, a.edges[edge].target, a.edges[edge].group = state, token, target, NONE
+    _join(a, state, edge, a.states[state].head)
+    _join(a, state, NONE, edge)
+    a.slots[_slot(a, state, token)] = edge
+    return edge
+
+
+@njit(cache=True)
+def _new_group(a):
+    group = a.meta[FREE]
+    if group == NONE:
+        a.meta[GROUPS] += 1
+        return a.meta[GROUPS] - 1
+    a.meta[FREE] = a.edges[group].front
+    return group
+
+
+@njit(cache=True)
+def _join(a, owner, front, back):
+    """Make ``back`` follow ``front`` in the owner's list; NONE is what lies beyond its ends."""
+    if front == NONE:
+        a.states[owner].head = back
+    else:
+        a.edges[front].next = back
+    if back == NONE:
+        a.states[owner].tail = front
+    else:
+        a.edges[back].previous = front
+
+
+@njit(cache=True)
+def _add_state(a, length, first):
+    state, a.meta[STATES] = a.meta[STATES], a.meta[STATES] + 1
+    a.states[state].link, a.states[state].length, a.states[state].first, a.states[state].count = 0, length, first, 0
+    a.states[state].head = a.states[state].tail = NONE
+    return state
+
+
+@njit(cache=True)
+def _clone(a, state, length):
+    """A copy of ``state`` for its strings of up to ``length`` tokens; the copy becomes the state's link."""
+    copy = _add_state(a, length, a.states[state].first)
+    a.states[copy].link, a.states[copy].count = a.states[state].link, a.states[state].count
+    edge, below, copied = a.states[state].tail, NONE, NONE
+    while edge != NONE:  # from the last to the first, since each is put in front
+        new = _add_edge(a, copy, a.edges[edge].token, a.edges[edge].target)
+        group = a.edges[edge].group
+        if group != NONE:
+            copied = copied if group == below else _new_group(a)
+            a.edges[new].group, a.edges[copied].front = copied, new
+        below, edge = group, a.edges[edge].previous
+    a.states[state].link = copy
+    return copy
+
+
+@njit(cache=True)
+def _split(a, state, token, target):
+    """The state of exactly the longest string of ``state`` followed by ``token``, cloned off ``target`` if need be."""
+    length = a.states[state].length + 1
+    if a.states[target].length == length:
+        return target
+    copy = _clone(a, target, length)
+    edge = find(a, state, token)
+    while edge != NONE and a.edges[edge].target == target:
+        a.edges[edge].target = copy
+        state = a.states[state].link
+        edge = find(a, state, token) if state != NONE else NONE
+    return copy
+
+
+@njit(cache=True)
+def append(a, last, token, end):
+    """Grow the text whose state is ``last`` by ``token``, its token number ``end``; returns the text's new state.
+
+    Several texts may grow in turn, each from its own ``last``; a new one starts from 0.
+    """
+    edge = find(a, last, token)
+    if edge != NONE:  # another text has been here
+        return _split(a, last, token, a.edges[edge].target)
+    new = _add_state(a, a.states[last].length + 1, end)
+    state = last
+    while edge == NONE and state != NONE:
+        _add_edge(a, state, token, new)
+        state = a.states[state].link
+        edge = find(a, state, token) if state != NONE else NONE
+    if state != NONE:
+        a.states[new].link = _split(a, state, token, a.edges[edge].target)
+    return new
+
+
+@njit(cache=True)
+def advance(a, state, length, token):
+    """(state, length) of the longest suffix of the matched string and ``token`` that occurs."""
+    edge = find(a, state, token)
+    while edge == NONE and state != 0:
+        state = a.states[state].link
+        length = a.states[state].length
+        edge = find(a, state, token)
+    return (a.edges[edge].target, length + 1) if edge != NONE else (0, 0)
+
+
+@njit(cache=True)
+def extend(a, tokens):
+    """Match, then append each token: the match is of the longest suffix that also ended earlier."""
+    meta = a.meta
+    for token in tokens:
+        meta[MATCH], meta[MATCHED] = advance(a, meta[MATCH], meta[MATCHED], token)
+        meta[CLOCK] += 1
+        meta[LAST] = append(a, meta[LAST], token, meta[CLOCK])
+
+
+@njit(cache=True)
+def peek(a, token, copies):
+    """(length, first): the match if ``token`` came next, and the tokens up to the end of its first occurrence.
+
+    While fewer than ``copies`` tokens follow that, a shorter suffix's first occurrence is taken; 0: never.
+    """
+    state, length = advance(a, a.meta[MATCH], a.meta[MATCHED], token)
+    while state != 0 and a.states[state].link != 0 and a.meta[CLOCK] - a.states[state].first < copies:
+        state = a.states[state].link
+    return length, a.states[state].first
+
+
+@njit(cache=True)
+def _cut(a, state, length):
+    """The state of the last ``length`` tokens of a string of ``state`` that has at least as many."""
+    while state != 0 and a.states[a.states[state].link].length >= length:
+        state = a.states[state].link
+    return state
+
+
+@njit(cache=True)
+def _remove(a, edge):
+    """Take an edge out of its owner's list and out of its group."""
+    group, back = a.edges[edge].group, a.edges[edge].next
+    if group != NONE and a.edges[group].front == edge:
+        if back != NONE and a.edges[back].group == group:
+            a.edges[group].front = back
+        else:
+            a.edges[group].front, a.meta[FREE] = a.meta[FREE], group
+    _join(a, a.edges[edge].owner, a.edges[edge].previous, back)
+
+
+@njit(cache=True)
+def _settle(a, edge, by):
+    """Move an edge whose count went up or down by one, or was 0 until now, to the front of the edges of that count."""
+    edges, group, owner = a.edges, a.edges[edge].group, a.edges[edge].owner
+    count = a.states[edges[edge].target].count
+    back = edges[group].front if group != NONE else NONE  # what it will stand before, unless it joins a group
+    while by < 0 and back != NONE and edges[back].group == group:
+        back = edges[back].next
+    if back == edge:
+        back = edges[edge].next
+    _remove(a, edge)
+    tail = a.states[owner].tail
+    if group == NONE and tail != NONE and a.states[edges[tail].target].count == 0:
+        back = edges[edges[tail].group].front
+    near = back if by < 0 else tail if back == NONE else edges[back].previous
+    if near != NONE and a.states[edges[near].target].count == count:
+        group = edges[near].group
+        back = edges[group].front
+    else:
+        group = _new_group(a)
+    _join(a, owner, a.states[owner].tail if back == NONE else edges[back].previous, edge)
+    _join(a, owner, edge, back)
+    edges[edge].group, edges[group].front = group, edge
+
+
+@njit(cache=True)
+def _count(a, state, length, token, depth, by):
+    """Add ``by`` to every string of up to ``depth`` tokens that ends with this ``token`` of a text; returns its state.
+
+    state: of the last ``length`` tokens before it.
+    """
+    state = _cut(a, state, length)
+    new = _cut(a, a.edges[find(a, state, token)].target, min(length + 1, depth))
+    ending = new
+    while ending != 0:
+        a.states[ending].count += by
+        ending = a.states[ending].link
+    owner = _cut(a, state, min(length, depth - 1))
+    while owner != 0:
+        _settle(a, find(a, owner, token), by)
+        owner = a.states[owner].link
+    return new
+
+
+@njit(cache=True)
+def grow(a, tokens, text, depth, by):
+    """Append to one of several texts and count (by=1), or take counted tokens away again from its start on (by=-1).
+
+    text (3,): its state, that of its last tokens, and how many these are, at most ``depth``.
+    """
+    for token in tokens:
+        if by > 0:
+            a.meta[CLOCK] += 1
+            text[0] = append(a, text[0], token, a.meta[CLOCK])
+        text[1] = _count(a, text[1], text[2], token, depth, by)
+        text[2] = min(text[2] + 1, depth)
+
+
+@njit(cache=True)
+def match(a, text, tokens, matches):
+    """Where the ends of ``tokens`` occur, the longest first, up to one token less than all; returns the rows filled.
+
+    text: as in ``grow``, of a text that ends as ``tokens`` do. matches (rows, 3): a state, and its shortest and longest
+    such end. Lengths beyond the text's own are tried upwards until one does not occur.
+    """
+    longest = len(tokens) - 1
+    own = reach = min(text[2], longest)
+    while reach < longest and _walk(a, tokens[len(tokens) - reach - 1 :]) != NONE:
+        reach += 1
+    rows = 0
+    for length in range(reach, own, -1):
+        matches[rows] = _walk(a, tokens[len(tokens) - length :]), length, length
+        rows += 1
+    state = _cut(a, text[1], own)
+    while state != 0:
+        shortest = a.states[a.states[state].link].length + 1
+        matches[rows] = state, shortest, own
+        own = shortest - 1
+        state = a.states[state].link
+        rows += 1
+    return rows
+
+
+@njit(cache=True)
+def _walk(a, tokens):
+    """The state of a string, NONE if it does not occur (any more)."""
+    state = 0
+    for token in tokens:
+        edge = find(a, state, token)
+        if edge == NONE or a.states[a.edges[edge].target].count == 0:
+            return NONE
+        state = a.edges[edge].target
+    return state

@@ -1,0 +1,210 @@
+"""Drafts that were drawn: the emitted strings keep the target's law, and the known wrong rules do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from joint_law import MarkovEngine, emitted, exact, p_value
+from models import Scripted
+from specbench.decode import trial, walk
+from specbench.decode.law import Law
+from specbench.method import Drafter, Method
+from specbench.types import Draft, Needs
+
+VOCAB, LENGTH, DRAWS = 5, 3, 5000
+RNG = np.random.default_rng
+GENERATOR = torch.Generator().manual_seed(3)
+TARGET = torch.randn(VOCAB, VOCAB, generator=GENERATOR, dtype=torch.float64) * 1.5
+DRAFT = TARGET + torch.randn(VOCAB, VOCAB, generator=GENERATOR, dtype=torch.float64)
+LAWS = [Law(1.0), Law(0.7, top_p=0.9)]
+PASSES, FAILS = 1e-3, 1e-6
+
+
+class Drawing(Method):
+    """Drafts by ``grow(law, root, random) -> Draft``, law being the draft's after a token."""
+
+    draws = True
+
+    def __init__(self, grow, law: Law) -> None:
+        self.grow, self.law = grow, law
+
+    def begin(self, prompt, prefill, seed):
+        method, random = self, np.random.default_rng(seed)
+
+        class _Drawn(Drafter):
+            def propose(self, context, budget):
+                return method.grow(lambda token: method.law(DRAFT[token][None])[0].double(), context[-1], random)
+
+        return _Drawn()
+
+
+def choose(law, random) -> int:
+    return int(random.choice(VOCAB, p=(law / law.sum()).numpy()))
+
+
+def chain(law, root, random) -> Draft:
+    tokens, rows = [], []
+    for _ in range(3):
+        rows.append(law(root))
+        root = choose(rows[-1], random)
+        tokens.append(root)
+    return Draft.chain(tokens, probs=torch.stack(rows))
+
+
+def siblings(law, root, random, replace: bool, stated: bool = True) -> Draft:
+    """Two levels of two children each; drawn with or without replacement. stated: say the law each was drawn from."""
+    tokens, parents, rows = [], [], []
+    for level in ([-1], [0, 1]):
+        for parent in level:
+            whole = law(root if parent < 0 else tokens[parent])
+            now = whole.clone()
+            for _ in range(2):
+                if now.sum() <= 0:
+                    break
+                tokens.append(choose(now, random))
+                parents.append(parent)
+                rows.append(now / now.sum() if stated else whole)
+                if not replace:
+                    now = now.clone()
+                    now[tokens[-1]] = 0
+        if level == [-1] and len(tokens) < 2:
+            break
+    return Draft(tokens, parents, probs=torch.stack(rows))
+
+
+def chosen(law, root, random) -> Draft:
+    """The two best children, chosen, but stated as drawn."""
+    now = law(root)
+    return Draft(now.topk(2).indices.tolist(), [-1, -1], probs=now.expand(2, -1))
+
+
+def verdict(grow, law: Law) -> float:
+    engine = MarkovEngine(TARGET)
+    found = emitted(engine, Drawing(grow, law), law, [0], LENGTH, DRAWS)
+    return p_value(found, exact(lambda context: engine.law_after(context, law), [0], LENGTH))
+
+
+@pytest.mark.parametrize("law", LAWS, ids=["T1", "T0.7-p0.9"])
+@pytest.mark.parametrize(
+    "grow",
+    [
+        chain,
+        lambda law, root, random: siblings(law, root, random, replace=True),
+        lambda law, root, random: siblings(law, root, random, replace=False),
+    ],
+    ids=["chain", "with-replacement", "without-replacement"],
+)
+def test_drawn_drafts_keep_the_law(grow, law):
+    assert verdict(grow, law) > PASSES
+
+
+def test_the_plain_sampler_passes_its_own_test():
+    engine = MarkovEngine(TARGET)
+    found = emitted(engine, Scripted(lambda *_: Draft()), LAWS[0], [0], LENGTH, DRAWS)
+    assert p_value(found, exact(lambda context: engine.law_after(context, LAWS[0]), [0], LENGTH)) > PASSES
+
+
+def test_siblings_without_replacement_judged_by_the_first_law_fail():
+    assert verdict(lambda *a: siblings(*a, replace=False, stated=False), LAWS[0]) < FAILS
+
+
+def test_chosen_children_accepted_as_if_drawn_fail():
+    assert verdict(chosen, LAWS[0]) < FAILS
+
+
+def test_one_uniform_for_a_token_and_the_next_fails(monkeypatch):
+    class Twice:
+        """Every number is used for two tokens in a row."""
+
+        def __init__(self, seed) -> None:
+            self.source, self.spare = RNG(seed), None
+
+        def random(self):
+            if self.spare is None:
+                self.spare = self.source.random()
+                return self.spare
+            spare, self.spare = self.spare, None
+            return spare
+
+    monkeypatch.setattr(
+        walk.np.random, "default_rng", lambda seed: Twice(seed) if isinstance(seed, list) else RNG(seed)
+    )
+    assert verdict(chain, LAWS[0]) < FAILS
+
+
+def test_a_residual_that_is_not_taken_fails(monkeypatch):
+    monkeypatch.setattr(trial, "_residual", lambda law, drawn, whole, tried: law)
+    assert verdict(chain, LAWS[0]) < FAILS
+
+
+class Late(Method):
+    """PEARL's shape: of a drawn chain the first part is proposed, the rest comes late and is proposed next."""
+
+    draws = True
+
+    def __init__(self, law: Law, reuse: bool = False) -> None:
+        self.law, self.reuse = law, reuse
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(concurrent=True)
+
+    def begin(self, prompt, prefill, seed):
+        method, random = self, np.random.default_rng(seed)
+
+        class _Late(Drafter):
+            def __init__(self) -> None:
+                self.pending: list[tuple[int, torch.Tensor]] = []
+
+            def propose(self, context, budget):
+                self.root = context[-1]
+                return self._chain(self.pending)
+
+            def launch(self):
+                self.new = []
+                last = self.pending[-1][0] if self.pending else self.root
+                for _ in range(2):
+                    row = method.law(DRAFT[last][None])[0].double()
+                    last = choose(row, random)
+                    self.new.append((last, row))
+
+            def join(self):
+                return self._chain(self.new)
+
+            def observe(self, step):
+                self.pending = self.new[1:] if step.late else []
+
+            @staticmethod
+            def _chain(pairs):
+                if not pairs:
+                    return Draft()
+                return Draft.chain([token for token, _ in pairs], probs=torch.stack([row for _, row in pairs]))
+
+        return _Late()
+
+
+@pytest.mark.parametrize("law", LAWS, ids=["T1", "T0.7-p0.9"])
+def test_a_late_chain_keeps_the_law(law):
+    engine = MarkovEngine(TARGET)
+    found = emitted(engine, Late(law), law, [0], LENGTH, DRAWS)
+    assert p_value(found, exact(lambda context: engine.law_after(context, law), [0], LENGTH)) > PASSES
+
+
+def test_a_late_token_is_told_when_greedy():
+    """At temperature 0 it is late's first token that the target emits, or it is not."""
+    engine = MarkovEngine(TARGET)
+    first = int(TARGET[0].argmax())
+    second = int(TARGET[first].argmax())
+    from specbench.decode.walk import Walk
+    from specbench.measure.clock import Clock
+
+    for token, kept in ((second, 1), ((second + 1) % VOCAB, 0)):
+        prefill = engine.start([0], 8, Walk(None, 0), Needs(), Clock(torch.device("cpu")))
+        assert prefill.token == first
+        engine.forward(Draft())
+        step = engine.settle(8, Draft.chain([token, 1]))
+        assert (step.emitted, step.late) == ((second,), kept)
+        engine.forward(Draft.chain([(int(TARGET[second].argmax()) + 1) % VOCAB]))
+        assert engine.settle(8, Draft.chain([int(TARGET[second].argmax())])).late == 0  # the draft before it was wrong

@@ -1,0 +1,357 @@
+"""SAM-Decoding against the integer examples of the reference; wrong variants are shown to fail them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from compose import composed, job_for
+from methods.parts.automaton_kernels import EDGES, STATES
+from methods.parts.static_automaton import StaticAutomaton, build_automaton
+from methods.parts.suffix_automaton import SuffixAutomaton
+from methods.sam import AUXILIARY, DYNAMIC, SAM, STATIC
+from specbench import cli
+from specbench.run import execute
+from specbench.store import read_run
+from specbench.types import InputError, Prefill, Step, TopK
+
+TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 2, 3]
+COUNTS = [[2], [2, 1], [0, 0, 0]]
+
+
+class _Target:
+    max_nodes = 256
+    vocab_size = 16
+    device = torch.device("cpu")
+
+
+def static_of(documents, eos=0, ids=0, ranked=8) -> StaticAutomaton:
+    return build_automaton([np.array(ids, np.int32) for ids in documents], eos, ids, ranked)
+
+
+def draft(context, static=None, budget=64, **options):
+    """What is drafted for a request whose prompt and first token are ``context``."""
+    method = SAM(**options)
+    method.static = static
+    if method.auxiliary is not None:
+        method.bind(_Target())
+        method.reset()
+    return method.begin(context[:-1], Prefill(context[-1]), 0).propose(context, budget)
+
+
+def aided(context, n_predicts=6, threshold=1, **options):
+    """With the auxiliary: chains of n_predicts, root included, where a match is long enough."""
+    options = {"auxiliary": "token_recycling", "tree": COUNTS, "k": 3, "len_bias": 5, **options}
+    return draft(context, n_predicts=n_predicts, len_threshold=threshold, **options)
+
+
+@pytest.mark.parametrize(
+    ("root", "match", "chain"), [(4, (3, 4), [5, 6, 7, 8, 2]), (1, (1, 1), [2, 3, 4, 5, 6])]
+)  # fmt: skip
+def test_chain_of_the_reference(root, match, chain):
+    automaton = SuffixAutomaton()
+    automaton.extend(TEXT)
+    assert automaton.peek(root) == match
+    assert automaton.peek(9) == (0, 0)
+    found = aided([*TEXT, root])
+    assert found.tokens == chain
+    assert found.source == [DYNAMIC] * 5
+    assert list(found.parents) == [-1, 0, 1, 2, 3]
+
+
+def test_no_match_is_the_auxiliarys():
+    found = aided([*TEXT, 9])
+    assert found.source == [AUXILIARY] * 5
+    assert not draft([*TEXT, 9], n_predicts=6)
+
+
+CLIMBING = [2, 5, 6, 7, 8, 9, 4, 1, 2, 5, 3, 1]
+
+
+def test_a_shorter_match_is_taken_for_a_longer_copy():
+    automaton = SuffixAutomaton()
+    automaton.extend(CLIMBING)
+    assert automaton.peek(2) == (2, 9)
+    assert automaton.peek(2, copies=6) == (2, 1)
+    assert aided([*CLIMBING, 2]).tokens == [5, 6, 7, 8, 9]
+    assert draft([*CLIMBING, 2], n_predicts=6).tokens == [5, 3, 1]  # alone it never climbs
+
+
+def test_first_occurrence_is_copied():
+    text = [1, 2, 3, 9, 1, 2, 4, 8, 1]
+    assert draft([*text, 2]).tokens == [3, 9, 1, 2, 4, 8, 1]
+    assert brute_match(text, 2) == (2, 2)
+    assert brute_match(text, 2, latest=True) == (2, 6)  # the wrong variant, which the search below tells apart
+
+
+def test_length_of_a_chain_alone():
+    """1 + int(alpha L) tokens with the root, n_predicts at most; so the nodes are int(alpha L)."""
+    text = list(range(1, 40))
+    for alpha, matched, nodes in ((4.0, 1, 4), (4.0, 2, 8), (1.5, 1, 1), (1.5, 3, 4), (0.5, 1, 0)):
+        assert len(draft([*text, *text[:matched]], alpha=alpha)) == nodes
+    assert len(draft([*text, 1, 2, 3], n_predicts=9)) == 8
+    assert len(draft([*text, 1, 2, 3], budget=5)) == 5
+
+
+def test_the_root_is_not_copied():
+    """It is not in the reference's automaton yet when it is looked up."""
+    assert draft([1, 2, 1, 2]).tokens == [1]  # with it: [1, 2]
+    assert not draft([7, 7, 7, 7])
+
+
+def test_threshold_and_what_counts():
+    for matched, threshold, source in ((5, 5, DYNAMIC), (5, 6, AUXILIARY), (4, 5, AUXILIARY)):
+        text = list(range(1, 13))
+        found = aided([*text, *text[:matched]], threshold=threshold)
+        assert set(found.source) == {source}
+
+
+def brute_match(text, token, latest=False):
+    """(length, end of the first occurrence) of the longest suffix of text + token that occurs in the text."""
+    whole = [*text, token]
+    for length in range(len(text), 0, -1):
+        ends = range(length, len(text) + 1)
+        for end in reversed(ends) if latest else ends:
+            if text[end - length : end] == whole[-length:]:
+                return length, end
+    return 0, 0
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.data())
+@settings(max_examples=200, deadline=None)
+def test_matches_equal_a_search(tokens, data):
+    automaton, held = SuffixAutomaton(2), 0
+    while True:
+        for token in range(4):
+            assert automaton.peek(token) == brute_match(tokens[:held], token)
+        if held == len(tokens):
+            break
+        step = data.draw(st.integers(1, 5))
+        automaton.extend(tokens[held : held + step])
+        held = min(held + step, len(tokens))
+    assert len(automaton) == len(tokens)
+    assert automaton.arrays.meta[STATES] <= max(2, 2 * len(tokens))
+    assert automaton.arrays.meta[EDGES] <= 3 * len(tokens)
+
+
+def test_static_chain_of_the_reference():
+    static = static_of([[1, 2, 3, 4], [1, 2, 5, 6]])
+    found = aided([8, 1, 2], static=static, len_bias=1)
+    assert found.tokens == [3, 4, 0, 1, 2]
+    assert found.source == [STATIC] * 5
+    assert set(aided([8, 1, 2], static=static, len_bias=2).source) == {AUXILIARY}  # a match of 2, less 2
+
+
+STATIC_TREE = [[1, 2, 3], [1, 2, 3], [1, 2, 4]]
+
+
+def test_static_tree_of_the_reference():
+    static = static_of(STATIC_TREE)
+    found = draft([7, 1, 2], static=static)  # 1 + 4 * 2 nodes with the root
+    assert found.tokens == [3, 0, 1, 2, 4, 3, 4, 0]
+    assert found.parents == [-1, 0, 1, 2, -1, 3, 3, 4]
+    narrow = draft([7, 1, 2], static=static, children=1)
+    assert narrow.tokens == [3, 0, 1, 2, 3, 0, 1, 2]  # one node a level
+    assert narrow.parents == [-1, 0, 1, 2, 3, 4, 5, 6]
+
+
+def test_dynamic_wins_ties():
+    static = static_of([[1, 2, 9, 9]])
+    assert set(draft([1, 2, 5, 1, 2], static=static).source) == {DYNAMIC}  # both match 2 tokens
+    assert set(draft([8, 2, 5, 1, 2], static=static).source) == {STATIC}  # 1 and 2 tokens
+    assert set(draft([8, 2, 5, 1, 2], static=static, len_bias=1).source) == {DYNAMIC}
+
+
+def brute_tree(text, string, nodes, children):
+    """The reference's loop over strings: every child is pushed, the best popped, the first pushed at ties."""
+
+    def ends(part):
+        return [end for end in range(len(part), len(text) + 1) if text[end - len(part) : end] == part]
+
+    heap, tree, parents, on_level = [(-1.0, 0, string, -2)], [], [], {}
+    pushed = 0
+    while heap and len(tree) <= nodes:
+        heap.sort()
+        chance, _, part, parent = heap.pop(0)
+        level = len(part) - len(string)
+        if on_level.get(level, 0) == children:
+            continue
+        on_level[level] = on_level.get(level, 0) + 1
+        tree.append(part[-1])
+        parents.append(parent)
+        options = [(token, ends([*part, token])) for token in set(text)]
+        options = sorted([option for option in options if option[1]], key=lambda item: (-len(item[1]), item[1][0]))
+        for token, places in options[:children]:
+            pushed += 1
+            heap.append((chance * (len(places) / len(ends(part))), pushed, [*part, token], len(tree) - 2))
+    return tree[1:], parents[1:]
+
+
+def first_end(text, string):
+    ends = range(len(string), len(text) + 1)
+    return next((end for end in ends if text[end - len(string) : end] == string), None)
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=12), min_size=1, max_size=4),
+    st.lists(st.integers(1, 4), min_size=1, max_size=8),
+    st.integers(1, 3),
+    st.integers(1, 12),
+)
+@settings(max_examples=100, deadline=None)
+def test_static_equals_a_search(documents, query, ranked, nodes):
+    static = static_of(documents, ids=6, ranked=ranked)
+    text = static.arrays.text.tolist()
+    state, length = 0, 0
+    for place, token in enumerate(query):
+        state, length = static.walk(state, length, [token])
+        suffixes = [query[start : place + 1] for start in range(place + 2)]
+        string, end = next(
+            (suffix, first_end(text, suffix)) for suffix in suffixes if first_end(text, suffix) is not None
+        )
+        assert length == len(string)
+        assert static.following(state, 5) == text[end : end + 5]
+        for children in range(1, ranked + 1):
+            assert static.tree(state, nodes, children) == brute_tree(text, string, nodes, children)
+
+
+def test_every_id_is_a_match():
+    static = static_of([[1, 2]], eos=0, ids=5)
+    assert static.arrays.text.tolist() == [1, 2, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0]
+    assert static_of([[1, 0], [2]], eos=0).arrays.text.tolist() == [1, 0, 2, 0]
+    assert static_of([[1], [2]], eos=None).arrays.text.tolist() == [1, 2]
+
+
+def test_auxiliary_learns_from_prompt_and_every_forward():
+    method = SAM(auxiliary="token_recycling", tree=COUNTS, k=3)
+    method.bind(_Target())
+    method.reset()
+    assert (method.needs.prompt_topk, method.needs.node_topk) == (3, 3)
+    assert (SAM().needs.prompt_topk, SAM().needs.node_topk) == (0, 0)
+    prompt = torch.tensor([[6, 7, 8], [1, 2, 3]])
+    drafter = method.begin([10, 11], Prefill(10, topk=TopK(prompt, prompt.float())), 0)
+    assert list(drafter.propose([10, 11, 10], 64).tokens)[:2] == [6, 7]
+    rows = torch.tensor([[5, 4, 3], [9, 8, 7]])
+    drafter.observe(Step(10, (5,), (), False, torch.tensor([10, 12]), TopK(rows, rows.float())))
+    assert list(drafter.propose([10, 11, 10, 12], 64).tokens)[:2] == [9, 8]
+    method.reset()
+    assert list(method.begin([10], Prefill(10), 0).propose([10, 10], 64).tokens) == [0] * 5
+
+
+def test_auxiliary_tree_of_the_reference():
+    flat = [int(digit) for digit in "7653221132211032110110101010210100000200100010000201010000000"]
+    levels = cli._plain(composed("method=[sam_token_recycling]"))["method"]["sam_token_recycling"]["tree"]
+    given_counts = [count for level in levels for count in level]
+    assert given_counts == flat[: len(given_counts)]
+    assert not any(flat[len(given_counts) :])  # the deepest level
+    assert len(flat) == 1 + sum(flat) == 61
+    assert len(levels) == 5
+
+
+def test_a_file_keeps_the_automaton(tmp_path):
+    path, static = tmp_path / "static.safetensors", static_of(STATIC_TREE, ids=6)
+    static.save(path, 6)
+    loaded = StaticAutomaton.load(path, 6, "static")
+    assert all((one == other).all() for one, other in zip(static.arrays, loaded.arrays, strict=True))
+    assert loaded.ranked == 8
+    with pytest.raises(InputError, match=r"static=.*built for 6 tokens, the target's tokenizer has 7"):
+        StaticAutomaton.load(path, 7, "static")
+    static.save(path, 5)
+    with pytest.raises(InputError, match="tokens beyond its vocabulary of 5"):
+        StaticAutomaton.load(path, 5, "static")
+    with pytest.raises(InputError, match="no such file; build one"):
+        StaticAutomaton.load(tmp_path / "none", 6, "static")
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("targets", 0, 10**6),
+        ("states", (1, 0), 1),
+        ("offsets", 1, 99),
+        ("states", (1, 2), -1),
+        ("states", (0, 3), None),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, name, place, value):
+    """No number in it may send a match out of the arrays or round in a circle."""
+    path, static = tmp_path / "static.safetensors", static_of(STATIC_TREE)
+    static.save(path, 5)
+    arrays = load_file(path)
+    if value is None:
+        del arrays[name]
+    else:
+        arrays[name][place] = value
+    save_file(arrays, path, {"format": "suffix_automaton", "vocab": "5", "ranked": "8"})
+    with pytest.raises(InputError, match="not a suffix automaton"):
+        StaticAutomaton.load(path, 5, "static")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_predicts": 1}, "n_predicts=1: expected a whole number of at least 2"),
+        ({"alpha": 0.0}, "alpha=0.0: expected a number above 0"),
+        ({"alpha": float("nan")}, "alpha=nan"),
+        ({"children": 0}, "children=0"),
+        ({"len_bias": -1}, "len_bias=-1"),
+        ({"auxiliary": "token_recycling"}, "tree: not set with auxiliary=token_recycling"),
+        ({"tree": COUNTS}, "tree: set with auxiliary=none"),
+        ({"auxiliary": "token_recycling", "tree": [[2], [1]]}, "level 1 lists 1 nodes; expected 2"),
+    ],
+)
+def test_bad_parameter_names_itself(options, message):
+    with pytest.raises(InputError, match=message):
+        SAM(**options)
+
+
+SCRIPT = cli.PACKAGE.parent / "scripts" / "build_automaton.py"
+
+
+def build(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, SCRIPT, "--tokenizer", "bundled:tiny", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(SCRIPT.parent.parent)}
+    )
+
+
+def test_built_from_a_corpus_and_decoded_with(tmp_path):
+    """The script's file in a run of the bundled model: output stays the target's, and the corpus drafts."""
+    corpus, path = tmp_path / "corpus.txt", tmp_path / "static.safetensors"
+    job = job_for("suite.limit=1")
+    corpus.write_text("\n\n".join(turn for case in job.suite.cases for turn in case.turns))
+    built = build("--out", path, "--ranked", "4", corpus)
+    assert built.returncode == 0, built.stderr
+    assert "states" in built.stdout
+    with pytest.raises(InputError, match=r"method.sam.children=8: .* ranks 4 a state"):
+        job_for("method=[sam]", f"method.sam.static={path}")
+    options = (
+        "suite.limit=1",
+        "suite.categories=[rag]",
+        "decode.max_new_tokens=40",
+        "measure=quick",
+        "measure.warmup=0",
+    )
+    job = job_for(*options, "method=[sam]", f"method.sam.static={path}", "method.sam.children=4")
+    assert job.entries[-1].method.inputs == (str(path),)
+    execute(job, tmp_path / "run", lambda *_: None)
+    records = [record for record in read_run(tmp_path / "run").records if record.method == "sam"]
+    assert all(record.status == "ok" and record.lossless.violations == 0 for record in records)
+    assert any("static" in turn.sources for record in records for turn in record.turns)
+
+
+def test_script_names_what_is_wrong(tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    refused = build("--out", tmp_path / "static.safetensors", empty)
+    assert refused.returncode == 2
+    assert "no token in" in refused.stderr
+    assert not (tmp_path / "static.safetensors").exists()

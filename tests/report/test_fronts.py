@@ -1,0 +1,81 @@
+"""MAT against tokens fed: which points none beats, which are drawn, and names that touch nothing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+
+from specbench.report import read_findings
+from specbench.report.canvas import drawing
+from specbench.report.fronts import draw_front, priced, undominated
+from specbench.report.scene import scenes
+
+COORDINATE = st.integers(1, 9).map(float)
+
+
+@given(st.lists(st.tuples(COORDINATE, COORDINATE), min_size=1, max_size=12))
+def test_the_front_is_what_none_beats(points):
+    def beaten(fed, mat):
+        return any((f <= fed and m >= mat) and (f, m) != (fed, mat) for f, m in points)
+
+    front = [points[place] for place in undominated(points)]
+    assert front == sorted({point for point in points if not beaten(*point)})
+
+
+def scene_of(directory):
+    return next(scenes(read_findings([directory])))
+
+
+def names(figure):
+    """What is written beside a point, a name a line."""
+    return [" ".join(text.get_text().split("\n")) for axes in figure.axes for text in axes.texts]
+
+
+def test_every_method_is_a_named_point(make_run):
+    methods = {"pld": (4.0, 0.35, 1e-3), "sam": (20.0, 0.5, 1e-3), "hf_assisted": (5.0, 0.6, 4e-3)}
+    scene = scene_of(make_run(methods=methods, peers=("hf_assisted",), per_category=2))
+    assert [entry.name for entry in priced(scene)] == ["pld", "sam"]  # a peer's drafts nobody saw
+    with drawing():
+        figure = draw_front(scene)
+    assert {"vanilla", "pld", "sam"} <= set(names(figure))
+    assert any("hf_assisted" in text for text in names(figure))  # in the note
+    points = {
+        line.get_xydata()[0].tolist().__repr__() for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 1
+    }
+    assert len(points) == 3
+
+
+def test_a_method_with_failed_cases_is_no_part_of_the_front(make_run):
+    def edit(manifest, records):
+        for record in [record for record in records if record.method == "sam"][2:]:
+            record.status, record.turns, record.lossless = "error", [], None
+
+    scene = scene_of(
+        make_run(methods={"pld": (4.0, 0.3, 1e-3), "sam": (9.0, 0.9, 1e-3)}, peers=(), per_category=2, edit=edit)
+    )
+    with drawing():
+        figure = draw_front(scene)
+    (front,) = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 1]
+    sam = next(entry for entry in priced(scene) if entry.series.name == "sam")
+    assert sam.name == "sam (2 of 12 cases)"
+    assert sam.fed not in front.get_xdata()
+
+
+@pytest.mark.parametrize("count", [3, 30])
+def test_names_do_not_touch_and_none_is_lost(make_run, count):
+    methods = {f"a_method_{number}": (4.0 + 0.02 * number, 0.4, 1e-3) for number in range(count)}
+    scene = scene_of(make_run(methods=methods, peers=(), per_category=1, control=False))
+    with drawing():
+        figure = draw_front(scene)
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        texts = [text for text in figure.axes[0].texts if text.get_text() in methods]
+        for text in texts:
+            text.update_positions(renderer)
+        boxes = [Text.get_window_extent(text, renderer) for text in texts]  # without the line to its point
+    below = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    beside = {text for text in names(figure) if text in methods}
+    assert beside | below == set(methods)
+    assert not beside & below
+    assert bool(below) == (count == 30)
+    assert not any(one.overlaps(other) for place, one in enumerate(boxes) for other in boxes[:place])

@@ -1,0 +1,150 @@
+"""MAT against what a method remembers: whose records count, what a window holds, which lines are drawn."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from report.conftest import build_run
+from report.handmade import record, turn
+
+from specbench.record import VANILLA
+from specbench.report import build_report, gather, read_findings
+from specbench.report.canvas import drawing
+from specbench.report.growth import GROWTH, HELD, count_growth, running, window_of
+from specbench.report.growth_plot import draw_growth, growing
+from specbench.report.scene import scenes
+from specbench.store import Run
+
+
+def held(tokens: float, accept: list[int], **changes):
+    return turn(accept, stats={HELD: tokens}, **changes)
+
+
+def remember(start=0.0, engine="eager"):
+    """Records of a method that holds 100 tokens more after every case."""
+
+    def change(manifest, records):
+        manifest["config"]["engine"]["kind"] = engine
+        for entry in records:
+            if entry.method == "ssd":
+                for each in entry.turns:
+                    each.stats = {HELD: start + 100.0 * entry.block}
+
+    return change
+
+
+def test_a_row_a_case_in_the_order_of_the_run():
+    records = [
+        record("ssd", "b", [held(50.0, [2, 2]), held(70.0, [5])], "rag", block=1),
+        record("ssd", "a", [held(0.0, [1, 3], decode_s=1.5)]),
+        record("ssd", "c", [turn([2])], block=2),  # says nothing of its state
+    ]
+    assert list(count_growth(records, timed=True)) == [
+        ("a", "qa", 0, 0.0, 2, 4, 2.0, 5, 2.0),
+        ("b", "rag", 0, 50.0, 3, 9, 3.0, 11, 3.0),
+    ]
+    assert math.isnan(next(count_growth(records, timed=False))[-1])
+
+
+def test_an_answer_of_one_token_has_no_mat():
+    (row,) = count_growth([record("ssd", "a", [held(9.0, [])])], timed=True)
+    assert math.isnan(row[GROWTH.index("mat")])
+
+
+def test_running_figures_are_ratios_of_totals_over_cases_by_tokens_held():
+    random = np.random.default_rng(0)
+    count = 30
+    frame = pd.DataFrame(
+        {
+            HELD: random.permutation(count) * 10.0,
+            "emitted": random.integers(1, 99, count),
+            "steps": random.integers(1, 50, count),
+        }
+    )
+    at, mat = running(frame, "emitted", "steps")
+    size = window_of(count)
+    by_hand = sorted(zip(*(frame[name] for name in (HELD, "emitted", "steps")), strict=True))
+    windows = [by_hand[start : start + size] for start in range(count - size + 1)]
+    assert at == pytest.approx([sum(row[0] for row in window) / size for window in windows])
+    assert mat == pytest.approx([sum(r[1] for r in window) / sum(r[2] for r in window) for window in windows])
+
+
+@pytest.mark.parametrize(("cases", "window"), [(8, 8), (100, 8), (480, 40), (5000, 50)])
+def test_a_window_is_a_part_of_the_cases_within_bounds(cases, window):
+    assert window_of(cases) == window
+
+
+def test_too_few_cases_give_no_line():
+    frame = pd.DataFrame({HELD: [1.0, 2.0], "emitted": [3, 4], "steps": [1, 1]})
+    at, mat = running(frame, "emitted", "steps")
+    assert len(at) == len(mat) == 0
+
+
+def test_vanilla_and_silent_methods_have_no_rows(two_cases):
+    records, manifest = two_cases
+    findings = gather([Run(Path("r"), manifest, records)])
+    assert findings.detail.growth.empty
+    assert VANILLA not in set(findings.detail.growth["method"])
+
+
+def test_only_state_that_grows_is_drawn():
+    frame = pd.DataFrame(
+        [
+            ("m", "s", name, "", f"c{n}", "qa", 0, value, 2, 4, 2.0, 5, 1.0)
+            for n in range(9)
+            for name, value in (("cold", 0.0), ("warm", 10.0 * n))
+        ],
+        columns=["model", "suite", "method", "variant", *GROWTH],
+    )
+    assert set(growing(frame)["method"]) == {"warm"}
+    assert growing(frame[frame["case"] < "c5"]).empty
+
+
+def panels(findings):
+    with drawing():
+        figure = draw_growth(next(scenes(findings)))
+    return figure, [axes.get_ylabel() for axes in figure.axes]
+
+
+@pytest.mark.parametrize(
+    ("engine", "titles"),
+    [("eager", ["mean accepted tokens (MAT)", "tokens/s"]), ("replay", ["mean accepted tokens (MAT)"])],
+)
+def test_speed_stands_beside_mat_where_it_was_timed(make_run, engine, titles):
+    run = make_run(methods={"ssd": (4.0, 0.5, 1e-3)}, peers=(), per_category=3, edit=remember(engine=engine))
+    figure, found = panels(read_findings([run]))
+    assert found == titles
+    assert [axes.get_xlabel() for axes in figure.axes] == ["tokens held when the case began"] * len(titles)
+
+
+def test_a_line_a_run_in_the_colour_of_its_method(tmp_path):
+    methods = {"pld": (4.0, 0.3, 1e-3), "ssd": (4.0, 0.5, 1e-3)}
+    passes = [
+        build_run(tmp_path / name, methods, peers=(), per_category=3, seed=seed, edit=remember(start, "replay"))
+        for name, seed, start in (("first", 1, 0.0), ("second", 2, 1800.0), ("shuffled", 3, 0.0))
+    ]
+    findings = read_findings(passes)
+    figure, _ = panels(findings)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        f"ssd [run={name}]" for name in ("first", "second", "shuffled")
+    ]
+    lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 2]
+    looks = next(scenes(findings)).looks
+    assert [line.get_color() for line in lines] == [
+        looks["ssd", f"run={name}"].colour for name in ("first", "second", "shuffled")
+    ]
+    assert min(lines[1].get_xdata()) > 1800
+
+
+def test_plot_and_table_are_written(make_run):
+    run = make_run(methods={"ssd": (4.0, 0.5, 1e-3)}, peers=(), per_category=3, edit=remember())
+    report = build_report([run])
+    assert (report.output / "plots/growth.png").is_file()
+    frame = pd.read_csv(report.output / "tables/growth.csv")
+    assert frame[HELD].tolist() == sorted(frame[HELD])
+    assert frame["emitted"].sum() / frame["steps"].sum() == pytest.approx(
+        report.summary.query("category == 'overall' and method == 'ssd'")["mat"].iloc[0]
+    )
