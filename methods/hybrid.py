@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import reduce
 
 from methods.parts.acceptance import AcceptanceRates
-from methods.parts.merged_tree import Claim, MergedTree, claim
+from methods.parts.merged_tree import MergedTree
 from specbench.method import Drafter, Method, Peer
 from specbench.target.facade import ModelCard, Target
 from specbench.types import Draft, InputError, Needs, Prefill, Step, named
@@ -21,20 +21,17 @@ from specbench.types import Draft, InputError, Needs, Prefill, Step, named
 class _Union(Drafter):
     def __init__(self, method: Hybrid, drafters: Sequence[Drafter]) -> None:
         self._method, self._drafters = method, drafters
-        self._claims: list[Claim] = []
+        self._tree = MergedTree([Draft() for _ in drafters], method.rates)
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         method = self._method
-        self._claims = []
-        for number, drafter in enumerate(self._drafters):
-            self._claims.append(claim(number, drafter.propose(context, min(budget, method.member_budget))))
-        tree = MergedTree(self._claims, method.rates.rates)
-        return tree.best(min(budget, method.budget), method.threshold)
+        room = min(budget, method.member_budget)
+        self._tree = MergedTree([drafter.propose(context, room) for drafter in self._drafters], method.rates)
+        return self._tree.best(min(budget, method.budget), method.threshold)
 
     def observe(self, step: Step) -> None:
         accepted = len(step.path)
-        for mine, drafter in zip(self._claims, self._drafters, strict=True):
-            path = mine.judge(step.emitted, self._method.rates)
+        for path, drafter in zip(self._tree.judge(step.emitted), self._drafters, strict=True):
             drafter.observe(replace(step, path=tuple(path[:accepted])))
 
     def finish(self, context: Sequence[int]) -> None:
@@ -103,6 +100,9 @@ class Hybrid(Method):
                 member.bind(target)
             if member.needs.rows:
                 raise InputError(f"members.{name}: drafts rows for a batch; expected its form for a tree")
+        tree = MergedTree([Draft.chain([1, 2])], AcceptanceRates(1, 0.5, 1.0))  # compile, so that no request does
+        tree.best(1, 0.0)
+        tree.judge([1])
 
     def reset(self) -> None:
         """Every member forgets, and so do the rates."""

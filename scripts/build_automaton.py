@@ -6,26 +6,17 @@ specbench model=vicuna_7b method=[sam] method.sam.static=vicuna.safetensors
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from pathlib import Path
 
-from transformers import AutoTokenizer
-
-from methods.parts.corpus import read_documents, tokenize
+from methods.parts.corpus_arguments import corpus_parser, read_corpus
 from methods.parts.static_automaton import build_automaton
-from specbench.target.load import locate
 from specbench.types import InputError
 
 
 def main() -> int:
     """Read, build, write; print what the automaton holds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="+", type=Path, help="text, .jsonl or .json files, also with .gz")
-    parser.add_argument("--tokenizer", required=True, help="folder, hub id or bundled:tiny")
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--field", action="append", default=[], help="JSON field with the text (dotted, repeatable)")
+    parser = corpus_parser(__doc__)
     parser.add_argument("--ranked", type=int, default=8, help="most children of a node in a draft tree")
     parser.add_argument("--no-eos", action="store_true", help="put nothing between documents")
     parser.add_argument("--no-ids", action="store_true", help="do not add every token of the vocabulary")
@@ -34,22 +25,19 @@ def main() -> int:
         parser.error(f"--ranked {given.ranked}; expected 1 or more")
     start = time.perf_counter()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(locate(given.tokenizer, "--tokenizer"))
-        documents = [ids for ids in tokenize(read_documents(given.corpus, given.field), tokenizer) if len(ids)]
-        if not documents:
-            raise InputError(f"no token in {given.corpus} (fields {given.field}); is a --field misspelt?")
-        eos = None if given.no_eos else tokenizer.eos_token_id
+        corpus = read_corpus(given)
+        eos = None if given.no_eos else corpus.tokenizer.eos_token_id
         if eos is None and not given.no_eos:
             raise InputError(f"--tokenizer {given.tokenizer}: has no EOS token; give --no-eos")
     except InputError as error:
         print(f"build_automaton: error: {error}", file=sys.stderr)
         return 2
-    automaton = build_automaton(documents, eos, 0 if given.no_ids else len(tokenizer), given.ranked)
-    automaton.save(given.out, len(tokenizer))
+    automaton = build_automaton(corpus.documents, eos, 0 if given.no_ids else len(corpus.tokenizer), given.ranked)
+    automaton.save(given.out, len(corpus.tokenizer))
     text, states, _, edges, _ = automaton.arrays
     print(
         f"{given.out}: {len(text)} tokens, {len(states)} states, {len(edges)} edges, {automaton.nbytes()} bytes"
-        f" from {len(documents)} documents in {time.perf_counter() - start:.1f} s"
+        f" from {corpus}, in {time.perf_counter() - start:.1f} s"
     )
     return 0
 

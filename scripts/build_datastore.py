@@ -6,45 +6,26 @@ specbench model=vicuna_7b method=[rest] method.rest.datastore=vicuna.safetensors
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from pathlib import Path
 
-from transformers import AutoTokenizer
-
-from methods.parts.corpus import read_documents, tokenize
+from methods.parts.corpus_arguments import corpus_parser, read_corpus
 from methods.parts.datastore import Datastore
-from specbench.target.load import locate
 from specbench.types import InputError
 
 
 def main() -> int:
     """Read, sort, write; print what the datastore holds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="+", type=Path, help="text, .jsonl or .json files, also with .gz")
-    parser.add_argument("--tokenizer", required=True, help="folder, hub id or bundled:tiny")
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--field", action="append", default=[], help="JSON field with the text (dotted, repeatable)")
-    given = parser.parse_args()
+    given = corpus_parser(__doc__).parse_args()
     start = time.perf_counter()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(locate(given.tokenizer, "--tokenizer"))
-        datastore = Datastore.build(tokenize(read_documents(given.corpus, given.field), tokenizer), len(tokenizer))
+        corpus = read_corpus(given)
     except InputError as error:
         print(f"build_datastore: error: {error}", file=sys.stderr)
         return 2
-    if not len(datastore.array):
-        print(
-            f"build_datastore: error: no token in {given.corpus} (fields {given.field}); is a --field misspelt?",
-            file=sys.stderr,
-        )
-        return 2
-    datastore.save(given.out, len(tokenizer))
-    print(
-        f"{given.out}: {len(datastore.array)} tokens of {len(datastore.borders) - 1} documents,"
-        f" {datastore.nbytes()} bytes in {time.perf_counter() - start:.1f} s"
-    )
+    datastore = Datastore.build(corpus.documents, len(corpus.tokenizer))
+    datastore.save(given.out, len(corpus.tokenizer))
+    print(f"{given.out}: {datastore.nbytes()} bytes from {corpus}, in {time.perf_counter() - start:.1f} s")
     return 0
 
 

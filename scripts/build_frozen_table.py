@@ -6,27 +6,17 @@ specbench model=vicuna_7b method=[cacheback] method.cacheback.frozen=vicuna.safe
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from pathlib import Path
 
-from transformers import AutoTokenizer
-
-from methods.parts.corpus import read_documents, tokenize, without_overlap
+from methods.parts.corpus_arguments import corpus_parser, read_corpus
 from methods.parts.lru_table import build_frozen_table
-from specbench.target.load import locate
 from specbench.types import InputError
 
 
 def main() -> int:
     """Read, count, write; print what the table holds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="+", type=Path, help="text, .jsonl or .json files, also with .gz")
-    parser.add_argument("--tokenizer", required=True, help="folder, hub id or bundled:tiny")
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--field", action="append", default=[], help="JSON field with the text (dotted, repeatable)")
-    parser.add_argument("--exclude", action="append", default=[], type=Path, help="keep this file's texts out")
+    parser = corpus_parser(__doc__)
     parser.add_argument("--leader", type=int, default=1, help="leader length LL [tokens]")
     parser.add_argument("--follower", type=int, default=3, help="follower length FL [tokens]")
     parser.add_argument("--leaders", type=int, default=2**20, help="leader capacity LC")
@@ -39,14 +29,12 @@ def main() -> int:
         parser.error(f"got lengths and capacities {lengths} and rate {given.rate}; expected 1 or more, and 0 to 1")
     start = time.perf_counter()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(locate(given.tokenizer, "--tokenizer"))
-        texts, dropped = without_overlap(read_documents(given.corpus, given.field), read_documents(given.exclude))
-        documents = list(tokenize(iter(texts), tokenizer))
+        corpus = read_corpus(given)
     except InputError as error:
         print(f"build_frozen_table: error: {error}", file=sys.stderr)
         return 2
     table = build_frozen_table(
-        documents, given.leader, given.follower, given.leaders, given.followers, given.rate, given.seed
+        corpus.documents, given.leader, given.follower, given.leaders, given.followers, given.rate, given.seed
     )
     if not len(table.followers):
         print(
@@ -54,12 +42,10 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    table.save(given.out, len(tokenizer))
-    tokens = sum(len(ids) for ids in documents)
+    table.save(given.out, len(corpus.tokenizer))
     print(
         f"{given.out}: {len(table.leaders)} leaders, {len(table.followers)} followers, {table.nbytes()} bytes"
-        f" from {len(documents)} documents of {tokens} tokens, {dropped} kept out,"
-        f" in {time.perf_counter() - start:.1f} s"
+        f" from {corpus}, in {time.perf_counter() - start:.1f} s"
     )
     return 0
 

@@ -6,102 +6,58 @@ A node that several drafters propose is as likely as if they erred independently
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from itertools import pairwise
 
+import numpy as np
 from torch import Tensor
 
+from methods.parts import merge_kernels as kernels
 from methods.parts.acceptance import AcceptanceRates
-from specbench.types import ROOT, CaseError, Draft
+from specbench.types import CaseError, Draft
 
 
-@dataclass(slots=True)
-class Claim:
-    """One member's draft on the host. classes: of each node, see ``AcceptanceRates``; depths: from 0."""
-
-    member: int
-    tokens: Sequence[int]
-    parents: Sequence[int]
-    depths: list[int]
-    classes: list[int]
-
-    def judge(self, emitted: Sequence[int], rates: AcceptanceRates) -> list[int]:
-        """Tell ``rates`` which nodes were right, as far as ``emitted`` tells; the right ones, root side first."""
-        path: list[int] = []
-        last = ROOT  # the deepest right node: only its children can be judged
-        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
-            if parent != last and (parent not in path and parent != ROOT):
-                continue
-            depth = self.depths[node]
-            if depth >= len(emitted):
-                continue
-            right = token == emitted[depth]
-            rates.learn(self.classes[node], right)
-            if right and depth == len(path):
-                path.append(node)
-                last = node
-        return path
-
-
-def claim(member: int, draft: Draft) -> Claim:
-    """A draft with its nodes' classes. Raises CaseError for one that no tree can hold."""
-    if draft.passenger is not None:
-        raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
-    tokens = draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens
-    parents = draft.parents.tolist() if isinstance(draft.parents, Tensor) else draft.parents
-    depths: list[int] = []
-    classes: list[int] = []
-    siblings: dict[int, int] = {}
-    class_of = AcceptanceRates.class_of
-    for node, parent in enumerate(parents):
-        depth = 0 if parent == ROOT else depths[parent] + 1
-        rank = siblings.get(parent, 0)
-        siblings[parent] = rank + 1
-        depths.append(depth)
-        classes.append(class_of(member, depth, rank, draft.score[node] if draft.score is not None else None))
-    return Claim(member, tokens, parents, depths, classes)
-
-
-@dataclass(slots=True)
 class MergedTree:
-    """tokens, parents, chances, members: of each node; parents before children."""
+    """The union of ``drafts``, one a member. tokens, parents, chances, members: (N,) of its nodes."""
 
-    claims: Sequence[Claim]
-    rates: Sequence[float]
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)
-    members: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        known: dict[tuple[int, int], int] = {}
-        for mine in self.claims:
-            place: list[int] = []
-            for token, parent, number in zip(mine.tokens, mine.parents, mine.classes, strict=True):
-                above = ROOT if parent == ROOT else place[parent]
-                chance = self.rates[number]
-                node = known.get((above, token))
-                if node is None:
-                    node = known[above, token] = len(self.tokens)
-                    self.tokens.append(token)
-                    self.parents.append(above)
-                    self.chances.append(chance)
-                    self.members.append(mine.member)
-                else:
-                    self.chances[node] = 1 - (1 - self.chances[node]) * (1 - chance)
-                place.append(node)
+    def __init__(self, drafts: Sequence[Draft], rates: AcceptanceRates) -> None:
+        """Raises CaseError for a draft that no tree can hold."""
+        self._rates = rates
+        if any(draft.passenger is not None for draft in drafts):
+            raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
+        self._starts = np.cumsum([0, *map(len, drafts)])
+        self._tokens = _joined([draft.tokens for draft in drafts])
+        self._parents = _joined([draft.parents for draft in drafts])
+        scores = np.full(len(self._tokens), np.nan)
+        for start, draft in zip(self._starts, drafts, strict=False):
+            if draft.score is not None:
+                scores[start : start + len(draft)] = draft.score
+        self._depths, self._classes = kernels.classify(self._parents, scores, self._starts)
+        self.tokens, self.parents, self.chances, self.members = kernels.merge(
+            self._tokens, self._parents, self._classes, self._starts, rates.rates
+        )
 
     def best(self, budget: int, threshold: float) -> Draft:
         """The ``budget`` likeliest paths' nodes, those below ``threshold`` left out."""
-        whole: list[float] = []
-        for parent, chance in zip(self.parents, self.chances, strict=True):
-            whole.append(chance if parent == ROOT else chance * whole[parent])
-        order = sorted(range(len(whole)), key=whole.__getitem__, reverse=True)[:budget]  # stable: parents stay first
-        kept = sorted(node for node in order if whole[node] >= threshold)
-        place = {node: number for number, node in enumerate(kept)}
-        place[ROOT] = ROOT
+        nodes, parents = kernels.likeliest(self.parents, self.chances, budget, threshold)
         return Draft(
-            [self.tokens[node] for node in kept],
-            [place[self.parents[node]] for node in kept],
-            source=[self.members[node] for node in kept],
-            score=[self.chances[node] for node in kept],
+            self.tokens[nodes].tolist(),
+            parents.tolist(),
+            source=self.members[nodes].tolist(),
+            score=self.chances[nodes].tolist(),
         )
+
+    def judge(self, emitted: Sequence[int]) -> list[list[int]]:
+        """Tell the rates which nodes were right, as far as ``emitted`` tells; each draft's right path, root first."""
+        rates = self._rates
+        path, begins = kernels.judge(
+            self._tokens, self._parents, self._depths, self._classes, self._starts,
+            np.asarray(emitted, np.int64), rates.seen, rates.right,
+        )  # fmt: skip
+        found = path.tolist()
+        return [found[start:end] for start, end in pairwise(begins)]
+
+
+def _joined(parts: Sequence[Sequence[int] | Tensor]) -> np.ndarray:
+    """(M,) int64 of all parts, on the host."""
+    plain = [part.cpu().numpy() if isinstance(part, Tensor) else np.array(part, np.int64) for part in parts]
+    return np.concatenate(plain).astype(np.int64, copy=False)

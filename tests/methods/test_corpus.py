@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import zipfile
 
 import pytest
 
-from methods.parts.corpus import read_documents, tokenize
+from methods.parts.corpus import read_documents, tokenize, without_overlap
 from specbench.types import InputError
 
 
@@ -38,3 +39,24 @@ def test_tokenize_keeps_order_across_batches():
 
     texts = ["x" * n for n in range(1, 8)]
     assert [ids.tolist() for ids in tokenize(iter(texts), tokenizer, batch=3)] == [[n] for n in range(1, 8)]
+
+
+LINE = "the quick brown fox jumps over the lazy dog while nobody looks at it"  # fourteen words
+
+
+def test_documents_that_share_thirteen_words_are_kept_out():
+    copied = "He wrote: The quick brown fox, jumps over the LAZY dog\nwhile nobody looks at ... and left."
+    shorter = "the quick brown fox jumps over the lazy dog while nobody sleeps at all in there"
+    kept, dropped = without_overlap([copied, shorter, "another text", ""], [LINE])
+    assert (kept, dropped) == ([shorter, "another text", ""], 1)
+    assert without_overlap([copied], []) == ([copied], 0)
+    assert without_overlap([shorter], [LINE], words=11) == ([], 1)
+    assert without_overlap([LINE], ["the quick brown fox"]) == ([LINE], 0)  # too short to be told from chance
+
+
+def test_texts_in_an_archive(tmp_path):
+    with zipfile.ZipFile(tmp_path / "books.zip", "w") as archive:
+        archive.writestr("books/b.txt", "three")
+        archive.writestr("books/a.txt", "one\r\n\r\ntwo")
+        archive.writestr("books/readme.xml", "<no/>")
+    assert list(read_documents([tmp_path / "books.zip"])) == ["one", "two", "three"]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from compose import job_for
 from methods.hybrid import Hybrid
 from methods.parts.acceptance import AcceptanceRates
-from methods.parts.merged_tree import MergedTree, claim
+from methods.parts.merge_kernels import class_of
+from methods.parts.merged_tree import MergedTree
 from methods.pld import PromptLookup
 from specbench.method import Drafter, Method
 from specbench.types import Draft, InputError, Needs, Prefill, Step
@@ -49,16 +50,15 @@ class _Fixed(Method):
 
 
 def merged(*drafts: Draft, prior: float = 0.5) -> MergedTree:
-    rates = AcceptanceRates(len(drafts), prior, 8)
-    return MergedTree([claim(number, draft) for number, draft in enumerate(drafts)], rates.rates)
+    return MergedTree(drafts, AcceptanceRates(len(drafts), prior, 8))
 
 
 def test_equal_paths_are_one_and_their_chances_add_up():
     """5-6 of one and 5-7 of the other share the 5, which is then 1 - 0.5 * 0.5 likely; 6 and 7 stay at 0.5."""
     tree = merged(Draft([5, 6], [-1, 0]), Draft([5, 7, 8], [-1, 0, -1]))
-    assert (tree.tokens, tree.parents) == ([5, 6, 7, 8], [-1, 0, 0, -1])
-    assert tree.chances == [0.75, 0.5, 0.5, 0.5]
-    assert tree.members == [0, 0, 1, 1]
+    assert (tree.tokens.tolist(), tree.parents.tolist()) == ([5, 6, 7, 8], [-1, 0, 0, -1])
+    assert tree.chances.tolist() == [0.75, 0.5, 0.5, 0.5]
+    assert tree.members.tolist() == [0, 0, 1, 1]
 
 
 def test_the_likeliest_paths_win_and_parents_stay_in():
@@ -107,31 +107,46 @@ def test_a_merged_tree_holds_the_members_paths_and_no_other(drafts, budget):
 @settings(max_examples=300, deadline=None)
 def test_only_nodes_whose_parent_was_emitted_are_judged(draft, emitted):
     rates = AcceptanceRates(1, 0.5, 8)
-    path = claim(0, draft).judge(emitted, rates)
+    (path,) = MergedTree([draft], rates).judge(emitted)
     found: list[tuple[int, ...]] = []
     for token, parent in zip(draft.tokens, draft.parents, strict=True):
         found.append((*(found[parent] if parent >= 0 else ()), token))
     true = tuple(emitted)
-    depth = max((len(way) for way in found if way == true[: len(way)]), default=0)
-    assert [draft.tokens[node] for node in path] == emitted[:depth]
-    firsts = {true[:length]: found.index(true[:length]) for length in range(1, depth + 1)}  # of twins, the first one
-    allowed = {-1, *firsts.values()}
+    assert [found[node] for node in path] == [true[: length + 1] for length in range(len(path))]
     judged = [
-        parent in allowed and len(way) <= len(true) and way[:-1] == true[: len(way) - 1]
+        parent in (-1, *path) and len(way) <= len(true) and way[:-1] == true[: len(way) - 1]
         for way, parent in zip(found, draft.parents, strict=True)
     ]
-    assert sum(rates._seen) == sum(judged)
+    best = [node for node, (way, at) in enumerate(zip(found, judged, strict=True)) if at and way == true[: len(way)]]
+    assert set(path) <= set(best)
+    assert len(path) == max((len(found[node]) for node in best), default=0)
+    assert rates.seen.sum() == sum(judged)
 
 
 def test_rates_move_from_the_beginning_to_what_was_seen():
     rates = AcceptanceRates(1, 0.5, 8)
-    number = rates.class_of(0, 0, 0, None)
-    for _ in range(8):
-        rates.learn(number, True)
-    assert rates.rates[number] == (0.5 * 8 + 8) / 16
-    assert rates.rates[rates.class_of(0, 1, 0, None)] == 0.5
+    number = class_of(0, 2, 0, 0, float("nan"))
+    for token in [5] * 8 + [6] * 8:
+        MergedTree([Draft.chain([token, 7])], rates).judge([5, 7])
+    assert rates.rates[number] == (0.5 * 8 + 8) / (8 + 16)
+    assert rates.rates[class_of(0, 2, 1, 0, float("nan"))] == (0.5 * 8 + 8) / (8 + 8)
+    assert rates.rates[class_of(0, 2, 2, 0, float("nan"))] == 0.5
     rates.clear()
     assert rates.rates[number] == 0.5
+
+
+def test_classes_do_not_overlap():
+    kinds = [
+        (m, z, d, r, s)
+        for m in range(2)
+        for z in (1, 2, 3, 64, 99)
+        for d in range(9)
+        for r in range(5)
+        for s in (0.0, 0.5, 1.0, float("nan"))
+    ]
+    numbers = {class_of(*kind) for kind in kinds}
+    assert len(numbers) == 2 * 4 * 8 * 4 * 4  # depths from 7 on are one, ranks from 3 on are one
+    assert max(numbers) < len(AcceptanceRates(2, 0.5, 8).rates)
 
 
 def test_members_see_their_own_path_and_every_row():

@@ -211,7 +211,7 @@ def test_the_script_builds_one_from_a_corpus(tmp_path):
     done = build("--out", out, "--field", "text", corpus)
     assert done.returncode == 0, done.stderr
     loaded = Datastore.load(out, 2048, "key")
-    assert f"{len(loaded.array)} tokens of 2 documents" in done.stdout
+    assert f"2 documents of {len(loaded.array)} tokens" in done.stdout
     misspelt = build("--out", out, "--field", "txt", corpus)
     assert misspelt.returncode == 2
     assert "is a --field misspelt?" in misspelt.stderr
