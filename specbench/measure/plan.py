@@ -14,7 +14,8 @@ from typing import Literal, get_args
 
 from specbench.types import Case
 
-Reset = Literal["turn", "case", "category", "never"]
+# ``never`` starts anew with each round, so that rounds can be compared; ``run`` does not: a second pass over the cases.
+Reset = Literal["turn", "case", "category", "never", "run"]
 RESETS: tuple[str, ...] = get_args(Reset)
 
 # Not of any suite: what warms kernels, allocators and caches must not have been measured, nor be measured later.
@@ -54,6 +55,8 @@ def starts_span(plan: Sequence[Block], index: int, policy: str) -> bool:
     """True if a method of this policy is reset before block ``index``."""
     if policy in ("turn", "case") or index == 0:
         return True
+    if policy == "run":
+        return False
     here, before = plan[index], plan[index - 1]
     return here.round != before.round or (policy == "category" and here.case.category != before.case.category)
 

@@ -44,5 +44,14 @@ def test_a_finished_plan_stays_finished_whatever_the_policy():
     assert resume_at(plan, len(plan), ["case", "never"]) == len(plan)
 
 
+def test_a_second_round_is_a_second_pass_only_for_what_is_kept_the_whole_run():
+    plan = make_plan(CASES, {"vanilla": "case", "a": "never", "b": "run"}, rounds=2, seed=0)
+    second = len(plan) // 2
+    assert starts_span(plan, second, "never")
+    assert not starts_span(plan, second, "run")
+    assert resume_at(plan, second + 1, ["never"]) == second
+    assert resume_at(plan, second + 1, ["run"]) == 0
+
+
 def test_warm_up_is_of_no_suite():
     assert all(case.category == "warmup" for case in WARMUP)
