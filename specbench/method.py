@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from specbench.types import Draft, Needs, Prefill, Step
+from specbench.types import Draft, Needs, Prefill, Step, Typical
 
 if TYPE_CHECKING:
     from specbench.target.facade import ModelCard, Target
@@ -59,6 +59,7 @@ class Method(ABC):
     draws: bool = (
         False  # at temperature > 0 its nodes are drawn (``Draft.probs``), so ids are not vanilla's, their law is
     )
+    typical: Typical | None = None  # lossy acceptance instead of the exact walker; ``lossless`` is False with it
     sources: tuple[str, ...] = ()  # names of ``Draft.source`` numbers
 
     @property

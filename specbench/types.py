@@ -78,6 +78,14 @@ EMPTY = Draft()
 
 
 @dataclass(frozen=True, slots=True)
+class Typical:
+    """Lossy acceptance at temperature > 0: a token passes above min(threshold, alpha * exp(-entropy))."""
+
+    threshold: float
+    alpha: float
+
+
+@dataclass(frozen=True, slots=True)
 class Needs:
     """What a method wants from every forward; the harness refuses a run that it cannot serve.
 

@@ -137,7 +137,7 @@ def decode(engine: Engine, method: Method, request: Request, clock: Stopwatch) -
 
 def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int, clock: Stopwatch) -> Transcript:
     out = Transcript(trees=[] if request.keep_trees else None)
-    walk = Walk(request.law, seed_of(request.seed, *request.names, "verify"))
+    walk = Walk(request.law, seed_of(request.seed, *request.names, "verify"), method.typical)
     clock.start()
     prefill = engine.start(request.prompt, limit, walk, method.needs, clock)
     out.prefill_s = clock.elapsed()

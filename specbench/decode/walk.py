@@ -19,7 +19,8 @@ from torch import Tensor
 
 from specbench.decode.law import Law
 from specbench.decode.trial import draw, try_drawn
-from specbench.types import ROOT, Draft
+from specbench.decode.typical import accept_typical
+from specbench.types import ROOT, Draft, Typical
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,11 @@ def _certain(tokens: Sequence[int], like: Tensor) -> Tensor:
 class Walk:
     """The verifier of one request: its law, and its own stream of uniform numbers."""
 
-    def __init__(self, law: Law | None, seed: int) -> None:
-        """law: None is greedy. seed: of the verifier's numbers, independent of the drafter's."""
+    def __init__(self, law: Law | None, seed: int, typical: Typical | None = None) -> None:
+        """law: None is greedy. seed: of the verifier's numbers. typical: accept lossily, where there is a law."""
         self.law = law
+        self.lossy = law is not None and typical is not None
+        self._typical = typical
         self._generator = np.random.default_rng(seed)
         self._trials = np.random.default_rng([seed, 1])
         self._uniforms: list[float] = []
@@ -64,14 +67,17 @@ class Walk:
             self._uniforms.append(float(self._generator.random()))
         return [self._uniforms[self._emitted + depth] for depth in depths]
 
-    def try_drawn(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
-        """Judge nodes that were drawn, and then the first token of ``late`` where the whole draft was right.
+    def judge(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
+        """Judge nodes that were drawn, and the first token of ``late`` where the whole draft was right; or lossily.
 
         logits: (N+1, V) raw, row 0 the root's. tokens: (N,) of the draft, on the host. Late tokens without a law of
         their own were chosen, and count as drawn with certainty.
         """
         assert self.law is not None
         laws = self.law(logits)
+        if self._typical is not None:
+            path = accept_typical(laws, tokens, [int(node) for node in draft.parents], draft.passenger, self._typical)
+            return Verdict(path, draw(laws[path[-1] + 1 if path else 0], self._trials), False)
         path, left = list[int](), laws[0].double()
         if len(tokens):
             probs = draft.probs if draft.probs is not None else _certain(tokens, laws)

@@ -126,11 +126,12 @@ class EagerEngine(Engine):
     def _judge(self, logits: Tensor, late: Draft | None) -> tuple[Sequence[int], list[int], int, bool]:
         """(the draft's tokens on the host, accepted path, token behind it, whether that is the late chain's)."""
         draft, walk = self._draft, self._walk
-        if walk.law is not None and (draft.probs is not None or (late is not None and late.probs is not None)):
+        drawn = draft.probs is not None or (late is not None and late.probs is not None)
+        if walk.law is not None and (drawn or walk.lossy):
             _require_finite(logits.max(-1).values.tolist(), self.dtype)
-            drawn = draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens
-            verdict = walk.try_drawn(logits, draft, drawn, late)
-            return drawn, verdict.path, verdict.token, verdict.late
+            fixed = draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens
+            verdict = walk.judge(logits, draft, fixed, late)
+            return fixed, verdict.path, verdict.token, verdict.late
         picks, fed = self._pick(logits, [0, *self._depths], self._fed if isinstance(draft.tokens, Tensor) else None)
         tokens: Sequence[int] = fed[1:] if fed is not None else cast(Sequence[int], draft.tokens)
         path = walk.follow(tokens, self._parents, draft.passenger, picks)

@@ -46,7 +46,11 @@ class Verifier(Protocol):
     def law(self) -> Callable[[Tensor], Tensor] | None:
         """Raw logits -> probabilities; None is greedy."""
 
-    def try_drawn(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
+    @property
+    def lossy(self) -> bool:
+        """Every draft goes to ``judge``."""
+
+    def judge(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
         """What a drawn draft, and a late chain behind it, come to; only with a law."""
 
     def advance(self, emitted: int) -> None:
