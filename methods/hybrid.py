@@ -98,8 +98,9 @@ class Hybrid(Method):
         for name, member in self.members.items():
             with named(f"members.{name}."):
                 member.bind(target)
-            if member.needs.rows:
-                raise InputError(f"members.{name}: drafts rows for a batch; expected its form for a tree")
+            if member.needs.rows or member.needs.concurrent:
+                form = "rows for a batch" if member.needs.rows else "while the target runs"
+                raise InputError(f"members.{name}: drafts {form}; expected a method that proposes a tree beforehand")
         tree = MergedTree([Draft.chain([1, 2])], AcceptanceRates(1, 0.5, 1.0))  # compile, so that no request does
         tree.best(1, 0.0)
         tree.judge([1])

@@ -1,8 +1,8 @@
 """Speculative sampling with a draft model (Leviathan et al. 2023; Chen et al. 2023): a small model drafts a chain.
 
-The draft proposes its argmax tokens, so the chain is deterministic and the walker's sample-and-match is exact at every
-temperature (docs/methods/speculative_sampling.md says what that costs at T > 0). Draft length: fixed, or the heuristic
-of Hugging Face's assisted generation that Spec-Bench's SpS row uses: +2 when all were accepted, else -1, at least 1.
+At temperature 0 the chain is the draft's argmax; above, each token is drawn from the draft's own law, which goes with
+it for the ratio test. Draft length: fixed; the heuristic of Hugging Face's assisted generation that Spec-Bench's SpS
+row uses (+2 when all were accepted, else -1, at least 1); or until the draft is unsure, as that library does now.
 """
 
 from __future__ import annotations
@@ -10,37 +10,57 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from methods.parts.draft_lm import DraftLM, DraftRequest, read_draft_card
-from specbench.method import Drafter, Method
-from specbench.target.cache import SlotCache
-from specbench.target.facade import ModelCard, Target
-from specbench.types import Draft, InputError, Prefill, Step
+import torch
+from torch import Tensor
 
-Schedule = Literal["fixed", "heuristic"]
+from methods.parts.draft_model import DraftModelMethod
+from specbench.method import Drafter
+from specbench.types import EMPTY, Draft, InputError, Prefill, Step
+
+Schedule = Literal["fixed", "heuristic", "confidence"]
 
 
-class _DraftModel(Drafter):
-    def __init__(self, method: SpeculativeSampling, request: DraftRequest) -> None:
-        self._method, self._request = method, request
-        self._length, self._schedule, self._eos = method.length, method.schedule, method.eos
+class _Chain(Drafter):
+    def __init__(self, method: SpeculativeSampling, seed: int) -> None:
+        self._method, self._request = method, method.chain()
+        self._length = method.length
+        self._random = method.generator(seed)
         self._settled = 0
         self._proposed = 0
         self._lengths: list[int] = []
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        count = min(self._length, budget)
-        self._request.reserve(len(context) + count)
+        count = self._proposed = min(self._length, budget)
+        if not count:
+            return EMPTY
+        method = self._method
+        tokens: list[int] = []
+        laws: list[Tensor] = []
+        scores: list[float] = []
         row = self._request.feed(context, self._settled)
         self._settled = len(context)
-        tokens = [int(row.argmax())]
-        while len(tokens) < count and tokens[-1] not in self._eos:
-            tokens.append(int(self._request.step(tokens[-1]).argmax()))
+        while True:
+            tokens.append(self._choose(row, laws))
+            if method.schedule == "confidence":
+                scores.append(float((laws[-1] if laws else row.float().softmax(-1))[tokens[-1]]))
+            if len(tokens) == count or tokens[-1] in method.eos or (scores and scores[-1] < method.threshold):
+                break
+            row = self._request.step(tokens[-1])
         self._proposed = len(tokens)
         self._lengths.append(len(tokens))
-        return Draft.chain(tokens, source=0)
+        probs = method.as_probs(torch.stack(laws)) if laws else None
+        return Draft(tokens, range(-1, len(tokens) - 1), probs, source=[0] * len(tokens), score=scores or None)
+
+    def _choose(self, row: Tensor, laws: list[Tensor]) -> int:
+        """The next token after a (V,) row of logits; the law that it was drawn from is appended to ``laws``."""
+        if self._method.law is None or not self._method.draws:
+            return int(row.argmax())
+        law = self._method.drawn_from(row[None])[0]
+        laws.append(law)
+        return int(torch.multinomial(law, 1, generator=self._random))
 
     def observe(self, step: Step) -> None:
-        if self._schedule == "heuristic":
+        if self._method.schedule == "heuristic" and self._proposed:
             matched = len(step.path) == self._proposed
             self._length = self._length + 2 if matched else max(1, self._length - 1)
 
@@ -51,47 +71,34 @@ class _DraftModel(Drafter):
         return {"mean_draft_length": sum(self._lengths) / len(self._lengths)} if self._lengths else {}
 
 
-class SpeculativeSampling(Method):
-    """draft: hub id or folder of the draft model. length: tokens drafted at first. schedule: fixed | heuristic.
+class SpeculativeSampling(DraftModelMethod):
+    """draft: hub id or folder of the draft model. length: tokens drafted at first, with ``confidence`` at most.
 
-    dtype, device: of the draft; default the target's.
+    schedule: fixed | heuristic | confidence. threshold: with ``confidence``, the chain ends behind the first token that
+    the draft gives less than this probability. choice: drawn (from the draft's law, with the ratio test) | argmax
+    (sample-and-match), at temperature > 0. dtype, device: of the draft; default the target's. draft_temperature: of
+    the draft's law; None = the request's law.
     """
-
-    sources = ("draft model",)
 
     def __init__(
         self,
         draft: str | None,
         length: int = 5,
         schedule: Schedule = "heuristic",
+        threshold: float = 0.4,
+        choice: Literal["drawn", "argmax"] = "drawn",
+        draft_temperature: float | None = None,
         dtype: str | None = None,
         device: str | None = None,
     ) -> None:
+        super().__init__(draft, dtype, device, draft_temperature)
         if length < 1:
             raise InputError(f"length={length}: expected a whole number of at least 1")
-        self.draft, self.length, self.schedule = draft, length, schedule
-        self._dtype, self._device = dtype, device
-        self._card: ModelCard | None = None
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The draft model."""
-        return (self._card.path,) if self._card else ()
-
-    def check(self, model: ModelCard) -> None:
-        """The draft must speak the target's vocabulary."""
-        self._card = read_draft_card(self.draft, model, self._dtype, self._device)
-
-    def bind(self, target: Target) -> None:
-        """Load the draft's weights."""
-        if self._card is None:
-            self.check(target.card)
-        assert self._card is not None
-        self._lm = DraftLM(self._card)
-        self._vocab, self.eos = target.vocab_size, target.eos
-        self.free: list[SlotCache] = []  # buffers of finished requests: allocated once, their content forgotten
+        if not 0 < threshold <= 1:
+            raise InputError(f"threshold={threshold}: expected a probability above 0 and up to 1")
+        self.length, self.schedule, self.threshold = length, schedule, threshold
+        self.draws = choice == "drawn"
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Start from an empty cache."""
-        cache = self.free.pop() if self.free else self._lm.new_cache()
-        return _DraftModel(self, DraftRequest(self._lm, cache, self._vocab))
+        """Start from an empty cache. seed: of the tokens drawn."""
+        return _Chain(self, seed)

@@ -94,7 +94,7 @@ class Method(ABC):
         return 0
 
     def close(self) -> None:
-        """Release what ``bind`` took."""
+        """Release what ``bind`` took; also called where a bind failed, this method's or another's."""
 
 
 class Peer(Method):

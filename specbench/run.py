@@ -68,9 +68,6 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
     config = job.config
     stage = set_stage(job)
     bound = unbound(job.entries)
-    bind(bound, stage.target)
-    manifest = build_manifest(job, stage.target.model, read_manifest(directory) if start else None)
-    writer.write_manifest(manifest)
     terms = Terms(
         max_new_tokens=config.decode.max_new_tokens,
         law=job.law,
@@ -79,8 +76,11 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
         judge=config.measure.lossless,
         keep_trees=config.measure.keep_trees,
     )
-    session = Session(stage.engine, stage.target, stage.ask, with_control(bound, config.measure.control), terms)
     try:
+        bind(bound, stage.target)
+        manifest = build_manifest(job, stage.target.model, read_manifest(directory) if start else None)
+        writer.write_manifest(manifest)
+        session = Session(stage.engine, stage.target, stage.ask, with_control(bound, config.measure.control), terms)
         add_warnings(manifest, session.warm_up(stage.warmup))
         for count, records in enumerate(session.run(job.plan, start), start=start + 1):
             writer.append(records)

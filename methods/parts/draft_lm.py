@@ -33,12 +33,19 @@ def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, devi
 
 
 class DraftLM:
-    """Holds the weights; ``DraftRequest`` holds one request's place in its context."""
+    """Holds the weights; a ``DraftRequest`` holds one request's place in its context."""
 
-    def __init__(self, card: ModelCard) -> None:
-        self.card = card
-        self.model: Any = load_model(card)
-        self.device: torch.device = self.model.get_input_embeddings().weight.device
+    def __init__(self, model: Any, context: int) -> None:
+        """model: a causal LM in eval mode. context: [tokens] its limit."""
+        self.model, self.context = model, context
+        embedding = model.get_input_embeddings().weight
+        self.device: torch.device = embedding.device
+        self.rows: int = embedding.shape[0]  # of the embedding: larger token ids cannot be fed
+
+    @classmethod
+    def load(cls, card: ModelCard) -> DraftLM:
+        """The model of a card, on the card's device."""
+        return cls(load_model(card), card.context)
 
     def new_cache(self) -> SlotCache:
         """An empty cache of the model's shape."""
@@ -51,7 +58,7 @@ class DraftRequest:
     def __init__(self, lm: DraftLM, cache: SlotCache, vocab: int) -> None:
         """vocab: [tokens] of the target's logits; rows are cut to it, since models of a family differ in padding."""
         self._lm, self.cache, self._vocab = lm, cache, vocab
-        self._held: list[int] = []  # the tokens whose keys and values are in the cache
+        self._held: list[int] = []  # the tokens of the context whose keys and values are in the cache
         cache.truncate(0)
 
     @torch.inference_mode()
@@ -60,42 +67,58 @@ class DraftRequest:
 
         settled: [tokens] of the context known to be in the cache unchanged (comparison starts there).
         """
-        common = min(settled, len(self._held), len(context) - 1)
-        while common < min(len(self._held), len(context) - 1) and self._held[common] == context[common]:
+        common = self.rewind(context, settled)
+        self.reserve(len(context))
+        self._held += context[common:]
+        places = range(common, len(context))
+        return self._run(self._ids(context[common:]), places, None, 1)[-1]
+
+    def rewind(self, context: Sequence[int], settled: int) -> int:
+        """Keep what ``context`` without its last token begins with; [tokens] of that. settled: as in ``feed``."""
+        most = min(len(self._held), len(context) - 1)
+        common = min(settled, most)
+        while common < most and self._held[common] == context[common]:
             common += 1
-        if len(context) > self.cache.capacity:
-            self._grow(len(context))
-            common = 0
         self.cache.truncate(common)
-        self._held = list(context)
-        return self._run(context[common:], common)
+        del self._held[common:]
+        return common
 
     @torch.inference_mode()
     def step(self, token: int) -> Tensor:
         """Append one drafted token; the next row's logits (V,)."""
         place = len(self._held)
-        if place >= self.cache.capacity:
-            raise RuntimeError("the draft cache is full: reserve before drafting")
+        self.reserve(place + 1)
         self._held.append(token)
-        return self._run([token], place)
+        return self._run(self._ids([token]), [place], None, 1)[-1]
 
+    @torch.inference_mode()
     def reserve(self, tokens: int) -> None:
-        """Make room for a context of ``tokens``; empties the cache if it has to grow."""
-        if tokens > self.cache.capacity:
-            self._grow(tokens)
-
-    def _grow(self, tokens: int) -> None:
+        """Make room for ``tokens``; what the cache holds stays."""
+        if tokens <= self.cache.capacity:
+            return
+        held = [(layer.keys, layer.values, layer.length) for layer in self.cache.slots]
         self.cache.reserve(2 * tokens)
-        self._held = []
+        for layer, (keys, values, length) in zip(self.cache.slots, held, strict=True):
+            if length:
+                layer.update(keys[:, :, :length], values[:, :, :length])
 
-    def _run(self, tokens: Sequence[int], past: int) -> Tensor:
-        last = self._lm.card.context - 1
-        device = self._lm.device
+    def _ids(self, tokens: Sequence[int] | Tensor) -> Tensor:
+        """(m,) token ids on the draft's device; ids that its embedding lacks (padding of the target) as its last."""
+        ids = torch.as_tensor(tokens, dtype=torch.long).to(self._lm.device)
+        return ids.clamp(max=self._lm.rows - 1)
+
+    def _run(self, ids: Tensor, places: Sequence[int], mask: Any, rows: int) -> Tensor:
+        """One call of the model over (m,) ids at positions ``places`` -> (rows, V) logits of the last ``rows``.
+
+        mask: additive (1, 1, m, held + m), or one by kind of layer; None = causal over everything.
+        """
+        last = self._lm.context - 1  # behind the draft's own context every token stands at its last position
         output = self._lm.model(
-            input_ids=torch.tensor([list(tokens)], device=device),
-            position_ids=torch.tensor([[min(place, last) for place in range(past, past + len(tokens))]], device=device),
+            input_ids=ids[None],
+            attention_mask=mask,
+            position_ids=torch.tensor([[min(place, last) for place in places]], device=self._lm.device),
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=rows,
         )
-        return output.logits[0, -1, : self._vocab]
+        return output.logits[0, :, : self._vocab]

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods import lookahead
-from methods.lookahead import Lookahead, chain_branch, largest_window, trie_branch, window_parents
+from methods.lookahead import Lookahead
+from methods.parts import lookahead_window
+from methods.parts.lookahead_window import chain_branch, largest_window, trie_branch, window_parents
 from models import build
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
@@ -42,7 +43,7 @@ def trace(method, model, context, steps, level=None, seed=0, budget=256):
     context = list(context)
     drafter = method.begin(context[:-1], Prefill(context[-1]), seed)
     if level is not None:
-        drafter._levels = [list(level)]
+        drafter._window.levels = [list(level)]
     out = []
     for _ in range(steps):
         draft = drafter.propose(context, budget)
@@ -173,7 +174,7 @@ def test_a_window_hung_as_one_chain_would_fail(monkeypatch):
         return [(emitted, pool) for _, emitted, pool in trace(Lookahead(4, 4, 3), mixed, [3, 1, 4, 1, 5], 25)]
 
     right = emitted()
-    monkeypatch.setattr(lookahead, "window_parents", lambda widths: list(range(-1, sum(widths) - 1)))
+    monkeypatch.setattr(lookahead_window, "window_parents", lambda widths: list(range(-1, sum(widths) - 1)))
     assert emitted() != right
 
 

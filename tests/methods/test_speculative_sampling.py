@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
-from methods.parts.draft_lm import DraftLM
+from draft_models import MarkovLM, begin, fitted, keeps_the_law, markov_tables, noisy, run
 from methods.speculative_sampling import SpeculativeSampling
-from models import VOCAB, build, plain_greedy
-from specbench.decode.loop import Request, decode
-from specbench.measure.clock import Clock
-from specbench.target.eager import EagerEngine
+from models import build, plain_greedy
+from specbench.decode.law import Law
 from specbench.types import InputError, Step
 
-
-class _Card:
-    context = 512
-
-
-def method_with(draft, **options) -> SpeculativeSampling:
-    method = SpeculativeSampling("unused", **options)
-    lm = DraftLM.__new__(DraftLM)
-    lm.card, lm.model, lm.device = _Card, draft, torch.device("cpu")
-    method._lm, method._vocab, method.eos, method.free = lm, VOCAB, frozenset(), []
-    return method
+LAWS = [Law(1.0), Law(0.7, top_k=4, top_p=0.9)]
+SCHEDULES = ["fixed", "heuristic", "confidence"]
 
 
-def noisy(model, epsilon: float):
-    draft = copy.deepcopy(model)
-    torch.manual_seed(1)
-    for weight in draft.parameters():
-        weight.data += torch.randn_like(weight) * epsilon * weight.std()
-    return draft
+def method_with(draft, law=None, **options) -> SpeculativeSampling:
+    return fitted(SpeculativeSampling("unused", **options), draft, law)
 
 
-def run(model, method, prompt=(5, 6, 7), limit=61):
-    engine = EagerEngine(model, 512, frozenset(), 64)
-    return decode(engine, method, Request(list(prompt), limit, None, 0), Clock(torch.device("cpu")))
-
-
-@pytest.mark.parametrize("schedule", ["fixed", "heuristic"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("epsilon", [0.0, 0.02, 0.1, 1.0])
 def test_output_is_the_targets_whatever_the_draft(schedule, epsilon):
     model = build("llama", torch.float64)
@@ -49,6 +27,14 @@ def test_output_is_the_targets_whatever_the_draft(schedule, epsilon):
     method = method_with(noisy(model, epsilon), length=5, schedule=schedule)
     for _ in range(2):  # the second request reuses the first one's buffers
         assert run(model, method).ids == truth
+
+
+@pytest.mark.parametrize("family", ["mistral-window", "qwen2-mixed"])
+def test_other_families(family):
+    model = build(family, torch.float64)
+    out = run(model, method_with(model, length=5, schedule="fixed"))
+    assert out.ids == plain_greedy(model, [5, 6, 7], 61)
+    assert set(out.accept) == {6}
 
 
 def test_acceptance_falls_with_the_drafts_quality():
@@ -62,11 +48,9 @@ def test_acceptance_falls_with_the_drafts_quality():
 
 
 def test_heuristic_grows_by_two_and_shrinks_by_one():
-    model = build("llama")
-    method = method_with(model, length=5)
-    from specbench.types import Prefill
-
-    drafter = method.begin([5, 6], Prefill(7), 0)
+    drafter = begin(method_with(build("llama"), length=5), [5, 6, 7])
+    assert len(drafter.propose([5, 6, 7], 0)) == 0
+    drafter.observe(Step(7, (8,), (), False))  # nothing was drafted, so nothing is learned
     assert len(drafter.propose([5, 6, 7], 64)) == 5
     drafter.observe(Step(7, (1, 2, 3, 4, 5, 6), (0, 1, 2, 3, 4), False))
     assert len(drafter.propose([5, 6, 7, 1, 2, 3, 4, 5, 6], 64)) == 7
@@ -74,18 +58,72 @@ def test_heuristic_grows_by_two_and_shrinks_by_one():
     assert len(drafter.propose([5, 6, 7, 1, 2, 3, 4, 5, 6, 1], 64)) == 6
 
 
-def test_two_requests_alive_at_once_do_not_share_a_cache():
+def test_confidence_ends_the_chain_behind_the_first_unsure_token():
+    """A Markov draft that is sure after 0 and 1 and not after 2: 0 -> 1 -> 2 -> 3 (0.25), and there it ends."""
+    table = torch.full((5, 5), 0.0, dtype=torch.float64)
+    table[0, 1] = table[1, 2] = 5.0
+    table[2, 3] = 0.3
+    for threshold, wanted in ((0.4, [1, 2, 3]), (0.99, [1]), (0.01, [1, 2, 3, 0, 1, 2, 3, 0])):
+        method = SpeculativeSampling("unused", length=8, schedule="confidence", threshold=threshold)
+        draft = begin(fitted(method, MarkovLM(table), vocab=5), [0, 0]).propose([0, 0], 64)
+        assert list(draft.tokens) == wanted
+        assert draft.score[0] == pytest.approx(float(table[0].softmax(-1)[1]))
+    drawn = SpeculativeSampling("unused", length=8, schedule="confidence")
+    draft = begin(fitted(drawn, MarkovLM(table), Law(0.1), vocab=5), [0, 0]).propose([0, 0], 64)
+    drawn_from = zip(draft.probs, draft.tokens, strict=True)
+    assert draft.score == pytest.approx([float(row[token]) for row, token in drawn_from])
+
+
+@pytest.mark.parametrize("law", LAWS, ids=["T1", "T0.7-k4-p0.9"])
+@pytest.mark.parametrize("options", [{}, {"draft_temperature": 0.4}, {"choice": "argmax"}])
+def test_sampled_strings_keep_the_targets_law(options, law):
+    target, draft = markov_tables()
+    method = SpeculativeSampling("unused", length=3, schedule="fixed", **options)
+    assert keeps_the_law(method, law, target, draft) > 1e-3
+
+
+def test_a_law_that_is_not_the_one_drawn_from_fails(monkeypatch):
+    target, draft = markov_tables()
+    monkeypatch.setattr(SpeculativeSampling, "as_probs", lambda self, laws: laws.flip(-1))
+    assert keeps_the_law(SpeculativeSampling("unused", length=3), Law(1.0), target, draft) < 1e-6
+
+
+def test_the_target_as_its_own_draft_is_always_accepted_when_sampling():
+    """The ratio test accepts 1 - TV(p, q); the argmax choice at most p's largest probability."""
+    model, law = build("llama", torch.float64), Law(1.0)
+    drawn = run(model, method_with(model, law, length=5, schedule="fixed"), law=law)
+    argmax = run(model, method_with(model, law, length=5, schedule="fixed", choice="argmax"), law=law)
+    assert set(drawn.accept) == {6}
+    assert sum(argmax.accept) / len(argmax.accept) < 5
+
+
+def test_argmax_choice_emits_vanillas_ids_and_draws_nothing():
+    model, law = build("llama", torch.float64), Law(0.8)
+    method = method_with(noisy(model, 0.02), law, choice="argmax")
+    assert not method.draws
+    vanilla = run(model, method_with(model, law, choice="argmax"), law=law, max_nodes=0)
+    assert run(model, method, law=law).ids == vanilla.ids
+
+
+def test_the_drafts_numbers_are_the_seeds_and_nobody_elses():
+    model, law = build("llama", torch.float64), Law(1.0)
+    method = method_with(model, law)
+    first, again, other = (begin(method, [5, 6, 7], seed).propose([5, 6, 7], 64) for seed in (1, 1, 2))
+    assert list(first.tokens) == list(again.tokens) != list(other.tokens)
+    state = torch.random.get_rng_state()
+    begin(method, [5, 6, 7]).propose([5, 6, 7], 64)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_eos_ends_the_chain():
     model = build("llama", torch.float64)
-    method = method_with(model, length=4, schedule="fixed")
-    from specbench.types import Prefill
-
-    first, second = method.begin([5], Prefill(6), 0), method.begin([9], Prefill(8), 0)
-    wanted = plain_greedy(model, [5, 6], 4), plain_greedy(model, [9, 8], 4)
-    first.propose([5, 6], 64)
-    assert list(second.propose([9, 8], 64).tokens) == wanted[1]
-    assert list(first.propose([5, 6], 64).tokens) == wanted[0]
+    truth = plain_greedy(model, [5, 6, 7], 3)
+    method = fitted(SpeculativeSampling("unused", length=8), model, eos=frozenset([truth[2]]))
+    assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth
 
 
-def test_length_is_checked():
-    with pytest.raises(InputError, match="length=0"):
-        SpeculativeSampling("x", length=0)
+@pytest.mark.parametrize("bad", [{"length": 0}, {"threshold": 0.0}, {"draft_temperature": 0.0}])
+def test_bad_parameter_names_itself(bad):
+    name, value = next(iter(bad.items()))
+    with pytest.raises(InputError, match=f"^{name}={value}: expected"):
+        SpeculativeSampling("x", **bad)

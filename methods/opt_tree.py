@@ -1,0 +1,143 @@
+"""OPT-Tree (Wang et al. 2025): at every step the tree of N nodes with the most expected accepted tokens.
+
+A node's weight is the product of the draft's probabilities on its path, and the weights' sum is what the tree is
+expected to bring. It grows a layer a draft forward, as long as that raises the sum of the N best weights enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from methods.parts.draft_model import DraftModelMethod
+from specbench.method import Drafter
+from specbench.target.facade import Target
+from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step
+
+
+class _Growth:
+    """The candidates of one step, layer by layer: tokens, parents, weights; chances: probability behind the parent."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.weights: list[float] = []
+        self.chances: list[float] = []
+        self.best: list[int] = []  # the ``room`` heaviest nodes, in order of their numbers
+        self.expected = 0.0  # their weights' sum
+
+    def add_layer(self, above: Sequence[int], rows: Tensor) -> list[int]:
+        """The heaviest children of the nodes ``above``; rows: (m, V) logits behind each. Those among the best so far.
+
+        A node that is not among the best now never will be, nor any below it, so nothing else needs to be fed.
+        """
+        start = len(self.tokens)
+        weights = [1.0 if node == ROOT else self.weights[node] for node in above]
+        chances, ids = rows.double().softmax(-1).topk(min(self._room, rows.shape[-1]), dim=-1)
+        paths = (chances * chances.new_tensor(weights)[:, None]).flatten()
+        heavy = paths.topk(min(self._room, len(paths)))
+        width = ids.shape[1]
+        places = heavy.indices.tolist()
+        self.tokens += ids.flatten()[heavy.indices].tolist()
+        self.parents += [above[place // width] for place in places]
+        self.weights += heavy.values.tolist()
+        self.chances += chances.flatten()[heavy.indices].tolist()
+        order = sorted(range(len(self.weights)), key=self.weights.__getitem__, reverse=True)  # stable: parents first
+        self.best = sorted(order[: self._room])
+        self.expected = sum(self.weights[node] for node in self.best)
+        return [node for node in self.best if node >= start]
+
+
+class _OptTree(Drafter):
+    def __init__(self, method: OptTree) -> None:
+        self._method, self._request = method, method.tree()
+        self._settled = 0
+        self._fed: list[int] = []  # of each proposed node, its number in the draft model's tree; -1 = not fed
+        self._depths: list[int] = []
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        method = self._method
+        room = min(method.nodes, budget)
+        self._fed = []
+        if not room:
+            return EMPTY
+        growth = _Growth(room)
+        rows = self._request.feed(context, self._settled)[None]
+        self._settled = len(context)
+        number = {ROOT: ROOT}  # in the draft model's tree
+        layer, depth = [ROOT], 0
+        while True:
+            before = growth.expected
+            layer = growth.add_layer(layer, rows)
+            depth += 1
+            if depth >= method.max_depth or not layer or growth.expected - before <= method.threshold:
+                break
+            above = [number[growth.parents[node]] for node in layer]
+            number |= {node: len(self._request) + place for place, node in enumerate(layer)}
+            rows = self._request.expand([growth.tokens[node] for node in layer], above)
+        self._depths.append(depth)
+        return self._cut(growth, number)
+
+    def _cut(self, growth: _Growth, number: dict[int, int]) -> Draft:
+        """The best nodes as a draft."""
+        best = growth.best
+        place = {ROOT: ROOT} | {node: index for index, node in enumerate(best)}
+        self._fed = [number.get(node, -1) for node in best]
+        return Draft(
+            [growth.tokens[node] for node in best],
+            [place[growth.parents[node]] for node in best],
+            source=[0] * len(best),
+            score=[growth.chances[node] for node in best],
+        )
+
+    def observe(self, step: Step) -> None:
+        fed = [self._fed[node] for node in step.path]
+        fed = fed[: fed.index(-1)] if -1 in fed else fed
+        self._request.commit(fed, step.emitted[: len(fed)])
+
+    def finish(self, context: Sequence[int]) -> None:
+        self._method.free.append(self._request.cache)
+
+    def stats(self) -> dict[str, float]:
+        """Layers of a tree, grown by as many draft forwards."""
+        return {"mean_layers": sum(self._depths) / len(self._depths)} if self._depths else {}
+
+
+class OptTree(DraftModelMethod):
+    """draft: hub id or folder of the draft model. nodes: of every tree. max_depth: layers, at most.
+
+    threshold: [tokens] a layer must raise the expected accepted tokens by more than this for another one to follow.
+    dtype, device: of the draft; default the target's.
+    """
+
+    def __init__(
+        self,
+        draft: str | None,
+        nodes: int = 50,
+        threshold: float = 0.5,
+        max_depth: int = 10,
+        dtype: str | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(draft, dtype, device, None)
+        for name, value in (("nodes", nodes), ("max_depth", max_depth)):
+            if value < 1:
+                raise InputError(f"{name}={value}: expected a whole number of at least 1")
+        if not 0 <= threshold < 1:
+            raise InputError(f"threshold={threshold}: expected a number of tokens from 0 to below 1, a layer's most")
+        self.nodes, self.threshold, self.max_depth = nodes, threshold, max_depth
+
+    def bind(self, target: Target) -> None:
+        """Refuse a tree that is no draft; load the draft's weights."""
+        if self.nodes > target.max_nodes:
+            raise InputError(
+                f"nodes={self.nodes}: expected at most engine.max_nodes={target.max_nodes}: lower it,"
+                f" or set engine.max_nodes={self.nodes}"
+            )
+        super().bind(target)
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Start from an empty cache."""
+        return _OptTree(self)

@@ -1,0 +1,176 @@
+"""PEARL (Liu et al. 2025, parallel speculative decoding with adaptive draft length): draft on while the target judges.
+
+Tokens that were drafted and not judged yet (pending) are the target's draft; meanwhile the draft model writes the next
+``gamma``. The first of those is judged by the same forward: with nothing pending this is the paper's pre-verify, behind
+an accepted chain its post-verify. So the run of drafted tokens goes on until one is rejected: its length adapts itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from methods.parts.draft_lm import DraftRequest
+from methods.parts.forward_time import between, mark
+from methods.parts.parallel_draft import DraftActor, ParallelDraft, ParallelDrafter
+from methods.parts.port import Backend, Ticket
+from specbench.method import Drafter
+from specbench.target.facade import Target
+from specbench.types import Draft, InputError, Prefill, Step
+
+
+class _Session:
+    """The draft model behind one request: what it has written follows the context without a break."""
+
+    def __init__(self, actor: DraftActor, context: list[int], seed: int) -> None:
+        self._actor, self._tokens = actor, context
+        self.cache = actor.new_cache()
+        self._request = DraftRequest(actor.lm, self.cache, actor.vocab)
+        self._random = torch.Generator(actor.lm.device).manual_seed(seed)
+        self._settled = 0
+
+    def extend(self, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
+        """Go on behind the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS."""
+        del self._tokens[keep:]
+        self._settled = min(self._settled, keep)
+        self._tokens += tail
+        laws: list[Tensor] = []
+        seconds: list[float] = []
+        start = len(self._tokens)
+        while len(self._tokens) < start + count and self._tokens[-1] not in self._actor.eos:
+            self._tokens.append(self._next(laws, seconds, fresh=not seconds))
+        probs = torch.stack(laws) if laws else None
+        return {"tokens": self._tokens[start:], "probs": probs, "seconds": seconds}
+
+    def _next(self, laws: list[Tensor], seconds: list[float], fresh: bool) -> int:
+        device = self._actor.lm.device
+        before = mark(device)
+        row = self._request.feed(self._tokens, self._settled) if fresh else self._request.step(self._tokens[-1])
+        after = mark(device)
+        token = self._choose(row, laws)  # reads back, so the second mark has been passed
+        self._settled = len(self._tokens)
+        seconds.append(between(before, after))
+        return token
+
+    def _choose(self, row: Tensor, laws: list[Tensor]) -> int:
+        if self._actor.law is None:
+            return int(row.argmax())
+        law = self._actor.laws(row[None])[0]
+        laws.append(law)
+        return int(torch.multinomial(law, 1, generator=self._random))
+
+
+class PearlActor(DraftActor):
+    """Draws at temperature > 0, takes the argmax at 0."""
+
+    def session(self, context: list[int], seed: int) -> _Session:
+        """Behind ``context``, with random numbers of its own."""
+        return _Session(self, context, seed)
+
+    def extend(self, number: int, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
+        """Tokens (m,), the laws (m, V) they were drawn from (None if chosen), and each forward's seconds."""
+        return self.sessions[number].extend(keep, tail, count)
+
+
+class _Pearl(ParallelDrafter):
+    def __init__(self, method: Pearl, number: int, seed: int) -> None:
+        super().__init__(method, number, seed)
+        self._gamma, self._device = method.gamma, method.device
+        self._pending: list[int] = []
+        self._laws: Tensor | None = None  # (pending, V)
+        self._keep, self._tail = 0, list[int]()
+        self._proposed = self._base = 0
+        self._ticket: Ticket | None = None
+        self._seconds: list[float] = []
+        self._run = 0
+        self._runs: list[int] = []
+        self._alone = self._late = 0
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        self.opening(context)
+        if not self._rounds:
+            self._keep = len(context)
+        self._base = len(context)
+        self._proposed = count = min(len(self._pending), budget)
+        return Draft.chain(self._pending[:count], 0, self._laws[:count] if self._laws is not None and count else None)
+
+    def launch(self) -> None:
+        unjudged = len(self._pending) - self._proposed  # only where the budget is below gamma
+        self._ticket = self.port.post("extend", self.number, self._keep, self._tail, max(0, self._gamma - unjudged))
+        self.times.launched()
+
+    def join(self) -> Draft | None:
+        self.times.joined()
+        assert self._ticket is not None
+        answer = self.port.take(self._ticket)
+        self._seconds = answer["seconds"]
+        self._pending += answer["tokens"]
+        if answer["probs"] is not None:
+            fresh = answer["probs"].to(self._device)
+            self._laws = fresh if self._laws is None else torch.cat([self._laws, fresh])
+        self._pending = self._pending[self._proposed :]
+        if self._laws is not None:
+            self._laws = self._laws[self._proposed :]
+        return Draft.chain(self._pending, 0, self._laws) if self._pending else None
+
+    def observe(self, step: Step) -> None:
+        self.settled(len(step.emitted), self._seconds)
+        self._alone += not self._proposed
+        self._late += step.late
+        self._run += len(step.path) + step.late
+        if step.late:
+            self._keep, self._tail = self._base + self._proposed + len(self._pending), []
+            self._pending = self._pending[1:]
+            self._laws = None if self._laws is None else self._laws[1:]
+            return
+        self._runs.append(self._run)
+        self._run = 0
+        self._keep, self._tail = self._base + len(step.path), [step.emitted[-1]]
+        self._pending, self._laws = [], None
+
+    def stats(self) -> dict[str, float]:
+        runs = [*self._runs, *([self._run] if self._run else [])]
+        return {
+            **super().stats(),
+            "pre_verify_rounds": float(self._alone),
+            "late_accepted": float(self._late),
+            **({"mean_run": sum(runs) / len(runs)} if runs else {}),
+        }
+
+
+class Pearl(ParallelDraft):
+    """draft: hub id or folder of the draft model. gamma: tokens drafted while the target runs, ceil(T_target/T_draft).
+
+    port: where the draft model runs, inline | thread | process. patience_s: [s] without an answer after which it counts
+    as lost. dtype, device: of the draft; default the target's.
+    """
+
+    kind = PearlActor
+    draws = True
+
+    def __init__(
+        self,
+        draft: str | None,
+        gamma: int = 4,
+        port: Backend = "inline",
+        patience_s: float = 30.0,
+        dtype: str | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(draft, port, patience_s, dtype, device)
+        if gamma < 1:
+            raise InputError(f"gamma={gamma}: expected a whole number of at least 1")
+        self.gamma = gamma
+
+    def bind(self, target: Target) -> None:
+        """Start the partner; see ``ParallelDraft.bind``."""
+        if self.gamma - 1 > target.max_nodes:
+            raise InputError(f"gamma={self.gamma}: expected at most {target.max_nodes + 1} (engine.max_nodes + 1)")
+        super().bind(target)
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """The draft model reads the prompt beside the first forward. seed: of the tokens drawn."""
+        return self.enter(_Pearl(self, self.number(), seed))

@@ -1,0 +1,34 @@
+"""SpecInfer's token tree (Miao et al. 2024): an expansion configuration says how many children each depth has.
+
+Children are drawn from the draft's law independently, so siblings may repeat a token; the walker tries each of them by
+the same law (multi-step speculative sampling). At temperature 0 they are the draft's best tokens.
+"""
+
+from __future__ import annotations
+
+from methods.parts.fixed_tree import FixedTreeMethod
+from methods.parts.tree_shape import expanded
+from specbench.types import InputError
+
+
+class SpecInfer(FixedTreeMethod):
+    """draft: hub id or folder of the draft model. expansion: children of every node, by depth, the root's first.
+
+    dtype, device: of the draft; default the target's. draft_temperature: of the draft's law; None = the request's law.
+    """
+
+    replace = True
+
+    def __init__(
+        self,
+        draft: str | None,
+        expansion: list[int],
+        draft_temperature: float | None = None,
+        dtype: str | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(draft, dtype, device, draft_temperature)
+        if not expansion or min(expansion) < 1:
+            raise InputError(f"expansion={expansion}: expected a list of whole numbers of at least 1, one a depth")
+        self.expansion = expansion
+        self.plant(expanded(expansion), f"expansion={expansion}")

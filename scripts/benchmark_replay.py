@@ -1,0 +1,64 @@
+"""What the harness itself costs a step of a replay, on a quarter of the cases and on all of them, by turns.
+
+python scripts/benchmark_replay.py model=replay model.trace=TRACE.jsonl model.tokenizer=DIR method=[pld]
+
+CPU time of this process, so that other work on the machine counts little; from the first block's end to the last's,
+everything in it that is not drafting: decoding, checking, records, writing. The quarter is every fourth case.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from specbench.cli import job_of, with_own_groups
+from specbench.run import execute
+from specbench.store import read_run
+from specbench.types import InputError
+
+PARTS = {"1/4": ["suite.part=1/4"], "all": []}
+TURNS = 3
+
+
+def measure(overrides: Sequence[str]) -> tuple[int, float, float]:
+    """(steps, CPU microseconds a step of the harness, of the drafters) of one replay."""
+    marks: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        execute(job_of(overrides), Path(folder) / "run", lambda *_: marks.append(time.process_time()))
+        records = read_run(Path(folder) / "run").records[len(PARTS) :]
+    turns = [turn for record in records for turn in record.turns]
+    steps = sum(len(turn.accept) for turn in turns)
+    drafting = sum(turn.phases_s.get("draft", 0.0) + turn.phases_s.get("update", 0.0) for turn in turns)
+    return steps, (marks[-1] - marks[0] - drafting) / steps * 1e6, drafting / steps * 1e6
+
+
+def main() -> int:
+    """Print a line a part: medians over the turns, and the highest memory so far."""
+    overrides = with_own_groups(sys.argv[1:])
+    found: dict[str, list[tuple[int, float, float]]] = {part: [] for part in PARTS}
+    try:
+        for _ in range(TURNS):
+            for part, narrowing in PARTS.items():
+                found[part].append(measure([*overrides, *narrowing, "measure.keep_trees=0"]))
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                print(f"# {part}: {found[part][-1][1]:.2f} us a step, {peak:.0f} MiB at most", file=sys.stderr)
+    except InputError as error:
+        print(f"benchmark_replay: error: {error}", file=sys.stderr)
+        return 2
+    print("| cases | steps | harness us a step | drafters us a step | steps per second |\n|---|--:|--:|--:|--:|")
+    medians = []
+    for part, rows in found.items():
+        harness, drafting = (statistics.median(row[place] for row in rows) for place in (1, 2))
+        medians.append(statistics.median(row[1] + row[2] for row in rows))
+        print(f"| {part} | {rows[0][0]} | {harness:.2f} | {drafting:.2f} | {1e6 / (harness + drafting):.0f} |")
+    print(f"\nCPU time a step, all over 1/4: {medians[1] / medians[0]:.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Actors for tests of the port: known by name, so that a process can build them; and drafting ones that dawdle."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+from methods.card import CardActor
+from methods.pearl import PearlActor
+from specbench.types import InputError
+
+
+class Diary:
+    """Says what it was told, in order; can be slow, fail, hang or die."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.seen = name, []
+
+    def note(self, value):
+        self.seen.append(value)
+        return [self.name, value, len(self.seen)]
+
+    def slow(self, seconds, value):
+        time.sleep(seconds)
+        return self.note(value)
+
+    def fail(self):
+        raise ValueError("told to")
+
+    def die(self):
+        os._exit(7)
+
+
+def broken(kind: str):
+    """A build that cannot be done."""
+    raise InputError("draft=x: not there") if kind == "input" else RuntimeError("no room")
+
+
+def _dawdle(actor: object, verb: str) -> None:
+    time.sleep(random.Random(f"{verb}{id(actor)}{time.perf_counter()}").uniform(0, 0.01))
+
+
+class DawdlingCard(CardActor):
+    """CARD's, with a random delay before each answer."""
+
+    def correct(self, *arguments):
+        _dawdle(self, "correct")
+        return super().correct(*arguments)
+
+    def expand(self, *arguments):
+        _dawdle(self, "expand")
+        return super().expand(*arguments)
+
+
+class DawdlingPearl(PearlActor):
+    """PEARL's, with a random delay before each answer."""
+
+    def extend(self, *arguments):
+        _dawdle(self, "extend")
+        return super().extend(*arguments)
+
+
+class _DiesOnce:
+    """Ends its process in the middle of the request with the prompt [13, ...]."""
+
+    def open(self, number, alive, context, seed):
+        self.doomed = context[0] == 13
+        return super().open(number, alive, context, seed)
+
+
+class MortalCard(_DiesOnce, CardActor):
+    """CARD's."""
+
+    def expand(self, *arguments):
+        if self.doomed:
+            os._exit(7)
+        return super().expand(*arguments)
+
+
+class MortalPearl(_DiesOnce, PearlActor):
+    """PEARL's."""
+
+    def extend(self, *arguments):
+        if self.doomed:
+            os._exit(7)
+        return super().extend(*arguments)
+
+
+class DelayedPort:
+    """A port whose caller dawdles too."""
+
+    def __init__(self, port) -> None:
+        self._port = port
+
+    def post(self, verb, *arguments):
+        _dawdle(self, verb)
+        return self._port.post(verb, *arguments)
+
+    def take(self, ticket):
+        _dawdle(self, "take")
+        return self._port.take(ticket)
+
+    def ask(self, verb, *arguments):
+        return self.take(self.post(verb, *arguments))
+
+    def __getattr__(self, name):
+        return getattr(self._port, name)

@@ -1,0 +1,87 @@
+"""Draft models of adjustable quality: the target itself plus noise on every weight, and a method around one."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+import torch
+from transformers import AutoConfig
+
+from joint_law import MarkovEngine, emitted, exact, p_value
+from methods.parts.draft_lm import DraftLM
+from models import VOCAB
+from specbench.decode.loop import Request, decode
+from specbench.measure.clock import Clock
+from specbench.target.eager import EagerEngine
+from specbench.types import Prefill
+
+CONTEXT = 512
+
+
+def noisy(model, epsilon: float, seed: int = 1):
+    """A copy of ``model`` with noise of ``epsilon`` standard deviations on every weight; 0 is the model itself."""
+    draft = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(seed)
+    for weight in draft.parameters():
+        weight.data += torch.randn(weight.shape, generator=generator, dtype=weight.dtype) * epsilon * weight.std()
+    return draft
+
+
+def fitted(method, draft, law=None, vocab: int = VOCAB, eos: frozenset[int] = frozenset()):
+    """``method`` as ``bind`` leaves it, with ``draft`` for its draft model."""
+    method.adopt(DraftLM(draft, CONTEXT), vocab, eos, law, torch.device("cpu"))
+    method.reset()
+    return method
+
+
+def run(model, method, prompt=(5, 6, 7), limit=61, law=None, seed=0, eos=frozenset(), max_nodes=64):
+    """The transcript of one request."""
+    engine = EagerEngine(model, CONTEXT, eos, max_nodes)
+    return decode(engine, method, Request(list(prompt), limit, law, seed), Clock(torch.device("cpu")))
+
+
+def begin(method, context, seed: int = 0):
+    """A drafter that stands behind ``context``."""
+    return method.begin(list(context[:-1]), Prefill(context[-1]), seed)
+
+
+@torch.inference_mode()
+def plain_logits(model, ids):
+    """(V,) logits after ``ids``: no cache, no mask of ours."""
+    return model(torch.tensor([list(ids)]), use_cache=False).logits[0, -1]
+
+
+class MarkovLM(torch.nn.Module):
+    """A draft model whose logits after a token are its row of a (V, V) table, whatever came before."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        super().__init__()
+        self.table, self.dtype = table, table.dtype
+        self.embedding = torch.nn.Embedding(len(table), 1)
+        self.config = AutoConfig.for_model("llama")
+        self.forwards = 0
+
+    def get_input_embeddings(self):
+        return self.embedding
+
+    def forward(self, input_ids, past_key_values=None, logits_to_keep=0, **_):
+        self.forwards += 1
+        states = self.table.new_zeros(1, 1, input_ids.shape[1], 1)
+        past_key_values.update(states, states, 0)
+        return SimpleNamespace(logits=self.table[input_ids[:, -logits_to_keep:]])
+
+
+def keeps_the_law(method, law, table, draft_table, prompt=(0,), length=3, draws=4000) -> float:
+    """p-value: are the strings that ``method`` emits with a Markov draft the Markov target's own?"""
+    engine = MarkovEngine(table)
+    fitted(method, MarkovLM(draft_table), law, vocab=len(table))
+    found = emitted(engine, method, law, prompt, length, draws)
+    return p_value(found, exact(lambda context: engine.law_after(context, law), prompt, length))
+
+
+def markov_tables(vocab: int = 5, seed: int = 3, spread: float = 1.5):
+    """(target, draft): two tables of raw logits, (V, V) float64, alike but not the same."""
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.randn(vocab, vocab, generator=generator, dtype=torch.float64) * spread
+    return target, target + torch.randn(vocab, vocab, generator=generator, dtype=torch.float64)

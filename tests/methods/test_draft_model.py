@@ -1,0 +1,82 @@
+"""What every method with a draft model must stand: odd requests, two at once, its own card, models of other widths."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draft_models import begin, fitted, noisy, run
+from methods.opt_tree import OptTree
+from methods.ouroboros import Ouroboros
+from methods.sequoia import Sequoia
+from methods.specinfer import SpecInfer
+from methods.speculative_sampling import SpeculativeSampling
+from models import VOCAB, build, plain_greedy
+from specbench.decode.law import Law
+from specbench.types import InputError
+
+MAKE = {
+    "speculative_sampling": lambda **options: SpeculativeSampling("unused", length=4, **options),
+    "specinfer": lambda **options: SpecInfer("unused", [2, 1, 2], **options),
+    "sequoia": lambda **options: Sequoia("unused", [0.6, 0.2], nodes=10, depth=3, **options),
+    "opt_tree": lambda **options: OptTree("unused", nodes=10, threshold=0.1, max_depth=3, **options),
+    "ouroboros": lambda **options: Ouroboros("unused", gamma=3, window=3, level=4, endings=2, **options),
+}
+
+
+@pytest.fixture(params=MAKE)
+def make(request):
+    return MAKE[request.param]
+
+
+@pytest.mark.parametrize("prompt", [[5], [5, 6], list(range(3, 90))])
+def test_prompts_of_any_length_limits_within_a_path_and_eos(make, prompt):
+    model = build("llama", torch.float64)
+    method, truth = fitted(make(), noisy(model, 0.01)), plain_greedy(model, prompt, 24)
+    for limit in (1, 2, 3, 24):
+        assert run(model, method, prompt, limit).ids == truth[:limit]
+    for place in (2, 9):
+        eos = frozenset([truth[place]])
+        out = run(model, fitted(make(), noisy(model, 0.01), eos=eos), prompt, 24, eos=eos)
+        assert out.ids == truth[: truth.index(truth[place]) + 1]
+
+
+def test_two_requests_alive_at_once_do_not_share_a_cache(make):
+    model = build("llama", torch.float64)
+    alone = [list(begin(fitted(make(), model), context).propose(context, 64).tokens) for context in ([5, 6], [9, 8])]
+    method = fitted(make(), model)
+    first, second = begin(method, [5, 6]), begin(method, [9, 8])
+    first.propose([5, 6], 64)
+    assert list(second.propose([9, 8], 64).tokens) == alone[1]
+    assert list(first.propose([5, 6], 64).tokens) == alone[0]
+
+
+@pytest.mark.parametrize("width", [VOCAB - 50, VOCAB + 64])
+def test_models_padded_to_other_widths_go_together(make, width):
+    """A draft whose logits are narrower or wider than the target's: same ids, and laws as wide as the target's."""
+    model = build("llama", torch.float64)
+    draft = noisy(model, 0.0)
+    draft.resize_token_embeddings(width)
+    assert run(model, fitted(make(), draft), limit=30).ids == plain_greedy(model, [5, 6, 7], 30)
+    law = Law(1.0)
+    method = fitted(make(), draft, law)
+    probs = begin(method, [5, 6, 7]).propose([5, 6, 7], 64).probs
+    assert (probs is not None) == method.draws
+    if probs is not None:
+        assert probs.shape[1] == VOCAB
+        assert torch.allclose(probs.sum(-1), torch.ones(len(probs)))
+    assert len(run(model, method, law=law, limit=30).ids) == 30
+
+
+def test_a_request_with_a_seed_gives_the_same_again(make):
+    model, law = build("llama", torch.float64), Law(1.0)
+    draft = noisy(model, 0.03)
+    outs = [run(model, fitted(make(), draft, law), law=law, seed=seed) for seed in (3, 3, 4)]
+    assert (outs[0].ids, outs[0].accept) == (outs[1].ids, outs[1].accept)
+    assert outs[0].ids != outs[2].ids
+
+
+def test_temperature_of_the_draft_must_be_positive():
+    for make in (MAKE["specinfer"], MAKE["sequoia"], MAKE["speculative_sampling"]):
+        with pytest.raises(InputError, match=r"^draft_temperature=-1\.0: expected"):
+            make(draft_temperature=-1.0)

@@ -1,0 +1,166 @@
+"""SpecInfer and Sequoia: what is drafted, that the law is kept, and that the draft's cache follows the context."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draft_models import MarkovLM, begin, fitted, keeps_the_law, markov_tables, noisy, plain_logits, run
+from methods.parts import fixed_tree
+from methods.parts.drawing import race, without_earlier
+from methods.sequoia import Sequoia
+from methods.specinfer import SpecInfer
+from models import build, plain_greedy
+from specbench.decode.law import Law
+from specbench.types import InputError
+
+RATES = [0.6, 0.2, 0.1]
+LAWS = [Law(1.0), Law(0.7, top_k=3, top_p=0.8)]
+MAKE = {
+    "specinfer": lambda: SpecInfer("unused", [2, 2, 1]),
+    "sequoia": lambda: Sequoia("unused", RATES, nodes=9, depth=3),
+}
+
+
+@pytest.fixture(params=MAKE)
+def method(request):
+    return MAKE[request.param]()
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
+@pytest.mark.parametrize("epsilon", [0.0, 0.03, 1.0])
+def test_output_is_the_targets_whatever_the_draft(method, family, epsilon):
+    model = build(family, torch.float64)
+    fitted(method, noisy(model, epsilon))
+    for _ in range(2):  # the second request reuses the first one's buffers
+        out = run(model, method, limit=40)
+        assert out.ids == plain_greedy(model, [5, 6, 7], 40)
+    if epsilon == 0.0:
+        assert set(out.accept[:-1]) == {4}  # the whole depth, and the bonus token
+
+
+def test_the_tree_holds_the_drafts_best_tokens_by_depth():
+    model = build("llama", torch.float64)
+    draft = begin(fitted(SpecInfer("unused", [2, 1]), model), [5, 6, 7]).propose([5, 6, 7], 64)
+    first = plain_logits(model, [5, 6, 7]).topk(2).indices.tolist()
+    second = [int(plain_logits(model, [5, 6, 7, token]).argmax()) for token in first]
+    assert draft.tokens.tolist() == [*first, *second]
+    assert list(draft.parents) == [-1, -1, 0, 1]
+
+
+@pytest.mark.parametrize(("law", "temperature"), [(LAWS[0], None), (LAWS[1], None), (LAWS[0], 0.5)])
+def test_sampled_strings_keep_the_targets_law(method, law, temperature):
+    target, draft = markov_tables()
+    method.temperature = temperature
+    assert keeps_the_law(method, law, target, draft, draws=2500) > 1e-3
+
+
+def test_siblings_without_replacement_that_state_the_first_law_fail(monkeypatch):
+    target, draft = markov_tables()
+    monkeypatch.setattr(fixed_tree, "without_earlier", lambda laws, tokens: laws)
+    assert keeps_the_law(MAKE["sequoia"](), Law(1.0), target, draft) < 1e-4
+
+
+def test_the_target_as_its_own_draft_is_always_accepted_when_sampling(method):
+    model, law = build("llama", torch.float64), Law(1.0)
+    out = run(model, fitted(method, model, law), law=law)
+    assert set(out.accept[:-1]) == {4}
+
+
+def test_every_node_goes_with_the_law_it_was_drawn_from():
+    model, law = build("llama", torch.float64), Law(1.5)
+    for name, make in MAKE.items():
+        draft = begin(fitted(make(), model, law), [5, 6, 7], seed=4).propose([5, 6, 7], 64)
+        tokens, paths, earlier = draft.tokens.tolist(), [], {}
+        for node, parent in enumerate(draft.parents):
+            paths.append([*(paths[parent] if parent >= 0 else []), tokens[node]])
+            whole = law(plain_logits(model, [5, 6, 7, *paths[-1][:-1]])[None])[0]
+            if name == "sequoia":
+                siblings = earlier.setdefault(parent, [])
+                whole[siblings] = 0.0
+                siblings.append(tokens[node])
+            assert torch.allclose(draft.probs[node], whole / whole.sum(), atol=1e-6)
+            assert draft.probs[node, tokens[node]] > 0
+
+
+def test_a_law_of_fewer_tokens_than_children_leaves_the_others_out():
+    """After 0 only 1 and 2 can follow, after 1 and 2 only 0: of 3 x 3 x 3 children 2 x 1 x 2 live."""
+    table = torch.tensor([[-9.0, 5, 5, -9], [9, -9, -9, -9], [9, -9, -9, -9], [9, 9, 9, 9]], dtype=torch.float64)
+    method = Sequoia("unused", [0.4, 0.3, 0.3], nodes=39, depth=3)
+    assert len(method.shape) == 39
+    draft = begin(fitted(method, MarkovLM(table), Law(1.0, top_p=0.95), vocab=4), [0, 0]).propose([0, 0], 64)
+    assert list(draft.parents) == [-1, -1, 0, 1, 2, 2, 3, 3]
+    assert set(draft.tokens[:2].tolist()) == {1, 2}
+    assert torch.allclose(draft.probs.sum(-1), torch.ones(8))
+
+
+def test_race_draws_as_one_draw_after_the_other():
+    law = torch.tensor([0.5, 0.3, 0.2, 0.0])
+    pairs = race(law.expand(20000, -1), 4, torch.Generator().manual_seed(0))
+    assert pairs[1].tolist() == [[True, True, True, False]] * 20000
+    for first, second in ((0, 1), (1, 0), (2, 0)):
+        share = ((pairs[0][:, 0] == first) & (pairs[0][:, 1] == second)).double().mean()
+        assert abs(share - law[first] * law[second] / (1 - law[first])) < 0.012
+    left = without_earlier(law[None], torch.tensor([[1]]))
+    assert torch.allclose(left, torch.tensor([[0.5, 0.0, 0.2, 0.0]]) / 0.7)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 3, 8])
+@pytest.mark.parametrize("law", [None, Law(1.0)])
+def test_budget_is_kept(method, budget, law):
+    model = build("llama")
+    drafter = begin(fitted(method, model, law), [5, 6, 7])
+    assert len(drafter.propose([5, 6, 7], budget)) == min(budget, len(method.shape))
+
+
+def test_stats_measure_what_the_shape_is_made_from():
+    model = build("llama", torch.float64)
+    own = run(model, fitted(Sequoia("unused", RATES, nodes=9, depth=3), model))
+    assert own.stats == {"accepted_child_1": 1.0, "accepted_child_2": 0.0, "accepted_child_3": 0.0}
+    rates = run(model, fitted(Sequoia("unused", RATES, nodes=9, depth=3), noisy(model, 0.1))).stats
+    assert 0 < rates["accepted_child_1"] < 1
+    assert rates["accepted_child_2"] > 0
+
+
+def test_the_cache_holds_the_accepted_path():
+    """What was drafted and accepted is not read again: the next step feeds what is new, and no more."""
+    model = build("llama", torch.float64)
+    method = fitted(SpecInfer("unused", [2, 2]), model)
+    drafter = begin(method, [5, 6, 7])
+    fed = []
+    run_model = drafter._request._run
+    drafter._request._run = lambda ids, *rest: (fed.append(len(ids)), run_model(ids, *rest))[1]
+    context = [5, 6, 7]
+    for _ in range(3):
+        draft = drafter.propose(context, 64)
+        best = plain_greedy(model, context, 3)
+        from specbench.types import Step
+
+        assert [draft.tokens[0], draft.tokens[2]] == best[:2]
+        drafter.observe(Step(context[-1], tuple(best), (0, 2), False))
+        context += best
+    assert fed == [3, 2, 2, 2, 2, 2]  # the leaf that was accepted and the bonus token, then the inner nodes
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: SpecInfer("x", []), "expansion"),
+        (lambda: SpecInfer("x", [2, 0]), "expansion"),
+        (lambda: Sequoia("x", []), "acceptance"),
+        (lambda: Sequoia("x", [0.9, 0.3]), "acceptance"),
+        (lambda: Sequoia("x", [0.0]), "acceptance"),
+        (lambda: Sequoia("x", RATES, nodes=0), "nodes=0"),
+        (lambda: Sequoia("x", RATES, depth=0), "depth=0"),
+    ],
+)
+def test_bad_parameter_names_itself(make, name):
+    with pytest.raises(InputError, match=f"^{name}"):
+        make()
+
+
+def test_a_tree_that_does_not_fit_the_engine_is_refused():
+    from types import SimpleNamespace
+
+    with pytest.raises(InputError, match=r"^expansion=\[20, 20\]: makes trees of 420 nodes.*engine\.max_nodes=256"):
+        SpecInfer("x", [20, 20]).bind(SimpleNamespace(max_nodes=256))

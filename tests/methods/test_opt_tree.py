@@ -1,0 +1,161 @@
+"""OPT-Tree against the best subtree by brute force, on Markov drafts small enough to list every tree."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draft_models import MarkovLM, begin, fitted, keeps_the_law, markov_tables, noisy, run
+from methods import opt_tree
+from methods.opt_tree import OptTree
+from models import build, plain_greedy
+from specbench.decode.law import Law
+from specbench.types import InputError, Step
+
+
+def drafted(table, nodes, depth, threshold=0.0, context=(0, 0)):
+    method = OptTree("unused", nodes, threshold, depth)
+    return begin(fitted(method, MarkovLM(table), vocab=len(table)), context).propose(list(context), 99)
+
+
+def paths_of(draft):
+    paths = []
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    return paths
+
+
+def weight(chances, path, root=0):
+    product = 1.0
+    for before, after in zip((root, *path), path, strict=False):
+        product *= chances[before][after]
+    return product
+
+
+def best_by_force(table, nodes, depth):
+    """The largest sum of path weights of a tree of ``nodes`` nodes: every tree is tried."""
+    chances = table.softmax(-1).tolist()
+
+    def grow(tree, frontier, left):
+        """Add nodes in one fixed order, so that each tree is built once."""
+        value = sum(weight(chances, path) for path in tree)
+        best = value
+        if left:
+            for place, path in enumerate(frontier):
+                below = [(*path, token) for token in range(len(table))] if len(path) < depth else []
+                best = max(best, grow([*tree, path], frontier[place + 1 :] + below, left - 1))
+        return best
+
+    return grow([], [(token,) for token in range(len(table))], nodes)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 4), st.floats(0.1, 4.0))
+@settings(max_examples=40, deadline=None)
+def test_the_tree_is_the_best_of_all(seed, nodes, depth, spread):
+    table = torch.randn(3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * spread
+    draft = drafted(table, nodes, depth)
+    paths = paths_of(draft)
+    chances = table.softmax(-1).tolist()
+    assert len(set(paths)) == len(paths) == min(nodes, sum(3**level for level in range(1, depth + 1)))
+    assert max(map(len, paths)) <= depth
+    assert sum(weight(chances, path) for path in paths) == pytest.approx(best_by_force(table, nodes, depth))
+    assert draft.score == pytest.approx([chances[(0, *path)[-2]][path[-1]] for path in paths])
+
+
+def test_feeding_only_what_is_among_the_best_changes_nothing(monkeypatch):
+    """Against a growth that feeds every node of a layer, as the reference does."""
+    table = torch.randn(7, 7, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    sparse = [paths_of(drafted(table, nodes, 5)) for nodes in (3, 8, 20)]
+    add = opt_tree._Growth.add_layer
+
+    def everything(self, above, rows):
+        start = len(self.tokens)
+        add(self, above, rows)
+        return list(range(start, len(self.tokens)))
+
+    monkeypatch.setattr(opt_tree._Growth, "add_layer", everything)
+    assert [paths_of(drafted(table, nodes, 5)) for nodes in (3, 8, 20)] == sparse
+
+
+def test_a_certain_draft_is_a_chain_and_every_parent_is_there():
+    """Children of probability 1 weigh what their parents weigh; the parent must be chosen first."""
+    table = torch.full((4, 4), -1e4, dtype=torch.float64)
+    for token in range(4):
+        table[token, (token + 1) % 4] = 0.0
+    draft = drafted(table, 6, 6)
+    assert paths_of(draft)[-1] == (1, 2, 3, 0, 1, 2)
+    assert list(draft.parents) == [-1, 0, 1, 2, 3, 4]
+
+
+def test_threshold_ends_the_growth():
+    """Children of 0.7 and 0.3, three nodes: 1, then 0.7 + 0.49 + 0.3, then 0.7 + 0.49 + 0.343, then no more."""
+    lm = MarkovLM(torch.tensor([[0.7, 0.3], [0.7, 0.3]], dtype=torch.float64).log())
+    for threshold, layers, forwards in ((0.0, 4, 4), (0.1, 3, 3), (0.5, 2, 2)):
+        method = fitted(OptTree("unused", 3, threshold, 9), lm, vocab=2)
+        drafter = begin(method, [0, 0])
+        lm.forwards = 0
+        draft = drafter.propose([0, 0], 99)
+        assert drafter.stats() == {"mean_layers": layers}
+        assert lm.forwards == forwards  # the context's own is the first layer's
+        assert paths_of(draft)[-1] == ((0, 0, 0) if layers > 2 else (0, 0))
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
+@pytest.mark.parametrize("epsilon", [0.0, 0.03, 1.0])
+def test_output_is_the_targets_whatever_the_draft(family, epsilon):
+    model = build(family, torch.float64)
+    method = fitted(OptTree("unused", nodes=12, threshold=0.0, max_depth=4), noisy(model, epsilon))
+    for _ in range(2):
+        out = run(model, method, limit=40)
+        assert out.ids == plain_greedy(model, [5, 6, 7], 40)
+    if epsilon == 0.0:
+        assert sum(out.accept) / len(out.accept) > 2.5
+
+
+def test_deterministic_at_every_temperature():
+    model, law = build("llama", torch.float64), Law(0.8)
+    method = OptTree("unused", nodes=12, max_depth=4)
+    assert not method.draws
+    vanilla = run(model, fitted(method, model, law), law=law, max_nodes=0)
+    assert run(model, fitted(method, noisy(model, 0.05), law), law=law).ids == vanilla.ids
+
+
+def test_sampled_strings_keep_the_targets_law():
+    target, draft = markov_tables()
+    assert keeps_the_law(OptTree("unused", 6, 0.0, 3), Law(1.0), target, draft, draws=1500) > 1e-3
+
+
+def test_the_cache_holds_the_accepted_path():
+    model = build("llama", torch.float64)
+    method = fitted(OptTree("unused", nodes=4, threshold=0.0, max_depth=2), model)
+    drafter, context = begin(method, [5, 6, 7]), [5, 6, 7]
+    for _ in range(3):
+        draft = drafter.propose(context, 64)
+        best = plain_greedy(model, context, 3)
+        paths = paths_of(draft)
+        path = [paths.index(tuple(best[:depth])) for depth in (1, 2) if tuple(best[:depth]) in paths]
+        drafter.observe(Step(context[-1], tuple(best[: len(path) + 1]), tuple(path), False))
+        assert drafter._request._held == [*context, *best[: min(1, len(path))]]  # the second layer was never fed
+        context += best[: len(path) + 1]
+
+
+@pytest.mark.parametrize("budget", [0, 1, 5])
+def test_budget_is_kept(budget):
+    drafter = begin(fitted(OptTree("unused"), build("llama")), [5, 6, 7])
+    assert len(drafter.propose([5, 6, 7], budget)) == budget
+
+
+@pytest.mark.parametrize("bad", [{"nodes": 0}, {"max_depth": 0}, {"threshold": -0.1}, {"threshold": 1.0}])
+def test_bad_parameter_names_itself(bad):
+    name, value = next(iter(bad.items()))
+    with pytest.raises(InputError, match=f"^{name}={value}: expected"):
+        OptTree("x", **bad)
+
+
+def test_a_tree_that_does_not_fit_the_engine_is_refused():
+    with pytest.raises(InputError, match=r"^nodes=300: expected at most engine\.max_nodes=256"):
+        OptTree("x", 300).bind(SimpleNamespace(max_nodes=256))

@@ -1,0 +1,226 @@
+"""Ouroboros: the draft's lookahead against plain decoding, the phrase pool against lists, and how endings are told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draft_models import begin, fitted, noisy, run
+from methods.ouroboros import Ouroboros
+from methods.parts.phrase_pool import PhrasePool
+from models import build, plain_greedy
+from specbench.decode.law import Law
+from specbench.types import InputError, Step, TopK
+
+SMALL = {"gamma": 4, "window": 4, "level": 4, "endings": 2}
+
+
+def method_with(draft, law=None, **options) -> Ouroboros:
+    return fitted(Ouroboros("unused", **{**SMALL, **options}), draft, law)
+
+
+def truthful(model, context, draft):
+    """A step in which the target, ``model``, has judged ``draft``; everything it says at every node."""
+    paths, said = [], [plain_greedy(model, context, 1)[0]]
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        paths.append([*(paths[parent] if parent >= 0 else []), token])
+        said.append(plain_greedy(model, [*context, *paths[-1]], 1)[0])
+    path, place = [], -1
+    for node, parent in enumerate(draft.parents):
+        if parent == place and draft.tokens[node] == said[place + 1]:
+            path.append(node)
+            place = node
+    tokens = tuple(draft.tokens[node] for node in path)
+    ids = torch.tensor(said)[:, None]
+    return Step(context[-1], (*tokens, said[place + 1]), tuple(path), False, None, TopK(ids, ids.double())), said
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
+@pytest.mark.parametrize("epsilon", [0.0, 0.05, 1.0])
+def test_output_is_the_targets_whatever_the_draft(family, epsilon):
+    model = build(family, torch.float64)
+    method = method_with(noisy(model, epsilon))
+    for _ in range(2):  # the second request reuses the buffers, and the pool
+        out = run(model, method, limit=40)
+        assert out.ids == plain_greedy(model, [5, 6, 7], 40)
+    if epsilon == 0.0:
+        assert min(out.accept[:-1]) >= 5  # gamma, and the bonus token
+
+
+def test_the_draft_models_lookahead_says_what_plain_decoding_says():
+    """Whatever is in the window, the pool and the cache, the drafted chain is the draft's own greedy text."""
+    model = build("llama", torch.float64)
+    target = noisy(model, 0.05)
+    drafter, context = begin(method_with(model), [5, 6, 7, 5, 6, 8]), [5, 6, 7, 5, 6, 8]
+    most = 0
+    for _ in range(12):
+        draft = drafter.propose(context, 64)
+        chain = drafter._drafted
+        assert 4 <= len(chain) <= 4 + 2
+        assert chain == plain_greedy(model, context, len(chain))
+        most = max(most, len(chain))
+        step, _ = truthful(target, context, draft)
+        drafter.observe(step)
+        context += step.emitted
+    assert most > 4  # phrases of the pool were right for the draft
+    assert drafter.stats()["mean_forwards"] < drafter.stats()["mean_draft_length"]
+
+
+def test_without_endings_it_is_the_drafts_chain():
+    model = build("llama", torch.float64)
+    draft = begin(method_with(model, endings=0), [5, 6, 7]).propose([5, 6, 7], 64)
+    assert list(draft.parents) == list(range(-1, len(draft) - 1))
+    assert list(draft.tokens) == plain_greedy(model, [5, 6, 7], len(draft))
+
+
+def test_endings_hang_from_the_last_drafted_token():
+    """Two forwards only fill the window, so what is in the pool is what was put there."""
+    model = build("llama", torch.float64)
+    last = plain_greedy(model, [5, 6, 7], 2)[-1]
+    method = method_with(model, gamma=2)
+    for phrase in ((1, 2, 3), (4, 5, 6), (7, 8, 9)):
+        method.pool.add(last, phrase)
+    draft = begin(method, [5, 6, 7]).propose([5, 6, 7], 64)
+    assert draft.tokens[2:] == [4, 5, 6, 7, 8, 9]  # the two newest
+    assert list(draft.parents) == [-1, 0, 1, 2, 3, 1, 5, 6]
+    assert list(draft.source) == [0] * 2 + [1] * 6
+    narrow = begin(method, [5, 6, 7]).propose([5, 6, 7], 7)
+    assert narrow.tokens[2:] == [7, 8, 9]
+
+
+def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected():
+    model = build("llama", torch.float64)
+    truth = plain_greedy(model, [5, 6, 7], 9)
+    method = method_with(model, gamma=2)
+    right, wrong = tuple(truth[2:5]), (11, 12, 13)
+    method.pool.add(truth[1], wrong)
+    method.pool.add(truth[1], right)
+    drafter = begin(method, [5, 6, 7])
+    draft = drafter.propose([5, 6, 7], 64)
+    step, said = truthful(model, [5, 6, 7], draft)
+    assert step.path == (0, 1, 5, 6, 7)
+    assert list(step.emitted) == truth[:6]  # the drafted tokens, the whole phrase, and the bonus token
+    drafter.observe(step)
+    assert method.pool.newest(truth[1], 9) == [(truth[2], *said[3:5]), right]
+
+
+def test_rejected_tokens_teach_phrases():
+    """The rejected tokens and what the target said after them, as the reference's loop over positions gives them."""
+    pool = PhrasePool(3)
+    pool.learn([7, 1, 5, 4], [1, 2, 9, 9], 2)
+    assert pool.newest(7, 9) == [(1, 2)]
+    assert [pool.newest(key, 9) for key in (1, 5, 4)] == [[], [], []]
+    pool.learn([7, 1, 2], [1, 2, 3], 2)
+    assert (pool.newest(7, 9), pool.newest(1, 9)) == ([(1, 2)], [(2, 3)])
+
+
+def learnt_by_position(drafted, said, length):
+    found = []
+    for start in range(len(drafted)):
+        phrase = []
+        for place in range(start, min(start + length, len(drafted))):
+            phrase.append(said[place])
+            if place + 1 < len(drafted) and drafted[place + 1] != said[place]:
+                break
+        if len(phrase) == length:
+            found.append((drafted[start], tuple(phrase)))
+    return found
+
+
+class Lists:
+    """The reference's pool, written out."""
+
+    def __init__(self, width):
+        self.width, self.held = width, {}
+
+    def add(self, key, phrase):
+        held = self.held.get(key, [])
+        held = (
+            [each for each in held if each != phrase]
+            if phrase in held
+            else held[-(self.width - 1) :] * (self.width > 1)
+        )
+        self.held[key] = [*held, phrase]
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_pool_is_the_references_lists(data):
+    width = data.draw(st.integers(1, 4))
+    pool, lists = PhrasePool(width), Lists(width)
+    token = st.integers(0, 2)
+    for _ in range(data.draw(st.integers(1, 8))):
+        drafted = data.draw(st.lists(token, max_size=8))
+        said = [data.draw(token) for _ in drafted]
+        length = data.draw(st.integers(2, 3))
+        pool.learn(drafted, said, length)
+        for key, phrase in learnt_by_position(drafted, said, length):
+            lists.add(key, phrase)
+        for key in range(3):
+            assert pool.newest(key, 9) == lists.held.get(key, [])
+            assert len(pool.newest(key, 9)) <= width
+    pool.clear()
+    assert pool.nbytes() == 0
+
+
+def test_a_correction_takes_the_place_of_its_phrase():
+    pool = PhrasePool(4)
+    for phrase in ((1, 1), (2, 2), (3, 3)):
+        pool.add(0, phrase)
+    pool.replace(0, (2, 2), (9, 9))
+    assert pool.newest(0, 9) == [(1, 1), (9, 9), (3, 3)]
+    pool.replace(0, (3, 3), (1, 1))  # held already: once only, in the corrected one's place
+    assert pool.newest(0, 9) == [(9, 9), (1, 1)]
+    pool.replace(0, (7, 7), (8, 8))
+    pool.replace(5, (7, 7), (8, 8))
+    assert (pool.newest(0, 9), pool.newest(5, 9), pool.newest(0, 0)) == ([(9, 9), (1, 1)], [], [])
+
+
+def test_a_warm_pool_needs_fewer_steps():
+    model = build("llama", torch.float64)
+    method = method_with(noisy(model, 0.02), endings=3)
+    cold, warm = run(model, method, limit=60), run(model, method, limit=60)
+    assert method.state_bytes() > 0
+    assert warm.sources["phrases"][1] > cold.sources["phrases"][1]
+    method.reset()
+    assert method.state_bytes() == 0
+    assert run(model, method, limit=60).accept == cold.accept
+
+
+def test_deterministic_at_every_temperature():
+    model, law = build("llama", torch.float64), Law(0.8)
+    method = method_with(noisy(model, 0.02), law)
+    assert not method.draws
+    vanilla = run(model, method_with(model, law), law=law, max_nodes=0)
+    assert run(model, method, law=law).ids == vanilla.ids
+
+
+def test_eos_ends_the_draft():
+    model = build("llama", torch.float64)
+    truth = plain_greedy(model, [5, 6, 7], 3)
+    method = fitted(Ouroboros("unused", **SMALL), model, eos=frozenset([truth[1]]))
+    assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth[:2]
+
+
+@pytest.mark.parametrize("budget", [0, 1, 5])
+def test_budget_is_kept(budget):
+    model = build("llama")
+    method = method_with(model)
+    run(model, method)
+    assert len(begin(method, [5, 6, 7]).propose([5, 6, 7], budget)) <= budget
+
+
+def test_a_draft_that_does_not_fit_the_engine_is_refused():
+    with pytest.raises(InputError, match=r"^gamma=12: with level=7 and endings=3 a draft has up to 35 nodes"):
+        Ouroboros("x").bind(SimpleNamespace(max_nodes=34))
+
+
+@pytest.mark.parametrize("bad", [{"gamma": 0}, {"window": 0}, {"level": 2}, {"endings": -1}])
+def test_bad_parameter_names_itself(bad):
+    name, value = next(iter(bad.items()))
+    with pytest.raises(InputError, match=f"^{name}={value}: expected"):
+        Ouroboros("x", **bad)

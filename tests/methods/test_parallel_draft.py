@@ -1,0 +1,244 @@
+"""What CARD and PEARL share: the target's own output, one transcript behind every port, and partners that get lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import psutil
+import pytest
+import torch
+
+from actors import DawdlingCard, DawdlingPearl, DelayedPort, MortalCard, MortalPearl
+from compose import job_for
+from draft_models import begin, fitted, noisy, run
+from methods.card import Card, CardActor
+from methods.parts.forward_time import RoundTimes, ratio_of
+from methods.pearl import Pearl, PearlActor
+from methods.vanilla import Vanilla
+from models import FAMILIES, build, plain_greedy
+from specbench.decode.law import Law
+from specbench.record import VANILLA
+from specbench.run import execute
+from specbench.store import read_run
+from specbench.types import CaseError, Draft, InputError, Step
+
+PROMPT, LIMIT = [5, 6, 7], 41
+TIMES = ("_s", "_ms")  # endings of stats that are no part of the transcript
+METHODS = {
+    "pearl": lambda **more: Pearl("unused", gamma=3, **more),
+    "card": lambda **more: Card("unused", nodes_per_layer=6, ratio=3, **more),
+    "card-waits": lambda **more: Card("unused", nodes_per_layer=6, ratio=3, wait=True, **more),
+    "card-queries": lambda **more: Card("unused", nodes_per_layer=6, ratio=3, correct=False, max_depth=8, **more),
+    "card-shallow": lambda **more: Card("unused", nodes_per_layer=4, children=2, ratio=5, max_depth=3, **more),
+}
+SLOW = {Card: DawdlingCard, Pearl: DawdlingPearl}
+MORTAL = {Card: MortalCard, Pearl: MortalPearl}
+
+
+@pytest.fixture(params=METHODS)
+def make(request):
+    return METHODS[request.param]
+
+
+def transcript(out):
+    stats = {key: value for key, value in out.stats.items() if not key.endswith(TIMES)}
+    return out.ids, out.accept, out.proposed, out.fed, stats
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_output_is_the_targets(make, family):
+    model = build(family, torch.float64)
+    for prompt, epsilon in (([5], 0.0), (PROMPT, 0.02), (list(range(3, 30)), 0.1)):
+        method = fitted(make(), noisy(model, epsilon))
+        assert run(model, method, prompt, LIMIT).ids == plain_greedy(model, prompt, LIMIT)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.02])
+def test_an_eos_inside_the_draft_ends_the_answer(make, epsilon):
+    model = build("llama", torch.float64)
+    truth = plain_greedy(model, PROMPT, LIMIT)
+    draft = noisy(model, epsilon)
+    for place in (0, 1, 4, 17):
+        eos = frozenset([truth[place]])
+        end = truth.index(truth[place]) + 1
+        out = run(model, fitted(make(), draft, eos=eos), PROMPT, LIMIT, eos=eos)
+        assert out.ids == truth[:end]
+        assert out.finish == "eos"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
+def test_the_limit_may_fall_inside_a_draft(make, limit):
+    model = build("llama", torch.float64)
+    assert run(model, fitted(make(), model), PROMPT, limit).ids == plain_greedy(model, PROMPT, limit)
+
+
+def test_drafts_keep_to_the_budget(make):
+    model = build("llama", torch.float64)
+    truth = plain_greedy(model, PROMPT, LIMIT)
+    for budget in (0, 1, 2):
+        out = run(model, fitted(make(), noisy(model, 0.01)), PROMPT, LIMIT, max_nodes=budget)
+        assert out.ids == truth
+        assert max(out.proposed) == budget
+
+
+def test_buffers_are_used_again_and_requests_do_not_touch_each_other(make):
+    model = build("llama", torch.float64)
+    method = fitted(make(), noisy(model, 0.02))
+    prompts = [[5, 6, 7], [9], [5, 6, 7]]
+    outs = [transcript(run(model, method, prompt, LIMIT)) for prompt in prompts]
+    assert outs[0] == outs[2]
+    fresh = fitted(make(), noisy(model, 0.02))
+    assert transcript(run(model, fresh, prompts[1], LIMIT)) == outs[1]
+    method.port.ask("close", 99)  # of the last requests, closing one is still on its way
+    assert not method.port._actor.sessions
+    assert len(method.port._actor._free) == 1
+
+
+def one_round(drafter, context: list[int], truth: list[int]) -> tuple[Draft, int]:
+    """A round against a target whose answer is ``truth`` from here on: (draft, tokens emitted)."""
+    draft = drafter.propose(context, 64)
+    drafter.launch()
+    late = drafter.join()
+    path = 0
+    while path < len(draft) and draft.tokens[path] == truth[path]:
+        path += 1
+    kept = late is not None and path == len(draft) and late.tokens[0] == truth[path]
+    emitted = tuple(truth[: path + 1])
+    drafter.observe(Step(context[-1], emitted, tuple(range(path)), False, late=int(kept)))
+    return draft, path + 1
+
+
+def test_many_requests_may_be_alive_at_once(make):
+    model = build("llama", torch.float64)
+    method = fitted(make(), noisy(model, 0.02))
+    starts = ([5, 6, 7], [9, 8])
+    truths = [plain_greedy(model, start, 60) for start in starts]
+
+    def rounds(drafters):
+        places, drafts = [0] * len(drafters), [[] for _ in drafters]
+        for _ in range(8):
+            for each, (drafter, number) in enumerate(drafters):
+                context = [*starts[number], *truths[number][: places[each]]]
+                draft, emitted = one_round(drafter, context, truths[number][places[each] :])
+                places[each] += emitted
+                drafts[each].append(list(draft.tokens))
+        return drafts
+
+    together = rounds([(begin(method, starts[number]), number) for number in (0, 1)])
+    alone = [rounds([(begin(method, starts[number]), number)])[0] for number in (0, 1)]
+    assert together == alone
+    assert any(any(drafts) for drafts in alone)
+
+
+def test_a_request_that_was_given_up_leaves_no_session(make):
+    model = build("llama", torch.float64)
+    method = fitted(make(), model)
+    one_round(begin(method, PROMPT), PROMPT, plain_greedy(model, PROMPT, 9))  # nobody finishes it
+    last = begin(method, PROMPT)
+    last.propose(PROMPT, 64)
+    assert list(method.port._actor.sessions) == [last.number]
+
+
+@pytest.mark.parametrize("name", ["pearl", "card", "card-waits"])
+@pytest.mark.parametrize("law", [None, Law(0.9)], ids=["greedy", "sampled"])
+def test_transcript_is_the_same_behind_every_port_and_delay(name, law):
+    model = build("llama", torch.float64)
+    wanted = transcript(run(model, fitted(METHODS[name](), noisy(model, 0.02), law), PROMPT, LIMIT, law=law))
+    backends = ["thread", "process"] if name != "card-waits" and law is not None else ["thread"]
+    for backend in backends:
+        method = METHODS[name](port=backend, patience_s=20.0)
+        method.kind = SLOW[type(method)]
+        fitted(method, noisy(model, 0.02), law)
+        method.port = DelayedPort(method.port)
+        for _ in range(2):
+            assert transcript(run(model, method, PROMPT, LIMIT, law=law)) == wanted
+        method.close()
+
+
+@pytest.mark.parametrize("name", ["pearl", "card"])
+def test_a_process_that_dies_costs_one_case(name):
+    model = build("llama", torch.float64)
+    method = METHODS[name](port="process", patience_s=20.0)
+    method.kind = MORTAL[type(method)]
+    fitted(method, model)
+    wanted = plain_greedy(model, PROMPT, LIMIT)
+    assert run(model, method, PROMPT, LIMIT).ids == wanted
+    first = method.port.pid
+    start = time.perf_counter()
+    with pytest.raises(CaseError, match="ended with exit code 7"):
+        run(model, method, [13, 2], LIMIT)
+    assert time.perf_counter() - start < 10
+    method.reset()  # what the session does between cases
+    assert method.port.pid != first
+    assert run(model, method, PROMPT, LIMIT).ids == wanted
+    method.close()
+    method.close()  # twice does no harm
+    assert not [child for child in psutil.Process().children() if child.pid == first]
+
+
+def hangs_once(actor, verb):
+    """``verb`` of an actor class, hanging in the third request."""
+    plain = getattr(actor, verb)
+
+    def hang(self, number, *arguments):
+        if number == 3:
+            time.sleep(60)
+        return plain(self, number, *arguments)
+
+    return hang
+
+
+@pytest.mark.parametrize(("name", "actor", "verb"), [("pearl", PearlActor, "extend"), ("card", CardActor, "correct")])
+def test_a_stuck_partner_is_an_error_row_and_the_run_goes_on(name, actor, verb, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(actor, verb, hangs_once(actor, verb))
+    job = job_for(
+        f"method=[{name}]", f"method.{name}.port=thread", f"method.{name}.patience_s=2.0", "suite.limit=1",
+        "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0",
+    )  # fmt: skip
+    start = time.perf_counter()
+    with caplog.at_level(logging.WARNING):
+        execute(job, tmp_path, lambda *_: None)
+    assert time.perf_counter() - start < 55  # the partner would have hung for 60 s
+    records = read_run(tmp_path).records
+    errors = [record for record in records if record.status == "error"]
+    assert len(errors) == 1
+    assert "gave no answer for 2 s" in errors[0].error["message"]
+    truth = {record.case: record.turns for record in records if record.method == VANILLA}
+    good = [record for record in records if record.method == name and record.status == "ok"]
+    assert len(good) >= 5
+    assert all([turn.ids for turn in each.turns] == [turn.ids for turn in truth[each.case]] for each in good)
+    assert "drafts on the target's own device (cpu)" in caplog.text
+
+
+def test_modelled_time_is_the_longer_side_of_each_round():
+    times = RoundTimes(torch.device("cpu"))
+    times.target = [(0.0, 1.0), (1.0, 2.0)]
+    times.beside, times.before, times.wall_s = [[0.25, 0.25], [0.75, 0.75]], [0.5], 4.0
+    stats = times.stats()
+    assert stats["modelled_s"] == 1.0 + 1.5 + 0.5
+    assert stats["measured_s"] == 4.5
+    assert stats["draft_forwards"] == 5.0
+    assert stats["draft_forward_ms"] == 500.0
+    assert stats["target_forward_ms"] == 1000.0
+
+
+def test_ratio_is_rounded_up_and_at_least_one():
+    assert [ratio_of(7.0, 1.0), ratio_of(6.1, 1.0), ratio_of(0.5, 1.0)] == [7, 7, 1]
+
+
+def test_sampled_card_emits_vanillas_ids_for_the_same_seed():
+    model = build("llama", torch.float64)
+    law = Law(1.0)
+    for seed in range(5):
+        vanilla = run(model, Vanilla(), PROMPT, LIMIT, law=law, seed=seed)
+        for name in METHODS:
+            if name != "pearl":
+                assert run(model, fitted(METHODS[name](), noisy(model, 0.02), law), PROMPT, LIMIT, law, seed).ids == (
+                    vanilla.ids
+                )
+
+
+def test_patience_is_checked(make):
+    with pytest.raises(InputError, match="patience_s=0"):
+        make(patience_s=0.0)

@@ -1,0 +1,140 @@
+"""PEARL: what it drafts in which round, and that drawing keeps the target's law."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draft_models import MarkovLM, begin, fitted, keeps_the_law, markov_tables, noisy, run
+from methods import pearl
+from methods.pearl import Pearl
+from models import build, plain_greedy
+from specbench.decode.law import Law
+from specbench.types import Draft, InputError, Step
+
+PASSES, FAILS = 1e-3, 1e-6
+LAWS = [Law(1.0), Law(0.7, top_p=0.9)]
+
+
+def counting(vocab: int = 10) -> torch.Tensor:
+    """A draft model that counts: after t comes t + 1."""
+    return torch.eye(vocab, dtype=torch.float64).roll(1, 1) * 50
+
+
+def counter(gamma: int, eos: frozenset[int] = frozenset()):
+    method = fitted(Pearl("unused", gamma=gamma), MarkovLM(counting()), vocab=10, eos=eos)
+    return begin(method, [0, 1])
+
+
+def one_round(drafter, context):
+    draft = drafter.propose(context, 64)
+    drafter.launch()
+    late = drafter.join()
+    return list(draft.tokens), list(late.tokens) if late else []
+
+
+def test_rounds_of_the_paper():
+    """Pre-verify until the first drafted token is right, then post-verify with gamma more a round."""
+    drafter = counter(gamma=3)
+    assert one_round(drafter, [0, 1]) == ([], [2, 3, 4])  # nothing pending: pre-verify
+    drafter.observe(Step(1, (7,), (), False, late=0))  # wrong at once: all three are dropped
+    assert one_round(drafter, [0, 1, 7]) == ([], [8, 9, 0])
+    drafter.observe(Step(7, (8,), (), False, late=1))
+    assert one_round(drafter, [0, 1, 7, 8]) == ([9, 0], [1, 2, 3])  # post-verify, and the next is judged with it
+    drafter.observe(Step(8, (9, 0, 1), (0, 1), False, late=1))
+    assert one_round(drafter, [0, 1, 7, 8, 9, 0, 1]) == ([2, 3], [4, 5, 6])
+    drafter.observe(Step(1, (2, 5), (0,), False, late=0))  # 2 was right, 3 was not
+    assert one_round(drafter, [0, 1, 7, 8, 9, 0, 1, 2, 5]) == ([], [6, 7, 8])
+    drafter.observe(Step(5, (6,), (), True, late=1))
+    stats = drafter.stats()
+    assert stats["rounds"] == 5
+    assert stats["pre_verify_rounds"] == 3
+    assert stats["late_accepted"] == 3
+    assert stats["mean_run"] == pytest.approx((0 + 5 + 1) / 3)  # drafted tokens accepted between two rejections
+
+
+def test_a_bonus_that_is_not_the_late_token_drops_it():
+    drafter = counter(gamma=2)
+    one_round(drafter, [0, 1])
+    drafter.observe(Step(1, (2,), (), False, late=1))
+    assert one_round(drafter, [0, 1, 2]) == ([3], [4, 5])
+    drafter.observe(Step(2, (3, 9), (0,), False, late=0))  # the whole draft was right, the late token was not
+    assert one_round(drafter, [0, 1, 2, 3, 9]) == ([], [0, 1])
+
+
+def test_nothing_is_drafted_behind_an_eos():
+    drafter = counter(gamma=5, eos=frozenset([4]))
+    assert one_round(drafter, [0, 1]) == ([], [2, 3, 4])
+    drafter.observe(Step(1, (2,), (), False, late=1))
+    assert one_round(drafter, [0, 1, 2]) == ([3, 4], [])  # it is the target's to say what comes instead
+    drafter.observe(Step(2, (3, 6), (0,), False, late=0))
+    assert one_round(drafter, [0, 1, 2, 3, 6]) == ([], [7, 8, 9, 0, 1])
+
+
+def test_a_small_budget_keeps_the_rest_for_later():
+    drafter = counter(gamma=4)
+    one_round(drafter, [0, 1])
+    drafter.observe(Step(1, (2,), (), False, late=1))
+    draft = drafter.propose([0, 1, 2], 1)
+    drafter.launch()
+    late = drafter.join()
+    assert (list(draft.tokens), list(late.tokens)) == ([3], [4, 5, 6, 7])  # never more than gamma late ones
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3, 4, 5, 6])
+def test_the_target_as_its_own_draft_gives_gamma_tokens_a_round(gamma):
+    model = build("llama", torch.float64)
+    out = run(model, fitted(Pearl("unused", gamma=gamma), model), [5, 6, 7], 62)
+    assert out.ids == plain_greedy(model, [5, 6, 7], 62)
+    assert out.accept[0] == 1  # nothing is pending yet
+    assert set(out.accept[1:-1]) == {gamma}
+    assert out.stats["pre_verify_rounds"] == (1 if gamma > 1 else len(out.accept))
+
+
+def test_sampled_from_the_targets_own_law_gamma_tokens_a_round_too():
+    model = build("llama", torch.float64)
+    law = Law(1.0)
+    out = run(model, fitted(Pearl("unused", gamma=4), model, law), [5, 6, 7], 62, law=law)
+    assert set(out.accept[1:-1]) == {4}  # p = q: the ratio test accepts everything
+
+
+def test_acceptance_falls_with_the_drafts_quality():
+    model = build("llama", torch.float64)
+    rates = []
+    for epsilon in (0.0, 0.02, 1.0):
+        out = run(model, fitted(Pearl("unused", gamma=4), noisy(model, epsilon)), [5, 6, 7], 62)
+        rates.append(sum(out.accept) / len(out.accept))
+    assert rates[0] > rates[1] > rates[2]
+    assert rates[2] == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("gamma", [1, 3])
+def test_emitted_strings_have_the_targets_law(law, gamma):
+    assert keeps_the_law(Pearl("unused", gamma=gamma), law, *markov_tables()) > PASSES
+
+
+def test_stating_another_law_than_the_one_drawn_from_would_not_keep_it(monkeypatch):
+    """Late tokens that state another law than the one they were drawn from are accepted at a wrong rate."""
+    plain = pearl._Pearl.join
+
+    def forgetful(self):
+        late = plain(self)
+        if late is None:
+            return None
+        return Draft.chain(late.tokens, 0, torch.full((len(late), self._laws.shape[1]), 1 / self._laws.shape[1]))
+
+    monkeypatch.setattr(pearl._Pearl, "join", forgetful)
+    assert keeps_the_law(Pearl("unused", gamma=1), LAWS[0], *markov_tables()) < FAILS
+
+
+def test_one_seed_of_the_drafter_gives_one_draft():
+    model = build("llama", torch.float64)
+    method = fitted(Pearl("unused", gamma=6), model, Law(1.0))
+    drafts = [one_round(begin(method, [5, 6, 7], seed), [5, 6, 7])[1] for seed in (1, 1, 2)]
+    assert drafts[0] == drafts[1] != drafts[2]
+
+
+def test_gamma_is_checked():
+    with pytest.raises(InputError, match="gamma=0"):
+        Pearl("x", gamma=0)

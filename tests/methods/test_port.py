@@ -1,0 +1,149 @@
+"""The port: one outcome behind three backends, and an end to every wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors import Diary, broken
+from methods.parts.port import open_port
+from methods.parts.wire import MARK, decode, encode
+from specbench.types import CaseError, InputError
+
+PATIENCE_S = 2.0
+SLACK_S = 4.0  # this machine may be busy
+BACKENDS = ["inline", "thread", "process"]
+KEYS = st.text().filter(lambda key: key != MARK)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner),
+    max_leaves=10,
+)
+
+
+@pytest.fixture(params=BACKENDS)
+def port(request):
+    port = open_port(request.param, Diary, ("dear",), PATIENCE_S)
+    yield port
+    port.close()
+    assert not port.alive
+
+
+@given(PLAIN)
+def test_plain_values_survive_the_wire(message):
+    assert decode(encode(message)) == message
+
+
+def test_arrays_survive_the_wire_in_their_places():
+    message = {
+        "a": np.arange(6, dtype=np.int16).reshape(2, 3),
+        "b": [torch.rand(2, 2, dtype=torch.float64), {"c": np.zeros((0, 3))}],
+        "d": torch.tensor(5),
+    }
+    back = decode(encode(message))
+    assert back["a"].dtype == np.int16
+    assert (back["a"] == message["a"]).all()
+    assert torch.equal(back["b"][0], message["b"][0])
+    assert back["b"][1]["c"].shape == (0, 3)
+    assert torch.equal(back["d"], message["d"])
+    back["a"][0] = 9  # the receiver's own memory
+
+
+@pytest.mark.parametrize("thing", [object(), {1, 2}, len, np.array([object()])])
+def test_the_wire_takes_no_objects(thing):
+    with pytest.raises(TypeError):
+        encode({"thing": thing})
+
+
+def test_answers_come_in_order_and_only_to_who_waits(port):
+    assert port.ask("note", [1, 2]) == ["dear", [1, 2], 1]
+    port.post("note", 5)  # nobody waits for this one
+    first, second = port.post("note", 6), port.post("note", 7)
+    assert port.take(second) == ["dear", 7, 4]
+    assert port.take(first) == ["dear", 6, 3]  # whoever takes first
+    assert not port._asked
+    laws = torch.rand(3, 4)
+    assert torch.equal(port.ask("note", laws)[1], laws)
+    with pytest.raises(CaseError, match="ValueError: told to"):
+        port.ask("fail")
+    assert port.ask("note", 8) == ["dear", 8, 6]  # an error is one message's, the actor goes on
+
+
+def test_inline_works_when_asked_and_the_others_at_once():
+    inline, thread = (open_port(kind, Diary, ("",), PATIENCE_S) for kind in ("inline", "thread"))
+    tickets = [port.post("slow", 0.3, 1) for port in (inline, thread)]
+    time.sleep(0.5)
+    spans = []
+    for port, ticket in zip((inline, thread), tickets, strict=True):
+        start = time.perf_counter()
+        port.take(ticket)
+        spans.append(time.perf_counter() - start)
+        port.close()
+    assert spans[0] >= 0.3
+    assert spans[1] < 0.2
+
+
+@pytest.mark.parametrize("backend", ["thread", "process"])
+def test_stuck_partner_is_an_error_in_time_and_is_replaced(backend):
+    port = open_port(backend, Diary, ("",), PATIENCE_S)
+    start = time.perf_counter()
+    other = port.post("slow", 60, 1)
+    with pytest.raises(CaseError, match="gave no answer for 2 s"):
+        port.ask("note", 2)
+    assert PATIENCE_S <= time.perf_counter() - start < PATIENCE_S + SLACK_S
+    with pytest.raises(CaseError, match="is not running"):
+        port.ask("note", 1)
+    port.open()
+    assert port.ask("note", 1) == ["", 1, 1]
+    with pytest.raises(CaseError, match="lost before it answered"):
+        port.take(other)  # asked of the lost one: its successor is not waited for
+    assert port.alive
+    port.close()
+
+
+def test_killed_process_is_an_error_at_once_and_leaves_no_zombie():
+    port = open_port("process", Diary, ("",), 30.0)
+    first = port.pid
+    start = time.perf_counter()
+    with pytest.raises(CaseError, match="ended with exit code 7"):
+        port.ask("die")
+    port.open()
+    second = port.pid
+    os.kill(second, signal.SIGKILL)
+    time.sleep(0.2)
+    with pytest.raises(CaseError, match="ended with exit code -9"):
+        port.ask("note", 1)
+    assert time.perf_counter() - start < 30.0  # far below the patience that it would have taken twice
+    port.open()
+    assert port.ask("note", 1) == ["", 1, 1]
+    third = port.pid
+    port.close()
+    assert len({first, second, third}) == 3
+    left = [child.pid for child in psutil.Process().children()]
+    assert not {first, second, third} & set(left)  # a zombie would still be a child
+
+
+def test_a_process_that_stands_still_cannot_block_a_long_message():
+    port = open_port("process", Diary, ("",), PATIENCE_S)
+    os.kill(port.pid, signal.SIGSTOP)
+    start = time.perf_counter()
+    with pytest.raises(CaseError, match=r"stuck|gave no answer"):
+        port.ask("note", list(range(1_000_000)))
+    assert time.perf_counter() - start < 2 * PATIENCE_S + SLACK_S
+    assert not port.alive
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_partner_that_cannot_be_built_says_why(backend):
+    with pytest.raises(InputError, match="draft=x: not there"):
+        open_port(backend, broken, ("input",), PATIENCE_S)
+    with pytest.raises((CaseError, RuntimeError), match="no room"):
+        open_port(backend, broken, ("other",), PATIENCE_S)
