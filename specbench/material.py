@@ -53,7 +53,7 @@ def _recorded(config: Config, path: Path) -> Material:
     """A trace, its cases narrowed as the suite says."""
     if config.measure.lossless:
         raise InputError(
-            "measure.lossless=true: a replay has no logits to judge by; expected measure.lossless=false (measure=replay)"
+            "measure.lossless=true: a replay has no logits to judge by; expected false, as measure=replay has it"
         )
     if config.decode.temperature > 0:
         raise InputError(

@@ -12,6 +12,7 @@ from specbench.report.drafting import replayed
 from specbench.report.facts import Facts
 from specbench.report.gains import GAINS, POSITIONS, count_gains, count_positions
 from specbench.report.growth import GROWTH, count_growth
+from specbench.report.own_figures import OWN_FIGURES, count_own_figures
 from specbench.report.sources import SOURCES, count_sources
 from specbench.report.summary import OVERALL
 from specbench.store import Run
@@ -25,6 +26,7 @@ class Detail:
 
     time_split: [ms a step] by phase. accept_lengths: steps by tokens emitted. accept_positions: acceptance by depth
     of the draft. accept_sources: nodes by where they came from. growth: cases by what the method held before them.
+    own_figures: what methods count of themselves.
     """
 
     time_split: pd.DataFrame
@@ -32,6 +34,7 @@ class Detail:
     accept_positions: pd.DataFrame
     accept_sources: pd.DataFrame
     growth: pd.DataFrame
+    own_figures: pd.DataFrame
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """Name -> frame."""
@@ -41,6 +44,7 @@ class Detail:
             "accept_positions": self.accept_positions,
             "accept_sources": self.accept_sources,
             "growth": self.growth,
+            "own_figures": self.own_figures,
         }
 
     def of(self, model: str, suite: str) -> Detail:
@@ -54,7 +58,7 @@ def read_detail(
     runs: Sequence[Run], facts: Sequence[Facts], variants: Sequence[Mapping[str, str]], summary: pd.DataFrame
 ) -> Detail:
     """The details of several runs. summary: their rows, whose phases the time split repeats."""
-    gains, positions, sources, growth = [], [], [], []
+    gains, positions, sources, growth, own = [], [], [], [], []
     for run, fact, names in zip(runs, facts, variants, strict=True):
         for method in fact.methods:
             records = _succeeded(run, method)
@@ -65,12 +69,14 @@ def read_detail(
             positions += [(*key, *row) for row in count_positions(records)]
             sources += [(*key, *row) for row in count_sources(records)]
             growth += [(*key, *row) for row in count_growth(records, fact.timed)]
+            own += [(*key, *row) for row in count_own_figures(records)]
     return Detail(
         split_time(summary),
         pd.DataFrame(gains, columns=[*ROW, *GAINS]),
         pd.DataFrame(positions, columns=[*ROW, *POSITIONS]),
         pd.DataFrame(sources, columns=[*ROW, *SOURCES]),
         pd.DataFrame(growth, columns=[*ROW, *GROWTH]),
+        pd.DataFrame(own, columns=[*ROW, *OWN_FIGURES]),
     )
 
 

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from report.handmade import failed, record, turn
 
-from specbench.record import CONTROL, VANILLA
+from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.report import build_report, gather
 from specbench.report.gains import count_gains, count_positions
+from specbench.report.own_figures import count_own_figures
 from specbench.report.sources import count_sources
 from specbench.store import Run
 
@@ -110,3 +111,14 @@ def test_what_does_not_apply_is_skipped_with_a_reason(make_run, caplog):
     assert {"time_split", "accept_lengths"} <= names
     assert not {"accept_positions", "accept_sources"} & names
     assert "no method drafts from more than one source" in caplog.text
+
+
+def test_a_methods_own_figures_are_summed_and_averaged():
+    def turn(**stats):
+        return TurnRecord(1, [1], "eos", [], [], [], [], 0.0, 0.0, {}, stats=stats)
+
+    def record(*turns):
+        return CaseRecord("1", "qa", "", "card", 0, 0, 0, "ok", list(turns))
+
+    found = list(count_own_figures([record(turn(hits=3.0, misses=1.0), turn(hits=1.0)), record(turn())]))
+    assert found == [("hits", 2, 4.0, 2.0), ("misses", 1, 1.0, 1.0)]
