@@ -98,9 +98,10 @@ class Hybrid(Method):
         for name, member in self.members.items():
             with named(f"members.{name}."):
                 member.bind(target)
-            if member.needs.rows or member.needs.concurrent:
-                form = "rows for a batch" if member.needs.rows else "while the target runs"
-                raise InputError(f"members.{name}: drafts {form}; expected a method that proposes a tree beforehand")
+            if reason := _unfit(member.needs):
+                raise InputError(
+                    f"members.{name}: {reason}; expected a method that proposes a tree from tokens or top-k"
+                )
         tree = MergedTree([Draft.chain([1, 2])], AcceptanceRates(1, 0.5, 1.0))  # compile, so that no request does
         tree.best(1, 0.0)
         tree.judge([1])
@@ -126,11 +127,18 @@ class Hybrid(Method):
             member.close()
 
 
+def _unfit(needs: Needs) -> str:
+    """Why a method with these needs cannot be a member; empty if it can."""
+    if needs.hidden:
+        return "needs hidden states, whose rows are the merged tree's and not its own"
+    if needs.rows:
+        return "drafts rows for a batch"
+    return "drafts while the target runs" if needs.concurrent else ""
+
+
 def _both(first: Needs, second: Needs) -> Needs:
     """What serves both."""
     return Needs(
-        hidden=tuple(sorted({*first.hidden, *second.hidden})),
-        prompt_hidden=first.prompt_hidden or second.prompt_hidden,
         node_topk=max(first.node_topk, second.node_topk),
         prompt_topk=max(first.prompt_topk, second.prompt_topk),
     )

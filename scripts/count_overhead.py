@@ -28,7 +28,8 @@ from specbench.target.load import load_model
 SHAPE = ["model=random", "model.random.config.num_hidden_layers=32", "model.random.config.hidden_size=64",
          "model.random.config.intermediate_size=128", "model.random.config.vocab_size=2048",
          "model.draft=bundled:tiny_draft", "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
-         "+model.datastore=bundled:tiny/datastore.safetensors"]  # fmt: skip
+         "+model.datastore=bundled:tiny/datastore.safetensors", "model.heads.eagle=random",
+         "model.heads.eagle3=random", "model.heads.medusa=random", "model.heads.hydra=random"]  # fmt: skip
 
 
 DEFAULT = ["pld", "speculative_sampling", "token_recycling", "cacheback", "hf_generate", "hf_prompt_lookup"]

@@ -25,6 +25,20 @@ class RandomModel:
 
 
 @dataclass
+class HeadsConfig:
+    """The usual trained heads for this target: folder, hub id, ``bundled:NAME``, or ``random``.
+
+    safetensors: their files' kind; false = torch files, read with weights_only.
+    """
+
+    medusa: str | None = None
+    hydra: str | None = None
+    eagle: str | None = None
+    eagle3: str | None = None
+    safetensors: bool = True
+
+
+@dataclass
 class ModelConfig:
     """path: hub id, local folder, or ``bundled:NAME``; null with ``random`` set.
 
@@ -32,7 +46,8 @@ class ModelConfig:
     template: fschat template name, ``raw``, or null = the tokenizer's chat template. context: [tokens], default the
     config's. device: auto | cpu | cuda | cuda:N. gpus: spread the layers over this many (device_map).
     threads: CPU threads of torch, null = torch's choice. draft: the usual draft model for this target.
-    frozen_table: an n-gram table built with its tokenizer (Cacheback); datastore: a corpus (REST).
+    heads: the usual trained heads. frozen_table: an n-gram table built with its tokenizer (Cacheback); datastore: a
+    corpus (REST).
     """
 
     path: str | None = None
@@ -48,6 +63,7 @@ class ModelConfig:
     attention: str = "sdpa"
     threads: int | None = None
     draft: str | None = None
+    heads: HeadsConfig = field(default_factory=HeadsConfig)
     frozen_table: str | None = None
     datastore: str | None = None
     trace: str | None = None

@@ -199,6 +199,20 @@ def test_a_members_mistake_is_named_where_it_was_made(overrides, words):
         job_for("method=[hybrid]", *overrides)
 
 
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [(Needs(hidden=(1,)), "hidden states"), (Needs(rows=True), "rows"), (Needs(concurrent=True), "target runs")],
+)
+def test_a_member_that_cannot_be_one_is_refused(needs, words):
+    member = _Fixed(Draft())
+    type(member).needs = property(lambda self: needs)
+    try:
+        with pytest.raises(InputError, match=f"members.odd: .*{words}"):
+            Hybrid({"odd": member}).bind(None)
+    finally:
+        type(member).needs = property(lambda self: Needs(node_topk=self.topk))
+
+
 def test_any_method_of_the_folder_can_be_a_member():
     job = job_for("method=[hybrid]", "+method@method.hybrid.members.recycling=token_recycling")
     hybrid = next(entry.method for entry in job.entries if entry.name == "hybrid")

@@ -1,0 +1,268 @@
+"""Hydra++ (Ankner et al. 2024): Medusa's heads made to depend on the tokens drafted before them.
+
+A decoder layer of its own reads the target's last states; head i then takes that layer's output at the last true token
+and the embeddings of the i + 1 tokens from the root down to the node below which it drafts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from methods.parts.draft_layer import DraftLayer, LayerMemory, layer_shapes
+from methods.parts.grown_tree import ShapePlan, best_choice, fill
+from methods.parts.head_file import RANDOM, HeadFile, Layout, Shape, find_head, hold_to, random_weights
+from methods.parts.head_trees import MEDUSA, fixed_tree
+from methods.parts.target_ends import TargetEnds
+from methods.parts.tree_shape import TreeShape
+from specbench.method import Drafter, Method
+from specbench.target.facade import ModelCard, Target
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
+
+LAYOUT = Layout(
+    "Hydra", ("hydra_lm_head.safetensors", "model.safetensors"), ("hydra_lm_head.pt", "pytorch_model.bin"), "read"
+)
+PREFIX = "prefix_embeding_layer."  # the checkpoints' spelling
+LAYER = f"{PREFIX}layers.0."
+IGNORED = (r"input_embed_fn\.weight", r"prefix_embeding_layer\.embed_tokens\.weight")  # the target's is used
+ARCHITECTURE = "prefix-mlp"
+BLOCKS = 4  # of a head's MLP in the published checkpoints
+
+
+def head_count(names: Sequence[str]) -> tuple[int, int]:
+    """(heads, blocks of each) that a checkpoint's names tell; dropouts have the even places of a head."""
+    found = [re.match(r"hydra_mlp\.(\d+)\.(\d+)\.", name) for name in names]
+    places = [(int(match[1]), int(match[2])) for match in found if match]
+    return max((head for head, _ in places), default=-1) + 1, (max((at for _, at in places), default=-1) + 1) // 2
+
+
+def hydra_shapes(config: Any, heads: int, blocks: int, biased: bool) -> dict[str, Shape]:
+    """Names and shapes. config: the target's, whose layer the prefix layer is like."""
+    hidden, vocab = int(config.hidden_size), int(config.vocab_size)
+    shapes = layer_shapes(config, LAYER, hidden, biased)
+    shapes |= {f"{LAYER}input_layernorm.weight": (hidden,), f"{PREFIX}norm.weight": (hidden,)}
+    for head in range(heads):
+        for name in ("linear", "res_connection"):
+            shapes[f"hydra_mlp.{head}.1.{name}.weight"] = (hidden, (head + 2) * hidden)
+            shapes[f"hydra_mlp.{head}.1.{name}.bias"] = (hidden,)
+        for block in range(1, blocks):
+            shapes[f"hydra_mlp.{head}.{2 * block + 1}.linear.weight"] = (hidden, hidden)
+            shapes[f"hydra_mlp.{head}.{2 * block + 1}.linear.bias"] = (hidden,)
+        shapes[f"hydra_lm_head.{head}.1.weight"] = (vocab, hidden)
+        shapes[f"hydra_lm_head.{head}.1.bias"] = (vocab,)
+    return shapes
+
+
+class HydraHeads:
+    """The weights: the prefix layer, and the heads that the tree uses."""
+
+    def __init__(
+        self, state: Mapping[str, Tensor], config: Any, heads: int, blocks: int, biased: bool, ends: TargetEnds
+    ) -> None:
+        """state: with the names of ``hydra_shapes``, placed by ``ends``."""
+        self.layer = DraftLayer(state, LAYER, config, biased)
+        self._norms = state[f"{LAYER}input_layernorm.weight"], state[f"{PREFIX}norm.weight"]
+        self._eps = float(config.rms_norm_eps)
+        self.embed = ends.embed
+        self._first: list[tuple[Tensor, Tensor]] = []  # skip connection and linear in one matrix
+        self._rest: list[list[tuple[Tensor, Tensor]]] = []
+        self._out: list[tuple[Tensor, Tensor]] = []
+        for head in range(heads):
+            name, pair = f"hydra_mlp.{head}.", ("res_connection", "linear")
+            weight, bias = (
+                torch.cat([state[f"{name}1.{part}.{kind}"] for part in pair]) for kind in ("weight", "bias")
+            )
+            self._first.append((weight, bias))
+            later = [f"{name}{2 * block + 1}.linear." for block in range(1, blocks)]
+            self._rest.append([(state[f"{block}weight"], state[f"{block}bias"]) for block in later])
+            self._out.append((state[f"hydra_lm_head.{head}.1.weight"], state[f"hydra_lm_head.{head}.1.bias"]))
+
+    def prefix(self, features: Tensor, memory: LayerMemory) -> Tensor:
+        """Remember (T, D) states of true tokens; the prefix layer's (1, D) output at the last one."""
+        normed = functional.rms_norm(features, features.shape[-1:], self._norms[0], self._eps)
+        hidden = self.layer.read(normed, features[-1:], memory)
+        return functional.rms_norm(hidden, hidden.shape[-1:], self._norms[1], self._eps)
+
+    def logits(self, head: int, paths: Tensor) -> Tensor:
+        """(rows, V). paths: (rows, (head + 2) D) prefix output and the path's embeddings, root first."""
+        skip, linear = functional.linear(paths, *self._first[head]).chunk(2, dim=-1)
+        state = skip + functional.silu(linear)
+        for weight, bias in self._rest[head]:
+            state = state + functional.silu(functional.linear(state, weight, bias))
+        return functional.linear(state, *self._out[head])
+
+
+class HydraRun:
+    """One request's place: states of true tokens are queued, and the tree grows head by head."""
+
+    def __init__(self, heads: HydraHeads, memory: LayerMemory) -> None:
+        """memory: of the prefix layer; it is emptied."""
+        self._heads, self.memory = heads, memory
+        memory.forget()
+        self._queue: list[Tensor] = []
+        self._prefix = self._paths = torch.empty(0)
+        self._token = torch.empty(0, dtype=torch.long)
+        self._head = 0
+
+    def remember(self, features: Tensor, root: int) -> None:
+        """True tokens' (T, D) states; ``root``: the token behind the last of them."""
+        self._queue.append(features)
+        self._token = torch.tensor([root], device=features.device)
+
+    def root(self) -> Tensor:
+        """(1, V) logits of what follows the root."""
+        if self._queue:
+            self._prefix = self._heads.prefix(torch.cat(self._queue), self.memory)
+            self._queue.clear()
+        self._head = 0
+        return self._below(self._prefix, self._token)
+
+    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
+        """(w, V) logits below w nodes one level down, whose parents were ``rows`` of the last call."""
+        self._head += 1
+        return self._below(self._paths.index_select(0, rows), ids)
+
+    def _below(self, paths: Tensor, ids: Tensor) -> Tensor:
+        self._paths = torch.cat([paths, self._heads.embed(ids)], dim=-1)
+        return self._heads.logits(self._head, self._paths)
+
+    @staticmethod
+    def ids(choice: Tensor) -> Tensor:
+        """The target's own."""
+        return choice
+
+    @staticmethod
+    def spread(logits: Tensor) -> Tensor:
+        """All there already."""
+        return logits
+
+
+class _Tree(Drafter):
+    def __init__(self, method: HydraTree, run: HydraRun) -> None:
+        self._method, self._run = method, run
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        if budget < 1:
+            return EMPTY
+        plan = self._method.plan(budget)
+        tokens = fill(self._run, plan, best_choice(self._run))
+        return Draft(tokens, plan.shape.parents, source=[0] * len(tokens))
+
+    def observe(self, step: Step) -> None:
+        if not step.done:
+            hidden = step.hidden[self._method.layer].to(self._method.device)
+            rows = torch.tensor([0, *(node + 1 for node in step.path)], device=hidden.device)
+            self._run.remember(hidden.index_select(0, rows), step.emitted[-1])
+
+    def finish(self, context: Sequence[int]) -> None:
+        self._method.free.append(self._run.memory)
+
+
+class HydraTree(Method):
+    """head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
+
+    tree: child counts level by level, null = Medusa's 63 nodes; levels beyond the heads are left out. safetensors:
+    false reads torch files.
+    """
+
+    sources = ("head",)
+
+    def __init__(
+        self,
+        head: str | None,
+        heads: int | None = None,
+        tree: list[list[int]] | None = None,
+        safetensors: bool = True,
+    ) -> None:
+        if heads is not None and heads < 1:
+            raise InputError(f"heads={heads}: expected a whole number of at least 1, or null for all")
+        self.head, self._wanted, self._safetensors = head, heads, safetensors
+        self._tree = fixed_tree(tree, MEDUSA)
+        self._layers: tuple[int, ...] = ()
+        self._file: HeadFile | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """The state after the final norm, of every token."""
+        return Needs(hidden=self._layers, prompt_hidden=True)
+
+    @property
+    def layer(self) -> int:
+        """The hidden state that the prefix layer reads."""
+        return self._layers[0]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The heads."""
+        return () if self._file is None or self._file.random else (self._file.path,)
+
+    def check(self, model: ModelCard) -> None:
+        """The heads must be there, be of the published kind, and fit the target's shape."""
+        self._config = model.config.get_text_config()
+        file = find_head(self.head, LAYOUT, self._safetensors, model.name)
+        self._layers = (int(self._config.num_hidden_layers),)
+        kind = file.config.get("hydra_head_arch", ARCHITECTURE)
+        if kind != ARCHITECTURE or not file.config.get("grounded_heads", True):
+            raise InputError(
+                f"{file.where}: heads of the kind {kind}, grounded_heads={file.config.get('grounded_heads', True)};"
+                f" expected grounded heads of the kind {ARCHITECTURE}"
+            )
+        if file.config.get("hidden_state_offset", 0):
+            raise InputError(
+                f"{file.where}: hidden_state_offset={file.config['hidden_state_offset']}; expected 0, the last state"
+            )
+        names = file.shapes()
+        if names is not None:
+            self._hold(names, file)
+        self._file = file
+
+    def _hold(self, shapes: Mapping[str, Shape], file: HeadFile) -> tuple[int, int, bool]:
+        """(heads, blocks, biased) of a checkpoint that is whole. Raises InputError."""
+        heads, blocks = head_count(list(shapes))
+        biased = f"{LAYER}self_attn.q_proj.bias" in shapes
+        hold_to(shapes, hydra_shapes(self._config, max(heads, 1), max(blocks, 1), biased), IGNORED, file)
+        if self._wanted is not None and self._wanted > heads:
+            raise InputError(f"heads={self._wanted}: {file.where} has {heads}; expected at most that")
+        return heads, blocks, biased
+
+    def bind(self, target: Target) -> None:
+        """Load prefix layer and heads beside the target's output head."""
+        target.dtype  # noqa: B018 (a replay has no weights, and says so)
+        if self._file is None:
+            self.check(target.card)
+        assert self._file is not None
+        levels = len(self._tree.levels)
+        if self.head == RANDOM:
+            heads, blocks, biased = self._wanted or levels, BLOCKS, False
+            state = random_weights(hydra_shapes(self._config, heads, blocks, biased))
+        else:
+            state = self._file.load()
+            shapes = {name: tuple(weight.shape) for name, weight in state.items()}
+            heads, blocks, biased = self._hold(shapes, self._file)
+        used = min(self._wanted or heads, heads, levels)
+        ends = TargetEnds(target)
+        self.device = ends.device
+        mine = ends.place({name: state[name] for name in hydra_shapes(self._config, used, blocks, biased)})
+        self._heads = HydraHeads(mine, self._config, used, blocks, biased, ends)
+        nodes = sum(len(level.ranks) for level in self._tree.levels[:used])
+        self._parents = self._tree.parents[:nodes]
+        self._plans: dict[int, ShapePlan] = {}
+        self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
+
+    def plan(self, budget: int) -> ShapePlan:
+        """The tree, cut to ``budget`` nodes."""
+        nodes = min(budget, len(self._parents))
+        if nodes not in self._plans:
+            self._plans[nodes] = ShapePlan(TreeShape.of(self._parents[:nodes]), self.device)
+        return self._plans[nodes]
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """The prompt's states are read with the first draft."""
+        run = HydraRun(self._heads, self.free.pop() if self.free else LayerMemory(self._heads.layer, 0, 1))
+        run.remember(prefill.hidden[self.layer].to(self.device), prefill.token)
+        return _Tree(self, run)

@@ -1,0 +1,188 @@
+"""Medusa (Cai et al. 2024): further output heads on the target's last state, each for one token further ahead.
+
+All heads read the same state, so a fixed tree is filled at once: the child of rank r at depth d is head d - 1's r-th
+best token, whatever stands above it. Acceptance is exact at every temperature, unless the paper's typical acceptance
+is asked for (section 3.3.2), which is lossy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from methods.parts.head_file import RANDOM, HeadFile, Layout, Shape, find_head, hold_to, random_weights
+from methods.parts.head_trees import MEDUSA, fixed_tree
+from methods.parts.target_ends import TargetEnds
+from methods.parts.tree_shape import TreeShape
+from specbench.method import Drafter, Method
+from specbench.target.facade import ModelCard, Target
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, Typical
+
+LAYOUT = Layout(
+    "Medusa", ("medusa_lm_head.safetensors", "model.safetensors"), ("medusa_lm_head.pt", "pytorch_model.bin"), "unused"
+)
+
+
+def head_count(names: Sequence[str]) -> tuple[int, int]:
+    """(heads, residual blocks of each) that a checkpoint's names tell; a configuration's number is often wrong."""
+    heads = [int(name.split(".")[0]) for name in names if re.fullmatch(r"\d+\.\d+\.(linear\.)?(weight|bias)", name)]
+    blocks = [int(name.split(".")[1]) for name in names if re.fullmatch(r"\d+\.\d+\.linear\.weight", name)]
+    return max(heads, default=-1) + 1, max(blocks, default=-1) + 1
+
+
+def medusa_shapes(heads: int, blocks: int, hidden: int, vocab: int) -> dict[str, Shape]:
+    """Names and shapes: each head is ``blocks`` times x + SiLU(A x + b), then an output matrix."""
+    shapes: dict[str, Shape] = {}
+    for head in range(heads):
+        for block in range(blocks):
+            shapes[f"{head}.{block}.linear.weight"] = (hidden, hidden)
+            shapes[f"{head}.{block}.linear.bias"] = (hidden,)
+        shapes[f"{head}.{blocks}.weight"] = (vocab, hidden)
+    return shapes
+
+
+class MedusaHeads:
+    """The heads that the tree uses, stacked: one product does a layer of all of them."""
+
+    def __init__(self, state: Mapping[str, Tensor], heads: int, blocks: int) -> None:
+        """state: with the names of ``medusa_shapes``; ``heads`` may be fewer than there are."""
+
+        def stacked(name: str) -> Tensor:
+            return torch.stack([state[f"{head}.{name}"] for head in range(heads)])
+
+        self._blocks = [
+            (stacked(f"{block}.linear.weight").transpose(1, 2), stacked(f"{block}.linear.bias")[:, None])
+            for block in range(blocks)
+        ]
+        self._out = stacked(f"{blocks}.weight").transpose(1, 2)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """(1, D) last state -> (heads, V) logits: row d for the token d + 2 places behind that state's."""
+        state = hidden.expand(len(self._out), 1, -1)
+        for weight, bias in self._blocks:
+            state = state + functional.silu(torch.baddbmm(bias, state, weight))
+        return torch.bmm(state, self._out)[:, 0]
+
+
+class _Heads(Drafter):
+    def __init__(self, method: Medusa, hidden: Tensor) -> None:
+        self._method, self._hidden = method, hidden
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        if budget < 1:
+            return EMPTY
+        method = self._method
+        count = min(budget, len(method.shape))
+        best = method.heads(self._hidden).topk(method.width).indices
+        tokens = best[method.depths[:count], method.ranks[:count]]
+        return Draft(tokens, method.shape.parents[:count], source=[0] * count)
+
+    def observe(self, step: Step) -> None:
+        last = step.path[-1] + 1 if step.path else 0
+        hidden = step.hidden[self._method.layer]
+        self._hidden = hidden[last : last + 1].to(self._hidden.device, copy=True)  # let go of the other rows
+
+
+class Medusa(Method):
+    """head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
+
+    tree: child counts level by level, null = the published 63 nodes; levels beyond the heads are left out.
+    safetensors: false reads torch files. acceptance: exact | typical, at temperature > 0: a token passes above
+    min(typical_threshold, typical_alpha * exp(-entropy)).
+    """
+
+    sources = ("head",)
+
+    def __init__(
+        self,
+        head: str | None,
+        heads: int | None = None,
+        tree: list[list[int]] | None = None,
+        safetensors: bool = True,
+        acceptance: Literal["exact", "typical"] = "exact",
+        typical_threshold: float = 0.09,
+        typical_alpha: float = 0.3,
+    ) -> None:
+        for name, value in (("typical_threshold", typical_threshold), ("typical_alpha", typical_alpha)):
+            if not 0 < value <= 1:
+                raise InputError(f"{name}={value}: expected more than 0 and at most 1")
+        if acceptance == "typical":
+            self.typical = Typical(typical_threshold, typical_alpha)
+        if heads is not None and heads < 1:
+            raise InputError(f"heads={heads}: expected a whole number of at least 1, or null for all")
+        self.head, self._wanted, self._safetensors = head, heads, safetensors
+        self._tree = fixed_tree(tree, MEDUSA)
+        self._layers: tuple[int, ...] = ()
+        self._file: HeadFile | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """The state after the final norm."""
+        return Needs(hidden=self._layers)
+
+    @property
+    def layer(self) -> int:
+        """The hidden state that the heads read."""
+        return self._layers[0]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The heads."""
+        return () if self._file is None or self._file.random else (self._file.path,)
+
+    def check(self, model: ModelCard) -> None:
+        """The heads must be there and fit the target's width and vocabulary."""
+        text = model.config.get_text_config()
+        file = find_head(self.head, LAYOUT, self._safetensors, model.name)
+        self._size = (int(text.hidden_size), int(text.vocab_size))
+        self._layers = (int(text.num_hidden_layers),)
+        names = file.shapes()
+        if names is not None:
+            self._hold(names, file)
+        self._file = file
+
+    def _hold(self, shapes: Mapping[str, Shape], file: HeadFile) -> tuple[int, int]:
+        """(heads, blocks) of a checkpoint that is whole. Raises InputError."""
+        heads, blocks = head_count(list(shapes))
+        if not heads or not blocks:
+            held = ", ".join(sorted(shapes)[:4])
+            raise InputError(f"{file.where}: no Medusa head: holds {held} ...; expected names like 0.0.linear.weight")
+        hold_to(shapes, medusa_shapes(heads, blocks, *self._size), (), file)
+        if self._wanted is not None and self._wanted > heads:
+            raise InputError(f"heads={self._wanted}: {file.where} has {heads}; expected at most that")
+        return heads, blocks
+
+    def bind(self, target: Target) -> None:
+        """Load the heads that the tree uses, beside the target's output head."""
+        target.dtype  # noqa: B018 (a replay has no weights, and says so)
+        self.lossless = self.typical is None or target.law is None  # greedy decoding stays exact
+        if self._file is None:
+            self.check(target.card)
+        assert self._file is not None
+        levels = len(self._tree.levels)
+        if self.head == RANDOM:
+            heads, blocks = self._wanted or levels, 1
+            state = random_weights(medusa_shapes(heads, blocks, *self._size))
+        else:
+            state = self._file.load()
+            heads, blocks = self._hold({name: tuple(weight.shape) for name, weight in state.items()}, self._file)
+        used = min(self._wanted or heads, heads, levels)
+        ends = TargetEnds(target)
+        mine = {name: state[name] for name in medusa_shapes(used, blocks, *self._size)}
+        self.heads = MedusaHeads(ends.place(mine), used, blocks)
+        nodes = sum(len(level.ranks) for level in self._tree.levels[:used])
+        self.shape = TreeShape.of(self._tree.parents[:nodes])
+        self.width = max(self.shape.ranks) + 1
+        depths = [depth for depth, level in enumerate(self.shape.levels) for _ in level.ranks]
+        self.depths = torch.tensor(depths, device=ends.device)
+        self.ranks = torch.tensor(self.shape.ranks, device=ends.device)
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Start from the state of the last prompt token."""
+        hidden = prefill.hidden[self.layer][-1:]
+        return _Heads(self, hidden.to(self.ranks.device, copy=True))

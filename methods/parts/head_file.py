@@ -1,0 +1,204 @@
+"""A trained head's checkpoint: found by folder, hub id or bundled name, and held to its format by name and shape.
+
+A name that is missing, too many or of another shape is the user's error and is named: heads that load in part draft
+nonsense without a sign. ``random`` stands for seeded random weights of the right shapes, to test and to time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from specbench.target.load import locate
+from specbench.types import InputError
+
+RANDOM = "random"
+SAFE = ".safetensors"
+BUFFERS = (r".*rotary_emb\.inv_freq",)  # older libraries wrote these constants with the weights
+NAMED_AT_MOST = 12
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the files of one kind of head are called: weights as safetensors, and as torch files.
+
+    config: whether ``config.json`` is needed, read where it is there, or unused.
+    """
+
+    kind: str
+    safe: tuple[str, ...]
+    torch: tuple[str, ...]
+    config: Literal["needed", "read", "unused"] = "needed"
+
+    def names(self, safetensors: bool) -> tuple[str, ...]:
+        """What is looked for, in this order. safetensors: nothing else."""
+        return self.safe if safetensors else (*self.safe, *self.torch)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFile:
+    """A head that was found. path: as it is recorded. weights: on this machine, None = on the hub, or random.
+
+    safetensors: torch files are not read.
+    """
+
+    path: str
+    config: dict[str, Any]
+    layout: Layout
+    safetensors: bool
+    weights: Path | None
+
+    @property
+    def random(self) -> bool:
+        """Weights are drawn, not read."""
+        return self.path == RANDOM
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return f"head={self.path}"
+
+    def shapes(self) -> dict[str, Shape] | None:
+        """Name -> shape, from the file's index; None where that would mean reading or fetching the weights."""
+        if self.weights is None or self.weights.suffix != SAFE:
+            return None
+        try:
+            with safe_open(self.weights, framework="pt") as file:
+                return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise InputError(f"{self.where}: {self.weights.name} cannot be read ({error})") from error
+
+    def load(self) -> dict[str, Tensor]:
+        """Every tensor, on the host. Raises InputError."""
+        file = self.weights or self._fetch()
+        try:
+            if file.suffix == SAFE:
+                return load_file(file)
+            return dict(torch.load(file, map_location="cpu", weights_only=True))
+        except Exception as error:  # the library's readers raise many kinds
+            raise InputError(f"{self.where}: {file.name} cannot be read as a state dict ({error})") from error
+
+    def _fetch(self) -> Path:
+        names = self.layout.names(self.safetensors)
+        for name in names:
+            file = _from_hub(self.path, name)
+            if file is not None:
+                return file
+        raise InputError(f"{self.where}: holds none of {', '.join(names)}; {_other_kind(self.safetensors)}")
+
+
+def find_head(path: str | None, layout: Layout, safetensors: bool, target: str) -> HeadFile:
+    """The head that the setting ``head`` names; nothing but its configuration is read. Raises InputError.
+
+    target: the model's name, for messages.
+    """
+    if not path:
+        raise InputError(
+            f"head: not set, and model={target} names none of this kind (model.heads); expected a folder or hub id"
+            f" with {layout.kind} weights, or {RANDOM}"
+        )
+    if path == RANDOM:
+        return HeadFile(path, {}, layout, safetensors, None)
+    folder = Path(locate(path, "head"))
+    names = layout.names(safetensors)
+    if not folder.is_dir():
+        return HeadFile(path, _hub_config(path, layout), layout, safetensors, None)
+    config = _read_config(folder / "config.json", layout, f"head={path}")
+    found = [folder / name for name in names if (folder / name).is_file()]
+    if not found:
+        raise InputError(f"head={path}: holds none of {', '.join(names)}; {_other_kind(safetensors)}")
+    return HeadFile(str(folder), config, layout, safetensors, found[0])
+
+
+def _other_kind(safetensors: bool) -> str:
+    if safetensors:
+        return "torch files are read with weights_only, and only when asked for: safetensors=false"
+    return "expected one of them"
+
+
+def _hub_config(path: str, layout: Layout) -> dict[str, Any]:
+    if layout.config == "unused":
+        return {}
+    return _read_config(_from_hub(path, "config.json"), layout, f"head={path}")
+
+
+def _from_hub(path: str, name: str) -> Path | None:
+    """A file of a hub repository; None where the repository has none of that name. Raises InputError."""
+    try:
+        return Path(hf_hub_download(path, name))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
+        raise InputError(
+            f"head={path}: {name} cannot be fetched ({_first_line(error)}); expected a folder, or a hub id that this"
+            " machine can reach or has in its cache"
+        ) from error
+
+
+def _read_config(file: Path | None, layout: Layout, where: str) -> dict[str, Any]:
+    if file is None or not file.is_file():
+        if layout.config == "needed":
+            raise InputError(f"{where}: holds no config.json; expected the folder of a {layout.kind} head")
+        return {}
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{where}: config.json is not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{where}: config.json holds a {type(config).__name__}; expected a mapping")
+    return config
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def hold_to(shapes: Mapping[str, Shape], expected: Mapping[str, Shape], ignored: Sequence[str], file: HeadFile) -> None:
+    """Raises InputError naming every tensor that is missing, too many, or of another shape than expected.
+
+    ignored: patterns of names that may be there and are not used.
+    """
+    surplus = [
+        name
+        for name in shapes
+        if name not in expected and not any(re.fullmatch(pattern, name) for pattern in (*ignored, *BUFFERS))
+    ]
+    complaints = {
+        "lacks": [name for name in expected if name not in shapes],
+        "holds unexpected": surplus,
+        "differs in shape": [
+            f"{name} {list(shapes[name])} (expected {list(shape)})"
+            for name, shape in expected.items()
+            if name in shapes and tuple(shapes[name]) != shape
+        ],
+    }
+    told = [f"{what} {_listed(names)}" for what, names in complaints.items() if names]
+    if told:
+        raise InputError(f"{file.where}: no {file.layout.kind} head for this target: {'; '.join(told)}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - NAMED_AT_MOST
+    return ", ".join(sorted(names)[:NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def random_weights(expected: Mapping[str, Shape], seed: int = 0) -> dict[str, Tensor]:
+    """Seeded weights of these shapes: norms one, everything else normal with deviation 0.02."""
+    random = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.ones(shape) if "norm" in name else torch.randn(shape, generator=random) * 0.02
+        for name, shape in expected.items()
+    }

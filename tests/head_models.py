@@ -1,0 +1,211 @@
+"""Trained heads as plain modules, whose ``state_dict`` has the published names, and what they would draft from scratch.
+
+Nothing here knows of caches: a head is run over its whole input every time.
+"""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import LlamaConfig, LlamaModel
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+
+from models import VOCAB
+from specbench.decode.loop import Request, decode
+from specbench.measure.clock import Clock
+from specbench.target.eager import EagerEngine
+from specbench.target.facade import ModelCard, Target
+
+CONTEXT = 512
+SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "vocab_size": VOCAB, "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "max_position_embeddings": 64}  # fmt: skip
+
+
+def card_of(model) -> ModelCard:
+    dtype = str(model.dtype).removeprefix("torch.")
+    return ModelCard("random", "random", model.config, None, CONTEXT, frozenset(), dtype, "cpu")
+
+
+def target_of(model, law=None) -> Target:
+    return Target(card_of(model), model, 256, law)
+
+
+def bound(method, model, law=None):
+    method.check(card_of(model))
+    method.bind(target_of(model, law))
+    method.reset()
+    return method
+
+
+def run(model, method, prompt=(5, 6, 7, 8), limit=60, law=None, seed=0, max_nodes=128):
+    """The transcript of one request."""
+    engine = EagerEngine(model, CONTEXT, frozenset(), max_nodes)
+    return decode(engine, method, Request(list(prompt), limit, law, seed), Clock(torch.device("cpu")))
+
+
+@torch.inference_mode()
+def states(model, ids) -> tuple[torch.Tensor, ...]:
+    """L + 1 times (T, D), from an empty cache."""
+    output = model(torch.tensor([list(ids)]), use_cache=False, output_hidden_states=True)
+    return tuple(layer[0] for layer in output.hidden_states)
+
+
+def causal(length, dtype):
+    return torch.full((length, length), torch.finfo(dtype).min, dtype=dtype).triu(1)[None, None]
+
+
+class Base(nn.Module):
+    """Over a whole sequence: ``features`` (T, .) of tokens 0 to T - 1, ``ids`` tokens 1 to T; then a path of nodes."""
+
+    def __init__(self, shape, extra, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.raw = {**shape, **extra}
+        self.config = LlamaConfig.from_dict(dict(self.raw))
+        self.config._attn_implementation = "eager"
+        self.rope = [LlamaRotaryEmbedding(self.config)]
+
+    def turn(self, hidden):
+        return self.rope[0](hidden, torch.arange(hidden.shape[1])[None])
+
+    @torch.inference_mode()
+    def states_after(self, model, features, ids, path):
+        """(H,) what the head wrote at the end of ``path``, drafted tokens below the root."""
+        hidden, following = self.enter(features), torch.tensor(list(ids))
+        for token in path:
+            written = self.layer(model, hidden, following)[-1:]
+            hidden, following = torch.cat([hidden, written]), torch.cat([following, torch.tensor([token])])
+        return self.layer(model, hidden, following)[-1]
+
+    def save(self, folder, drop=(), **config):
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {name: weight.contiguous() for name, weight in self.state_dict().items() if name not in drop}
+        save_file(state, folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps({**self.raw, **config}))
+        return str(folder)
+
+
+class Eagle1(Base):
+    def __init__(self, seed=0, **extra):
+        super().__init__(SHAPE, extra, seed)
+        hidden = self.config.hidden_size
+        self.fc = nn.Linear(2 * hidden, hidden, bias=self.raw.get("bias", True))
+        layer = LlamaDecoderLayer(self.config, 0)
+        layer.input_layernorm = nn.Identity()
+        self.layers = nn.ModuleList([layer])
+        nn.init.normal_(layer.post_attention_layernorm.weight, 1.0, 0.1)
+        self.double()
+
+    @staticmethod
+    def enter(features):
+        return features[0]
+
+    def layer(self, model, hidden, ids):
+        mixed = self.fc(torch.cat([model.get_input_embeddings()(ids), hidden], dim=-1))[None]
+        mask = causal(len(ids), mixed.dtype)
+        return self.layers[0](mixed, attention_mask=mask, position_embeddings=self.turn(mixed))[0]
+
+    @torch.inference_mode()
+    def logits(self, model, state):
+        return model.get_output_embeddings()(state)
+
+    def to_target(self, token):
+        return token
+
+
+class Eagle3(Base):
+    """Attention over normed embedding beside normed state, written as the Llama layer with wider projections."""
+
+    def __init__(self, seed=0, drafted=VOCAB, features=3 * 64, ids=None, **extra):
+        super().__init__(SHAPE, {"draft_vocab_size": drafted, **extra}, seed)
+        hidden = self.config.hidden_size
+        self.fc = nn.Linear(features, hidden, bias=False)
+        layer = self.midlayer = LlamaDecoderLayer(self.config, 0)
+        layer.hidden_norm = LlamaRMSNorm(hidden, eps=self.config.rms_norm_eps)
+        for name in "qkv":
+            old = getattr(layer.self_attn, f"{name}_proj")
+            setattr(layer.self_attn, f"{name}_proj", nn.Linear(2 * hidden, old.out_features, bias=False))
+        self.norm = LlamaRMSNorm(hidden, eps=self.config.rms_norm_eps)
+        for norm in (layer.hidden_norm, layer.input_layernorm, layer.post_attention_layernorm, self.norm):
+            nn.init.normal_(norm.weight, 1.0, 0.1)
+        self.lm_head = nn.Linear(hidden, drafted, bias=False)
+        self.double()
+        if ids is not None:
+            self.register_buffer("d2t", ids - torch.arange(drafted))
+            self.register_buffer("t2d", torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, ids, True))
+
+    def enter(self, features):
+        return self.fc(torch.cat(list(features), dim=-1))
+
+    def layer(self, model, hidden, ids):
+        layer, embedded = self.midlayer, model.get_input_embeddings()(ids)
+        normed = layer.hidden_norm(hidden)
+        both = torch.cat([layer.input_layernorm(embedded), normed], dim=-1)[None]
+        mixed = layer.self_attn(both, attention_mask=causal(len(ids), both.dtype), position_embeddings=self.turn(both))
+        hidden = (normed if self.raw.get("norm_before_residual") else hidden) + mixed[0][0]
+        return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+
+    @torch.inference_mode()
+    def logits(self, model, state):
+        return self.lm_head(self.norm(state))
+
+    def to_target(self, token):
+        return int(token + self.d2t[token]) if hasattr(self, "d2t") else token
+
+
+class Block(nn.Module):
+    def __init__(self, inputs, hidden):
+        super().__init__()
+        self.linear = nn.Linear(inputs, hidden)
+        self.res_connection = nn.Linear(inputs, hidden) if inputs != hidden else nn.Identity()
+
+    def forward(self, state):
+        return self.res_connection(state) + nn.functional.silu(self.linear(state))
+
+
+class Medusa(nn.ModuleList):
+    def __init__(self, heads=4, blocks=1, hidden=64, seed=0):
+        torch.manual_seed(seed)
+        super().__init__(
+            nn.Sequential(*(Block(hidden, hidden) for _ in range(blocks)), nn.Linear(hidden, VOCAB, bias=False))
+            for _ in range(heads)
+        )
+        self.double()
+
+
+class Hydra(nn.Module):
+    def __init__(self, config, heads=4, blocks=4, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        one = type(config).from_dict({**config.to_dict(), "num_hidden_layers": 1, "layer_types": None})
+        one._attn_implementation = "eager"
+        hidden = config.hidden_size
+        self.prefix_embeding_layer = LlamaModel(one)
+        tied = [Block(hidden, hidden) for _ in range(heads)]
+        self.hydra_mlp = nn.ModuleList(
+            nn.Sequential(
+                nn.Dropout(), Block((head + 2) * hidden, hidden), *([nn.Dropout(), tied[head]] * (blocks - 1))
+            )
+            for head in range(heads)
+        )
+        self.hydra_lm_head = nn.ModuleList(nn.Sequential(nn.Dropout(), nn.Linear(hidden, VOCAB)) for _ in range(heads))
+        self.double().eval()
+
+    @torch.inference_mode()
+    def logits(self, model, features, path):
+        """(V,) below the last token of ``path``, whose first is the root."""
+        prefix = self.prefix_embeding_layer(inputs_embeds=features[None], use_cache=False).last_hidden_state[0, -1]
+        head = len(path) - 1
+        known = torch.cat([prefix, *model.get_input_embeddings()(torch.tensor(list(path)))])
+        return self.hydra_lm_head[head](self.hydra_mlp[head](known))
+
+
+def paths_of(draft) -> list[tuple[int, ...]]:
+    """Every node of a draft as the tokens on the way to it."""
+    tokens, found = [int(token) for token in draft.tokens], []
+    for token, parent in zip(tokens, draft.parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found

@@ -1,0 +1,462 @@
+"""EAGLE-1, -2 and -3: what is drafted, against heads that are run from scratch over their whole input."""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import methods.eagle as eagle_module
+from draft_models import markov_tables
+from head_models import Eagle1, bound, card_of, paths_of, run, states, target_of
+from head_models import Eagle3 as Eagle3Module
+from joint_law import MarkovEngine, emitted, exact, p_value
+from methods.eagle import Eagle, Eagle3
+from methods.parts.draft_layer import LayerMemory
+from methods.parts.eagle_head import EagleRun, target_ids
+from methods.parts.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
+from methods.parts.head_trees import EAGLE, MEDUSA, fixed_tree
+from methods.parts.tree_shape import TreeShape
+from models import VOCAB, build, plain_greedy
+from specbench.decode.law import Law
+from specbench.method import Drafter, Method
+from specbench.types import Draft, InputError, Prefill
+
+PROMPT = [5, 6, 7, 8]
+LAYERS = 8
+
+
+@pytest.fixture(scope="module")
+def deep():
+    """A target with room for EAGLE-3's layers 2, L/2 and L - 3."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from models import BASE
+
+    torch.manual_seed(3)
+    config = AutoConfig.for_model("llama", **{**BASE, "num_hidden_layers": LAYERS, "initializer_range": 0.2})
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="sdpa").eval()
+
+
+@pytest.fixture(scope="module")
+def small():
+    return build("llama", torch.float64)
+
+
+def features_of(model, method, ids):
+    hidden = states(model, ids)
+    return [hidden[layer] for layer in method.needs.hidden]
+
+
+def naive_dynamic(model, head, features, ids, top_k, depth, nodes):
+    """path -> the head's own probability of its last token: levels of the best nodes, then a heap of all candidates."""
+
+    def below(path):
+        logs = head.logits(model, head.states_after(model, features, ids, path)).log_softmax(-1)
+        values, choice = logs.topk(top_k)
+        return [(head.to_target(int(token)), float(log)) for token, log in zip(choice, values, strict=True)]
+
+    heap, level = [], [(0.0, ())]
+    for _ in range(depth + 1):
+        made = []
+        for score, path in level:
+            made += [(score + log, (*path, token), log) for token, log in below(path)]
+        heap += [(-score, len(path), path, log) for score, path, log in made]
+        level = [(score, path) for score, path, _ in sorted(made, reverse=True)[:top_k]]
+    heapq.heapify(heap)
+    best = [heapq.heappop(heap) for _ in range(nodes)]
+    return {path: torch.tensor(log).double().exp().item() for _, _, path, log in best}
+
+
+def kinds(model, folder):
+    """(method, module) of each head format."""
+    ids = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90].sort().values
+    names = {"top_k": 3, "depth": 2, "total_tokens": 12}
+    first = Eagle1(bias=False)
+    third = Eagle3Module(drafted=90, ids=ids)
+    normed = Eagle3Module(seed=1, norm_before_residual=True)
+    biased = Eagle1(attention_bias=False, num_key_value_heads=4)
+    for name, kind, module in (("first", Eagle, first), ("mha", Eagle, biased), ("third", Eagle3, third),
+                               ("normed", Eagle3, normed)):  # fmt: skip
+        yield name, bound(kind(module.save(folder / name), **names), model), module
+
+
+@pytest.mark.parametrize("name", ["first", "mha", "third", "normed"])
+def test_drafts_equal_a_head_run_over_its_whole_input(deep, tmp_path, name):
+    """Names, layer, stable keys and values, positions, alignment and tree at once, for every step of a request."""
+    _, method, module = next(kind for kind in kinds(deep, tmp_path) if kind[0] == name)
+    made = []
+    begin = method.begin
+
+    def watched(prompt, prefill, seed):
+        drafter = begin(prompt, prefill, seed)
+        propose = drafter.propose
+
+        def look(context, budget):
+            draft = propose(context, budget)
+            made.append((list(context), draft))
+            return draft
+
+        drafter.propose = look
+        return drafter
+
+    method.begin = watched
+    out = run(deep, method, PROMPT, 12)
+    assert out.ids == plain_greedy(deep, PROMPT, 12)
+    assert len(made) >= 4
+    for context, draft in made:
+        features = features_of(deep, method, context[:-1])
+        wanted = naive_dynamic(deep, module, features, context[1:], 3, 2, 11)
+        assert dict(zip(paths_of(draft), draft.score, strict=True)) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_alignment_is_what_makes_them_equal(deep, tmp_path):
+    """The wrong variant: features shifted by one token give another draft."""
+    module = Eagle1()
+    method = bound(Eagle(module.save(tmp_path), top_k=3, depth=2, total_tokens=12), deep)
+    ids = [*PROMPT, 9, 10]
+    drafter = begun(method, deep, ids)
+    features = features_of(deep, method, ids[:-1])
+    right = naive_dynamic(deep, module, features, ids[1:], 3, 2, 11)
+    wrong = naive_dynamic(deep, module, features, ids[:-1], 3, 2, 11)
+    assert set(paths_of(drafter.propose(ids, 64))) == set(right) != set(wrong)
+
+
+def begun(method, model, ids, seed=0):
+    """A drafter behind ``ids``, all but the last of which are its prompt."""
+    hidden = states(model, ids[:-1])
+    return method.begin(ids[:-1], Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden}), seed)
+
+
+def oracle(truth, hidden, base):
+    """A run that writes the target's own continuation, and holds what it is given against the truth."""
+
+    class Run(base):
+        known = 0
+
+        def remember(self, features, following):
+            rows = slice(self.known, self.known + len(following))
+            for given_, layer in zip(features if isinstance(features, list) else [features], hidden, strict=True):
+                assert torch.allclose(given_, layer[rows], atol=1e-8)
+            assert following.tolist() == truth[rows.start + 1 : rows.stop + 1]
+            self.known = rows.stop
+            super().remember(features, following)
+
+        def root(self):
+            logits = super().root()
+            self.on, self.level = torch.ones(1, dtype=torch.bool), 0
+            return self.told(logits)
+
+        def expand(self, ids, rows):
+            logits = super().expand(ids, rows)
+            self.level += 1
+            self.on = self.on[rows] & (ids == truth[self.known + self.level])
+            return self.told(logits)
+
+        def told(self, logits):
+            logits = logits.clone()
+            logits[self.on, truth[self.known + self.level + 1]] += 1000
+            return logits
+
+    return Run
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "deepest"),
+    [
+        (Eagle, {"tree": "static"}, 5),
+        (Eagle, {"top_k": 4, "depth": 5, "total_tokens": 20}, 6),
+        (Eagle3, {"top_k": 4, "depth": 7, "total_tokens": 20}, 8),
+        (Eagle3, {"tree": "static"}, 5),
+    ],
+)
+def test_an_oracle_is_accepted_to_full_depth(deep, monkeypatch, kind, options, deepest):
+    method = bound(kind("random", **options), deep)
+    truth = [*PROMPT, *plain_greedy(deep, PROMPT, 80)]
+    hidden = states(deep, truth)
+    layers = [hidden[layer] for layer in method.needs.hidden]
+    monkeypatch.setattr(eagle_module, "EagleRun", oracle(truth, layers, EagleRun))
+    out = run(deep, method, PROMPT, 50)
+    assert out.ids == truth[4:54]
+    assert out.depth == [deepest] * len(out.depth)
+    assert out.accept[:-1] == [deepest + 1] * (len(out.accept) - 1)
+    assert len(out.accept) > 4
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2"])
+@pytest.mark.parametrize("tree", ["static", "dynamic"])
+def test_ids_are_the_targets_whatever_the_head(family, tree):
+    model = build(family, torch.float64)
+    truth = plain_greedy(model, PROMPT, 40)
+    for kind in (Eagle, Eagle3):
+        method = bound(kind("random", tree=tree, top_k=4, total_tokens=24), model)
+        for _ in range(2):  # the second request reuses the first one's buffers
+            assert run(model, method, PROMPT, 40).ids == truth
+
+
+def test_sampled_ids_of_a_chosen_tree_are_vanillas(small):
+    from methods.vanilla import Vanilla
+
+    law = Law(0.9, top_p=0.95)
+    wanted = run(small, Vanilla(), PROMPT, 40, law, seed=4).ids
+    for options in ({}, {"tree": "static"}):
+        assert run(small, bound(Eagle("random", **options), small, law), PROMPT, 40, law, seed=4).ids == wanted
+
+
+def test_drawn_tree_decodes_and_states_its_laws(small):
+    law = Law(0.9, top_p=0.8)
+    method = bound(Eagle("random", tree="static", sampling="drawn"), small, law)
+    assert method.draws
+    first, again, other = (begun(method, small, [*PROMPT, 9], seed).propose([*PROMPT, 9], 64) for seed in (1, 1, 2))
+    assert first.tokens.tolist() == again.tokens.tolist() != other.tokens.tolist()
+    assert first.probs.shape == (25, VOCAB)
+    assert torch.allclose(first.probs.sum(-1), torch.ones(25))
+    assert (first.probs.gather(1, first.tokens[:, None]) > 0).all()
+    siblings: dict[int, list[int]] = {}
+    for node, parent in enumerate(first.parents):
+        for earlier in siblings.setdefault(parent, []):
+            assert first.probs[node, first.tokens[earlier]] == 0
+        siblings[parent].append(node)
+    assert len(run(small, method, PROMPT, 40, law, seed=4).ids) == 40
+
+
+class Fixed:
+    """A run whose logits are given, the same below every node."""
+
+    def __init__(self, logits):
+        self._logits = logits
+
+    def root(self):
+        return self._logits[None]
+
+    def expand(self, ids, rows):
+        return self._logits.expand(len(ids), -1)
+
+    @staticmethod
+    def ids(choice):
+        return choice
+
+    @staticmethod
+    def spread(logits):
+        return logits
+
+
+def test_drawn_siblings_follow_their_laws():
+    """Frequencies of 30,000 first and second children against the law, and the law without the first."""
+    logits = torch.tensor([2.0, 1.0, 0.0, 0.5])
+    law, run_ = Law(1.0), Fixed(logits)
+    choose = DrawnChoice(run_, law, torch.Generator().manual_seed(0))
+    count = 30_000
+    rows = torch.arange(count).repeat_interleave(2)
+    drawn = choose(logits.expand(count, -1), rows, torch.tensor([0, 1]).repeat(count), 2).view(count, 2)
+    exact = logits.softmax(-1)
+    assert torch.allclose(drawn[:, 0].bincount(minlength=4) / count, exact, atol=0.01)
+    second = sum(
+        exact[first] * exact.index_fill(0, torch.tensor(first), 0.0) / (1 - exact[first]) for first in range(4)
+    )
+    assert torch.allclose(drawn[:, 1].bincount(minlength=4) / count, second, atol=0.01)
+    given_ = choose.laws[0].view(count, 2, 4)
+    assert torch.allclose(given_[:, 0], exact.expand(count, -1), atol=1e-6)
+    assert (given_[:, 1].gather(1, drawn[:, :1]) == 0).all()
+
+
+def test_where_nothing_is_left_to_draw_the_law_is_certain():
+    logits = torch.tensor([0.0, -torch.inf, -torch.inf, -torch.inf])
+    choose = DrawnChoice(Fixed(logits), Law(1.0), torch.Generator().manual_seed(0))
+    tokens = choose(logits[None], torch.zeros(3, dtype=torch.long), torch.arange(3), 3)
+    assert tokens[0] == 0
+    assert len(set(tokens.tolist())) == 3
+    assert choose.laws[0].gather(1, tokens[:, None]).tolist() == [[1.0]] * 3
+
+
+@given(st.integers(1, 6), st.integers(0, 4), st.integers(1, 60), st.booleans(), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_no_node_stands_without_its_parent(top_k, depth, nodes, flat, seed):
+    """Also where every score is equal, and where the budget is below the width."""
+    torch.manual_seed(seed)
+    logits = torch.zeros(8) if flat else torch.randn(8).mul(3).round()
+    draft = grow(Fixed(logits), top_k, depth, nodes)
+    room = min(top_k, nodes) + sum(min(top_k, min(top_k, nodes) * top_k**level) * top_k for level in range(depth))
+    assert len(draft) <= min(nodes, room)
+    assert all(-1 <= parent < node for node, parent in enumerate(draft.parents))
+    paths = paths_of(draft)
+    assert len(set(paths)) == len(paths)
+    assert len(draft.score) == len(draft)
+
+
+def test_with_equal_scores_shallower_nodes_come_first():
+    certain = torch.full((8,), -torch.inf)
+    certain[3] = 0.0  # every path of threes has score 0
+    draft = grow(Fixed(certain), 2, 3, 3)
+    assert paths_of(draft) == [(3,), (3, 3), (3, 3, 3)]
+
+
+def test_published_trees():
+    tree = fixed_tree(None, EAGLE)
+    assert [len(level.ranks) for level in tree.levels] == [4, 8, 8, 3, 2]
+    paths = ranks_of(tree)
+    assert {(3, 0), (2, 1), (1, 0, 0), (0, 2, 1), (0, 0, 0, 2), (0, 0, 0, 0, 1)} <= paths
+    tree = fixed_tree(None, MEDUSA)
+    assert [len(level.ranks) for level in tree.levels] == [10, 28, 23, 2]
+    paths = ranks_of(tree)
+    assert {(1, 6), (2, 2), (9, 0), (0, 1, 2), (0, 0, 9), (0, 7, 0), (1, 0, 1), (2, 0, 0), (0, 0, 0, 1)} <= paths
+    assert fixed_tree([[2], [1, 0]], EAGLE).parents == (-1, -1, 0)
+
+
+def ranks_of(tree):
+    found = []
+    for parent, rank in zip(tree.parents, tree.ranks, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), rank))
+    return set(found)
+
+
+def test_fixed_tree_is_filled_by_rank(deep, tmp_path):
+    module = Eagle1()
+    method = bound(Eagle(module.save(tmp_path), tree="static", choices=[[2], [2, 1], [1, 0, 0]]), deep)
+    ids = [*PROMPT, 9, 10]
+    features = features_of(deep, method, ids[:-1])
+
+    def best(path):
+        return module.logits(deep, module.states_after(deep, features, ids[1:], path)).topk(2).indices.tolist()
+
+    a, b = best(())
+    (c, d), (e, _) = best((a,)), best((b,))
+    f = best((a, c))[0]
+    drafter = begun(method, deep, ids)
+    assert drafter.propose(ids, 64).tokens.tolist() == [a, b, c, d, e, f]
+    assert drafter.propose(ids, 3).tokens.tolist() == [a, b, c]
+    assert len(drafter.propose(ids, 0)) == 0
+
+
+def test_budget_is_kept(small):
+    method = bound(Eagle("random"), small)
+    drafter = begun(method, small, [*PROMPT, 9])
+    for budget in (0, 1, 5, 30, 200):
+        assert len(drafter.propose([*PROMPT, 9], budget)) == min(budget, 59)
+
+
+def test_two_requests_alive_at_once_do_not_share_memory(small):
+    method = bound(Eagle("random"), small)
+    ids, other = [*PROMPT, 9], [3, 2, 1]
+    alone = begun(method, small, ids).propose(ids, 64).tokens.tolist()
+    first, second = begun(method, small, ids), begun(method, small, other)
+    second.propose(other, 64)
+    assert first.propose(ids, 64).tokens.tolist() == alone
+
+
+def test_memory_grows_without_forgetting(small):
+    method = bound(Eagle("random", top_k=3, depth=2, total_tokens=10), small)
+    ids = torch.arange(3, 3 + 150).tolist() * 2
+    whole = begun(method, small, ids).propose(ids, 64)
+    run_ = EagleRun(method._head, LayerMemory(method._head.layer, 6, 3))
+    hidden = states(small, ids[:-1])[-1]
+    for start in range(0, len(ids) - 1, 7):  # many small pieces, with a draft between them
+        rows = slice(start, start + 7)
+        run_.remember([hidden[rows]], torch.tensor(ids[1:][rows]))
+        piece = grow(run_, 3, 2, 9)
+    assert piece.tokens.tolist() == whole.tokens.tolist()
+    assert piece.score == pytest.approx(whole.score)
+
+
+def test_offsets_lead_to_ids():
+    ids = torch.randperm(50, generator=torch.Generator().manual_seed(0))[:20]
+    assert target_ids(ids - torch.arange(20), 50, "head=x").tolist() == ids.tolist()
+    with pytest.raises(InputError, match=r"head=x: d2t leads to ids from .*; expected offsets to 20 different"):
+        target_ids(ids, 50, "head=x")  # the wrong variant: ids where offsets are expected
+
+
+def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
+    ids = torch.arange(10, 100)
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(1))
+    plain, mixed = Eagle3Module(drafted=90, ids=ids), Eagle3Module(drafted=90, ids=ids[order])
+    mixed.lm_head.weight.data = plain.lm_head.weight.data[order]
+    context = [*PROMPT, 9]
+    drafts = []
+    for name, module in (("plain", plain), ("mixed", mixed)):
+        method = bound(Eagle3(module.save(tmp_path / name), total_tokens=20), deep)
+        drafts.append(set(paths_of(begun(method, deep, context).propose(context, 64))))
+    assert drafts[0] == drafts[1]
+    head = method._head
+    spread = head.spread(torch.randn(2, 90, dtype=torch.float64))
+    assert spread.shape == (2, VOCAB)
+    assert spread.isfinite().sum().item() == 180
+    assert (spread[:, 100:] == -torch.inf).all()
+
+
+def test_a_plan_of_any_first_part_of_a_tree_is_a_tree():
+    shape = fixed_tree(None, EAGLE)
+    for nodes in range(1, len(shape) + 1):
+        plan = ShapePlan(TreeShape.of(shape.parents[:nodes]), torch.device("cpu"))
+        tokens = fill(Fixed(torch.arange(8.0)), plan, best_choice(Fixed(torch.arange(8.0))))
+        assert len(tokens) == nodes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_k": 0}, "top_k=0: expected"),
+        ({"depth": -1}, "depth=-1: expected"),
+        ({"total_tokens": 1}, "total_tokens=1: expected"),
+        ({"sampling": "drawn"}, "sampling=drawn: a dynamic tree"),
+        ({"choices": [[2], [1]]}, "choices: level 1 lists 1 nodes"),
+    ],
+)
+def test_parameters_are_checked(options, message):
+    with pytest.raises(InputError, match=message):
+        Eagle("random", **options)
+
+
+def test_replay_has_no_weights(small):
+    method = Eagle("random")
+    method.check(card_of(small))
+    from dataclasses import replace
+
+    with pytest.raises(InputError, match="weights"):
+        method.bind(replace(target_of(small), model=None))
+
+
+class _MarkovTree(Method):
+    """Draws the tree [[2], [2, 1]] from a table; ``told`` turns the true laws of its nodes into those it states."""
+
+    draws = True
+
+    def __init__(self, table, law, told):
+        self._table, self._law, self._told = table, law, told
+        self._plan = ShapePlan(fixed_tree([[2], [2, 1]], EAGLE), torch.device("cpu"))
+
+    def begin(self, prompt, prefill, seed):
+        drafter, random = _MarkovDrafter(), torch.Generator().manual_seed(seed)
+
+        def propose(context, budget):
+            table = self._table
+            run_ = Fixed(table[context[-1]])
+            run_.expand = lambda ids, rows: table[ids]
+            choose = DrawnChoice(run_, self._law, random)
+            tokens = fill(run_, self._plan, choose)
+            return Draft(tokens, self._plan.shape.parents, self._told(torch.cat(choose.laws), self._plan.shape.ranks))
+
+        drafter.propose = propose
+        return drafter
+
+
+class _MarkovDrafter(Drafter):
+    def propose(self, context, budget):
+        raise NotImplementedError
+
+
+def forgetful(laws, ranks):
+    """The wrong variant: the first sibling's law for all siblings."""
+    first = [max(node - rank, 0) for node, rank in enumerate(ranks)]
+    return laws[first]
+
+
+@pytest.mark.parametrize(("told", "right"), [(lambda laws, ranks: laws, True), (forgetful, False)])
+def test_a_drawn_tree_keeps_the_targets_law(told, right):
+    table, drafts = markov_tables(4)
+    law, engine = Law(0.9), MarkovEngine(table)
+    found = emitted(engine, _MarkovTree(drafts, law, told), law, (0,), 3, 4000)
+    value = p_value(found, exact(lambda context: engine.law_after(context, law), (0,), 3))
+    assert value > 1e-3 if right else value < 1e-6

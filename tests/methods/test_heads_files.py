@@ -1,0 +1,188 @@
+"""Head checkpoints: formats that load, and what is said of those that do not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from head_models import Eagle1, bound, card_of, states
+from head_models import Eagle3 as Eagle3Module
+from head_models import Medusa as MedusaModule
+from methods.eagle import Eagle, Eagle3
+from methods.medusa import Medusa
+from methods.parts.eagle_head import LAYOUT_3, fused_layers
+from methods.parts.head_file import HeadFile
+from models import build
+from specbench.types import InputError, Prefill
+
+IDS = [5, 6, 7, 8, 9]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build("llama", torch.float64)
+
+
+def drafted(method, model):
+    hidden = states(model, IDS[:-1])
+    prefill = Prefill(IDS[-1], {layer: hidden[layer] for layer in method.needs.hidden})
+    return method.begin(IDS[:-1], prefill, 0).propose(IDS, 64).tokens.tolist()
+
+
+def refused(method, model) -> str:
+    with pytest.raises(InputError) as caught:
+        bound(method, model)
+    return str(caught.value)
+
+
+def test_missing_and_unexpected_names_are_told(model, tmp_path):
+    folder = Eagle1().save(tmp_path, drop=("fc.bias", "layers.0.mlp.up_proj.weight"))
+    message = refused(Eagle(folder), model)
+    assert message.startswith(f"head={folder}: no EAGLE head for this target: ")
+    assert "lacks fc.bias, layers.0.mlp.up_proj.weight" in message
+    state = load_file(tmp_path / "model.safetensors")
+    save_file({**state, "fc.bias": torch.zeros(64), "fc2.bias": torch.zeros(1)}, tmp_path / "model.safetensors")
+    message = refused(Eagle(folder), model)
+    assert "lacks layers.0.mlp.up_proj.weight; holds unexpected fc2.bias" in message
+
+
+def test_shapes_are_held_to(model, tmp_path):
+    folder = Eagle1().save(tmp_path, intermediate_size=100)
+    message = refused(Eagle(folder), model)
+    assert "layers.0.mlp.gate_proj.weight [96, 64] (expected [100, 64])" in message
+    other = Eagle1(vocab_size=32000).save(tmp_path / "y")
+    assert "made for a vocabulary of 32000; expected the target's 199" in refused(Eagle(other), model)
+    assert "made for a hidden size of 32" in refused(Eagle(Eagle1(hidden_size=32).save(tmp_path / "x")), model)
+
+
+def test_embedding_and_old_buffers_may_be_there(model, tmp_path):
+    folder = Eagle1().save(tmp_path)
+    plain = drafted(bound(Eagle(folder), model), model)
+    state = load_file(tmp_path / "model.safetensors")
+    state["embed_tokens.weight"] = torch.randn(199, 64)
+    state["layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
+    save_file(state, tmp_path / "model.safetensors")
+    assert drafted(bound(Eagle(folder), model), model) == plain
+
+
+def test_torch_files_only_when_asked_for(model, tmp_path):
+    folder = Eagle1().save(tmp_path)
+    plain = drafted(bound(Eagle(folder), model), model)
+    torch.save(load_file(tmp_path / "model.safetensors"), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    assert "holds none of model.safetensors; torch files are read" in refused(Eagle(folder), model)
+    assert drafted(bound(Eagle(folder, safetensors=False), model), model) == plain
+
+
+def test_a_pickle_with_code_is_not_run(model, tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return open, (str(tmp_path / "written"), "w")
+
+    folder = Eagle1().save(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({"fc.weight": Bomb()}, tmp_path / "pytorch_model.bin")
+    assert "cannot be read as a state dict" in refused(Eagle(folder, safetensors=False), model)
+    assert not (tmp_path / "written").exists()
+
+
+def test_a_broken_file_is_told(model, tmp_path):
+    folder = Eagle1().save(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    assert "model.safetensors cannot be read" in refused(Eagle(folder), model)
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json is not JSON" in refused(Eagle(folder), model)
+    (tmp_path / "config.json").write_text("{}")
+    assert "config.json has no hidden_size" in refused(Eagle(folder), model)
+    (tmp_path / "config.json").unlink()
+    assert "holds no config.json" in refused(Eagle(folder), model)
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (None, "head: not set, and model=random names none"),
+        ("/no/such/folder", "head=/no/such/folder: no such folder"),
+        ("bundled:nothing", "head=bundled:nothing: no such bundled model"),
+        ("someone/no-such-head", "head=someone/no-such-head: config.json cannot be fetched"),
+    ],
+)
+def test_a_head_that_is_not_there_is_told(model, head, message):
+    assert message in refused(Eagle(head), model)
+
+
+@pytest.mark.parametrize("names", ["midlayer", "layers.0"])
+def test_names_of_the_speculators_library(model, tmp_path, names):
+    module = Eagle3Module(features=3 * 64, norm_before_residual=True)
+    folder = module.save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    inner = {key: value for key, value in config.items() if key not in ("norm_before_residual", "draft_vocab_size")}
+    outer = {key: config[key] for key in ("norm_before_residual", "draft_vocab_size")}
+    ids = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+    if names == "layers.0":
+        state = load_file(tmp_path / "model.safetensors")
+        save_file(
+            {key.replace("midlayer.", "layers.0."): value for key, value in state.items()},
+            tmp_path / "model.safetensors",
+        )
+        (tmp_path / "config.json").write_text(json.dumps({**outer, **ids, "transformer_layer_config": inner}))
+    else:
+        (tmp_path / "config.json").write_text(json.dumps({**config, **ids}))
+    method = bound(Eagle3(folder), model)
+    assert method.needs.hidden == (0, 1, 2)
+    plain = bound(Eagle3(module.save(tmp_path / "plain", **ids)), model)
+    assert drafted(method, model) == drafted(plain, model)
+
+
+def test_an_eagle3_head_is_no_eagle_head(model, tmp_path):
+    folder = Eagle3Module().save(tmp_path)
+    assert "unexpected" in refused(Eagle(folder), model)
+    assert "midlayer.hidden_norm.weight" in refused(Eagle(folder), model)
+
+
+def fused(layers, **config):
+    return fused_layers(HeadFile("x", config, LAYOUT_3, True, None), layers)
+
+
+def test_which_layers_are_fused():
+    assert fused(32) == (2, 16, 29)
+    assert fused(80) == (2, 40, 77)
+    assert fused(61, eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 29, 57]}) == (2, 30, 58)  # blocks' outputs
+    assert fused(36, eagle_aux_hidden_state_layer_ids=[2, 18, 33]) == (2, 18, 33)  # hidden states
+    for layers in (2, 5):  # the rule's layers coincide or do not exist
+        with pytest.raises(InputError, match=rf"head=x: without .*; expected different ones of 0 to {layers}"):
+            fused(layers)
+    with pytest.raises(InputError, match="its configuration names"):
+        fused(4, eagle_aux_hidden_state_layer_ids=[1, 2, 9])
+
+
+def test_random_heads_differ_from_nothing_read(model):
+    first, second = (bound(Eagle("random"), model) for _ in range(2))
+    assert drafted(first, model) == drafted(second, model)
+    assert first.inputs == ()
+
+
+def test_medusa_names_are_told(model, tmp_path):
+    tmp_path.joinpath("a").mkdir()
+    state = {name: weight.clone() for name, weight in MedusaModule().state_dict().items()}
+    del state["1.0.linear.bias"]
+    save_file(state, tmp_path / "a" / "medusa_lm_head.safetensors")
+    assert refused(Medusa(str(tmp_path / "a")), model).endswith("lacks 1.0.linear.bias")
+    save_file({"lm_head.weight": torch.zeros(2)}, tmp_path / "a" / "medusa_lm_head.safetensors")
+    assert "no Medusa head: holds lm_head.weight" in refused(Medusa(str(tmp_path / "a")), model)
+    state["1.0.linear.bias"] = torch.zeros(64)
+    torch.save(state, tmp_path / "a" / "medusa_lm_head.pt")
+    (tmp_path / "a" / "medusa_lm_head.safetensors").unlink()
+    assert bound(Medusa(str(tmp_path / "a"), safetensors=False), model).inputs == (str(tmp_path / "a"),)
+
+
+def test_every_bundled_head_fits_its_target():
+    from compose import job_for
+
+    job = job_for("method=[eagle,eagle2,eagle3,medusa,hydra_heads]")  # checks each head against the card
+    assert {entry.name for entry in job.entries} >= {"eagle", "eagle2", "eagle3", "medusa", "hydra_heads"}
+    assert any("tiny_eagle" in path for entry in job.entries for path in entry.method.inputs)
+    assert card_of(build("llama")).vocab_size == 199

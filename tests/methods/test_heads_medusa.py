@@ -1,0 +1,196 @@
+"""Medusa and Hydra heads: what is drafted, against modules that are run from scratch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import methods.hydra_heads as hydra_module
+from compose import job_for
+from head_models import Hydra, bound, card_of, paths_of, run, states
+from head_models import Medusa as MedusaModule
+from methods.hydra_heads import HydraRun, HydraTree
+from methods.medusa import Medusa, head_count
+from models import VOCAB, build, plain_greedy
+from specbench.decode.law import Law
+from specbench.run import execute
+from specbench.store import read_manifest
+from specbench.types import InputError, Prefill, Step
+
+PROMPT = [5, 6, 7, 8]
+TREE = [[3], [2, 1, 0], [1, 0, 1]]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build("llama", torch.float64)
+
+
+def saved(module, folder, name="medusa_lm_head.safetensors", drop=()):
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({key: weight.clone() for key, weight in module.state_dict().items() if key not in drop}, folder / name)
+    return str(folder)
+
+
+def begun(method, model, ids):
+    hidden = states(model, ids[:-1])
+    rows = slice(None) if method.needs.prompt_hidden else slice(-1, None)
+    return method.begin(ids[:-1], Prefill(ids[-1], {layer: hidden[layer][rows] for layer in method.needs.hidden}), 0)
+
+
+@torch.inference_mode()
+def medusa_paths(module, state):
+    """The tree's paths: rank r at depth d is head d - 1's r-th best, whatever stands above."""
+    best = [head(state).topk(3).indices.tolist() for head in module]
+    ranks = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (1, 0, 0)]
+    return [tuple(best[depth][rank] for depth, rank in enumerate(path)) for path in ranks]
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("heads", [3, 5])
+def test_medusa_fills_its_tree_from_the_last_state(model, tmp_path, heads, blocks):
+    module = MedusaModule(heads, blocks)
+    assert head_count(list(module.state_dict())) == (heads, blocks)
+    method = bound(Medusa(saved(module, tmp_path), tree=TREE), model)
+    ids = [*PROMPT, 9]
+    drafter = begun(method, model, ids)
+    assert paths_of(drafter.propose(ids, 64)) == medusa_paths(module, states(model, ids[:-1])[-1][-1])
+    rows = torch.randn(4, 64, dtype=torch.float64)  # of the root and nodes 0, 1, 2
+    drafter.observe(Step(9, (12, 13), (2,), False, hidden={2: rows}))
+    assert paths_of(drafter.propose([*ids, 12, 13], 64)) == medusa_paths(module, rows[3])
+    assert paths_of(drafter.propose(ids, 4)) == medusa_paths(module, rows[3])[:4]
+    assert len(drafter.propose(ids, 0)) == 0
+
+
+def test_levels_beyond_the_heads_are_left_out(model, tmp_path):
+    method = bound(Medusa(saved(MedusaModule(2), tmp_path)), model)
+    assert [len(level.ranks) for level in method.shape.levels] == [10, 28]
+    method = bound(Medusa(saved(MedusaModule(5), tmp_path), heads=3), model)
+    assert len(method.shape) == 61
+    with pytest.raises(InputError, match=r"heads=6: head=.* has 5; expected at most that"):
+        bound(Medusa(saved(MedusaModule(5), tmp_path), heads=6), model)
+
+
+def test_a_medusa_oracle_is_accepted_to_full_depth(model):
+    truth = [*PROMPT, *plain_greedy(model, PROMPT, 70)]
+    hidden = states(model, truth)[-1]
+    method = bound(Medusa("random"), model)
+
+    def heads(state):
+        place = int((hidden - state).abs().sum(-1).argmin())
+        assert torch.allclose(hidden[place], state[0], atol=1e-8)
+        logits = torch.zeros(4, VOCAB, dtype=torch.float64)
+        logits[torch.arange(4), torch.tensor(truth[place + 2 : place + 6])] = 1.0
+        return logits
+
+    method.heads = heads
+    out = run(model, method, PROMPT, 50)
+    assert out.ids == truth[4:54]
+    assert out.accept[:-1] == [5] * (len(out.accept) - 1)
+    assert set(out.proposed) == {63}
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-mha"])
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_hydra_drafts_equal_heads_run_over_their_whole_input(tmp_path, family, blocks):
+    """Names, prefix layer, incremental keys and values, paths' embeddings, for every step of a request."""
+    model = build(family, torch.float64)
+    module = Hydra(model.config, 3, blocks)
+    folder = saved(module, tmp_path, "hydra_lm_head.safetensors")
+    method = bound(HydraTree(folder, tree=TREE), model)
+    made, begin = [], method.begin
+
+    def watched(prompt, prefill, seed):
+        drafter = begin(prompt, prefill, seed)
+        propose = drafter.propose
+        drafter.propose = lambda context, budget: made.append((list(context), propose(context, budget))) or made[-1][1]
+        return drafter
+
+    method.begin = watched
+    out = run(model, method, PROMPT, 10)
+    assert out.ids == plain_greedy(model, PROMPT, 10)
+    assert len(made) > 3
+    for context, draft in made:
+        features = states(model, context[:-1])[-1]
+        paths = paths_of(draft)
+        counts = {(): 3, paths[0]: 2, paths[1]: 1, paths[3]: 1, paths[5]: 1}
+        wanted = {
+            (*path, int(token))
+            for path, count in counts.items()
+            for token in module.logits(model, features, (context[-1], *path)).topk(count).indices
+        }
+        assert set(paths) == wanted
+
+
+def test_a_hydra_oracle_is_accepted_to_full_depth(model, monkeypatch):
+    truth = [*PROMPT, *plain_greedy(model, PROMPT, 70)]
+    hidden = states(model, truth)[-1]
+
+    class Oracle(HydraRun):
+        known = 0
+
+        def remember(self, features, root):
+            rows = slice(self.known, self.known + len(features))
+            assert torch.allclose(features, hidden[rows], atol=1e-8)
+            assert root == truth[rows.stop]
+            self.known = rows.stop
+            super().remember(features, root)
+
+        def _below(self, paths, ids):
+            logits = super()._below(paths, ids).clone()
+            logits[:, truth[self.known + self._head + 1]] += 1000
+            return logits
+
+    monkeypatch.setattr(hydra_module, "HydraRun", Oracle)
+    out = run(model, bound(HydraTree("random"), model), PROMPT, 50)
+    assert out.ids == truth[4:54]
+    assert out.accept[:-1] == [5] * (len(out.accept) - 1)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2"])
+@pytest.mark.parametrize("kind", [Medusa, HydraTree])
+def test_ids_are_the_targets_whatever_the_heads(family, kind):
+    model = build(family, torch.float64)
+    method = bound(kind("random"), model)
+    truth = plain_greedy(model, PROMPT, 30)
+    for _ in range(2):  # the second request reuses the first one's buffers
+        assert run(model, method, PROMPT, 30).ids == truth
+
+
+@pytest.mark.parametrize("kind", [Medusa, HydraTree])
+def test_sampled_ids_are_vanillas(model, kind):
+    from methods.vanilla import Vanilla
+
+    law = Law(0.9, top_p=0.95)
+    wanted = run(model, Vanilla(), PROMPT, 30, law, seed=4).ids
+    assert run(model, bound(kind("random"), model, law), PROMPT, 30, law, seed=4).ids == wanted
+
+
+def test_hydra_keys_are_named(model, tmp_path):
+    module = Hydra(model.config)
+    gone, kept = "hydra_mlp.2.3.linear.bias", "prefix_embeding_layer.embed_tokens.weight"
+    folder = saved(module, tmp_path / "a", "hydra_lm_head.safetensors", drop=(gone,))
+    with pytest.raises(InputError, match=rf"lacks {gone}$"):
+        HydraTree(folder).check(card_of(model))
+    folder = saved(module, tmp_path / "b", "hydra_lm_head.safetensors", drop=(kept,))
+    bound(HydraTree(folder), model)  # the target's embedding is used anyway
+    (tmp_path / "b" / "config.json").write_text('{"hydra_head_arch": "mlp"}')
+    with pytest.raises(InputError, match="heads of the kind mlp"):
+        HydraTree(folder).check(card_of(model))
+
+
+@pytest.mark.parametrize("kind", [Medusa, HydraTree])
+def test_number_of_heads_is_checked(kind):
+    with pytest.raises(InputError, match="heads=0: expected"):
+        kind("random", heads=0)
+
+
+def test_typical_acceptance_is_asked_for_and_lossy_only_when_sampling(tmp_path):
+    options = ("suite.limit=1", "suite.categories=[qa]", "decode.max_new_tokens=8", "measure=quick", "measure.warmup=0")
+    typical = ("method=[medusa]", "method.medusa.acceptance=typical", *options)
+    for name, decode, lossless in (("greedy", "decode=greedy", True), ("sampled", "decode=sample", False)):
+        execute(job_for(*typical, decode, "decode.max_new_tokens=8"), tmp_path / name, lambda *_: None)
+        assert read_manifest(tmp_path / name)["methods"]["medusa"]["lossless"] is lossless
+    with pytest.raises(InputError, match="method.medusa.typical_alpha=0"):
+        job_for("method=[medusa]", "method.medusa.typical_alpha=0.0")

@@ -1,0 +1,119 @@
+"""The trainer's heads are the drafter's: same states at every depth, same files; and what bundled ones are worth."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from compose import job_for
+from head_models import bound, run, states
+from methods.eagle import Eagle, Eagle3
+from methods.parts.draft_layer import LayerMemory
+from methods.parts.eagle_head import EagleRun
+from models import BASE, VOCAB
+from specbench.target.load import ASSETS, load_model
+from specbench.tiny.head_modules import Eagle3Module, EagleModule, attend, visible
+from specbench.tiny.head_training import HeadSettings, head_config, held_out_shares, save_head, train_head
+
+
+@pytest.fixture(scope="module")
+def target():
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("llama", **{**BASE, "num_hidden_layers": 5, "initializer_range": 0.2})
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@torch.inference_mode()
+def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
+    """Pass d at place i is the state of the node of depth d on the true path whose context ends at i - d."""
+    settings = HeadSettings(kind=kind, intermediate=48, vocabulary=80)
+    config = head_config(target, settings)
+    module = (
+        Eagle3Module(config, target, (1, 3, 4), torch.arange(50, 130))
+        if kind == "eagle3"
+        else EagleModule(config, target)
+    ).double()
+    for weight in module.parameters():
+        weight.copy_(weight.half())  # what the file will hold
+    save_head(module, target, tmp_path, settings, 1.0, [0.5])
+    method = bound((Eagle3 if kind == "eagle3" else Eagle)(str(tmp_path)), target)
+    assert method.needs.hidden == ((1, 3, 4) if kind == "eagle3" else (5,))
+
+    ids = torch.randperm(VOCAB)[:30]
+    hidden = states(target, ids.tolist())
+    embedded = target.get_input_embeddings()(ids[1:])
+    positions = torch.arange(29)[None]
+    entered = module.enter([layer[None, :29] for layer in hidden])
+    passes = module.unroll(entered, embedded[None], positions, 4)
+    for known in (1, 10, 25):
+        drafting = EagleRun(method._head, LayerMemory(method._head.layer, 3, 1))
+        features = [hidden[layer][:known] for layer in method.needs.hidden]
+        drafting.remember(features, ids[1 : known + 1])
+        drafting.root()
+        assert torch.allclose(drafting._root[0], passes[0][0, known - 1], atol=1e-4)
+        for depth in range(1, 4):
+            logits = drafting.expand(ids[known + depth][None], torch.tensor([0]))
+            assert torch.allclose(drafting._hidden[0], passes[depth][0, known + depth - 1], atol=1e-4)
+            assert torch.allclose(logits[0], module.logits(passes[depth][0, known + depth - 1]), atol=1e-4)
+            assert torch.allclose(method._head.spread(logits)[0, 50:130].isfinite().sum(), torch.tensor(80))
+
+
+def test_a_pass_sees_its_own_ancestors_only():
+    positions = torch.tensor([[0, 1, 2, 0, 1]])
+    seen = visible(positions, 1)[0, 0]
+    assert seen.tolist() == [
+        [False, False, False, False, False],
+        [True, False, False, False, False],
+        [True, True, False, False, False],
+        [False, False, False, False, False],
+        [False, False, False, True, False],
+    ]
+    torch.manual_seed(0)
+    query, key, value, key2, value2 = (torch.randn(1, 1, 5, 4) for _ in range(5))
+    out = attend(query, [(key, value), (key2, value2)], visible(positions, 1))
+    keys, values = torch.cat([key[0, 0, :2], key2[0, 0, 2:3]]), torch.cat([value[0, 0, :2], value2[0, 0, 2:3]])
+    wanted = (query[0, 0, 2] @ keys.T / 2).softmax(-1) @ values
+    assert torch.allclose(out[0, 0, 2], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_training_makes_the_head_better(tmp_path, kind):
+    folder = ASSETS / "tiny"
+    target = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    settings = HeadSettings(kind=kind, steps=14, rows=1, length=256, warmup=2, intermediate=64, passes=2)
+    made = list(train_head(target, tokenizer, settings))
+    assert [step for step, *_ in made] == list(range(1, 15))
+    assert all(len(shares) == 2 for _, _, shares, _ in made)
+    head = made[-1][-1]
+    first = next(iter(train_head(target, tokenizer, settings)))[-1]
+    trained, fresh = (entropy(one, target, tokenizer, settings) for one in (head, first))
+    assert trained < fresh - 0.3
+    save_head(head, target, tmp_path, settings, 1.0, held_out_shares(head, target, tokenizer, settings))
+    assert "held-out answers, at depths" in (tmp_path / "README.md").read_text()
+
+
+@torch.no_grad()
+def entropy(head, target, tokenizer, settings) -> float:
+    from itertools import islice
+
+    from specbench.tiny.corpus import documents
+    from specbench.tiny.head_training import loss_of
+    from specbench.tiny.packing import Packer
+
+    packer = Packer(tokenizer, documents(99, held_out=True), settings.length, settings.rows, 0.0)
+    losses = [loss_of(head, target, batch, settings)[0].item() for batch in islice(packer, 4)]
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize(("name", "least"), [("eagle", 3.0), ("eagle2", 3.5), ("eagle3", 2.5)])
+def test_bundled_heads_are_worth_their_bytes(name, least):
+    job = job_for(f"method=[{name}]", "suite.categories=[qa]", "suite.limit=3")
+    model = load_model(job.card)
+    (entry,) = [entry for entry in job.entries if entry.name == name]
+    accepted = []
+    for case in job.suite.cases:
+        accepted += run(model, bound(entry.method, model), job.prompts.ids(case.turns[:1], []), 40).accept
+    assert sum(accepted) / len(accepted) > least
