@@ -98,7 +98,7 @@ class Hybrid(Method):
         for name, member in self.members.items():
             with named(f"members.{name}."):
                 member.bind(target)
-            if reason := _unfit(member.needs):
+            if reason := _unfit(member):
                 raise InputError(
                     f"members.{name}: {reason}; expected a method that proposes a tree from tokens or top-k"
                 )
@@ -127,10 +127,11 @@ class Hybrid(Method):
             member.close()
 
 
-def _unfit(needs: Needs) -> str:
-    """Why a method with these needs cannot be a member; empty if it can."""
-    if needs.hidden:
-        return "needs hidden states, whose rows are the merged tree's and not its own"
+def _unfit(member: Method) -> str:
+    """Why a method cannot be a member; empty if it can."""
+    needs = member.needs
+    if needs.hidden or member.by_node:
+        return "reads a step by its own draft's nodes, and the merged tree has others"
     if needs.rows:
         return "drafts rows for a batch"
     return "drafts while the target runs" if needs.concurrent else ""

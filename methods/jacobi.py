@@ -52,6 +52,7 @@ class Jacobi(Method):
     token of the prompt) | repeat (the window's last guess again).
     """
 
+    by_node = True
     sources = ("window",)
     pad = 0
 

@@ -64,6 +64,7 @@ class LogitSpec(Method):
     r <= ``ranks[i]``, else to the last of ``lengths``. merge: branches share prefixes, and only new nodes count.
     """
 
+    by_node = True
     sources = ("next", "ranked", "behind_ranked")
 
     def __init__(

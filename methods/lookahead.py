@@ -68,6 +68,7 @@ class Lookahead(Method):
     prefixes). pool_from_prompt: the n-grams of prompt and answer are pooled too.
     """
 
+    by_node = True
     sources = ("pool", "window")
 
     def __init__(

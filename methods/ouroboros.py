@@ -138,6 +138,7 @@ class Ouroboros(DraftModelMethod):
     ``level`` - 1 tokens. dtype, device: of the draft; default the target's.
     """
 
+    by_node = True
     sources = ("draft model", "phrases")
 
     def __init__(

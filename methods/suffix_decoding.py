@@ -37,7 +37,7 @@ class _Request(Drafter):
         best, source = self._local.likeliest(self._text, recent, limits), LOCAL
         if self._answers is not None:
             other = self._answers.likeliest(self._answer, recent, limits)
-            if other.score > best.score:
+            if other.beats(best):
                 best, source = other, GLOBAL
         if not best.tokens:
             return EMPTY

@@ -1,31 +1,32 @@
-"""Time the drafters alone: microseconds per draft and per update, at several lengths of context, with no target.
+"""Time the drafters alone, with no target: microseconds per draft and per update, at several lengths of context.
 
     python scripts/benchmark_drafters.py pld cacheback --corpus news.txt --context 2000 100000
 
-Each method is stepped through a text as the decode loop would step it; the same tokens are decoded at every length.
-growth: a step against one at the shortest context. scan / step: how many times longer a scan of the whole context takes
-(prompt lookup as its references do it). Without methods named: all that need no logits.
+growth: a step against one at the shortest context. scan / step: how many times longer a scan of the whole context
+takes, as prompt lookup's references do it. Without methods named: all that need no logits.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
 import torch
+from hydra.errors import HydraException
 
 from methods.parts.corpus import read_documents, tokenize
 from specbench.cli import conf_dir, job_of
 from specbench.job import Entry
-from specbench.measure.drafting import COLUMNS, cost_at, repeating_tokens, time_scan
+from specbench.measure.drafting import COLUMNS, lines_of, repeating_tokens, time_scan
 from specbench.method import Peer
 from specbench.record import VANILLA
 from specbench.target.facade import Target
 from specbench.target.load import load_model
 from specbench.types import InputError
 
-NODES = 256
+NODES, RESET = 256, ("turn", "case")
 
 
 def main() -> None:
@@ -35,19 +36,20 @@ def main() -> None:
     parser.add_argument("methods", nargs="*", default=names)
     parser.add_argument("--corpus", type=Path, nargs="+", help="text or JSON files; default: generated tokens")
     parser.add_argument("--context", type=int, nargs="+", default=[2_000, 20_000, 100_000], help="[tokens]")
-    parser.add_argument("--tokens", type=int, default=2_000, help="tokens decoded at each length")
-    parser.add_argument("--set", nargs="+", default=[], help="settings as specbench takes them: model=vicuna_7b")
+    parser.add_argument("--tokens", type=int, default=2_000, help="decoded at each length")
+    parser.add_argument("--set", nargs="+", default=[], help="settings as specbench takes them")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if min(given.tokens, *given.context) < 1:
+        parser.error("--tokens, --context: expected 1 or more")
     card = job_of([*given.set, "method=[]", "suite.limit=1"]).card
-    lengths, need = sorted(given.context), 2 * (max(given.context) + given.tokens)
-    text = repeating_tokens(need, card.vocab_size)
-    if given.corpus:
-        text = np.concatenate([*tokenize(read_documents(given.corpus), card.tokenizer)])[:need].tolist()
+    need = 2 * (max(given.context) + given.tokens)
+    documents = tokenize(read_documents(given.corpus or []), card.tokenizer)
+    text = np.concatenate([*documents])[:need].tolist() if given.corpus else repeating_tokens(need, card.vocab_size)
     if len(text) < need:
-        parser.error(f"--corpus: {len(text)} tokens; expected at least {need}, or a shorter --context")
+        raise InputError(f"--corpus: {len(text)} tokens; expected at least {need}, or a shorter --context")
     target = Target(card, load_model(card), NODES, None)
-    scans = [float(np.median(time_scan(text, length))) for length in lengths]
+    scans = {length: float(np.median(time_scan(text, length))) for length in sorted(given.context)}
     print(f"| method | context | {' | '.join(COLUMNS)} | growth | scan / step |\n|---{'|--:' * (len(COLUMNS) + 3)}|")
     for name in given.methods:
         try:
@@ -56,25 +58,23 @@ def main() -> None:
         except InputError as error:
             print(f"skipped {name}: {error}")
             continue
-        keeps, first = entry.reset in ("category", "never"), 0.0
-        for length, scan in zip(lengths, scans, strict=True):
-            cost = cost_at(entry.method, keeps, text, length, given.tokens, NODES)
-            first = first or cost.step_us
-            cells = [name, str(length), *cost.cells(), f"{cost.step_us / first:.2f}", f"{scan / cost.step_us:.1f}"]
-            print(f"| {' | '.join(cells)} |", flush=True)
+        for line in lines_of(name, entry.method, entry.reset not in RESET, text, scans, given.tokens, NODES):
+            print(line, flush=True)
         entry.method.close()
-    print("scan [us]:", ", ".join(f"{scan:.0f} at {length}" for length, scan in zip(lengths, scans, strict=True)))
+    print("scan [us]:", ", ".join(f"{scan:.0f} at {length}" for length, scan in scans.items()))
 
 
 def prepare(entry: Entry, target: Target) -> None:
-    """Bind a method. Raises InputError if its drafts depend on a model, which nothing here runs."""
-    if isinstance(entry.method, Peer) or "draft" in entry.parameters:
-        raise InputError("runs a model; scripts/count_overhead.py times it")
-    entry.method.bind(target)
-    needs = entry.method.needs
-    if needs.node_topk or needs.prompt_topk or needs.hidden:
-        raise InputError("needs the target's logits or states; scripts/count_overhead.py times it")
+    """Bind a method. Raises InputError if its drafts depend on a model."""
+    if not isinstance(entry.method, Peer) and "draft" not in entry.parameters:
+        entry.method.bind(target)
+        if not (entry.method.needs.node_topk or entry.method.needs.prompt_topk or entry.method.needs.hidden):
+            return
+    raise InputError("needs a model behind it; scripts/count_overhead.py times it")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (InputError, HydraException) as error:
+        sys.exit(f"benchmark_drafters: error: {error}")

@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hydra.errors import HydraException
+
 from specbench.cli import job_of, with_own_groups
 from specbench.run import execute
 from specbench.store import read_run
@@ -30,7 +32,7 @@ def measure(overrides: Sequence[str]) -> tuple[int, float, float]:
     marks: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         execute(job_of(overrides), Path(folder) / "run", lambda *_: marks.append(time.process_time()))
-        records = read_run(Path(folder) / "run").records[len(PARTS) :]
+        records = [record for record in read_run(Path(folder) / "run").records if record.block > 0]
     turns = [turn for record in records for turn in record.turns]
     steps = sum(len(turn.accept) for turn in turns)
     drafting = sum(turn.phases_s.get("draft", 0.0) + turn.phases_s.get("update", 0.0) for turn in turns)
@@ -47,7 +49,7 @@ def main() -> int:
                 found[part].append(measure([*overrides, *narrowing, "measure.keep_trees=0"]))
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
                 print(f"# {part}: {found[part][-1][1]:.2f} us a step, {peak:.0f} MiB at most", file=sys.stderr)
-    except InputError as error:
+    except (InputError, HydraException) as error:
         print(f"benchmark_replay: error: {error}", file=sys.stderr)
         return 2
     print("| cases | steps | harness us a step | drafters us a step | steps per second |\n|---|--:|--:|--:|--:|")

@@ -30,8 +30,6 @@ SHAPE = ["model=random", "model.random.config.num_hidden_layers=32", "model.rand
          "model.draft=bundled:tiny_draft", "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
          "+model.datastore=bundled:tiny/datastore.safetensors", "model.heads.eagle=random",
          "model.heads.eagle3=random", "model.heads.medusa=random", "model.heads.hydra=random"]  # fmt: skip
-
-
 DEFAULT = ["pld", "speculative_sampling", "token_recycling", "cacheback", "hf_generate", "hf_prompt_lookup"]
 
 

@@ -94,7 +94,7 @@ def read_answers(path: Path) -> list[Answer]:
     if not path.is_file():
         raise RunError(f"answer file {path}: no such file; {_EXPECTED}")
     answers = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
         if not line.strip():
             continue
         try:

@@ -5,6 +5,7 @@ Everything here is read before any weights, and raises InputError naming the set
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from specbench.trace import Trace, kind_of, model_of, read_trace
 from specbench.types import InputError
 
 REPLAY = "replay"
+ALIKE = 0.9  # share of answers whose count comes out with the right tokenizer; a wrong one gives far less
 FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
 
 
@@ -68,14 +70,20 @@ def _recorded(config: Config, path: Path) -> Material:
     trace = read_trace(path, builder, tokenizer.eos_token_id, suite.cases if suite else None)
     own = [each.case for each in trace.conversations]
     warnings = list(suite.warnings) if suite else []
-    if suite and len(own) < len(suite.cases):
+    if suite and len(own) + trace.failed < len(suite.cases):
         warnings.append(
             f"The trace holds {len(own)} of the {len(suite.cases)} selected questions; the others are left out."
         )
-    if trace.exact is not None and trace.exact < trace.turns:
+    if trace.failed:
+        warnings.append(f"{trace.failed} conversations of the trace lack a good answer and are left out.")
+    if trace.exact is not None and trace.exact < ALIKE * trace.turns:
+        warnings.append(f"Trace {trace.summary()}: is model.tokenizer the tokenizer of the model that answered?")
+    elif trace.exact is not None and trace.exact < trace.turns:
         warnings.append(f"Trace {trace.summary()}; the others lost something when they were written as text.")
     cases = tuple(own) if suite else tuple(select(own, selection_of(config)))
-    name, digest = (suite.name, suite.sha256) if suite else (path.stem, trace.sha256)
+    name = suite.name if suite else path.stem
+    both = f"{suite.sha256} {trace.sha256}" if suite else ""
+    digest = hashlib.sha256(both.encode()).hexdigest() if both else trace.sha256
     card = ModelCard(
         name=config.model.name or trace.model or path.stem,
         path=trace.origin,

@@ -60,8 +60,9 @@ def _recall(job: Job, engine: ReplayEngine) -> Callable[[Case, Sequence[str]], A
 
     def ask(case: Case, answers: Sequence[str]) -> Ask:
         turn = turns[case.id][len(answers)]
-        engine.load(turn.prompt, turn.ids)
-        return Ask(list(turn.prompt), len(turn.ids), turn.text)
+        prompt, ids = turn.prompt.tolist(), turn.ids.tolist()
+        engine.load(prompt, ids)
+        return Ask(prompt, len(ids), turn.text)
 
     return ask
 

@@ -13,16 +13,17 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-STATE = np.dtype([(name, np.int32) for name in ("link", "length", "head", "tail", "first", "count")])
-EDGE = np.dtype([(name, np.int32) for name in ("owner", "token", "target", "next", "previous", "group", "front")])
+STATE = np.dtype([(name, "i4") for name in ("link", "length", "head", "tail", "first", "last", "count")])
+EDGE = np.dtype([(name, "i4") for name in ("owner", "token", "target", "next", "previous", "group", "front", "mixed")])
 STATES, EDGES, LAST, MATCH, MATCHED, CLOCK, GROUPS, FREE = range(8)  # of meta; MATCH, MATCHED: state and length
 NONE = -1
 
 
 class Arrays(NamedTuple):
     """states (n,) STATE, edges (m,) EDGE, slots (power of two,) int32 edge numbers by hash or NONE, meta (8,) int64.
-    head, tail: of a state's list of edges, sorted by their targets' counts; equals form a group, the latest to join
-    first. front: first edge of the group of that number. first: tokens of the text up to a state's first occurrence.
+    first, last: the clock, tokens appended so far, at a state's first occurrence and at its last counted one. head,
+    tail: of its list of edges, sorted by their targets' counts; equals form a group, by ``last``, the latest first.
+    front, mixed: of the group of that number its first edge, and 1 where a count that fell broke its order.
     """
 
     states: np.ndarray
@@ -60,8 +61,7 @@ def rehash(a):
 @njit(cache=True)
 def _add_edge(a, state, token, target):
     """A new edge, first in its owner's list and in no group yet."""
-    edge = a.meta[EDGES]
-    a.meta[EDGES] += 1
+    edge, a.meta[EDGES] = a.meta[EDGES], a.meta[EDGES] + 1
     a.edges[edge].owner, a.edges[edge].token, a.edges[edge].target, a.edges[edge].group = state, token, target, NONE
     _join(a, state, edge, a.states[state].head)
     _join(a, state, NONE, edge)
@@ -95,7 +95,8 @@ def _join(a, owner, front, back):
 @njit(cache=True)
 def _add_state(a, length, first):
     state, a.meta[STATES] = a.meta[STATES], a.meta[STATES] + 1
-    a.states[state].link, a.states[state].length, a.states[state].first, a.states[state].count = 0, length, first, 0
+    a.states[state].link, a.states[state].length, a.states[state].count = 0, length, 0
+    a.states[state].first = a.states[state].last = first
     a.states[state].head = a.states[state].tail = NONE
     return state
 
@@ -103,15 +104,16 @@ def _add_state(a, length, first):
 @njit(cache=True)
 def _clone(a, state, length):
     """A copy of ``state`` for its strings of up to ``length`` tokens; the copy becomes the state's link."""
-    copy = _add_state(a, length, a.states[state].first)
-    a.states[copy].link, a.states[copy].count = a.states[state].link, a.states[state].count
+    copy, a.meta[STATES] = a.meta[STATES], a.meta[STATES] + 1
+    a.states[copy] = a.states[state]
+    a.states[copy].length, a.states[copy].head, a.states[copy].tail = length, NONE, NONE
     edge, below, copied = a.states[state].tail, NONE, NONE
     while edge != NONE:  # from the last to the first, since each is put in front
         new = _add_edge(a, copy, a.edges[edge].token, a.edges[edge].target)
         group = a.edges[edge].group
         if group != NONE:
             copied = copied if group == below else _new_group(a)
-            a.edges[new].group, a.edges[copied].front = copied, new
+            a.edges[new].group, a.edges[copied].front, a.edges[copied].mixed = copied, new, a.edges[group].mixed
         below, edge = group, a.edges[edge].previous
     a.states[state].link = copy
     return copy
@@ -166,11 +168,10 @@ def advance(a, state, length, token):
 @njit(cache=True)
 def extend(a, tokens):
     """Match, then append each token: the match is of the longest suffix that also ended earlier."""
-    meta = a.meta
     for token in tokens:
-        meta[MATCH], meta[MATCHED] = advance(a, meta[MATCH], meta[MATCHED], token)
-        meta[CLOCK] += 1
-        meta[LAST] = append(a, meta[LAST], token, meta[CLOCK])
+        a.meta[MATCH], a.meta[MATCHED] = advance(a, a.meta[MATCH], a.meta[MATCHED], token)
+        a.meta[CLOCK] += 1
+        a.meta[LAST] = append(a, a.meta[LAST], token, a.meta[CLOCK])
 
 
 @njit(cache=True)
@@ -210,7 +211,7 @@ def _settle(a, edge, by):
     """Move an edge whose count went up or down by one, or was 0 until now, to the front of the edges of that count."""
     edges, group, owner = a.edges, a.edges[edge].group, a.edges[edge].owner
     count = a.states[edges[edge].target].count
-    back = edges[group].front if group != NONE else NONE  # what it will stand before, unless it joins a group
+    back = NONE if group == NONE else edges[group].front if by > 0 else edge  # to stand before, unless it joins a group
     while by < 0 and back != NONE and edges[back].group == group:
         back = edges[back].next
     if back == edge:
@@ -223,11 +224,12 @@ def _settle(a, edge, by):
     if near != NONE and a.states[edges[near].target].count == count:
         group = edges[near].group
         back = edges[group].front
+        mixed = edges[group].mixed or a.states[edges[back].target].last > a.states[edges[edge].target].last
     else:
-        group = _new_group(a)
+        group, mixed = _new_group(a), False
     _join(a, owner, a.states[owner].tail if back == NONE else edges[back].previous, edge)
     _join(a, owner, edge, back)
-    edges[edge].group, edges[group].front = group, edge
+    edges[edge].group, edges[group].front, edges[group].mixed = group, edge, mixed
 
 
 @njit(cache=True)
@@ -241,6 +243,7 @@ def _count(a, state, length, token, depth, by):
     ending = new
     while ending != 0:
         a.states[ending].count += by
+        a.states[ending].last = a.meta[CLOCK] if by > 0 else a.states[ending].last
         ending = a.states[ending].link
     owner = _cut(a, state, min(length, depth - 1))
     while owner != 0:
@@ -274,17 +277,14 @@ def match(a, text, tokens, matches):
     own = reach = min(text[2], longest)
     while reach < longest and _walk(a, tokens[len(tokens) - reach - 1 :]) != NONE:
         reach += 1
-    rows = 0
-    for length in range(reach, own, -1):
-        matches[rows] = _walk(a, tokens[len(tokens) - length :]), length, length
-        rows += 1
+    rows = reach - own
+    for row in range(rows):
+        matches[row] = _walk(a, tokens[len(tokens) - reach + row :]), reach - row, reach - row
     state = _cut(a, text[1], own)
     while state != 0:
         shortest = a.states[a.states[state].link].length + 1
         matches[rows] = state, shortest, own
-        own = shortest - 1
-        state = a.states[state].link
-        rows += 1
+        own, state, rows = shortest - 1, a.states[state].link, rows + 1
     return rows
 
 

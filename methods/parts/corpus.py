@@ -54,12 +54,11 @@ def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterato
             for text in _unpacked(path):
                 yield from (part for part in text.split("\n\n") if part.strip())
             continue
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", errors="replace")
+        text = _text(path)
         kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
         if kind == ".jsonl":
-            lines = [line for line in text.split("\n") if line.strip()]
-            yield from (_document(_parse(line, path, number), fields) for number, line in enumerate(lines, 1))
+            lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+            yield from (_document(_parse(line, path, number), fields) for number, line in lines)
         elif kind == ".json":
             loaded = _parse(text, path, 1)
             yield from (_document(item, fields) for item in (loaded if isinstance(loaded, list) else [loaded]))
@@ -67,8 +66,20 @@ def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterato
             yield from (part for part in text.split("\n\n") if part.strip())
 
 
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", errors="replace")
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise InputError(
+            f"corpus {path}: not packed with gzip, or cut off ({error}); unpack it, or fetch it again"
+        ) from error
+
+
 def _unpacked(path: Path) -> Iterator[str]:
     """The texts of an archive, by name."""
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"corpus {path}: not a zip archive; unpack it, or fetch it again")
     with zipfile.ZipFile(path) as archive:
         for name in sorted(archive.namelist()):
             if Path(name).suffix == ".txt":

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoTokenizer
 
 from methods.parts.corpus import read_documents, tokenize, without_overlap
-from specbench.target.load import locate
+from specbench.target.load import locate, read_tokenizer
 from specbench.types import InputError
 
 
@@ -46,7 +45,9 @@ def corpus_parser(description: str | None) -> argparse.ArgumentParser:
 
 def read_corpus(given: argparse.Namespace) -> Corpus:
     """The documents that the arguments name. Raises InputError where there are none."""
-    tokenizer = AutoTokenizer.from_pretrained(locate(given.tokenizer, "--tokenizer"))
+    if not given.out.parent.is_dir():
+        raise InputError(f"--out {given.out}: its folder does not exist; make it first")
+    tokenizer = read_tokenizer(locate(given.tokenizer, "--tokenizer"), "--tokenizer")
     texts, dropped = without_overlap(read_documents(given.corpus, given.field), read_documents(given.exclude))
     documents = [ids for ids in tokenize(iter(texts), tokenizer) if len(ids)]
     if not documents:

@@ -23,7 +23,7 @@ def allocate(tokens: int) -> Arrays:
         np.full(slots, kernels.NONE, np.int32),
         np.zeros(8, np.int64),
     )
-    arrays.states[0] = (kernels.NONE, 0, kernels.NONE, kernels.NONE, 0, 0)
+    arrays.states[0] = (kernels.NONE, 0, kernels.NONE, kernels.NONE, 0, 0, 0)
     arrays.meta[kernels.STATES], arrays.meta[kernels.FREE] = 1, kernels.NONE
     return arrays
 

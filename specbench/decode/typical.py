@@ -19,6 +19,8 @@ def accept_typical(
     laws: Tensor, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, rule: Typical
 ) -> list[int]:
     """The accepted path, root side first. laws: (N+1, V) the target's, row 0 the root's."""
+    if not len(tokens):
+        return []
     logs = laws.clamp_min(torch.finfo(laws.dtype).tiny).log()
     entropy = -(laws * logs).sum(-1)
     bars = (rule.alpha * (-entropy).exp()).clamp_max(rule.threshold).tolist()

@@ -20,7 +20,7 @@ from torch import Tensor
 from specbench.decode.law import Law
 from specbench.decode.trial import draw, try_drawn
 from specbench.decode.typical import accept_typical
-from specbench.types import ROOT, Draft, Typical
+from specbench.types import ROOT, CaseError, Draft, Typical
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,16 @@ class Verdict:
     path: list[int]
     token: int
     late: bool
+
+
+def _require_laws(draft: Draft, late: Draft | None, vocab: int) -> None:
+    """A stated law must be one. Raises CaseError."""
+    for stated in (draft.probs, late.probs if late is not None else None):
+        if stated is not None and not (stated.shape[-1] == vocab and bool(torch.isfinite(stated).all())):
+            raise CaseError(
+                f"the drafter states laws of {tuple(stated.shape)} that are not finite, or not over {vocab} tokens;"
+                " expected one finite law a node (draft model: try dtype=float32)"
+            )
 
 
 def _certain(tokens: Sequence[int], like: Tensor) -> Tensor:
@@ -78,6 +88,7 @@ class Walk:
         if self._typical is not None:
             path = accept_typical(laws, tokens, [int(node) for node in draft.parents], draft.passenger, self._typical)
             return Verdict(path, draw(laws[path[-1] + 1 if path else 0], self._trials), False)
+        _require_laws(draft, late, laws.shape[-1])
         path, left = list[int](), laws[0].double()
         if len(tokens):
             probs = draft.probs if draft.probs is not None else _certain(tokens, laws)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -81,6 +81,18 @@ def cost_at(method: Method, keeps: bool, text: Sequence[int], context: int, toke
     if not keeps:
         method.reset()
     return replay(method, text[-context - tokens :], context, budget)
+
+
+def lines_of(
+    name: str, method: Method, keeps: bool, text: Sequence[int], scans: Mapping[int, float], tokens: int, budget: int
+) -> Iterator[str]:
+    """A table's line a context. scans: context -> [us] of a whole ``scan``, for comparison."""
+    first = 0.0
+    for length, whole in scans.items():
+        cost = cost_at(method, keeps, text, length, tokens, budget)
+        first = first or cost.step_us
+        cells = [name, str(length), *cost.cells(), f"{cost.step_us / first:.2f}", f"{whole / cost.step_us:.1f}"]
+        yield f"| {' | '.join(cells)} |"
 
 
 def follow(draft: Draft, future: Sequence[int]) -> list[int]:

@@ -26,7 +26,7 @@ def kind_of(path: Path) -> str:
     if not path.is_file():
         raise InputError(f"model.trace={path}: no such file; {_EXPECTED}")
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             first = json.loads(next((line for line in file if line.strip()), "null"))
     except ValueError as error:
         raise InputError(f"model.trace={path}, line 1: not JSON ({error}); {_EXPECTED}") from error
@@ -52,22 +52,23 @@ def read_trace(
     ends = frozenset() if end is None else frozenset({end})
     exact: int | None = None
     model = ""
+    failed = 0
     if kind == "answers":
         if cases is None:
             raise InputError(
                 f"model.trace={path}: an answer file holds no questions; name the suite it was made with,"
                 " e.g. suite=spec_bench"
             )
-        found, _, exact, model = answer_file.read(path, cases, builder(), end)
+        found, _, exact, model, failed = answer_file.read(path, cases, builder(), end)
     elif kind == "chat":
         found = _kept(chat_log.read(path, builder(), end), cases, path)
     else:
-        found, seen = records_file.read(path)
+        found, seen, failed = records_file.read(path)
         found, ends = _kept(found, cases, path), ends | seen
         model = str(model_of(path).get("name") or "")
     turns = sum(len(each.turns) for each in found)
     exact = turns if kind == "records" else exact
-    return Trace(kind, str(path), digest, model, tuple(found), ends, turns, exact)
+    return Trace(kind, str(path), digest, model, tuple(found), ends, turns, exact, failed)
 
 
 def _kept(found: Sequence[Recorded], cases: Sequence[Case] | None, path: Path) -> list[Recorded]:

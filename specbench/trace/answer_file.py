@@ -20,8 +20,9 @@ from specbench.types import Case, InputError
 
 def read(
     path: Path, cases: Sequence[Case], builder: PromptBuilder, end: int | None
-) -> tuple[list[Recorded], int, int, str]:
-    """The answered ones of ``cases`` in their order, answers in all, answers with the recorded count, who answered.
+) -> tuple[list[Recorded], int, int, str, int]:
+    """The answered ones of ``cases`` in their order, answers in all, answers with the recorded count, who answered, and
+    how many cases lack a good answer.
 
     end: the EOS id. Raises InputError when the file is none, or answers no question of the suite.
     """
@@ -29,10 +30,11 @@ def read(
         answers = {str(answer.question_id): answer for answer in read_answers(path)}
     except RunError as error:
         raise InputError(f"model.trace: {error}") from error
-    shared = [case for case in cases if case.id in answers]
+    named = [case for case in cases if case.id in answers]
+    shared = [case for case in named if _whole(case, answers[case.id])]
     if not shared:
         raise InputError(
-            f"model.trace={path}: answers none of the suite's {len(cases)} selected questions (it has"
+            f"model.trace={path}: has a good answer to none of the suite's {len(cases)} selected questions (it has"
             f" {', '.join(list(answers)[:5])} ...); expected the suite that it was made with, e.g. suite=spec_bench"
         )
     limit = _limit(answers)
@@ -43,7 +45,13 @@ def read(
         recorded, right = _conversation(case, answer, builder, end, limit)
         found.append(recorded)
         turns, exact = turns + len(recorded.turns), exact + right
-    return found, turns, exact, next(iter(answers.values())).model_id
+    return found, turns, exact, next(iter(answers.values())).model_id, len(named) - len(shared)
+
+
+def _whole(case: Case, answer: Answer) -> bool:
+    """One good answer a turn."""
+    texts = [turn.text for turn in answer.turns]
+    return len(texts) == len(case.turns) and FAILED not in texts and all(text.strip() for text in texts)
 
 
 def _limit(answers: Mapping[str, Answer]) -> int | None:
@@ -57,11 +65,6 @@ def _conversation(
     case: Case, answer: Answer, builder: PromptBuilder, end: int | None, limit: int | None
 ) -> tuple[Recorded, int]:
     texts = [turn.text for turn in answer.turns]
-    if len(texts) != len(case.turns) or FAILED in texts:
-        raise InputError(
-            f"model.trace: question {case.id} has {len(texts)} answers{' with an error' if FAILED in texts else ''},"
-            f" the suite {len(case.turns)} turns; expected one good answer a turn (leave it out with suite.ids)"
-        )
     turns: list[RecordedTurn] = []
     exact = 0
     for place, given in enumerate(answer.turns):
@@ -70,7 +73,5 @@ def _conversation(
         if end is not None and not cut:
             ids = (*ids, end)
         exact += len(ids) == given.new_tokens
-        if not ids:
-            raise InputError(f"model.trace: question {case.id}, turn {place}: an empty answer; leave it out")
-        turns.append(RecordedTurn(prompt, ids, given.text))
+        turns.append(RecordedTurn.of(prompt, ids, given.text))
     return Recorded(case, tuple(turns)), exact

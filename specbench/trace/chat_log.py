@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from specbench.suite import OVERALL
 from specbench.suite.prompt import PromptBuilder
 from specbench.trace.recorded import Recorded, RecordedTurn
 from specbench.trace.retokenise import conversation_ids
@@ -26,17 +27,20 @@ def read(path: Path, builder: PromptBuilder, end: int | None) -> list[Recorded]:
     """The conversations with at least one answer. end: the EOS id. Raises InputError naming the line."""
     found: list[Recorded] = []
     seen: set[str] = set()
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
         if not line.strip():
             continue
         try:
             recorded = _conversation(json.loads(line), str(number), builder, end)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InputError(f"model.trace={path}, line {number}: {error}; {_EXPECTED}") from error
         if recorded is None:
             continue
+        where = f"model.trace={path}, line {number}"
         if recorded.case.id in seen:
-            raise InputError(f"model.trace={path}, line {number}: id {recorded.case.id} stands above already")
+            raise InputError(f"{where}: id {recorded.case.id} stands above already; a line without id is its number")
+        if recorded.case.category == OVERALL:
+            raise InputError(f"{where}: category {OVERALL!r} names the whole in tables; rename it")
         seen.add(recorded.case.id)
         found.append(recorded)
     if not found:
@@ -57,12 +61,13 @@ def _conversation(line: dict[str, Any], number: str, builder: PromptBuilder, end
     turns: list[RecordedTurn] = []
     for count in range(1, len(answers) + 1):
         prompt, ids = conversation_ids(builder, asked[:count], answers[:count])
-        turns.append(RecordedTurn(prompt, ids if end is None else (*ids, end), answers[count - 1]))
+        turns.append(RecordedTurn.of(prompt, ids if end is None else (*ids, end), answers[count - 1]))
     if not turns:
         return None
-    if not all(turn.ids for turn in turns):
+    if not all(len(turn.ids) for turn in turns):
         raise ValueError("an answer is empty")
-    case = Case(str(line.get("id", number)), str(line.get("category", CATEGORY)), tuple(asked[: len(turns)]))
+    name, category = line.get("id"), line.get("category")
+    case = Case(str(number if name is None else name), str(category or CATEGORY), tuple(asked[: len(turns)]))
     return Recorded(case, tuple(turns))
 
 

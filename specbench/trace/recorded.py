@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from specbench.types import Case
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """One request. prompt: (T,) token ids read. ids: (n,) token ids emitted, EOS included. text: the answer."""
+    """One request. prompt: (T,) int32 ids read. ids: (n,) int32 ids emitted, EOS included. text: the answer."""
 
-    prompt: tuple[int, ...]
-    ids: tuple[int, ...]
+    prompt: np.ndarray
+    ids: np.ndarray
     text: str
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], ids: Sequence[int], text: str) -> RecordedTurn:
+        """From lists, packed: a chat log holds millions of tokens."""
+        return cls(np.array(prompt, np.int32), np.array(ids, np.int32), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,8 @@ class Trace:
     """A recorded file. kind: records | answers | chat. origin: its path; sha256: of its bytes.
 
     ends: ids that end an answer. turns, exact: answers in all, and those whose token count is the recorded one
-    (None where the file records none: a chat log). model: who answered, as the file says.
+    (None where the file records none: a chat log). model: who answered, as the file says. failed: conversations that
+    were left out because an answer of theirs is missing or failed.
     """
 
     kind: str
@@ -40,6 +49,7 @@ class Trace:
     ends: frozenset[int]
     turns: int
     exact: int | None
+    failed: int = 0
 
     def summary(self) -> str:
         """One line for the log and the manifest."""

@@ -24,7 +24,8 @@ def conversation_ids(
     before = builder.text(turns, answers[:-1])
     answer = answers[-1].strip()
     whole = builder.text([*turns, _NEXT], answers)
-    lead = whole[len(before) : whole.find(answer, len(before))] if whole.startswith(before) else ""
+    at = whole.find(answer, len(before)) if whole.startswith(before) else -1
+    lead = whole[len(before) : at] if at >= 0 else ""  # a template may rewrite finished answers (cut their reasoning)
     ids = builder.encode(before + lead + answer)
     if ids[: len(prompt)] != prompt:  # the template's end and the answer's beginning make one token together
         ids = [*prompt, *builder.encode_bare(answer)]

@@ -11,7 +11,7 @@ from models import Scripted
 from specbench.decode import trial, walk
 from specbench.decode.law import Law
 from specbench.method import Drafter, Method
-from specbench.types import Draft, Needs
+from specbench.types import CaseError, Draft, Needs
 
 VOCAB, LENGTH, DRAWS = 5, 3, 5000
 RNG = np.random.default_rng
@@ -208,3 +208,11 @@ def test_a_late_token_is_told_when_greedy():
         assert (step.emitted, step.late) == ((second,), kept)
         engine.forward(Draft.chain([(int(TARGET[second].argmax()) + 1) % VOCAB]))
         assert engine.settle(8, Draft.chain([int(TARGET[second].argmax())])).late == 0  # the draft before it was wrong
+
+
+@pytest.mark.parametrize("probs", [torch.full((1, VOCAB), float("nan")), torch.ones(1, VOCAB - 1)])
+def test_a_law_that_is_none_is_the_cases_error(probs):
+    engine = MarkovEngine(TARGET)
+    method = Scripted(lambda *_: Draft.chain([1], probs=probs))
+    with pytest.raises(CaseError, match="the drafter states laws"):
+        emitted(engine, method, LAWS[0], [0], LENGTH, 1)

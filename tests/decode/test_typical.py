@@ -46,3 +46,7 @@ def test_it_does_not_keep_the_law():
     assert p_value(emitted(engine, method, law, [0], 3, 2000), wanted) > 1e-3
     method.typical = RULE
     assert p_value(emitted(engine, method, law, [0], 3, 2000), wanted) < 1e-6
+
+
+def test_an_empty_draft_accepts_nothing():
+    assert accepted([SURE], [], []) == []

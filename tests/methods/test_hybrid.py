@@ -201,7 +201,7 @@ def test_a_members_mistake_is_named_where_it_was_made(overrides, words):
 
 @pytest.mark.parametrize(
     ("needs", "words"),
-    [(Needs(hidden=(1,)), "hidden states"), (Needs(rows=True), "rows"), (Needs(concurrent=True), "target runs")],
+    [(Needs(hidden=(1,)), "own draft's nodes"), (Needs(rows=True), "rows"), (Needs(concurrent=True), "target runs")],
 )
 def test_a_member_that_cannot_be_one_is_refused(needs, words):
     member = _Fixed(Draft())

@@ -1,0 +1,120 @@
+"""Traces as they come: templates that rewrite answers, odd separators, failed answers, twins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from compose import job_for
+from specbench.suite.prompt import PromptBuilder
+from specbench.target.load import locate, read_tokenizer
+from specbench.trace import read_trace
+from specbench.trace.retokenise import conversation_ids
+from specbench.types import Case, InputError
+
+REWRITES = (
+    "{% for m in messages %}{% if m.role == 'user' %}U:{{ m.content }}\n{% else %}A:"
+    "{{ m.content.split('</think>')[-1] }}</s>\n{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+)
+
+
+def tiny():
+    return read_tokenizer(locate("bundled:tiny", "t"), "t")
+
+
+def spoken(answer: str, **more) -> dict:
+    return {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": answer}], **more}
+
+
+def chat(folder: Path, *lines: dict, raw: bool = False) -> Path:
+    path = folder / "log.jsonl"
+    path.write_text("".join(json.dumps(line, ensure_ascii=not raw) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def read(path: Path):
+    tokenizer = tiny()
+    return read_trace(path, lambda: PromptBuilder(tokenizer, None), tokenizer.eos_token_id, None)
+
+
+def test_an_answer_that_the_template_rewrites_is_kept_whole():
+    tokenizer = tiny()
+    tokenizer.chat_template = REWRITES
+    answer = "<think>two and two</think>four"
+    prompt, ids = conversation_ids(PromptBuilder(tokenizer, None), ["What?"], [answer])
+    assert tokenizer.decode(list(ids)) == answer
+    assert tokenizer.decode(list(prompt)) == "U:What?\nA:"
+
+
+def test_separators_inside_a_text_do_not_end_a_line(tmp_path):
+    path = chat(tmp_path, spoken("one\u2028two\u0085three"), spoken("four"), raw=True)
+    assert [each.turns[0].text for each in read(path).conversations] == ["one\u2028two\u0085three", "four"]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_log(tmp_path):
+    path = chat(tmp_path, spoken("one"))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert len(read(path).conversations) == 1
+
+
+def test_null_ids_are_numbers_and_overall_is_refused(tmp_path):
+    found = read(chat(tmp_path, spoken("a", id=None), spoken("b", id=None, category=None))).conversations
+    assert [(each.case.id, each.case.category) for each in found] == [("1", "chat"), ("2", "chat")]
+    with pytest.raises(InputError, match="line 1: category 'overall' names the whole"):
+        read(chat(tmp_path, spoken("a", category="overall")))
+    with pytest.raises(InputError, match="line 2: id 2 stands above already"):
+        read(chat(tmp_path, spoken("a", id="2"), spoken("b")))
+
+
+def answers(folder: Path, *texts: list[str]) -> Path:
+    lines = [
+        {
+            "question_id": number, "category": "qa", "model_id": "m",
+            "choices": [{"turns": said, "new_tokens": [3] * len(said), "wall_time": [1.0] * len(said),
+                         "decoding_steps": [3] * len(said), "accept_lengths": [1]}],
+        }
+        for number, said in enumerate(texts, start=1)
+    ]  # fmt: skip
+    path = folder / "answers.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_questions_without_a_good_answer_are_left_out_and_counted(tmp_path):
+    cases = [Case(str(number), "qa", ("Why?",)) for number in range(1, 5)]
+    tokenizer = tiny()
+
+    def trace(path):
+        return read_trace(path, lambda: PromptBuilder(tokenizer, None), tokenizer.eos_token_id, cases)
+
+    found = trace(answers(tmp_path, ["ERROR"], ["well"], ["one", "two"], [" "]))
+    assert ([each.case.id for each in found.conversations], found.failed) == (["2"], 3)
+    with pytest.raises(InputError, match="has a good answer to none"):
+        trace(answers(tmp_path, ["ERROR"]))
+
+
+def test_records_of_failed_cases_are_counted_and_twins_refused(tmp_path):
+    from specbench.record import CaseRecord, TurnRecord
+
+    def line(case, status="ok"):
+        turn = TurnRecord(2, [7, 8], "length", [1], [0], [0], [1], 0.1, 0.1, {}, prompt_ids=[1, 2])
+        return CaseRecord(case, "qa", "", "vanilla", 0, 0, 0, status, [turn]).to_json() + "\n"
+
+    path = tmp_path / "records.jsonl"
+    path.write_text(line("a") + line("b", "error"))
+    found = read(path)
+    assert ([each.case.id for each in found.conversations], found.failed) == (["a"], 1)
+    path.write_text(line("a") + line("a"))
+    with pytest.raises(InputError, match="case a is recorded twice"):
+        read(path)
+
+
+def test_a_wrong_tokenizer_is_asked_for(data):
+    path = data / "traces" / "vicuna-7b-v1.3" / "spec_bench_vanilla_run1.jsonl"
+    job = job_for(
+        "model=replay", f"model.trace={path}", f"model.tokenizer={data / 'tokenizers' / 'mistral'}",
+        "model.template=vicuna_v1.1", "suite=spec_bench", "suite.limit=3", "method=[pld]",
+    )  # fmt: skip
+    assert any("is model.tokenizer the tokenizer" in warning for warning in job.suite.warnings)
