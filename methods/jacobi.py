@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from specbench.method import Drafter, Method
-from specbench.target.facade import ModelCard
-from specbench.types import Draft, InputError, Needs, Prefill, Step
+from specbench.target.facade import ModelCard, Target
+from specbench.types import Draft, Needs, Prefill, Step, require_count
 
 Padding = Literal["pad", "prompt", "repeat"]
 
@@ -57,8 +57,7 @@ class Jacobi(Method):
     pad = 0
 
     def __init__(self, window: int = 8, padding: Padding = "pad") -> None:
-        if window < 1:
-            raise InputError(f"window={window}: expected a whole number of at least 1")
+        require_count("window", window)
         self.window, self.padding = window, padding
 
     @property
@@ -70,6 +69,10 @@ class Jacobi(Method):
         """Look up the pad token; one that was added beyond the embeddings cannot be fed."""
         pad = model.tokenizer.pad_token_id
         self.pad = pad if pad is not None and pad < model.vocab_size else min(model.eos, default=0)
+
+    def bind(self, target: Target) -> None:
+        """Raises InputError where the engine takes fewer nodes."""
+        require_count("window", self.window, 1, target.max_nodes)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The window is the request's own. seed: of the tokens drawn from the prompt."""

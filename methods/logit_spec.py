@@ -15,7 +15,7 @@ from methods.parts.branches import Branches
 from methods.parts.ngram import NgramIndex
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
-from specbench.types import ROOT, Draft, InputError, Needs, Prefill, Step
+from specbench.types import ROOT, Draft, InputError, Needs, Prefill, Step, require_count
 
 NEXT, RANKED, BEHIND = 0, 1, 2
 
@@ -77,8 +77,7 @@ class LogitSpec(Method):
         merge: bool = False,
     ) -> None:
         for name, value, low in (("max_ngram", max_ngram, 1), ("num_draft", num_draft, 1), ("capacity", capacity, 2)):
-            if value < low:
-                raise InputError(f"{name}={value}: expected a whole number of at least {low}")
+            require_count(name, value, low)
         if list(ranks) != sorted(set(ranks)) or min(ranks, default=0) < 0:
             raise InputError(f"ranks={list(ranks)}: expected rising whole numbers from 0 on")
         if len(lengths) != len(ranks) + 1 or min(lengths) < 1:
@@ -93,7 +92,8 @@ class LogitSpec(Method):
         return Needs(node_topk=self._ranked)
 
     def bind(self, target: Target) -> None:
-        """No more tokens can be ranked than there are."""
+        """No more tokens can be ranked than there are. Raises InputError where the engine takes fewer nodes."""
+        require_count("capacity", self.capacity, 2, target.max_nodes + 1)
         self._ranked = min(self.capacity, target.vocab_size)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

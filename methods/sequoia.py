@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from methods.parts.fixed_tree import FixedTreeMethod
 from methods.parts.tree_shape import best_shape
-from specbench.types import InputError
+from specbench.types import InputError, require_count
 
 
 class Sequoia(FixedTreeMethod):
@@ -30,13 +30,12 @@ class Sequoia(FixedTreeMethod):
     ) -> None:
         super().__init__(draft, dtype, device, draft_temperature)
         for name, value in (("nodes", nodes), ("depth", depth)):
-            if value < 1:
-                raise InputError(f"{name}={value}: expected a whole number of at least 1")
+            require_count(name, value)
         if not acceptance or min(acceptance) < 0 or not 0 < sum(acceptance) <= 1.001:
             raise InputError(
                 f"acceptance={acceptance}: expected chances of a node's first, second, ... child, at least 0 each,"
                 " together more than 0 and at most 1"
             )
         self.acceptance, self.nodes, self.depth = acceptance, nodes, depth
-        parents, self.expected = best_shape(nodes, depth, acceptance)
+        parents, self.expected = best_shape(nodes, min(depth, nodes), acceptance)
         self.plant(parents, f"nodes={nodes}")

@@ -6,9 +6,12 @@ the same law (multi-step speculative sampling). At temperature 0 they are the dr
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import mul
+
 from methods.parts.fixed_tree import FixedTreeMethod
 from methods.parts.tree_shape import expanded
-from specbench.types import InputError
+from specbench.types import MOST, InputError
 
 
 class SpecInfer(FixedTreeMethod):
@@ -30,5 +33,7 @@ class SpecInfer(FixedTreeMethod):
         super().__init__(draft, dtype, device, draft_temperature)
         if not expansion or min(expansion) < 1:
             raise InputError(f"expansion={expansion}: expected a list of whole numbers of at least 1, one a depth")
+        if sum(accumulate(expansion, mul)) > MOST:
+            raise InputError(f"expansion={expansion}: makes more than {MOST} nodes; expected a smaller tree")
         self.expansion = expansion
         self.plant(expanded(expansion), f"expansion={expansion}")

@@ -28,6 +28,15 @@ def named(prefix: str) -> Iterator[None]:
         raise InputError(f"{prefix}{error}") from error
 
 
+MOST = 4096  # a size that a draft, or a part of one, may be set to at most
+
+
+def require_count(name: str, value: int, low: int = 1, high: int = MOST) -> None:
+    """Raise InputError where a whole number is out of bounds: a size that is absurd must not be built first."""
+    if not low <= value <= high:
+        raise InputError(f"{name}={value}: expected a whole number from {low} to {high}")
+
+
 class CaseError(RuntimeError):
     """One case cannot be decoded (prompt too long, NaN logits ...): it becomes an error row and the run goes on."""
 

@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -129,6 +129,19 @@ def _run(connection: Connection, threads: int, serve: Serve, arguments: tuple[An
     serve(_Line(connection), *arguments)
 
 
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """A process started here is born deaf to Ctrl-C: its parent hears it, and ends it."""
+    if threading.current_thread() is not threading.main_thread():  # only there can a signal's handler be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class ProcessChannel(Channel):
     """A process of its own."""
 
@@ -138,7 +151,8 @@ class ProcessChannel(Channel):
         _limit(self._connection, patience_s)
         given = (theirs, torch.get_num_threads(), serve, arguments)
         self._process = context.Process(target=_run, args=given, daemon=True, name="drafting")
-        self._process.start()
+        with _deaf():
+            self._process.start()
         theirs.close()  # so that its end is noticed here
 
     def send(self, message: Any) -> None:

@@ -26,8 +26,8 @@ class DraftModelMethod(Method):
     law: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, draft: str | None, dtype: str | None, device: str | None, temperature: float | None) -> None:
-        if temperature is not None and not temperature > 0:
-            raise InputError(f"draft_temperature={temperature}: expected a number above 0, or null for the request's")
+        if temperature is not None and not 1e-3 <= temperature <= 1e3:
+            raise InputError(f"draft_temperature={temperature}: expected 0.001 to 1000, or null for the request's")
         self.draft, self.temperature = draft, temperature
         self._dtype, self._device = dtype, device
         self._card: ModelCard | None = None

@@ -41,6 +41,8 @@ class FixedTreeMethod(DraftModelMethod):
                 f"{self._setting}: makes trees of {len(self.shape)} nodes; expected at most"
                 f" engine.max_nodes={target.max_nodes}: lower it, or set engine.max_nodes={len(self.shape)}"
             )
+        if max(self.shape.ranks, default=0) >= target.vocab_size:
+            raise InputError(f"{self._setting}: a node has more children than there are {target.vocab_size} tokens")
         super().bind(target)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

@@ -135,8 +135,8 @@ class ParallelDraft(DraftModelMethod):
         self, draft: str | None, port: Backend, patience_s: float, dtype: str | None, device: str | None
     ) -> None:
         super().__init__(draft, dtype, device, None)
-        if not patience_s > 0:
-            raise InputError(f"patience_s={patience_s}: expected seconds, more than 0")
+        if not 1e-3 <= patience_s <= 86_400:
+            raise InputError(f"patience_s={patience_s}: expected seconds, from 0.001 to 86400")
         self.backend, self.patience_s = port, patience_s
         self._requests = 0
         self._drafters: weakref.WeakValueDictionary[int, ParallelDrafter] = weakref.WeakValueDictionary()
@@ -178,7 +178,10 @@ class ParallelDraft(DraftModelMethod):
         """Open the port to an actor; ``first``: what ``build`` takes before the target's facts."""
         self.device, self.law, self.vocab, self.eos = device, law, vocab, eos
         arguments = (*first, vocab, eos, law, self.options())
-        self.port = open_port(self.backend, build, arguments, self.patience_s)
+        try:
+            self.port = open_port(self.backend, build, arguments, self.patience_s)
+        except CaseError as error:
+            raise InputError(f"port={self.backend}: {error}") from error
 
     def reset(self) -> None:
         """Nothing is learned; but a partner that was lost is replaced here, where no clock runs."""

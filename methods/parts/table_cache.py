@@ -34,11 +34,12 @@ class TableCache:
         if self._folder is None:
             return build()
         path = self._folder / f"{name}.safetensors"
-        if path.exists():
-            try:
-                return _read(path, shape, vocab)
-            except (OSError, SafetensorError, ValueError) as error:
-                log.warning("%s: not a whole table (%s); built again", path, error)
+        try:
+            return _read(path, shape, vocab)
+        except FileNotFoundError:
+            pass  # the first time
+        except (OSError, SafetensorError, ValueError) as error:
+            log.warning("%s: not a whole table (%s); built again", path, error)
         table = build()
         try:
             _write(path, table)
