@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
+# Every test process runs on one thread: as many of them as there are cores.
+SPREAD ?= -n auto --dist worksteal
 
 .PHONY: help bench test quick check format clean
 
@@ -15,10 +17,10 @@ bench: $(VENV)/installed   ## set up, then compare the bundled methods on the bu
 	$(BIN)/specbench
 
 test: $(VENV)/developed    ## set up, then every test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 quick: $(VENV)/developed   ## the tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow" $(ARGS)
 
 check: $(VENV)/developed   ## lint, format, types
 	$(BIN)/ruff check .
