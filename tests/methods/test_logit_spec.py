@@ -128,9 +128,12 @@ def test_bad_parameters_name_themselves(options, message):
 
 def test_no_more_tokens_are_ranked_than_there_are():
     class Target:
-        vocab_size = 40
+        vocab_size, max_nodes = 40, 256
 
     method = LogitSpec()
     assert method.needs.node_topk == 64
     method.bind(Target())
     assert method.needs.node_topk == 40
+    Target.max_nodes = 16
+    with pytest.raises(InputError, match="capacity=64: expected a whole number from 2 to 17"):
+        method.bind(Target())
