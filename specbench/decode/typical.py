@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specbench.target.tree import path_to
 from specbench.types import ROOT, Typical
 
 
@@ -36,8 +37,4 @@ def accept_typical(
         reached[node] = (depth + 1, score + scores[node])
         if reached[node] > reached[best]:
             best = node
-    path: list[int] = []
-    while best != ROOT:
-        path.append(best)
-        best = parents[best]
-    return path[::-1]
+    return path_to(best, parents)

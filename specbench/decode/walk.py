@@ -20,6 +20,7 @@ from torch import Tensor
 from specbench.decode.law import Law
 from specbench.decode.trial import draw, try_drawn
 from specbench.decode.typical import accept_typical
+from specbench.target.tree import path_to
 from specbench.types import ROOT, CaseError, Draft, Typical
 
 
@@ -127,8 +128,4 @@ class Walk:
             depth[node] = above
             if best == ROOT or above > depth[best]:
                 best = node
-        path: list[int] = []
-        while best != ROOT:
-            path.append(best)
-            best = parents[best]
-        return path[::-1]
+        return path_to(best, parents)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specbench.target.engine import Engine, Laps, Verifier, continues
 from specbench.target.stop import cut
+from specbench.target.tree import path_to
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step
 
 
@@ -119,8 +120,4 @@ def _deepest(
         level[node] = above + 1
         if above + 1 > deepest:
             best, deepest = node, above + 1
-    path: list[int] = []
-    while best != ROOT:
-        path.append(best)
-        best = parents[best]
-    return path[::-1]
+    return path_to(best, parents)

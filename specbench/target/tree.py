@@ -78,3 +78,12 @@ def additive(visible: np.ndarray, dtype: torch.dtype) -> Tensor:
     """Bool (rows, keys) -> additive float (1, 1, rows, keys): eager attention misreads bool masks without an error."""
     mask = torch.zeros(visible.shape, dtype=dtype)
     return mask.masked_fill_(torch.from_numpy(~visible), torch.finfo(dtype).min)[None, None]
+
+
+def path_to(node: int, parents: Sequence[int]) -> list[int]:
+    """The nodes from the root's child down to ``node``; none for the root itself."""
+    path: list[int] = []
+    while node != ROOT:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
