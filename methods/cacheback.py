@@ -15,7 +15,7 @@ from methods.parts.lru_table import FrozenTable, LruTable
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
 from specbench.target.load import locate_file
-from specbench.types import Draft, InputError, Prefill, Step
+from specbench.types import Draft, InputError, Prefill, Step, require_count
 
 Tables = Literal["dual", "dynamic", "frozen"]
 DYNAMIC, FROZEN = 0, 1
@@ -93,8 +93,7 @@ class Cacheback(Method):
             ("total_draft_length", total_draft_length, 1),
             ("chaining_reserve", chaining_reserve, 0),
         ):
-            if value < low:
-                raise InputError(f"{name}={value}: expected a whole number of at least {low}")
+            require_count(name, value, low)
         self.leader_length, self.follower_length = leader_length, follower_length
         self.total_draft_length, self.chaining_reserve = total_draft_length, chaining_reserve
         self.tables, self.frozen_growth, self.accounting, self.growth = tables, frozen_growth, accounting, growth

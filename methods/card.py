@@ -20,7 +20,7 @@ from methods.parts.port import Backend, Ticket
 from methods.parts.tree_lm import TreeRequest
 from specbench.method import Drafter
 from specbench.target.facade import Target
-from specbench.types import ROOT, Draft, InputError, Prefill, Step, require_count
+from specbench.types import MOST, ROOT, Draft, InputError, Prefill, Step, require_count
 
 
 class CardSession:
@@ -231,7 +231,7 @@ class Card(ParallelDraft):
         given = {"nodes_per_layer": nodes_per_layer, "children": children, "ratio": ratio, "max_depth": max_depth}
         for name, value in given.items():
             if value is not None:
-                require_count(name, value)
+                require_count(name, value, high=MOST)
         self.nodes, self.children = nodes_per_layer, children or nodes_per_layer
         self.ratio, self.depth, self.correct, self.wait = ratio, max_depth, correct, wait
 

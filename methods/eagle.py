@@ -31,12 +31,13 @@ from methods.parts.eagle_head import (
 )
 from methods.parts.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
 from methods.parts.head_file import HeadFile, Layout, Shape, find_head, hold_to, random_weights
+from methods.parts.head_method import HeadMethod
 from methods.parts.head_trees import EAGLE, fixed_tree
 from methods.parts.target_ends import TargetEnds
 from methods.parts.tree_shape import TreeShape
-from specbench.method import Drafter, Method
+from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
-from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count
 
 
 class _Tree(Drafter):
@@ -67,7 +68,7 @@ class _Tree(Drafter):
         self._method.free.append(self._run.memory)
 
 
-class Eagle(Method):
+class Eagle(HeadMethod):
     """EAGLE-1 and -2. head: folder, hub id, ``bundled:NAME`` or ``random``.
 
     tree: ``dynamic`` (EAGLE-2): top_k nodes expanded depth times, the best total_tokens - 1 kept (total_tokens counts
@@ -76,7 +77,6 @@ class Eagle(Method):
     safetensors: false reads torch files.
     """
 
-    sources = ("head",)
     layout: Layout = LAYOUT
 
     def __init__(
@@ -91,26 +91,18 @@ class Eagle(Method):
         safetensors: bool = True,
     ) -> None:
         for name, value, least in (("top_k", top_k, 1), ("depth", depth, 0), ("total_tokens", total_tokens, 2)):
-            if value < least:
-                raise InputError(f"{name}={value}: expected a whole number of at least {least}")
+            require_count(name, value, least)
         if sampling == "drawn" and tree == "dynamic":
             raise InputError("sampling=drawn: a dynamic tree takes the best tokens; expected top, or tree=static")
-        self.head, self.tree, self.draws = head, tree, sampling == "drawn"
+        super().__init__(head, safetensors)
+        self.tree, self.draws = tree, sampling == "drawn"
         self.top_k, self.depth, self.total_tokens = top_k, depth, total_tokens
         self._shape = fixed_tree(choices, EAGLE, "choices")
-        self._safetensors = safetensors
-        self._layers: tuple[int, ...] = ()
-        self._file: HeadFile | None = None
 
     @property
     def needs(self) -> Needs:
         """The features that the head continues, of every token."""
         return Needs(hidden=self._layers, prompt_hidden=True)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The head."""
-        return () if self._file is None or self._file.random else (self._file.path,)
 
     def check(self, model: ModelCard) -> None:
         """The head must be there, be one of this kind, and fit the target's width and vocabulary."""

@@ -15,7 +15,7 @@ from methods.parts.draft_lm import read_draft_card
 from methods.parts.hf_peer import Emit, HFPeer
 from specbench.target.facade import ModelCard, Target
 from specbench.target.load import load_model
-from specbench.types import InputError
+from specbench.types import require_count
 
 
 class HFAssisted(HFPeer):
@@ -27,8 +27,7 @@ class HFAssisted(HFPeer):
     def __init__(
         self, draft: str | None, length: int = 5, schedule: Literal["heuristic", "constant"] = "heuristic"
     ) -> None:
-        if length < 1:
-            raise InputError(f"length={length}: expected a whole number of at least 1")
+        require_count("length", length)
         self.draft, self.length, self.schedule = draft, length, schedule
         self._card: ModelCard | None = None
 

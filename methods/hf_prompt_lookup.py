@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from methods.parts.hf_peer import HFPeer
 from specbench.target.facade import Target
-from specbench.types import InputError
+from specbench.types import require_count
 
 
 class HFPromptLookup(HFPeer):
@@ -16,8 +16,7 @@ class HFPromptLookup(HFPeer):
 
     def __init__(self, num_draft: int = 10, max_ngram: int = 3) -> None:
         for name, value in (("num_draft", num_draft), ("max_ngram", max_ngram)):
-            if value < 1:
-                raise InputError(f"{name}={value}: expected a whole number of at least 1")
+            require_count(name, value)
         self.num_draft, self.max_ngram = num_draft, max_ngram
 
     def bind(self, target: Target) -> None:

@@ -15,7 +15,7 @@ from methods.parts.acceptance import AcceptanceRates
 from methods.parts.merged_tree import MergedTree
 from specbench.method import Drafter, Method, Peer
 from specbench.target.facade import ModelCard, Target
-from specbench.types import Draft, InputError, Needs, Prefill, Step, named
+from specbench.types import Draft, InputError, Needs, Prefill, Step, named, require_count
 
 
 class _Union(Drafter):
@@ -61,8 +61,7 @@ class Hybrid(Method):
         strength: float = 8.0,
     ) -> None:
         for name, value in (("budget", budget), ("member_budget", member_budget)):
-            if value < 1:
-                raise InputError(f"{name}={value}: expected a whole number of at least 1")
+            require_count(name, value)
         for name, share in (("threshold", threshold), ("prior", prior)):
             if not 0 <= share <= 1:
                 raise InputError(f"{name}={share}: expected a probability, 0 to 1")

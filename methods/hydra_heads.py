@@ -17,10 +17,11 @@ from torch.nn import functional
 from methods.parts.draft_layer import DraftLayer, LayerMemory, layer_shapes
 from methods.parts.grown_tree import ShapePlan, best_choice, fill
 from methods.parts.head_file import RANDOM, HeadFile, Layout, Shape, find_head, hold_to, random_weights
+from methods.parts.head_method import HeadMethod
 from methods.parts.head_trees import MEDUSA, fixed_tree
 from methods.parts.target_ends import TargetEnds
 from methods.parts.tree_shape import TreeShape
-from specbench.method import Drafter, Method
+from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
 
@@ -163,14 +164,12 @@ class _Tree(Drafter):
         self._method.free.append(self._run.memory)
 
 
-class HydraTree(Method):
+class HydraTree(HeadMethod):
     """head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
 
     tree: child counts level by level, null = Medusa's 63 nodes; levels beyond the heads are left out. safetensors:
     false reads torch files.
     """
-
-    sources = ("head",)
 
     def __init__(
         self,
@@ -181,25 +180,14 @@ class HydraTree(Method):
     ) -> None:
         if heads is not None and heads < 1:
             raise InputError(f"heads={heads}: expected a whole number of at least 1, or null for all")
-        self.head, self._wanted, self._safetensors = head, heads, safetensors
+        super().__init__(head, safetensors)
+        self._wanted = heads
         self._tree = fixed_tree(tree, MEDUSA)
-        self._layers: tuple[int, ...] = ()
-        self._file: HeadFile | None = None
 
     @property
     def needs(self) -> Needs:
         """The state after the final norm, of every token."""
         return Needs(hidden=self._layers, prompt_hidden=True)
-
-    @property
-    def layer(self) -> int:
-        """The hidden state that the prefix layer reads."""
-        return self._layers[0]
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The heads."""
-        return () if self._file is None or self._file.random else (self._file.path,)
 
     def check(self, model: ModelCard) -> None:
         """The heads must be there, be of the published kind, and fit the target's shape."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
-from specbench.types import Draft, Needs, Prefill, Step, require_count
+from specbench.types import MOST, Draft, Needs, Prefill, Step, require_count
 
 Padding = Literal["pad", "prompt", "repeat"]
 
@@ -57,7 +57,7 @@ class Jacobi(Method):
     pad = 0
 
     def __init__(self, window: int = 8, padding: Padding = "pad") -> None:
-        require_count("window", window)
+        require_count("window", window, high=MOST)
         self.window, self.padding = window, padding
 
     @property

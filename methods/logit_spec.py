@@ -15,7 +15,7 @@ from methods.parts.branches import Branches
 from methods.parts.ngram import NgramIndex
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
-from specbench.types import ROOT, Draft, InputError, Needs, Prefill, Step, require_count
+from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count
 
 NEXT, RANKED, BEHIND = 0, 1, 2
 
@@ -77,7 +77,7 @@ class LogitSpec(Method):
         merge: bool = False,
     ) -> None:
         for name, value, low in (("max_ngram", max_ngram, 1), ("num_draft", num_draft, 1), ("capacity", capacity, 2)):
-            require_count(name, value, low)
+            require_count(name, value, low, MOST)
         if list(ranks) != sorted(set(ranks)) or min(ranks, default=0) < 0:
             raise InputError(f"ranks={list(ranks)}: expected rising whole numbers from 0 on")
         if len(lengths) != len(ranks) + 1 or min(lengths) < 1:

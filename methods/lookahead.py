@@ -15,7 +15,7 @@ from methods.parts.lookahead_window import Gram, Window, chain_branch, largest_w
 from methods.parts.lru_table import LruTable
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
-from specbench.types import Draft, InputError, Needs, Prefill, Step, require_count
+from specbench.types import MOST, Draft, InputError, Needs, Prefill, Step, require_count
 
 POOL, WINDOW = 0, 1
 
@@ -81,7 +81,7 @@ class Lookahead(Method):
         pool_from_prompt: bool = False,
     ) -> None:
         for name, value, low in (("ngram", ngram, 3), ("window", window, 1), ("guesses", guesses, 1)):
-            require_count(name, value, low)
+            require_count(name, value, low, MOST)
         self.ngram, self.window, self.guesses = ngram, window, guesses
         self.bonus, self.verification, self.pool_from_prompt = bonus, verification, pool_from_prompt
         # A fully matching n-gram without its last token, and the bonus behind it, emit what the n-gram alone would:

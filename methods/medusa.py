@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.parts.head_file import RANDOM, HeadFile, Layout, Shape, find_head, hold_to, random_weights
+from methods.parts.head_method import HeadMethod
 from methods.parts.head_trees import MEDUSA, fixed_tree
 from methods.parts.target_ends import TargetEnds
 from methods.parts.tree_shape import TreeShape
-from specbench.method import Drafter, Method
+from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, Typical
 
@@ -88,15 +89,13 @@ class _Heads(Drafter):
         self._hidden = hidden[last : last + 1].to(self._hidden.device, copy=True)  # let go of the other rows
 
 
-class Medusa(Method):
+class Medusa(HeadMethod):
     """head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
 
     tree: child counts level by level, null = the published 63 nodes; levels beyond the heads are left out.
     safetensors: false reads torch files. acceptance: exact | typical, at temperature > 0: a token passes above
     min(typical_threshold, typical_alpha * exp(-entropy)).
     """
-
-    sources = ("head",)
 
     def __init__(
         self,
@@ -115,25 +114,14 @@ class Medusa(Method):
             self.typical = Typical(typical_threshold, typical_alpha)
         if heads is not None and heads < 1:
             raise InputError(f"heads={heads}: expected a whole number of at least 1, or null for all")
-        self.head, self._wanted, self._safetensors = head, heads, safetensors
+        super().__init__(head, safetensors)
+        self._wanted = heads
         self._tree = fixed_tree(tree, MEDUSA)
-        self._layers: tuple[int, ...] = ()
-        self._file: HeadFile | None = None
 
     @property
     def needs(self) -> Needs:
         """The state after the final norm."""
         return Needs(hidden=self._layers)
-
-    @property
-    def layer(self) -> int:
-        """The hidden state that the heads read."""
-        return self._layers[0]
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The heads."""
-        return () if self._file is None or self._file.random else (self._file.path,)
 
     def check(self, model: ModelCard) -> None:
         """The heads must be there and fit the target's width and vocabulary."""

@@ -19,7 +19,7 @@ from methods.parts.table_cache import TableCache
 from methods.parts.target_ngrams import Measure, bigram_ids, fingerprint, greedy_rows, unigram_ids
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
-from specbench.types import EMPTY, ROOT, Draft, InputError, Needs, Prefill, Step, require_count
+from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count
 
 Strategy = Literal["mixed", "context", "bigram", "extended_bigram", "unigram"]
 Rows = list[Sequence[int]]
@@ -110,8 +110,8 @@ class NGrammys(Method):
         cache: str | None = None,
     ) -> None:
         for name, value in (("k", k), ("w", w), ("q", q)):
-            require_count(name, value)
-        require_count("k * w", k * w)
+            require_count(name, value, high=MOST)
+        require_count("k * w", k * w, high=MOST)
         self.k, self.w, self.q = k, w, q
         self.strategy, self.verify, self.ties, self.dedupe = strategy, verify, ties, dedupe
         self.width = 1 if strategy in ("bigram", "unigram") else w

@@ -13,7 +13,7 @@ from torch import Tensor
 from methods.parts.draft_model import DraftModelMethod
 from specbench.method import Drafter
 from specbench.target.facade import Target
-from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step, require_count
+from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_count
 
 
 class _Growth:
@@ -123,7 +123,7 @@ class OptTree(DraftModelMethod):
     ) -> None:
         super().__init__(draft, dtype, device, None)
         for name, value in (("nodes", nodes), ("max_depth", max_depth)):
-            require_count(name, value)
+            require_count(name, value, high=MOST)
         if not 0 <= threshold < 1:
             raise InputError(f"threshold={threshold}: expected a number of tokens from 0 to below 1, a layer's most")
         self.nodes, self.threshold, self.max_depth = nodes, threshold, max_depth

@@ -17,7 +17,7 @@ from methods.parts.tree_lm import TreeRequest
 from specbench.decode.walk import Walk
 from specbench.method import Drafter
 from specbench.target.facade import Target
-from specbench.types import EMPTY, ROOT, Draft, InputError, Needs, Prefill, Step, require_count
+from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count
 
 DRAFT, ENDING = 0, 1
 
@@ -158,7 +158,7 @@ class Ouroboros(DraftModelMethod):
             ("level", level, 3),
             ("endings", endings, 0),
         ):
-            require_count(name, value, low)
+            require_count(name, value, low, MOST)
         self.gamma, self.window, self.level, self.endings = gamma, window, level, endings
         self.pool = PhrasePool(window)
 

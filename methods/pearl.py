@@ -19,7 +19,7 @@ from methods.parts.parallel_draft import DraftActor, ParallelDraft, ParallelDraf
 from methods.parts.port import Backend, Ticket
 from specbench.method import Drafter
 from specbench.target.facade import Target
-from specbench.types import Draft, InputError, Prefill, Step
+from specbench.types import Draft, InputError, Prefill, Step, require_count
 
 
 class _Session:
@@ -161,8 +161,7 @@ class Pearl(ParallelDraft):
         device: str | None = None,
     ) -> None:
         super().__init__(draft, port, patience_s, dtype, device)
-        if gamma < 1:
-            raise InputError(f"gamma={gamma}: expected a whole number of at least 1")
+        require_count("gamma", gamma)
         self.gamma = gamma
 
     def bind(self, target: Target) -> None:

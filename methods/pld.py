@@ -11,7 +11,7 @@ from typing import Literal
 
 from methods.parts.ngram import NgramIndex
 from specbench.method import Drafter, Method
-from specbench.types import EMPTY, Draft, InputError, Prefill
+from specbench.types import EMPTY, Draft, Prefill, require_count
 
 Rule = Literal["original", "hf", "recent"]
 
@@ -44,8 +44,7 @@ class PromptLookup(Method):
 
     def __init__(self, max_ngram: int = 3, num_draft: int = 10, rule: Rule = "original") -> None:
         for name, value in (("max_ngram", max_ngram), ("num_draft", num_draft)):
-            if value < 1:
-                raise InputError(f"{name}={value}: expected a whole number of at least 1")
+            require_count(name, value)
         self.max_ngram, self.num_draft, self.rule = max_ngram, num_draft, rule
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

@@ -16,7 +16,7 @@ from methods.parts.suffix_array import CROSSING, Tree, cut_paths
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
 from specbench.target.load import locate_file
-from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill
+from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, require_count
 
 
 class _Retriever(Drafter):
@@ -75,8 +75,7 @@ class Rest(Method):
             ("nodes", nodes, 1),
             ("max_matches", max_matches, 1),
         ):
-            if value < low:
-                raise InputError(f"{name}={value}: expected a whole number of at least {low}")
+            require_count(name, value, low)
         self.longest, self.shortest, self.depth, self.nodes = longest, shortest, depth, nodes
         self.max_matches, self.subset, self.cut, self.cross_documents = max_matches, subset, cut, cross_documents
         self.datastore: Datastore | None = None

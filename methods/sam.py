@@ -20,7 +20,7 @@ from methods.parts.tree_template import TreeTemplate
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
 from specbench.target.load import locate_file
-from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count
 
 DYNAMIC, STATIC, AUXILIARY = 0, 1, 2
 ROOM = 4096  # [tokens] of answer before the dynamic automaton must move
@@ -128,8 +128,7 @@ class SAM(Method):
             ("len_threshold", len_threshold, 1),
             ("k", k, 1),
         ):
-            if value < low:
-                raise InputError(f"{name}={value}: expected a whole number of at least {low}")
+            require_count(name, value, low)
         if not 0 < alpha < float("inf"):
             raise InputError(f"alpha={alpha}: expected a number above 0")
         if (auxiliary == "none") != (tree is None):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from methods.parts.fixed_tree import FixedTreeMethod
 from methods.parts.tree_shape import best_shape
-from specbench.types import InputError, require_count
+from specbench.types import MOST, InputError, require_count
 
 
 class Sequoia(FixedTreeMethod):
@@ -30,7 +30,7 @@ class Sequoia(FixedTreeMethod):
     ) -> None:
         super().__init__(draft, dtype, device, draft_temperature)
         for name, value in (("nodes", nodes), ("depth", depth)):
-            require_count(name, value)
+            require_count(name, value, high=MOST)
         if not acceptance or min(acceptance) < 0 or not 0 < sum(acceptance) <= 1.001:
             raise InputError(
                 f"acceptance={acceptance}: expected chances of a node's first, second, ... child, at least 0 each,"

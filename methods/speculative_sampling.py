@@ -15,7 +15,7 @@ from torch import Tensor
 
 from methods.parts.draft_model import DraftModelMethod
 from specbench.method import Drafter
-from specbench.types import EMPTY, Draft, InputError, Prefill, Step
+from specbench.types import EMPTY, Draft, InputError, Prefill, Step, require_count
 
 Schedule = Literal["fixed", "heuristic", "confidence"]
 
@@ -92,8 +92,7 @@ class SpeculativeSampling(DraftModelMethod):
         device: str | None = None,
     ) -> None:
         super().__init__(draft, dtype, device, draft_temperature)
-        if length < 1:
-            raise InputError(f"length={length}: expected a whole number of at least 1")
+        require_count("length", length)
         if not 0 < threshold <= 1:
             raise InputError(f"threshold={threshold}: expected a probability above 0 and up to 1")
         self.length, self.schedule, self.threshold = length, schedule, threshold

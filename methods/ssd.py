@@ -19,7 +19,7 @@ from methods.parts.suffix_kernels import END
 from methods.parts.token_ring import TokenRing
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
-from specbench.types import EMPTY, Draft, InputError, Prefill
+from specbench.types import EMPTY, Draft, Prefill, require_count
 
 CACHE, RANDOM = 0, 1
 
@@ -110,8 +110,7 @@ class Spacelike(Method):
             ("rebuild_every", rebuild_every, 1),
             ("buffer_tokens", buffer_tokens, 2),
         ):
-            if value < low:
-                raise InputError(f"{name}={value}: expected a whole number of at least {low}")
+            require_count(name, value, low)
         self.query_length, self.min_query, self.draft_length = query_length, min_query, draft_length
         self.max_matches, self.vote, self.unseen = max_matches, vote, unseen
         self.rebuild_every, self.rebuild = rebuild_every, rebuild

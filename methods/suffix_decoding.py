@@ -13,7 +13,7 @@ from typing import Literal
 from methods.parts.suffix_tree import Limits, SuffixTree, Text
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
-from specbench.types import EMPTY, Draft, InputError, Prefill
+from specbench.types import EMPTY, Draft, InputError, Prefill, require_count
 
 LOCAL, GLOBAL = 0, 1
 ROOM = 4096  # [tokens] of answer before the local tree must move
@@ -83,8 +83,7 @@ class SuffixDecoding(Method):
             ("depth", depth, 2),
             ("cached_requests", cached_requests, 1),
         ):
-            if value < low:
-                raise InputError(f"{name}={value}: expected a whole number of at least {low}")
+            require_count(name, value, low)
         if not factor >= 0:
             raise InputError(f"factor={factor}: expected 0 or more, as longer matches may not draft less")
         if not 0 <= min_prob <= 1:

@@ -13,7 +13,7 @@ from methods.parts.recycling import RecyclingMatrix, Update
 from methods.parts.tree_template import TreeTemplate
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
-from specbench.types import Draft, InputError, Needs, Prefill, Step
+from specbench.types import Draft, InputError, Needs, Prefill, Step, require_count
 
 
 class _Recycler(Drafter):
@@ -45,8 +45,7 @@ class TokenRecycling(Method):
         update_from_prefill: bool = False,
         tree: list[list[int]] | None = None,
     ) -> None:
-        if k < 1:
-            raise InputError(f"k={k}: expected a whole number of at least 1")
+        require_count("k", k)
         self.template = TreeTemplate.sized(nodes, depth, k) if tree is None else TreeTemplate.from_counts(tree, k)
         self._given = f"nodes={nodes}" if tree is None else "tree"
         self.k, self.update, self.update_from_prefill = k, update, update_from_prefill

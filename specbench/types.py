@@ -31,10 +31,11 @@ def named(prefix: str) -> Iterator[None]:
 MOST = 4096  # a size that a draft, or a part of one, may be set to at most
 
 
-def require_count(name: str, value: int, low: int = 1, high: int = MOST) -> None:
+def require_count(name: str, value: int, low: int = 1, high: int | None = None) -> None:
     """Raise InputError where a whole number is out of bounds: a size that is absurd must not be built first."""
-    if not low <= value <= high:
-        raise InputError(f"{name}={value}: expected a whole number from {low} to {high}")
+    if value < low or (high is not None and value > high):
+        bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise InputError(f"{name}={value}: expected a whole number {bounds}")
 
 
 class CaseError(RuntimeError):

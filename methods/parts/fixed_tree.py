@@ -31,7 +31,12 @@ class FixedTreeMethod(DraftModelMethod):
     replace = False
 
     def plant(self, parents: Sequence[int], setting: str) -> None:
-        """parents: of the nodes, level by level. setting: what the user would change to have fewer of them."""
+        """parents: of the nodes, level by level. setting: what the user would change to have fewer of them.
+
+        Raises InputError where there are none.
+        """
+        if not parents:
+            raise InputError(f"{setting}: makes a tree without a node, which never drafts; expected at least one")
         self._setting, self.shape = setting, TreeShape.of(parents)
 
     def bind(self, target: Target) -> None:

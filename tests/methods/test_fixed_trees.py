@@ -164,3 +164,8 @@ def test_a_tree_that_does_not_fit_the_engine_is_refused():
 
     with pytest.raises(InputError, match=r"^expansion=\[20, 20\]: makes trees of 420 nodes.*engine\.max_nodes=256"):
         SpecInfer("x", [20, 20]).bind(SimpleNamespace(max_nodes=256))
+
+
+def test_a_tree_without_a_node_is_refused():
+    with pytest.raises(InputError, match="nodes=1: makes a tree without a node"):
+        Sequoia("x", [0.0, 0.5], nodes=1)
