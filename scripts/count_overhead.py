@@ -1,16 +1,16 @@
 """Count what each method costs a step besides the target's forward, on a 32-layer Llama with random weights.
 
-    python scripts/count_overhead.py pld token_recycling cacheback
+    python scripts/count_overhead.py pld token_recycling cacheback --engine eager
 
-Columns, per decode step: operations of the forward; operations outside it (launches on a GPU), the draft model's own
-among them; of these the cache compaction; synchronisations; host microseconds outside the forward, timed without
-counting, the median over requests.
+Columns, per decode step: operations of the forward; operations outside it (launches on a GPU), a draft model's too; of
+these the cache compaction; synchronisations; host time outside the forward, the median over requests.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from specbench.job import Entry
 from specbench.measure.clock import Clock
 from specbench.measure.ops import OpCounter
 from specbench.method import Peer
-from specbench.target.eager import EagerEngine
+from specbench.target.choose import make_engine
 from specbench.target.facade import Target
 from specbench.target.load import load_model
 
@@ -37,42 +37,43 @@ def main() -> None:
     """Print one row a method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", default=DEFAULT)
-    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--engine", choices=("fast", "eager"), default="fast")
     given = parser.parse_args()
     torch.set_num_threads(1)
     job = job_of([*SHAPE, f"method=[{','.join(given.methods)}]", "suite.categories=[rag]", "suite.limit=5"])
-    model = load_model(job.card)
+    model, card = load_model(job.card), replace(job.card, eos=frozenset())
     prompts = [job.prompts.ids(case.turns[:1], []) for case in job.suite.cases]
     print("| method | forward ops | other ops | of these compaction | syncs | host us |\n|---|--:|--:|--:|--:|--:|")
     for entry in job.entries:
-        engine = EagerEngine(model, job.card.context, frozenset(), 256)
+        engine = make_engine(given.engine, model, card, 256, "sdpa")[0]
         entry.method.bind(Target(job.card, model, 256, None))
         entry.method.reset()
-        print(row(entry, engine, model, prompts, given.tokens), flush=True)
+        print(row(entry, engine, model, prompts), flush=True)
 
 
-def row(entry: Entry, engine: EagerEngine, model: Any, prompts: list[list[int]], tokens: int) -> str:
+def row(entry: Entry, engine: Any, model: Any, prompts: list[list[int]], tokens: int = 48) -> str:
     """One method's line. A peer's loop cannot be seen into: its prefill counts as a step, its host time is blank."""
     clock, times = Clock(engine.device), []
-    for prompt in prompts:
-        out = decode(engine, entry.method, Request(prompt, tokens, None, 0), clock)
+    for out in (decode(engine, entry.method, Request(prompt, tokens, None, 0), clock) for prompt in prompts):
         if out.phases_s:
-            host = sum(value for phase, value in out.phases_s.items() if phase != "forward")
-            times.append(host / len(out.accept) * 1e6)
+            rest = sum(value for phase, value in out.phases_s.items() if phase != "forward")
+            times.append(rest / len(out.accept) * 1e6)
     counter = OpCounter()
-    whole, keep, start = model.forward, engine.cache.keep, engine.start
-    model.forward = counter.within("forward", whole)
-    engine.cache.keep = counter.within("compaction", keep)  # type: ignore[method-assign]
-    engine.start = counter.within("prefill", start)  # type: ignore[method-assign]
+    ours = engine.kind == "fast" and not isinstance(entry.method, Peer)
+    watched = {"forward": (engine, "_target") if ours else (model, "forward")}
+    watched |= {"compaction": (engine.cache, "move" if engine.kind == "fast" else "keep"), "prefill": (engine, "start")}
+    for section, (owner, name) in watched.items():
+        setattr(owner, name, counter.within(section, getattr(owner, name)))
     with counter.counting():
         out = decode(engine, entry.method, Request(prompts[0], tokens, None, 0), clock)
-    model.forward = whole
-    forwards = len(out.accept) + 1
-    steps = forwards if isinstance(entry.method, Peer) else forwards - 1
-    other = counter.ops["rest"] + counter.ops["compaction"]
-    cells = [f"{count / steps:.1f}" for count in (other, counter.ops["compaction"], counter.syncs["rest"])]
-    cells.append(f"{statistics.median(times):.0f}" if times else "")
-    return f"| {entry.name} | {counter.ops['forward'] / forwards:.0f} | {' | '.join(cells)} |"
+    for owner, name in watched.values():
+        delattr(owner, name)  # the class's own again
+    steps = len(out.accept) + isinstance(entry.method, Peer)
+    forwards = len(out.accept) + (not ours)  # the eager engine reads the prompt in the same forward
+    moved = counter.ops["compaction"]
+    cells = [f"{count / steps:.1f}" for count in (counter.ops["rest"] + moved, moved, counter.syncs["rest"])]
+    host = f"{statistics.median(times):.0f}" if times else ""
+    return f"| {entry.name} | {counter.ops['forward'] / forwards:.0f} | {' | '.join(cells)} | {host} |"
 
 
 if __name__ == "__main__":

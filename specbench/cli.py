@@ -20,6 +20,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -28,7 +29,7 @@ from specbench.entry import make_entry, refuse_extras
 from specbench.explain import explain
 from specbench.job import Job, prepare
 from specbench.launch import INTERRUPTED, run_job
-from specbench.material import suite_name
+from specbench.material import REPLAY, suite_name
 from specbench.record import VANILLA
 from specbench.types import InputError
 
@@ -50,14 +51,15 @@ def run_name(root: DictConfig) -> str:
     plain = _plain(root)
     model = plain["model"]
     suite = plain["suite"]["name"] or suite_name(plain["suite"]["path"] or "")
-    return f"{_target_name(model).lower()}-{suite}-{digest(plain)[:10]}"
+    target = _target_name(model, plain["engine"]["kind"] == REPLAY)
+    return f"{target.lower()}-{suite}-{digest(plain)[:10]}"
 
 
-def _target_name(model: Mapping[str, Any]) -> str:
+def _target_name(model: Mapping[str, Any], replayed: bool) -> str:
     """As directories call it before the model's card is read."""
     if model["name"]:
         return str(model["name"])
-    if model["trace"]:
+    if replayed and model["trace"]:
         return f"replay-{Path(model['trace']).stem}"
     shape = model.get("random") or {}
     return Path(model["path"].removeprefix("bundled:")).name if model["path"] else f"random-{shape.get('family')}"
@@ -72,9 +74,9 @@ def _plain(root: DictConfig) -> dict[str, Any]:
 
 
 def digest(resolved: Mapping[str, Any]) -> str:
-    """Hash of everything that can change a record; ``measure.fresh`` and the report's options cannot."""
+    """Hash of everything that can change a record; ``measure.fresh``, a price and the report's options cannot."""
     kept = {key: value for key, value in resolved.items() if key not in OUTSIDE_HASH}
-    kept["measure"] = {key: value for key, value in kept["measure"].items() if key != "fresh"}
+    kept["measure"] = {key: value for key, value in kept["measure"].items() if key not in ("fresh", "price_per_hour")}
     text = json.dumps(kept, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -174,21 +176,28 @@ def _sweep() -> int:
     return max(codes, default=0)
 
 
+def _hand_over(overrides: list[str]) -> int:
+    """Let Hydra's own command line do what the arguments ask, with ours in place of the user's overrides."""
+    sys.argv[1:] = [item for item in sys.argv[1:] if item not in overrides]
+    sys.argv += with_own_groups(overrides)
+    return _sweep()
+
+
 def main() -> None:
     """Entry point."""
     register()
     arguments = get_args_parser().parse_args()
     informational = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info
     if arguments.multirun or informational or arguments.shell_completion:
-        sys.argv[1:] = [item for item in sys.argv[1:] if item not in arguments.overrides]
-        sys.argv += with_own_groups(arguments.overrides)
-        sys.exit(_sweep())
+        sys.exit(_hand_over(arguments.overrides))
     _quiet()
     overrides = with_own_groups(arguments.overrides)
     if arguments.config_dir:
         overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]")
     try:
         cfg = _compose(arguments.config_name or "config", overrides)
+        if cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment that is a grid sweeps without -m
+            sys.exit(_hand_over(arguments.overrides))
         job = make_job(cfg)
         code = run_job(job, Path(cfg.hydra.run.dir))
     except InputError as error:

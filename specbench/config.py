@@ -44,7 +44,8 @@ class ModelConfig:
 
     name: for tables; default the last part of the path. tokenizer: folder or hub id; default the path.
     template: fschat template name, ``raw``, or null = the tokenizer's chat template. context: [tokens], default the
-    config's. device: auto | cpu | cuda | cuda:N. gpus: spread the layers over this many (device_map).
+    config's. device: auto | cpu | cuda | cuda:N. gpus: share the model between this many (on cpu: processes).
+    parallel: how they share it: auto | tensor | pipeline. check_ranks: compare the ranks after every step (tensor).
     threads: CPU threads of torch, null = torch's choice. draft: the usual draft model for this target.
     heads: the usual trained heads. frozen_table: an n-gram table built with its tokenizer (Cacheback); datastore: a
     corpus (REST).
@@ -60,6 +61,8 @@ class ModelConfig:
     dtype: str = "auto"
     device: str = "auto"
     gpus: int | None = None
+    parallel: str = "auto"
+    check_ranks: bool = False
     attention: str = "sdpa"
     threads: int | None = None
     draft: str | None = None
@@ -114,10 +117,14 @@ class SuiteConfig:
 
 @dataclass
 class EngineConfig:
-    """kind: eager. max_nodes: the largest draft a method may propose."""
+    """kind: auto | fast | eager | replay | timed. max_nodes: the largest draft a method may propose.
 
-    kind: str = "eager"
+    pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs.
+    """
+
+    kind: str = "auto"
     max_nodes: int = 256
+    pack: bool = True
 
 
 @dataclass
@@ -136,7 +143,8 @@ class MeasureConfig:
     """rounds: timings of each case. control: the A/A row. warmup: [cases] before the clock counts.
 
     lossless: judge every id by teacher forcing. keep_trees: [cases] whose whole draft trees are recorded.
-    fresh: start anew and keep the old run aside. seed: of the order within blocks.
+    fresh: start anew and keep the old run aside. seed: of the order within blocks. price_per_hour: of the machine, in
+    any currency, for the cost of a million tokens.
     """
 
     rounds: int = 1
@@ -146,6 +154,7 @@ class MeasureConfig:
     keep_trees: int = 0
     seed: int = 0
     fresh: bool = False
+    price_per_hour: float | None = None
 
 
 @dataclass

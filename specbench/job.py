@@ -14,16 +14,18 @@ from specbench.config import Config
 from specbench.decode.law import Law
 from specbench.material import REPLAY, gather
 from specbench.measure.plan import RESETS, Block, make_plan
-from specbench.method import Method
+from specbench.method import Method, Peer
 from specbench.record import VANILLA
 from specbench.session import Bound, with_control
 from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
 from specbench.target.facade import ModelCard
+from specbench.target.parallel_way import way_of
+from specbench.target.timed import TIMED
 from specbench.trace import Trace
 from specbench.types import InputError, named
 
-ENGINES = ("eager", REPLAY)
+ENGINES = ("auto", "fast", "eager", REPLAY, TIMED)
 LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
 
 
@@ -65,6 +67,8 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, entries: Sequ
         if entry.reset not in RESETS:
             raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
     material = gather(config)
+    if config.engine.kind != REPLAY:
+        way_between_gpus(config, material.card, entries)
     for entry in entries:
         with named(f"method.{entry.name}."):
             entry.method.check(material.card)
@@ -75,6 +79,18 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, entries: Sequ
     plan = make_plan(suite.cases, resets, config.measure.rounds, config.measure.seed)
     parts = (suite, material.card, material.prompts, tuple(plan), law, material.trace)
     return Job(config, resolved, digest, tuple(entries), *parts)
+
+
+def way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry]) -> tuple[str | None, str | None]:
+    """How several GPUs share the model; see ``way_of``."""
+    return way_of(
+        card,
+        parallel=config.model.parallel,
+        gpus=config.model.gpus,
+        engine=config.engine.kind,
+        attention=config.model.attention,
+        peers=[entry.name for entry in entries if isinstance(entry.method, Peer)],
+    )
 
 
 def unbound(entries: Sequence[Entry]) -> list[Bound]:
@@ -94,6 +110,7 @@ def _check_numbers(config: Config) -> None:
         ("measure.rounds", measure.rounds, 1, None),
         ("measure.warmup", measure.warmup, 0, None),
         ("measure.keep_trees", measure.keep_trees, 0, None),
+        ("measure.price_per_hour", measure.price_per_hour, 0, None),
         ("engine.max_nodes", engine.max_nodes, 1, 4096),
         ("model.threads", config.model.threads, 1, None),
     )

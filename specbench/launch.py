@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 
 from specbench.job import Job
+from specbench.material import REPLAY
 from specbench.progress import Progress
 from specbench.record import CONTROL, VANILLA
 from specbench.run import execute
+from specbench.target.parallel_team import TeamError
 from specbench.types import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +31,10 @@ def run_job(job: Job, directory: Path) -> int:
     """Run and report; returns the exit code. Raises InputError when the directory cannot be used."""
     console = _console()
     directory = directory.resolve()
-    with _log_file(directory / "run.log"), Progress(console, job.config.report.progress, job.trace is None) as progress:
+    with (
+        _log_file(directory / "run.log"),
+        Progress(console, job.config.report.progress, job.config.engine.kind != REPLAY) as progress,
+    ):
         try:
             execute(job, directory, progress.observe)
         except KeyboardInterrupt:
@@ -36,6 +42,9 @@ def run_job(job: Job, directory: Path) -> int:
                 f"[yellow]interrupted[/]: what is done is in {directory}; the same command goes on from there"
             )
             return INTERRUPTED
+        except TeamError as error:
+            console.print(f"[red]the run ends[/]: {escape(str(error))}", soft_wrap=True)
+            return FAILED
         except OSError as error:
             raise InputError(
                 f"results directory {directory}: cannot be written any more ({error.strerror or error});"

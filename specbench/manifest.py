@@ -17,11 +17,17 @@ from specbench.measure import environment
 from specbench.measure.health import warnings_before, warnings_between
 from specbench.method import Peer
 from specbench.record import SCHEMA, VANILLA
+from specbench.stage import Stage
 from specbench.target.facade import ModelCard
 
 
-def build_manifest(job: Job, model: Any, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The manifest as it stands before the first case. earlier: that of the run which is resumed, or None."""
+def build_manifest(
+    job: Job, stage: Stage, earlier: Mapping[str, Any] | None, readers: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """The manifest as it stands before the first case.
+
+    earlier: that of the run which is resumed, or None. readers: methods that draft from what the target computes.
+    """
     process = _process()
     processes = [*(earlier or {}).get("processes", []), process]
     manifest: dict[str, Any] = {
@@ -30,7 +36,9 @@ def build_manifest(job: Job, model: Any, earlier: Mapping[str, Any] | None) -> d
         "created": (earlier or process).get("created", process["started"]),
         "config": job.resolved,
         "config_hash": job.digest,
-        "model": _model(job.card, model),
+        "model": _model(job.card, stage.target.model),
+        "engine": stage.engine.kind,
+        "parallel": {"way": stage.way, "gpus": job.config.model.gpus} if stage.way else None,
         "suite": {
             "name": job.suite.name,
             "cases": len(job.suite.cases),
@@ -39,7 +47,7 @@ def build_manifest(job: Job, model: Any, earlier: Mapping[str, Any] | None) -> d
             "sha256": job.suite.sha256,
         },
         "trace": job.trace.summary() if job.trace else None,
-        "methods": {entry.name: _method(entry) for entry in job.entries},
+        "methods": {entry.name: _method(entry, entry.name in readers) for entry in job.entries},
         "control": job.config.measure.control,
         "rounds": job.config.measure.rounds,
         "temperature": job.config.decode.temperature,
@@ -49,7 +57,7 @@ def build_manifest(job: Job, model: Any, earlier: Mapping[str, Any] | None) -> d
         "warnings": list((earlier or {}).get("warnings", [])),
     }
     prompts = job.prompts.warnings if job.prompts else ()
-    add_warnings(manifest, [*job.suite.warnings, *job.card.warnings, *prompts])
+    add_warnings(manifest, [*job.suite.warnings, *job.card.warnings, *prompts, *filter(None, [stage.note])])
     add_warnings(manifest, [*warnings_before(process["git"]), *warnings_between(processes)])
     return manifest
 
@@ -77,12 +85,13 @@ def _model(card: ModelCard, model: Any) -> dict[str, Any]:
     }
 
 
-def _method(entry: Entry) -> dict[str, Any]:
+def _method(entry: Entry, reads: bool) -> dict[str, Any]:
     return {
         "parameters": dict(entry.parameters),
         "reset": entry.reset,
         "lossless": entry.method.lossless,
         "peer": isinstance(entry.method, Peer),
+        "reads_target": reads,
         "inputs": input_prints(entry),
     }
 

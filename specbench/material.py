@@ -6,7 +6,7 @@ Everything here is read before any weights, and raises InputError naming the set
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from specbench.suite import Selection, Shots, Suite, load_suite, select
 from specbench.suite.prompt import PromptBuilder
 from specbench.target.facade import ModelCard
 from specbench.target.load import locate, read_card, read_tokenizer
+from specbench.target.timed import TIMED
 from specbench.trace import Trace, kind_of, model_of, read_trace
 from specbench.types import InputError
 
@@ -37,15 +38,17 @@ class Material:
 
 def gather(config: Config) -> Material:
     """Read everything but weights. Raises InputError."""
-    if (config.engine.kind == REPLAY) != bool(config.model.trace):
+    if (config.engine.kind in (REPLAY, TIMED)) != bool(config.model.trace):
         raise InputError(
             f"engine.kind={config.engine.kind} with model.trace={config.model.trace}: expected both or neither;"
-            " model=replay model.trace=FILE sets both"
+            " model=replay model.trace=FILE sets both; model=MODEL engine=timed model.trace=FILE times MODEL along it"
         )
     if config.engine.kind == REPLAY:
         return _recorded(config, Path(str(config.model.trace)).expanduser())
+    if config.engine.kind == TIMED:
+        return _timed(config, Path(str(config.model.trace)).expanduser())
     if config.suite.format == FROM_TRACE:
-        raise InputError("suite=trace: is for model=replay model.trace=FILE; expected a suite with questions")
+        raise InputError("suite=trace: is for a trace, as model=replay model.trace=FILE; expected a suite of questions")
     suite = _load_suite(config)
     card = read_card(**model_options(config), **_card_options(config))
     return Material(suite, card, PromptBuilder(card.tokenizer, config.model.template, config.model.system))
@@ -97,7 +100,39 @@ def _recorded(config: Config, path: Path) -> Material:
     return Material(Suite(name, cases, trace.origin, digest, tuple(warnings)), card, None, trace)
 
 
+def _timed(config: Config, path: Path) -> Material:
+    """A trace that a model of its own is driven along. Raises InputError where the model is too small for it."""
+    options = _card_options(config)
+    if not options["path"] and not options["random"]:
+        raise InputError("engine=timed: no model to time; expected one, e.g. model=random_7b or model=random")
+    found = _recorded(config, path)
+    assert found.trace is not None
+    options["tokenizer"] = _tokenizer_source(config, path)
+    card = read_card(**model_options(config), **options)
+    chosen = {case.id for case in found.suite.cases}
+    turns = [turn for each in found.trace.conversations if each.case.id in chosen for turn in each.turns]
+    highest = max(int(ids.max()) for turn in turns for ids in (turn.prompt, turn.ids))
+    if highest >= card.vocab_size:
+        raise InputError(
+            f"model={card.name}: its vocabulary is of {card.vocab_size} tokens, the trace has id {highest}; expected a"
+            f" shape of at least {highest + 1} (model.random.config.vocab_size), or the trace's own model"
+        )
+    longest = max(len(turn.prompt) + len(turn.ids) for turn in turns)
+    if longest > card.context:
+        raise InputError(
+            f"model={card.name}: its context is of {card.context} tokens, the trace's longest request of {longest};"
+            " expected no less (model.random.config.max_position_embeddings), or fewer cases (suite.ids, suite.limit)"
+        )
+    return replace(found, card=replace(card, eos=found.card.eos))
+
+
 def _tokenizer(config: Config, path: Path) -> Any:
+    """Of the texts of a trace."""
+    options = {"revision": config.model.revision, "trust_remote_code": config.model.trust_remote_code}
+    return read_tokenizer(locate(_tokenizer_source(config, path), "model.tokenizer"), "model.tokenizer", **options)
+
+
+def _tokenizer_source(config: Config, path: Path) -> str:
     """The one that is named, or that of the run whose records are replayed."""
     model = config.model
     source = model.tokenizer or model.path
@@ -107,8 +142,7 @@ def _tokenizer(config: Config, path: Path) -> Any:
         raise InputError(
             "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the model that answered"
         )
-    options = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
-    return read_tokenizer(locate(source, "model.tokenizer"), "model.tokenizer", **options)
+    return str(source)
 
 
 def selection_of(config: Config) -> Selection:

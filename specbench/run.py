@@ -77,8 +77,8 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
         keep_trees=config.measure.keep_trees,
     )
     try:
-        bind(bound, stage.target)
-        manifest = build_manifest(job, stage.target.model, read_manifest(directory) if start else None)
+        readers = bind(bound, stage.target, stage.engine)
+        manifest = build_manifest(job, stage, read_manifest(directory) if start else None, readers)
         writer.write_manifest(manifest)
         session = Session(stage.engine, stage.target, stage.ask, with_control(bound, config.measure.control), terms)
         add_warnings(manifest, session.warm_up(stage.warmup))
@@ -89,6 +89,7 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
     finally:
         for entry in bound:
             entry.method.close()
+        stage.engine.close()
         gc.unfreeze()  # what the session froze (see Session)
     writer.write_manifest(manifest)
     log.info("done")

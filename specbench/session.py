@@ -25,6 +25,7 @@ from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.suite.prompt import answer_text
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
+from specbench.target.parallel_team import TeamError
 from specbench.types import Case, CaseError
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,8 @@ class Session:
             self._turns(case, block, record, prompts[name])
             record.state_bytes = int(self._bound[name].method.state_bytes())
             record.to_json()  # what cannot be written is this case's error, not the run's
+        except TeamError:  # no case can be decoded any more
+            raise
         except Exception as error:  # the boundary of a case: recorded whole, excluded visibly
             _fail(record, error)
         return record
@@ -176,6 +179,7 @@ def _turn_record(transcript: Transcript, prompt: list[int], text: str, keep_prom
         stats=transcript.stats,
         prompt_ids=prompt if keep_prompt else None,
         trees=transcript.trees,
+        step_s=transcript.step_s,
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.target.cache import SlotCache
 from specbench.target.facade import ModelCard
 from specbench.target.load import load_model, read_card
+from specbench.target.runner import HeldCache, Mask, make_runner
 from specbench.types import InputError
 
 
@@ -38,24 +38,23 @@ class DraftLM:
     def __init__(self, model: Any, context: int) -> None:
         """model: a causal LM in eval mode. context: [tokens] its limit."""
         self.model, self.context = model, context
-        embedding = model.get_input_embeddings().weight
-        self.device: torch.device = embedding.device
-        self.rows: int = embedding.shape[0]  # of the embedding: larger token ids cannot be fed
+        self.runner = make_runner(model, context)
+        self.device = self.runner.device
 
     @classmethod
     def load(cls, card: ModelCard) -> DraftLM:
         """The model of a card, on the card's device."""
         return cls(load_model(card), card.context)
 
-    def new_cache(self) -> SlotCache:
+    def new_cache(self) -> HeldCache:
         """An empty cache of the model's shape."""
-        return SlotCache.for_model(self.model)
+        return self.runner.new_cache()
 
 
 class DraftRequest:
     """One request's walk of a draft model behind the committed context."""
 
-    def __init__(self, lm: DraftLM, cache: SlotCache, vocab: int) -> None:
+    def __init__(self, lm: DraftLM, cache: HeldCache, vocab: int) -> None:
         """vocab: [tokens] of the target's logits; rows are cut to it, since models of a family differ in padding."""
         self._lm, self.cache, self._vocab = lm, cache, vocab
         self._held: list[int] = []  # the tokens of the context whose keys and values are in the cache
@@ -94,31 +93,18 @@ class DraftRequest:
     @torch.inference_mode()
     def reserve(self, tokens: int) -> None:
         """Make room for ``tokens``; what the cache holds stays."""
-        if tokens <= self.cache.capacity:
-            return
-        held = [(layer.keys, layer.values, layer.length) for layer in self.cache.slots]
-        self.cache.reserve(2 * tokens)
-        for layer, (keys, values, length) in zip(self.cache.slots, held, strict=True):
-            if length:
-                layer.update(keys[:, :, :length], values[:, :, :length])
+        if tokens > self.cache.capacity:
+            self.cache.grow(2 * tokens)
 
     def _ids(self, tokens: Sequence[int] | Tensor) -> Tensor:
         """(m,) token ids on the draft's device; ids that its embedding lacks (padding of the target) as its last."""
         ids = torch.as_tensor(tokens, dtype=torch.long).to(self._lm.device)
-        return ids.clamp(max=self._lm.rows - 1)
+        return ids.clamp(max=self._lm.runner.rows - 1)
 
-    def _run(self, ids: Tensor, places: Sequence[int], mask: Any, rows: int) -> Tensor:
-        """One call of the model over (m,) ids at positions ``places`` -> (rows, V) logits of the last ``rows``.
-
-        mask: additive (1, 1, m, held + m), or one by kind of layer; None = causal over everything.
-        """
+    def _run(self, ids: Tensor, places: Sequence[int], mask: Mask, rows: int) -> Tensor:
+        """One call of the model over (m,) ids at positions ``places`` -> (rows, V) logits; see ``Runner.run``."""
         last = self._lm.context - 1  # behind the draft's own context every token stands at its last position
-        output = self._lm.model(
-            input_ids=ids[None],
-            attention_mask=mask,
-            position_ids=torch.tensor([[min(place, last) for place in places]], device=self._lm.device),
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=rows,
-        )
-        return output.logits[0, :, : self._vocab]
+        if places[-1] > last or not isinstance(places, range):
+            places = [min(place, last) for place in places]
+        logits = self._lm.runner.run(self.cache, ids, places, mask, rows)
+        return logits[:, : self._vocab]

@@ -11,8 +11,8 @@ from torch.nn.functional import pad
 from methods.parts.draft_lm import DraftLM, DraftRequest, read_draft_card
 from methods.parts.tree_lm import TreeRequest
 from specbench.method import Method
-from specbench.target.cache import SlotCache
 from specbench.target.facade import ModelCard, Target
+from specbench.target.runner import HeldCache
 from specbench.types import InputError
 
 
@@ -58,7 +58,7 @@ class DraftModelMethod(Method):
     ) -> None:
         """Draft with ``lm`` for a target whose logits are ``vocab`` wide and whose law is wanted on ``device``."""
         self.lm, self.vocab, self.eos, self.law, self._target_device = lm, vocab, eos, law, device
-        self.free: list[SlotCache] = []  # buffers of finished requests: allocated once, their content forgotten
+        self.free: list[HeldCache] = []  # buffers of finished requests: allocated once, their content forgotten
 
     def chain(self) -> DraftRequest:
         """A request that drafts chains."""
@@ -68,7 +68,7 @@ class DraftModelMethod(Method):
         """A request that drafts trees."""
         return TreeRequest(self.lm, self._cache(), self.vocab)
 
-    def _cache(self) -> SlotCache:
+    def _cache(self) -> HeldCache:
         return self.free.pop() if self.free else self.lm.new_cache()
 
     def drawn_from(self, logits: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ from methods.parts.draft_model import DraftModelMethod
 from methods.parts.forward_time import RoundTimes
 from methods.parts.port import Backend, Port, open_port
 from specbench.method import Drafter
-from specbench.target.cache import SlotCache
 from specbench.target.facade import ModelCard, Target
+from specbench.target.runner import HeldCache
 from specbench.types import CaseError, InputError, Needs
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class DraftActor(ABC):
     ) -> None:
         self.lm, self.vocab, self.eos, self.law, self.options = lm, vocab, eos, law, options
         self.sessions: dict[int, Any] = {}
-        self._free: list[SlotCache] = []
+        self._free: list[HeldCache] = []
 
     def open(self, number: int, alive: Sequence[int], context: Sequence[int], seed: int) -> Any:
         """A request begins; sessions of others than those ``alive`` are over."""
@@ -69,7 +69,7 @@ class DraftActor(ABC):
         if session := self.sessions.pop(number, None):
             self._free.append(session.cache)
 
-    def new_cache(self) -> SlotCache:
+    def new_cache(self) -> HeldCache:
         """Buffers of a finished request, else new ones."""
         return self._free.pop() if self._free else self.lm.new_cache()
 

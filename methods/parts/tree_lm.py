@@ -7,15 +7,13 @@ however long it stays (tree attention, docs/tree_attention.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from methods.parts.draft_lm import DraftLM, DraftRequest
-from specbench.target.cache import SlotCache
-from specbench.target.family import windows_of
+from specbench.target.runner import HeldCache, Mask
 from specbench.types import ROOT
 
 START = 64  # nodes that the bookkeeping has room for at first; it doubles
@@ -27,10 +25,10 @@ class TreeRequest(DraftRequest):
     ``ROOT`` is the context's last token: what ``feed`` returned are the root's logits.
     """
 
-    def __init__(self, lm: DraftLM, cache: SlotCache, vocab: int) -> None:
+    def __init__(self, lm: DraftLM, cache: HeldCache, vocab: int) -> None:
         """vocab: as in ``DraftRequest``."""
         super().__init__(lm, cache, vocab)
-        self._windows = windows_of(lm.model.config)
+        self._windows = lm.runner.windows
         self._depths: list[int] = []  # of each node, 1 = child of the root
         self._lines = np.zeros((START + 1, START), dtype=bool)  # row 0 root, row i + 1: node i and its ancestors
 
@@ -107,7 +105,7 @@ class TreeRequest(DraftRequest):
             self._lines[node + 1, node] = True
             self._depths.append(1 if parent == ROOT else self._depths[parent] + 1)
 
-    def _mask(self, start: int, places: Sequence[int]) -> Any:
+    def _mask(self, start: int, places: Sequence[int]) -> Mask:
         """Additive masks of the rows from ``start`` on: one, or one by kind of layer."""
         device, end = self._lm.device, len(places)
         seen = torch.from_numpy(self._lines[start + 1 : end + 1, :end]).to(device)
@@ -120,7 +118,7 @@ class TreeRequest(DraftRequest):
 
         seen: (m, n) ancestors and self. key_places: (held + n,) positions; window: as in ``target.tree.tree_mask``.
         """
-        dtype = self._lm.model.dtype
+        dtype = self._lm.runner.dtype
         mask = torch.zeros(len(seen), self.held + seen.shape[1], dtype=dtype, device=seen.device)
         mask[:, self.held :].masked_fill_(~seen, torch.finfo(dtype).min)
         if window is not None and key_places is not None:

@@ -32,6 +32,12 @@ class Stopwatch(Protocol):
     def lap(self, phase: str) -> None:
         """Close a phase."""
 
+    def mark(self) -> None:
+        """A step ends with the last lap."""
+
+    def steps(self) -> list[float]:
+        """[s] between marks."""
+
     def elapsed(self) -> float:
         """[s] since start."""
 
@@ -61,6 +67,7 @@ class Transcript:
     proposed: list[int] = field(default_factory=list)
     depth: list[int] = field(default_factory=list)
     fed: list[int] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
     sources: dict[str, list[int]] = field(default_factory=dict)
     stats: dict[str, float] = field(default_factory=dict)
     trees: list[dict[str, Any]] | None = None
@@ -82,7 +89,7 @@ class Transcript:
                 drafted.update(_judged(draft))
                 accepted.update(draft.source[node] for node in step.path)
             if self.trees is not None:
-                self.trees.append(_tree(draft, step))
+                self.trees.append(_tree(draft, step, names))
         self.sources = {names[number]: [count, accepted[number]] for number, count in sorted(drafted.items())}
 
 
@@ -94,9 +101,20 @@ def _judged(draft: Draft) -> Sequence[int]:
     return [number for number, passenger in zip(source, draft.passenger, strict=True) if not passenger]
 
 
-def _tree(draft: Draft, step: Step) -> dict[str, Any]:
-    tokens, parents = [int(token) for token in draft.tokens], [int(parent) for parent in draft.parents]
-    return {"tokens": tokens, "parents": parents, "path": list(step.path)}
+def _tree(draft: Draft, step: Step, names: Sequence[str]) -> dict[str, Any]:
+    """A whole draft and what was taken of it; ``sources`` and ``passengers`` only where the draft has them."""
+    tree: dict[str, Any] = {
+        "tokens": [int(token) for token in draft.tokens],
+        "parents": [int(parent) for parent in draft.parents],
+        "path": [int(node) for node in step.path],
+    }
+    if draft.source is not None:
+        tree["sources"] = {}
+        for node, number in enumerate(draft.source):
+            tree["sources"].setdefault(names[number], []).append(node)
+    if draft.passenger is not None:
+        tree["passengers"] = [node for node, passenger in enumerate(draft.passenger) if passenger]
+    return tree
 
 
 def _size(draft: Draft) -> tuple[int, int]:
@@ -152,6 +170,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     clock.lap("update")
     out.decode_s = clock.elapsed() - out.prefill_s
     out.ids = context[len(request.prompt) :]
+    out.step_s = _rounded(clock.steps())
     out.count(log, method.sources)
     out.stats = {name: float(value) for name, value in drafter.stats().items()}
     out.phases_s = {name: value for name, value in clock.phases().items() if name != "prefill"}
@@ -167,6 +186,7 @@ def _steps(
     concurrent = method.needs.concurrent
     late: Draft | None = None
     done = False
+    clock.mark()
     while not done:
         draft = drafter.propose(context, engine.max_nodes)
         clock.lap("draft")
@@ -180,9 +200,15 @@ def _steps(
         context.extend(step.emitted)
         drafter.observe(step)
         clock.lap("update")
+        clock.mark()
         log.append((*_without_tensors(draft, step), engine.fed))
         done = step.done
     return log
+
+
+def _rounded(seconds: Sequence[float]) -> list[float]:
+    """To a tenth of a microsecond: what a record keeps."""
+    return [round(value, 7) for value in seconds]
 
 
 def _without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
@@ -199,6 +225,8 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
 
     def emit(ids: Sequence[int]) -> bool:
         kept, done = cut(ids, engine.eos, limit - len(out.ids))
+        clock.lap("peer")
+        clock.mark()
         if not out.ids:
             out.prefill_s = clock.elapsed()
         else:
@@ -212,6 +240,7 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
     clock.start()
     method.decode(request.prompt, limit, seed_of(request.seed, *request.names, "verify"), emit)
     out.decode_s = clock.elapsed() - out.prefill_s
+    out.step_s = _rounded(clock.steps())
     if not out.ids:
         raise CaseError(f"{type(method).__name__} emitted nothing; expected at least the prefill's token")
     return out

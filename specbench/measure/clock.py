@@ -6,7 +6,11 @@ resolved after the request, when reading them costs nothing that is measured.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -24,6 +28,7 @@ class Clock:
         """Zero everything; on a GPU wait until earlier work is done."""
         self._phases: dict[str, float] = {}
         self._events: list[tuple[str, Any]] = []
+        self._marks: list[int] = []
         self.synchronize()
         self._last_ns = self._start_ns = time.perf_counter_ns()
         if self._cuda:
@@ -48,6 +53,17 @@ class Clock:
         self._phases[phase] = self._phases.get(phase, 0.0) + (now - self._last_ns) * 1e-9
         self._last_ns = now
 
+    def mark(self) -> None:
+        """A step ends with the last lap; costs no reading of the clock and no event of its own."""
+        self._marks.append(len(self._events) - 1 if self._cuda else self._last_ns)
+
+    def steps(self) -> list[float]:
+        """Time between marks, one entry fewer than there are; call after ``elapsed`` and before ``phases``."""
+        if self._cuda:
+            events = [self._events[place][1] for place in self._marks]
+            return [before.elapsed_time(after) * 1e-3 for before, after in pairwise(events)]
+        return [(after - before) * 1e-9 for before, after in pairwise(self._marks)]
+
     def elapsed(self) -> float:
         """Wall time since ``start``, all enqueued work included."""
         self.synchronize()
@@ -59,3 +75,14 @@ class Clock:
             self._phases[phase] = self._phases.get(phase, 0.0) + before.elapsed_time(after) * 1e-3
         self._events.clear()
         return dict(self._phases)
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """No garbage collection within, as the harness times: it runs before."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -6,10 +6,8 @@ the very steps of a decode loop. The yardstick is prompt lookup as its reference
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.measure.clock import without_collector
 from specbench.types import Draft, Prefill, Step
 
 COLUMNS = ("prompt ms", "nodes", "tokens a step", "draft us p50", "p95", "update us p50", "p95")
@@ -117,7 +116,7 @@ def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> Cos
     context = list(text[: prompt + 1])
     times: list[tuple[int, int]] = []
     nodes: list[int] = []
-    with _without_collector():
+    with without_collector():
         start = time.perf_counter_ns()
         drafter = method.begin(context[:-1], Prefill(context[-1]), 0)
         begun = time.perf_counter_ns() - start
@@ -139,17 +138,6 @@ def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> Cos
     emitted_mean = (len(text) - prompt - 1) / len(times)
     intake = (begun + draft_ns[0]) * 1e-6
     return Cost(draft_ns[1:] * 1e-3, update_ns[1:] * 1e-3, intake, float(np.mean(nodes)), emitted_mean)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """As the harness times: no garbage collection within."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def scan(context: Tensor, max_ngram: int, num_draft: int) -> Tensor:

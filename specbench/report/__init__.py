@@ -1,9 +1,19 @@
-"""Tables, plots and a page from the records of a run. Needs neither torch nor a GPU: a report is made anywhere."""
+"""Tables, plots and a page from the records of a run. Needs neither torch nor a GPU: a report is made anywhere.
+
+What draws needs matplotlib and is imported by its module: ``plots``, ``heatmaps``, ``factor_plot``, ``canvas``.
+"""
 
 from specbench.answers import Answer, AnswerTurn, read_answers
 from specbench.report.build import Report, build_report, read_findings
+from specbench.report.choices import rank
+from specbench.report.factors import explain
 from specbench.report.findings import Findings, gather
+from specbench.report.locate import chosen_profile, chosen_runs
+from specbench.report.published import read_published
+from specbench.report.published_match import compare
+from specbench.report.published_table import published_frame, published_tables
 from specbench.report.summary import summarise
+from specbench.report.sweep import default_grids
 from specbench.report.terminal import print_findings
 
 __all__ = [
@@ -12,9 +22,18 @@ __all__ = [
     "Findings",
     "Report",
     "build_report",
+    "chosen_profile",
+    "chosen_runs",
+    "compare",
+    "default_grids",
+    "explain",
     "gather",
     "print_findings",
+    "published_frame",
+    "published_tables",
+    "rank",
     "read_answers",
     "read_findings",
+    "read_published",
     "summarise",
 ]

@@ -9,23 +9,26 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.report.canvas import GRID, head, plain
+from specbench.report.canvas import GRID, add_legend, head, plain
 from specbench.report.label import broken
 from specbench.report.series import Series
 
-_WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 2.0}
+_WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 1.6}
 _OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
-_BAR_INCH, _GAP_INCH, _CHAR_INCH = 0.17, 0.35, 0.085
-_LEGEND_CHARS = 34
-_WIDTH_INCH = 5.0
+_WIDTH_INCH = 3.9
+_NAME_CHARS = 24
+_BAR_INCH = 0.075  # the narrowest that shows its hatch in a column
+_GROUP_SHARE = 0.84  # of a group, its bars
+_GROUP_CHARS, _CHAR_INCH, _ROW_INCH = 13, 0.065, 1.5
 
 
 def draw_bars(series: Sequence[Series], figure: str, category: str, title: str, where: str) -> Figure:
     """One lying bar a method for one category, its value beside it; NaN leaves the row empty and says n/a."""
-    canvas = Figure(figsize=(_WIDTH_INCH, 0.36 * len(series) + 0.1))
+    canvas = Figure(figsize=(_WIDTH_INCH, 0.3))
     axes = canvas.add_axes((0, 0, 1, 1))  # names and title lie outside; saving grows the paper to hold them
     values, errors = _figures(series, figure, category)
-    names = [plain(broken(entry.name, _LEGEND_CHARS)) for entry in series]
+    names = [plain(broken(entry.name, _NAME_CHARS)) for entry in series]
+    canvas.set_figheight(max(0.3, 0.15 * max(name.count("\n") + 1 for name in names)) * len(series) + 0.1)
     places = np.arange(len(series))
     axes.barh(places, np.nan_to_num(values), height=0.66, xerr=errors, error_kw=_WHISKER, **_looks(series))
     axes.set_yticks(places, names)
@@ -34,24 +37,47 @@ def draw_bars(series: Sequence[Series], figure: str, category: str, title: str, 
     axes.set_xlim(0, 1.12 * max(1.0, tops.max()))
     for place, value, top in zip(places, values, tops, strict=True):
         text = "n/a" if np.isnan(value) else f"{value:.2f}"
-        axes.annotate(
-            text, (top, place), (5, 0), textcoords="offset points", va="center", fontsize=8.5, bbox=_OVER_LINE
-        )
+        axes.annotate(text, (top, place), (5, 0), textcoords="offset points", va="center", fontsize=8, bbox=_OVER_LINE)
     axes.axvline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.tick_params(axis="y", length=0)
-    _explain(axes, title, where, _WIDTH_INCH, bool(np.isfinite(errors).any()))
+    _explain(canvas, title, where, bool(np.isfinite(errors).any()))
     return canvas
 
 
 def draw_groups(series: Sequence[Series], figure: str, categories: Sequence[str], title: str, where: str) -> Figure:
-    """Standing bars grouped by category, a colour a method, the legend below."""
-    longest = max(len(category) for category in categories)
-    group_inch = max(_BAR_INCH * len(series) + _GAP_INCH, _CHAR_INCH * longest + 0.1)
-    width_inch = max(6.4, group_inch * len(categories))
-    canvas = Figure(figsize=(width_inch, 3.4))
-    axes = canvas.add_subplot()
-    bar = min(0.8 / len(series), 0.3)
+    """Standing bars grouped by category, on as many rows as legible bars need, the legend below."""
+    names = [broken(category, _GROUP_CHARS) for category in categories]
+    rows = _rows(len(series), names)
+    longest = max(map(len, rows))
+    canvas = Figure(figsize=(_WIDTH_INCH, _ROW_INCH * len(rows)))
+    sheets = canvas.subplots(len(rows), 1, sharey=True, squeeze=False)[:, 0]
+    canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=0.36)
+    spread, handles = False, []
+    for axes, row in zip(sheets, rows, strict=True):
+        drawn, bounded = _groups(axes, series, figure, [categories[place] for place in row])
+        spread, handles = spread or bounded, drawn
+        axes.set_xticks(range(len(row)), [plain(names[place]) for place in row])
+        axes.set_xlim(-0.5, longest - 0.5)
+        if len(categories) > 1 and row is rows[-1]:
+            axes.axvline(len(row) - 1.5, color="#bbbbbb", linewidth=0.8)  # overall, the last, stands apart
+    _explain(canvas, title, where, spread)
+    add_legend(canvas, [entry.name for entry in series], handles)
+    return canvas
+
+
+def _rows(bars: int, names: Sequence[str]) -> list[range]:
+    """Places of the categories row by row, alike in number; bars: in a group."""
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    group_inch = max(_BAR_INCH * bars / _GROUP_SHARE, _CHAR_INCH * longest + 0.06)
+    most = max(1, int(_WIDTH_INCH / group_inch))
+    each = -(-len(names) // -(-len(names) // most))
+    return [range(start, min(start + each, len(names))) for start in range(0, len(names), each)]
+
+
+def _groups(axes: Axes, series: Sequence[Series], figure: str, categories: Sequence[str]) -> tuple[list[Any], bool]:
+    """The bars of one row. Returns a handle a method, and whether any has an interval."""
+    bar = min(_GROUP_SHARE / len(series), 0.3)
     centres = np.arange(len(categories))
     spread, handles = False, []
     for place, entry in enumerate(series):
@@ -60,37 +86,11 @@ def draw_groups(series: Sequence[Series], figure: str, categories: Sequence[str]
         values = np.array([value[0] for value, _ in figures])
         errors = np.concatenate([error for _, error in figures], axis=1)
         spread = spread or bool(np.isfinite(errors).any())
-        bars = axes.bar(centres + shift, values, bar * 0.92, yerr=errors, error_kw=_WHISKER, **_looks([entry]))
-        handles.append(bars)
-    axes.set_xticks(centres, [plain(category) for category in categories])
-    axes.set_xlim(-0.6, len(categories) - 0.4)
-    if len(categories) > 1:
-        axes.axvline(len(categories) - 1.5, color="#bbbbbb", linewidth=0.8)  # overall, the last, stands apart
+        handles.append(axes.bar(centres + shift, values, bar, yerr=errors, error_kw=_WHISKER, **_looks([entry])))
     axes.axhline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     axes.tick_params(axis="x", length=0)
-    _explain(axes, title, where, 0.77 * width_inch, spread)
-    add_legend(canvas, series, handles, width_inch)
-    return canvas
-
-
-def add_legend(
-    canvas: Figure, series: Sequence[Series], handles: Sequence[Any], width_inch: float, gap: float = -0.02
-) -> None:
-    """A legend under the axes, in as many columns as the width holds. gap: below the figure's edge, of its height."""
-    names = [plain(broken(entry.name, _LEGEND_CHARS)) for entry in series]
-    longest = max(len(line) for name in names for line in name.split("\n"))
-    columns = int(np.clip(width_inch / (0.07 * longest + 0.6), 1, len(series)))
-    canvas.legend(
-        list(handles),
-        names,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -gap),
-        ncols=columns,
-        frameon=False,
-        fontsize=8.5,
-        handlelength=2.8,
-    )
+    return handles, spread
 
 
 def _figures(series: Sequence[Series], figure: str, category: str) -> tuple[np.ndarray, np.ndarray]:
@@ -107,11 +107,11 @@ def _looks(series: Sequence[Series]) -> dict[str, Any]:
         "color": [entry.style.colour for entry in series],
         "hatch": [entry.style.hatch for entry in series],
         "edgecolor": "white",
-        "linewidth": 0.0,
+        "linewidth": 0.3,
     }
 
 
-def _explain(axes: Axes, title: str, where: str, width_inch: float, spread: bool) -> None:
+def _explain(canvas: Figure, title: str, where: str, spread: bool) -> None:
     """The title, and under it what was measured and what line and whiskers mean."""
     whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else "too few cases for intervals"
-    head(axes, title, f"{where}; dashed: vanilla; {whiskers}", width_inch)
+    head(canvas, title, f"{where}; dashed: vanilla; {whiskers}")

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.report.crossover import load
 from specbench.report.findings import Findings, gather
 from specbench.report.page import write_page
+from specbench.report.profiles import choose_profiles
 from specbench.report.sweep import asked_grids, default_grids
-from specbench.report.tables import write_details, write_tables
+from specbench.report.tables import caption, write_details, write_tables
+from specbench.report.token_view import keep_pieces
 from specbench.store import RunError, read_run
 
 
@@ -40,18 +43,23 @@ def build_report(
     *,
     plots: bool = True,
     heatmaps: Sequence[tuple[str, str, str]] = (),
+    profile: Path | None = None,
+    concurrency: Sequence[int] = (),
 ) -> Report:
     """Write summary.csv, tables/, plots/ and report.html of one run or of several together.
 
     output: default the run's own directory; for several runs ``report`` beside the first. heatmaps: (metric, x, y),
-    beside those that a sweep of two parameters gets by itself. Raises RunError when a directory holds no run, or
-    when a heatmap asks for what the runs do not have.
+    beside those that a sweep of two parameters gets by itself. profile: a latency profile to predict speedups with,
+    default the one of the run's own machine if there is one. concurrency: requests at once to model. Raises RunError
+    when a directory holds no run, or when a heatmap or a load asks for what is not there.
     """
-    findings = read_findings(run_directories)
+    findings = read_findings(run_directories, profile)
+    under = load(findings, concurrency) if concurrency else None
     output = output or default_output(findings)
     grids = [grid for wanted in heatmaps for grid in asked_grids(findings, *wanted)]
     output.mkdir(parents=True, exist_ok=True)
-    files = write_tables(findings.summary, findings.facts, output) + write_details(findings.detail, output)
+    files = write_tables(findings.summary, findings.facts, output)
+    files += write_details(findings.detail, output, caption(findings.facts, findings.summary))
     grids += default_grids(findings)
     if plots:
         from specbench.report.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
@@ -59,16 +67,23 @@ def build_report(
 
         files += write_plots(findings, output)
         files += write_heatmaps(grids, output)
+    if under is not None:
+        from specbench.report.crossover_plot import write_crossover
+        from specbench.report.scene import scenes
+
+        files += write_crossover(under, list(scenes(findings)), output, plots)
+    files += keep_pieces(findings, output)
     files.append(write_page(findings, [path for path in files if path.suffix == ".png"], output))
     return Report(findings, output, tuple(files))
 
 
-def read_findings(run_directories: Sequence[Path]) -> Findings:
-    """Read and judge the runs of these directories, each once. Raises RunError."""
+def read_findings(run_directories: Sequence[Path], profile: Path | None = None) -> Findings:
+    """Read and judge the runs of these directories, each once; profile: see ``build_report``. Raises RunError."""
     directories = list(dict.fromkeys(Path(directory).resolve() for directory in run_directories))
     if not directories:
         raise RunError("no run was given; expected at least one directory that `specbench` wrote (see results/latest)")
-    return gather([read_run(directory) for directory in directories])
+    runs = [read_run(directory) for directory in directories]
+    return gather(runs, choose_profiles(runs, profile))
 
 
 def default_output(findings: Findings) -> Path:

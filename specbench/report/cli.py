@@ -11,7 +11,10 @@ from pathlib import Path
 
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.compat import compare, compare_table, files_table, score_files, write_compat
+from specbench.report.crossover import crossover_table, load
 from specbench.report.export import export_answers, left_out
+from specbench.report.prediction_table import prediction_table
+from specbench.report.published_report import show_count, show_published
 from specbench.report.terminal import open_console, print_findings, print_table, print_warnings
 from specbench.store import MANIFEST, RunError, read_manifest
 
@@ -32,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _compare(options)
         if options.export_answers:
             _export(options)
-        if not (options.answers or options.compat or options.export_answers):
+        if options.published:
+            _published(options)
+        if not (options.answers or options.compat or options.export_answers or options.published):
             _report(options)
     except (RunError, OSError) as error:
         print(f"specbench-report: {error}", file=sys.stderr)
@@ -46,6 +51,14 @@ def _check(options: argparse.Namespace) -> None:
         raise RunError("--answers: reads answer files alone; expected no RUN, --compat or --export-answers beside it")
     if options.answers and len(options.answers) < 2:
         raise RunError("--answers: got one file; expected the baseline's and at least one method's")
+    if (options.profile or options.concurrency) and (options.answers or options.compat or options.export_answers):
+        raise RunError(
+            "--profile and --concurrency belong to the report; give them without --answers, --compat, --export-answers"
+        )
+    if options.published and options.answers:
+        raise RunError("--published: compares runs; expected no --answers beside it")
+    if options.count and not options.published:
+        raise RunError("--count: counts the published figures; expected --published beside it")
     if options.heatmaps and not options.plots:
         raise RunError("--heatmap is a plot; leave out --no-plots")
     if options.heatmaps and (options.answers or options.compat or options.export_answers):
@@ -53,9 +66,21 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    report = build_report(_runs(options), options.output, plots=options.plots, heatmaps=options.heatmaps)
+    report = build_report(
+        _runs(options),
+        options.output,
+        plots=options.plots,
+        heatmaps=options.heatmaps,
+        profile=options.profile,
+        concurrency=options.concurrency,
+    )
     console = open_console()
     print_findings(report.findings, console)
+    predicted = prediction_table(report.findings)
+    if predicted is not None:
+        print_table(predicted, console)
+    if options.concurrency:
+        print_table(crossover_table(load(report.findings, options.concurrency)), console)
     console.print(f"\n{len(report.files)} files in {report.output}", markup=False, soft_wrap=True)
 
 
@@ -79,6 +104,16 @@ def _export(options: argparse.Namespace) -> None:
     files = export_answers(findings.runs[0], options.export_answers)
     print_warnings(left_out(findings.runs[0]))
     print("\n".join(map(str, files)))
+
+
+def _published(options: argparse.Namespace) -> None:
+    """With --count and no RUN what was published is counted, whatever the newest run is."""
+    console = open_console()
+    if options.count:
+        show_count(find_runs(options.runs), console)
+        return
+    files = show_published(_runs(options), options.output, console)
+    console.print("\n".join(map(str, files)), markup=False, soft_wrap=True)
 
 
 def _score_files(options: argparse.Namespace) -> None:
@@ -112,6 +147,14 @@ def _start(run: Path) -> tuple[str, int, str]:
     return str(read_manifest(run).get("created", "")), number, run.name
 
 
+def _counts(text: str) -> tuple[int, ...]:
+    """'1,8,32' -> (1, 8, 32)."""
+    found = [int(part) for part in text.split(",")]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"got {text}; expected whole numbers of at least 1")
+    return tuple(sorted(set(found)))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="specbench-report",
@@ -137,11 +180,31 @@ def _parser() -> argparse.ArgumentParser:
         help="a column of summary.csv over two parameters that the runs vary, such as: mat pld.max_ngram "
         "pld.num_draft; may be given again. Where exactly two vary, MAT, tokens fed and speedup are drawn anyway",
     )
+    add(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="a latency profile: predicted speedup of every method, and efficiency where it was measured (default: that"
+        " of the run's own device, model and engine, if profiles/ beside the run has it)",
+    )
+    add(
+        "--concurrency",
+        type=_counts,
+        default=(),
+        metavar="B,B,...",
+        help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128",
+    )
     other = parser.add_argument_group("instead of a report")
     add = other.add_argument
     add(
         "--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas beside ours, by how much they differ"
     )
+    add(
+        "--published",
+        action="store_true",
+        help="the papers' and leaderboards' figures beside the runs', by how much they differ, and what differs",
+    )
+    add("--count", action="store_true", help="with --published: how many figures there are, and what they need")
     add("--export-answers", type=Path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
     add(
         "--answers",

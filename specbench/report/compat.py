@@ -55,10 +55,13 @@ def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataF
     notes: list[str] = []
     for run, facts, variants in zip(findings.runs, findings.facts, findings.variants, strict=True):
         count = lru_cache(maxsize=None)(read_counter(tokenizer or find_tokenizer(run)))
+        timed = facts.timed and not facts.time_only
         for method, scores in _scores(run, facts, count, notes).items():
+            if method in facts.unaccepted:
+                continue
             for task, found in scores.items():
                 key = (facts.model, facts.suite, task, method, variants.get(method, ""))
-                rows.append(_row(key, found, ours.loc[key], facts.timed))
+                rows.append(_row(key, found, ours.loc[key], timed))
     return pd.DataFrame(rows), list(dict.fromkeys(notes))
 
 

@@ -15,6 +15,14 @@ DEFINITIONS: dict[str, str] = {
     "Speedup": "Time per token of vanilla over time per token of the method, both summed over the cases that both "
     "finished. Each case ran under both in the same process. With several rounds a case's time is the median round.",
     "Speedup over HF": "The same against the library's own generate loop, the denominator of most papers.",
+    "Predicted (modelled)": "Never measured: speedup of the decode steps alone, from the recorded tokens fed, the time "
+    "that a latency profile gives a forward of so many at that context, and the drafter's own time.",
+    "Speedup (time only)": "Accepted lengths were replayed: a model, maybe of random weights, was driven along "
+    "recorded answers, so a step's time is real and what it emits is the record's. No speedup is claimed. A method "
+    "that drafts from what the model computes has its time a step (Step ms) alone.",
+    "Efficiency": "Measured speedup of the decode steps over what the profile's forwards alone would give: what a "
+    "method loses to drafting and host time. Above 1 the profile is worse than what the run saw, or it is noise.",
+    "Cost per million": "Of a million tokens, prefills included, at measure.price_per_hour.",
     "Interval": f"95 % percentile bootstrap over cases ({RESAMPLES} resamples): how far the figure would move on other "
     f"prompts of this kind. None is given under {MIN_CASES} cases.",
     "A/A control": "Vanilla timed twice, block by block. Its interval is that of re-timing this very suite; it should "

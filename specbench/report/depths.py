@@ -7,14 +7,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.report.bars import add_legend
-from specbench.report.canvas import GRID, head_page
+from specbench.report.canvas import GRID, add_legend, head
 from specbench.report.scene import Scene
 from specbench.report.series import Series
 
 MIN_STEPS = 20  # a share of fewer steps is noise and is not drawn; the csv has it
-_WIDTH_INCH = 7.6
-_HEIGHT_INCH = 2.5
+_INCH = (3.8, 4.0)
 _MOST_TICKS = 10
 _FAINT = 0.01  # positions deeper than any method's last share above this are a flat line and are cut off
 _PANELS = (
@@ -29,11 +27,11 @@ def shown(frame: pd.DataFrame, base: str) -> pd.DataFrame:
 
 
 def draw_accept_positions(scene: Scene) -> Figure:
-    """Left: the share that was accepted to this depth. Right: the chance at this depth once everything before held."""
+    """Above: the share that was accepted to this depth. Below: the chance at this depth once everything before held."""
     frame = scene.detail.accept_positions
-    canvas = Figure(figsize=(_WIDTH_INCH, _HEIGHT_INCH))
-    panels = canvas.subplots(1, 2, sharey=True, sharex=True)
-    canvas.subplots_adjust(left=0, right=1, bottom=0.2, top=0.92, wspace=0.08)
+    canvas = Figure(figsize=_INCH)
+    panels = canvas.subplots(2, 1, sharey=True, sharex=True)
+    canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=0.18)
     drawn: dict[str, tuple[Series, object]] = {}
     deepest = _deepest(shown(frame, "drafted"))
     for axes, (base, title) in zip(panels, _PANELS, strict=True):
@@ -44,10 +42,10 @@ def draw_accept_positions(scene: Scene) -> Figure:
             if len(points):
                 drawn.setdefault(series.name, (series, _line(axes, points, base, series)))
         _dress(axes, title, deepest)
-    panels[0].set_ylabel("accepted [%]")
+    panels[1].set_xlabel("draft position")
     note = f"{scene.where}; position 1 follows the last emitted token; positions of under {MIN_STEPS} steps not drawn"
-    head_page(canvas, "Acceptance by position in the draft", note)
-    add_legend(canvas, [series for series, _ in drawn.values()], [line for _, line in drawn.values()], _WIDTH_INCH)
+    head(canvas, "Acceptance by position in the draft", note)
+    add_legend(canvas, list(drawn), [line for _, line in drawn.values()])
     return canvas
 
 
@@ -64,17 +62,15 @@ def _line(axes: Axes, points: pd.DataFrame, base: str, series: Series) -> object
         color=look.colour,
         linestyle=look.line,
         marker=look.marker,
-        markersize=3.5,
-        linewidth=1.5,
     )
     return line
 
 
 def _dress(axes: Axes, title: str, deepest: int) -> None:
     axes.set_title(title, loc="left", fontsize=8.5, pad=4)
-    axes.set_ylim(0, 103)
+    axes.set_ylim(0, 104)
     axes.set_xlim(0.5, deepest + 0.5)
     step = max(1, int(np.ceil(deepest / _MOST_TICKS)))
     axes.set_xticks(range(1, deepest + 1, step))
-    axes.set_xlabel("draft position")
+    axes.set_ylabel("accepted [%]")
     axes.grid(color=GRID, linewidth=0.6)

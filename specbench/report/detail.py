@@ -12,9 +12,11 @@ from specbench.report.drafting import replayed
 from specbench.report.facts import Facts
 from specbench.report.gains import GAINS, POSITIONS, count_gains, count_positions
 from specbench.report.growth import GROWTH, count_growth
+from specbench.report.lengths import LENGTHS, count_lengths
 from specbench.report.own_figures import OWN_FIGURES, count_own_figures
 from specbench.report.sources import SOURCES, count_sources
 from specbench.report.summary import OVERALL
+from specbench.report.tails import TAILS, count_tails
 from specbench.store import Run
 
 ROW = ("model", "suite", "method", "variant")
@@ -26,7 +28,8 @@ class Detail:
 
     time_split: [ms a step] by phase. accept_lengths: steps by tokens emitted. accept_positions: acceptance by depth
     of the draft. accept_sources: nodes by where they came from. growth: cases by what the method held before them.
-    own_figures: what methods count of themselves.
+    own_figures: what methods count of themselves. tails: percentiles of waiting. by_length: MAT and time a step along
+    the answer and the context.
     """
 
     time_split: pd.DataFrame
@@ -35,6 +38,8 @@ class Detail:
     accept_sources: pd.DataFrame
     growth: pd.DataFrame
     own_figures: pd.DataFrame
+    tails: pd.DataFrame
+    by_length: pd.DataFrame
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """Name -> frame."""
@@ -45,6 +50,8 @@ class Detail:
             "accept_sources": self.accept_sources,
             "growth": self.growth,
             "own_figures": self.own_figures,
+            "tails": self.tails,
+            "by_length": self.by_length,
         }
 
     def of(self, model: str, suite: str) -> Detail:
@@ -58,12 +65,14 @@ def read_detail(
     runs: Sequence[Run], facts: Sequence[Facts], variants: Sequence[Mapping[str, str]], summary: pd.DataFrame
 ) -> Detail:
     """The details of several runs. summary: their rows, whose phases the time split repeats."""
-    gains, positions, sources, growth, own = [], [], [], [], []
+    gains, positions, sources, growth, own, waits, lengths = [], [], [], [], [], [], []
     for run, fact, names in zip(runs, facts, variants, strict=True):
-        for method in fact.methods:
+        for method in (name for name in fact.methods if name not in fact.unaccepted):
             records = _succeeded(run, method)
             key = (fact.model, fact.suite, method, names.get(method, ""))
             gains += [(*key, *row) for row in count_gains(records)]
+            waits += [(*key, *row) for row in count_tails(records)] if fact.timed else []
+            lengths += [(*key, *row) for row in count_lengths(records, fact.timed)]
             if method in (VANILLA, CONTROL) or method in fact.peers:
                 continue
             positions += [(*key, *row) for row in count_positions(records)]
@@ -77,6 +86,8 @@ def read_detail(
         pd.DataFrame(sources, columns=[*ROW, *SOURCES]),
         pd.DataFrame(growth, columns=[*ROW, *GROWTH]),
         pd.DataFrame(own, columns=[*ROW, *OWN_FIGURES]),
+        pd.DataFrame(waits, columns=[*ROW, *TAILS]),
+        pd.DataFrame(lengths, columns=[*ROW, *LENGTHS]),
     )
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from specbench.record import VANILLA
 from specbench.report.control import Control
-from specbench.report.facts import Facts
+from specbench.report.facts import TIME_ONLY, Facts
 from specbench.report.label import label
 from specbench.report.summary import OVERALL
 from specbench.stats import MIN_CASES
@@ -60,7 +60,18 @@ def _timing(facts: Facts, overall: pd.DataFrame, control: Control | None) -> Ite
             "replayed target: MAT, acceptance, tokens fed and the drafters' own time are real; no model was run, so"
             " its times and every speedup stay blank"
         )
-    elif control is None:
+        return
+    if facts.time_only:
+        yield (
+            f"{TIME_ONLY}: the model's forwards are real and follow recorded answers, so times hold for drafts that are"
+            " accepted as recorded; no speedup is claimed"
+        )
+    for name in sorted(facts.unaccepted):
+        yield (
+            f"{label(name)}: it drafts from what the model computes, which has no part in the record: its time a step"
+            " is real, MAT and all that rests on it stay blank"
+        )
+    if control is None:
         yield "no A/A control: how steady the timing was is not known (measure.control=true)"
     elif not control.steady:
         yield f"A/A control, {control.sentence()}"

@@ -17,13 +17,16 @@ def replayed(rows: pd.DataFrame) -> pd.Series:
 def with_drafting(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of the summary with columns for printing: blank but for a replayed target.
 
-    fed: tokens fed a step. draft_us, update_us: [us a step], then blank as ms. drafting_us: their sum.
+    fed: tokens fed a step, of a target that was driven along a record too. draft_us, update_us: [us a step], then blank
+    as ms. drafting_us: their sum.
     """
     own = replayed(rows)
     phases = {f"{phase}_us": (1e3 * rows[f"{phase}_ms"]).where(own) for phase in OWN}
     cost = sum(phases.values(), start=pd.Series(0.0, index=rows.index))
     blank = {f"{phase}_ms": rows[f"{phase}_ms"].mask(own) for phase in OWN}
-    return rows.assign(fed=rows["tokens_fed"].where(own), drafting_us=cost, **phases, **blank)
+    return rows.assign(
+        fed=rows["tokens_fed"].where(own | rows["time_only_step_ms"].notna()), drafting_us=cost, **phases, **blank
+    )
 
 
 def told_once(rows: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specbench.answers import Answer, AnswerTurn, write_answers
 from specbench.record import CaseRecord
-from specbench.report.facts import Facts, read_facts
+from specbench.report.facts import TIME_ONLY, Facts, read_facts
 from specbench.store import Run, RunError
 
 _ID_CHARS = 22  # of an answer_id, as long as the ones that eval.py draws
@@ -26,6 +26,10 @@ def export_answers(run: Run, folder: Path) -> list[Path]:
         raise RunError(
             f"run {run.directory}: its target was replayed, so it has no wall times of a model; expected a run with "
             "one (engine=eager)"
+        )
+    if facts.time_only:
+        raise RunError(
+            f"run {run.directory}: {TIME_ONLY}; its wall times are no model's own, expected a run without model.trace"
         )
     files = []
     rounds = sorted({record.round for record in run.records})

@@ -9,6 +9,8 @@ from typing import Any
 from specbench.record import CONTROL, VANILLA
 from specbench.store import MANIFEST, Run, RunError
 
+TIME_ONLY = "time only: accepted lengths replayed"
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -17,7 +19,10 @@ class Facts:
     methods: vanilla, its control, then the others in the manifest's order. lossy: those that promise no equal output.
     peers: those with a loop of their own, whose drafts and phases nobody saw. timed: False for a replayed target,
     whose times are not the model's; trace: what was replayed, in a line. planned: cases of the suite, parameters: of
-    the target, None = unknown.
+    the target, None = unknown. price: of an hour of the machine, in whatever currency. profile: the latency profile
+    that predictions are made with, in a line; '' without one. time_only: a model was driven along recorded answers, so
+    its times are real and what was accepted is the record's; unaccepted: methods of such a run that draft from what the
+    model computes, of which nothing but the time of a step is known.
     """
 
     model: str
@@ -33,11 +38,18 @@ class Facts:
     timed: bool
     parameters: int | None = None
     trace: str = ""
+    engine: str = ""
+    price: float | None = None
+    profile: str = ""
+    time_only: bool = False
+    unaccepted: frozenset[str] = frozenset()
 
     @property
     def ran_on(self) -> str:
         """'float32, cpu'; 'replayed' where no model was run; '' where the manifest does not say."""
-        return ", ".join(filter(None, (self.dtype, self.device))) if self.timed else "replayed"
+        if not self.timed:
+            return "replayed"
+        return ", ".join(filter(None, (self.dtype, self.device, TIME_ONLY if self.time_only else "")))
 
 
 def read_facts(run: Run) -> Facts:
@@ -50,6 +62,7 @@ def read_facts(run: Run) -> Facts:
     if not methods:
         _lacks(run, "methods")
     config = _mapping(manifest, "config")
+    kind = _mapping(config, "engine").get("kind")
     temperature = manifest.get("temperature", _mapping(config, "decode").get("temperature"))
     return Facts(
         model=str(model["name"]),
@@ -62,9 +75,15 @@ def read_facts(run: Run) -> Facts:
         temperature=float(temperature or 0.0),
         rounds=int(manifest.get("rounds") or 1),
         planned=suite.get("cases"),
-        timed=_mapping(config, "engine").get("kind") != "replay",
+        timed=kind != "replay",
         parameters=model.get("parameters"),
         trace=str(manifest.get("trace") or ""),
+        engine=str(manifest.get("engine") or kind or ""),
+        price=_mapping(config, "measure").get("price_per_hour"),
+        time_only=kind == "timed",
+        unaccepted=frozenset(
+            name for name, entry in methods.items() if kind == "timed" and _flag(entry, "reads_target", False)
+        ),
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from specbench.profile import Profile
 from specbench.report.control import Control, read_control
 from specbench.report.detail import Detail, read_detail
 from specbench.report.doubts import find_doubts
 from specbench.report.facts import Facts, read_facts
+from specbench.report.predict import Prediction, predict
 from specbench.report.summary import summarise_run, unite
 from specbench.report.variant import name_variants
 from specbench.store import Run
@@ -20,7 +22,8 @@ from specbench.store import Run
 class Findings:
     """runs, facts, controls: one entry a run. summary: the rows of ``summary.csv``. warnings: of all runs.
 
-    variants: a mapping a run, method -> what tells it from the same method in the other runs.
+    variants: a mapping a run, method -> what tells it from the same method in the other runs. predictions: one a run,
+    None where no latency profile was given or found.
     """
 
     runs: tuple[Run, ...]
@@ -30,6 +33,7 @@ class Findings:
     warnings: tuple[str, ...]
     variants: tuple[dict[str, str], ...]
     detail: Detail
+    predictions: tuple[Prediction | None, ...] = ()
 
     @property
     def lossy(self) -> frozenset[str]:
@@ -37,13 +41,24 @@ class Findings:
         return frozenset(name for facts in self.facts for name in facts.lossy)
 
 
-def gather(runs: Sequence[Run]) -> Findings:
-    """Judge the runs. Raises RunError where a manifest lacks its model, suite or methods."""
-    facts = [read_facts(run) for run in runs]
+def gather(runs: Sequence[Run], profiles: Sequence[Profile | None] | None = None) -> Findings:
+    """Judge the runs. profiles: one a run. Raises RunError where a manifest lacks its model, suite or methods."""
+    profiles = profiles or [None] * len(runs)
+    facts = [
+        replace(read_facts(run), profile=profile.label if profile else "")
+        for run, profile in zip(runs, profiles, strict=True)
+    ]
+    predictions = [
+        predict(run, fact.peers | fact.unaccepted, profile) if profile else None
+        for run, fact, profile in zip(runs, facts, profiles, strict=True)
+    ]
     controls = [read_control(run) for run in runs]
     variants = name_variants(runs)
-    frames = [summarise_run(run, names) for run, names in zip(runs, variants, strict=True)]
-    doubts = [find_doubts(*entry) for entry in zip(runs, facts, frames, controls, strict=True)]
+    frames = [summarise_run(*entry) for entry in zip(runs, variants, predictions, strict=True)]
+    doubts = [
+        [*find_doubts(run, fact, frame, control), *(prediction.doubts() if prediction else [])]
+        for run, fact, frame, control, prediction in zip(runs, facts, frames, controls, predictions, strict=True)
+    ]
     summary = unite(frames)
     return Findings(
         runs=tuple(runs),
@@ -53,6 +68,7 @@ def gather(runs: Sequence[Run]) -> Findings:
         warnings=tuple(_merge(runs, doubts)),
         variants=tuple(variants),
         detail=read_detail(runs, facts, variants, summary),
+        predictions=tuple(predictions),
     )
 
 

@@ -15,16 +15,16 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.typing import FillStyleType
 
 from specbench.record import VANILLA
-from specbench.report.bars import add_legend
-from specbench.report.canvas import GRID, head, plain
+from specbench.report.canvas import GRID, add_legend, fit, head, plain
+from specbench.report.choices import undominated
 from specbench.report.label import broken
 from specbench.report.palette import HATCHES
 from specbench.report.scene import Scene
 from specbench.report.series import Series
 from specbench.report.summary import OVERALL
 
-_INCH = (6.4, 4.0)
-_NAME_CHARS = 32
+_INCH = (3.8, 3.2)
+_NAME_CHARS = 26
 _FONT = 8.0
 _LINE = 1.22  # height of a line, in parts of the font's size
 _AIR = 2.0  # around a name [points]
@@ -39,13 +39,17 @@ Box = tuple[float, float, float, float]  # left, bottom, right, top [points]
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """A method that has both figures. fed: tokens fed a step. whole: no case failed, so it may be compared."""
+    """A method that has both figures. fed: tokens fed a step. whole: no case failed, so it may be compared.
+
+    bounds: the 95 % interval of MAT, NaN where there are too few cases.
+    """
 
     series: Series
     name: str
     fed: float
     mat: float
     whole: bool
+    bounds: tuple[float, float]
 
 
 def priced(scene: Scene) -> list[Price]:
@@ -54,18 +58,10 @@ def priced(scene: Scene) -> list[Price]:
     for each in scene.series:
         row = each.rows.loc[OVERALL]
         if row[["tokens_fed", "mat"]].notna().all():
+            bounds = (float(row["mat_low"]), float(row["mat_high"]))
             part = f" ({row['cases']} of {row['cases'] + row['errors']} cases)" if row["errors"] else ""
-            found.append(Price(each, each.name + part, float(row["tokens_fed"]), float(row["mat"]), not part))
+            found.append(Price(each, each.name + part, float(row["tokens_fed"]), float(row["mat"]), not part, bounds))
     return found
-
-
-def undominated(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Places of the (cost, gain) that none beats, by cost: whatever costs as little gains less."""
-    kept: list[int] = []
-    for place in sorted(range(len(points)), key=lambda place: (points[place][0], -points[place][1])):
-        if not kept or points[place][1] > points[kept[-1]][1]:
-            kept.append(place)
-    return kept
 
 
 def draw_front(scene: Scene) -> Figure:
@@ -74,34 +70,50 @@ def draw_front(scene: Scene) -> Figure:
     points = [_VANILLA, *((each.fed, each.mat) for each in entries)]
     canvas = Figure(figsize=_INCH)
     axes = canvas.add_axes((0, 0, 1, 1))
-    _dress(axes, points)
+    _dress(axes, points, [bound for each in entries if _bounded(each) for bound in each.bounds])
+    fit(canvas)  # names are placed on axes as wide as they stay
     whole = [0, *(place for place, each in enumerate(entries, start=1) if each.whole)]
     front = [whole[place] for place in undominated([points[place] for place in whole])]
     axes.step(*zip(*(points[place] for place in front), strict=True), where="post", color="#999999", linewidth=1.2)
     axes.plot(*_VANILLA, "x", color="black", markersize=6, zorder=3)
-    marks = [_mark(axes, each) for each in entries]
-    crowded = _name(axes, points, [VANILLA, *(each.name for each in entries)], front)
-    below = [(each.series, mark) for each, mark in zip(entries, marks, strict=True) if each.name in crowded]
-    if below:
-        add_legend(canvas, [each for each, _ in below], [mark for _, mark in below], _INCH[0], gap=0.13)
+    marks = [mark_of(axes, each) for each in entries]
+    bars = [((each.fed, each.bounds[0]), (each.fed, each.bounds[1])) for each in entries if _bounded(each)]
+    crowded = _name(axes, points, [VANILLA, *(each.name for each in entries)], front, bars)
+    below = {each.series.name: mark for each, mark in zip(entries, marks, strict=True) if each.name in crowded}
     drawn = {each.series.name for each in entries}
     missing = [each.name for each in scene.series if each.name not in drawn]
     note = f"{scene.where}; fed: the last token and every node of the draft; line: what no other beats"
+    note += _whiskers(entries)
     if missing:
-        note += f"; left out, what they feed nobody saw: {', '.join(missing)}"
-    head(axes, "MAT against tokens fed a step", note, _INCH[0])
+        note += f"; left out, MAT or what they feed is not known: {', '.join(missing)}"
+    head(canvas, "MAT against tokens fed a step", note)
+    if below:
+        add_legend(canvas, list(below), list(below.values()))
     return canvas
 
 
-def _mark(axes: Axes, each: Price) -> Line2D:
+def _bounded(each: Price) -> bool:
+    return bool(np.isfinite(each.bounds).all())
+
+
+def _whiskers(entries: Sequence[Price]) -> str:
+    return "; whiskers: 95\N{NO-BREAK SPACE}% over cases" if any(map(_bounded, entries)) else ""
+
+
+def mark_of(axes: Axes, each: Price) -> Line2D:
+    """A method's point, with the whisker of its MAT."""
     look = each.series.style
+    if _bounded(each):
+        low, high = each.bounds
+        axes.vlines(each.fed, low, high, color=look.colour, linewidth=1.0, zorder=2)
     (mark,) = axes.plot(each.fed, each.mat, look.marker, color=look.colour, markersize=6, zorder=3)
     mark.set_fillstyle(_FILLS[HATCHES.index(look.hatch)])
     return mark
 
 
-def _dress(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
+def _dress(axes: Axes, points: Sequence[tuple[float, float]], bounds: Sequence[float]) -> None:
     most, best = (max(values) for values in zip(*points, strict=True))
+    best = max(best, *bounds, best)
     axes.set_xscale("log", base=2)
     axes.set_xlim(0.9, most**1.06 * 1.6)
     axes.set_ylim(1 - 0.06 * (best - 0.9), best + 0.16 * (best - 0.9))
@@ -113,15 +125,27 @@ def _dress(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
     axes.grid(color=GRID, linewidth=0.6)
 
 
-def _name(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str], front: Sequence[int]) -> list[str]:
-    """Names beside their points, those of the front first. Returns those for which no place is free."""
+def _name(
+    axes: Axes,
+    points: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    front: Sequence[int],
+    bars: Sequence[tuple[tuple[float, float], tuple[float, float]]],
+) -> list[str]:
+    """Names beside their points, those of the front first; bars: lines, as their ends, that names keep off.
+
+    Returns those for which no place is free.
+    """
     scale = 72 / axes.figure.dpi
     places = [(float(x) * scale, float(y) * scale) for x, y in axes.transData.transform(points)]
     taken = [_around(point, point, _POINT / 2) for point in places]
+    for bar in bars:
+        (left, low), (right, top) = axes.transData.transform(bar) * scale
+        taken.append(_around((left, low), (right, top), 1))
     for one, other in pairwise(places[place] for place in front):
         corner = (other[0], one[1])
         taken += [_around(one, corner, 1), _around(corner, other, 1)]
-    sheet = (0.0, 0.0, 72 * _INCH[0], 72 * _INCH[1])
+    sheet = (0.0, 0.0, scale * axes.bbox.width, scale * axes.bbox.height)  # the axes fill the figure
     crowded: list[str] = []
     for place in dict.fromkeys((*front, *range(len(points)))):
         text = _lines(names[place])

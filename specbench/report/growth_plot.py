@@ -9,15 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from specbench.report.bars import add_legend
-from specbench.report.canvas import GRID, head_page
+from specbench.report.canvas import GRID, add_legend, head
 from specbench.report.growth import HELD, running, window_of
 from specbench.report.scene import Scene
 from specbench.report.series import Series
 from specbench.stats import MIN_CASES
 
-_PANEL_INCH = (5.4, 2.9)
-_GAP_INCH = 0.75
+_PANEL_INCH = (3.8, 2.2)
 _FAINT = 0.22
 _COVERED = 0.98  # of the dots: the few far above would flatten the lines
 
@@ -29,16 +27,16 @@ def growing(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_growth(scene: Scene) -> Figure:
-    """MAT against tokens held; beside it tokens/s where the target was timed."""
+    """MAT against tokens held; below it tokens/s where the target was timed."""
     frame = growing(scene.detail.growth)
     panels = [("mean accepted tokens (MAT)", "emitted", "steps")]
     if frame["time_s"].notna().any():
         panels.append(("tokens/s", "tokens", "time_s"))
-    width = _PANEL_INCH[0] * len(panels) + _GAP_INCH * (len(panels) - 1)
-    canvas = Figure(figsize=(width, _PANEL_INCH[1]))
-    sheets = canvas.subplots(1, len(panels), squeeze=False)[0]
-    canvas.subplots_adjust(left=0, right=1, bottom=0.16, top=1, wspace=_GAP_INCH / _PANEL_INCH[0])
+    canvas = Figure(figsize=(_PANEL_INCH[0], _PANEL_INCH[1] * len(panels)))
+    sheets = canvas.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=0.1)
     drawn: dict[str, tuple[Series, Any]] = {}
+    sheets[-1].set_xlabel("tokens held when the case began")
     for axes, (title, above, below) in zip(sheets, panels, strict=True):
         for series in scene.series:
             method, variant = series.rows["method"].iloc[0], series.rows["variant"].iloc[0]
@@ -49,8 +47,8 @@ def draw_growth(scene: Scene) -> Figure:
     sizes = sorted({window_of(count) for count in frame.groupby(["method", "variant"]).size()})
     line = f"line: over {' or '.join(map(str, sizes))} neighbouring cases"
     note = f"{scene.where}; dots: cases (the highest 2 % not all shown), {line}"
-    head_page(canvas, "Growth with what is remembered", note)
-    add_legend(canvas, [series for series, _ in drawn.values()], [line for _, line in drawn.values()], width)
+    head(canvas, "Growth with what is remembered", note)
+    add_legend(canvas, list(drawn), [line for _, line in drawn.values()])
     return canvas
 
 
@@ -68,7 +66,6 @@ def _dress(axes: Axes, frame: pd.DataFrame, title: str, above: str, below: str) 
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_xlabel("tokens held when the case began")
     axes.set_ylabel(title)
     if above == "emitted":
         axes.axhline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from specbench.report import label as spell
-from specbench.report.canvas import drawing, head, plain, save, slug
+from specbench.report.canvas import drawing, fit, head, plain, save, slug
 from specbench.report.label import broken, label
 from specbench.report.sweep import Grid
 from specbench.store import write_atomically
 
 _MAP = "cividis"  # one that colour-blind readers see as others do (Nunez, Anderton and Renslow 2018)
 _CELL_INCH = (0.72, 0.46)
+VECTOR: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.2, "rasterized": False}  # cells without seams in a pdf
+_WIDEST_INCH = 3.2  # of the axes on a sheet
+_FIGURE_INCH = 0.31  # a cell that holds its figure
 _LABEL_CHARS = 16
 _DARK = 0.18  # relative luminance (WCAG) below which white text has more contrast than black
 _TITLES = {
     "mat": "Mean accepted tokens (MAT)",
     "tokens_fed": "Tokens fed a step",
     "speedup": "Speedup over vanilla",
+    "predicted_speedup": "Predicted speedup (modelled)",
     "acceptance_rate": "Acceptance rate",
     "tokens_per_s": "Tokens/s",
     "decode_tokens_per_s": "Decode tokens/s",
@@ -65,13 +69,13 @@ def draw_heatmap(grid: Grid) -> Figure:
     """x to the right, y upwards, as in a plot of two numbers."""
     rows, columns = grid.cells.shape
     names = [plain(broken(text, _LABEL_CHARS)) for text in grid.cells.columns]
-    wide = max(_CELL_INCH[0], 0.08 * max(len(line) for name in names for line in name.split("\n")) + 0.1)
-    width, height = wide * columns, max(_CELL_INCH[1] * rows, 0.6)
+    name_inch = 0.075 * max(len(line) for name in names for line in name.split("\n")) + 0.1
+    width, height = max(_CELL_INCH[0], name_inch) * columns, max(_CELL_INCH[1] * rows, 0.6)
     canvas = Figure(figsize=(width, height))
     axes = canvas.add_axes((0, 0, 1, 1))
     values = grid.cells.to_numpy(dtype=float)
     image = _paint(axes, grid, values)
-    axes.set_xticks(range(columns), names)
+    axes.set_xticks(range(columns), names, rotation=0 if name_inch * columns < _WIDEST_INCH else 90)
     axes.set_yticks(range(rows), [plain(broken(text, _LABEL_CHARS)) for text in grid.cells.index])
     axes.set_xlabel(plain(broken(grid.x, max(24, int(width / 0.075)))))
     axes.set_ylabel(plain(broken(grid.y, max(24, int(height / 0.075)))))
@@ -79,35 +83,44 @@ def draw_heatmap(grid: Grid) -> Figure:
     for spine in axes.spines.values():
         spine.set_visible(False)
     bar = canvas.add_axes((1 + 0.15 / width, 0, 0.13 / width, 1))
-    canvas.colorbar(image, cax=bar).outline.set_visible(False)
+    legend = canvas.colorbar(image, cax=bar)
+    legend.outline.set_visible(False)
+    if legend.solids is not None:
+        legend.solids.set(**VECTOR)
+    if fit(canvas) and canvas.get_figwidth() / columns >= _FIGURE_INCH:  # else the colours alone, and the csv
+        _write(axes, grid, values, image)
     best = "; outlined: the best" if grid.best else ""
     mean = f"; mean of up to {grid.runs} runs a cell" if grid.runs > 1 else ""
     rest = f"; {grid.rest}" if grid.rest else ""
     missing = "; hatched: not run, or blank" if np.isnan(values).any() else ""
     title = f"{_TITLES.get(grid.metric, grid.metric)}, {label(grid.method)}"
-    head(axes, title, f"{grid.model} on {grid.suite}{rest}{best}{missing}{mean}", max(width + 0.6, 3.6))
+    head(canvas, title, f"{grid.model} on {grid.suite}{rest}{best}{missing}{mean}")
     return canvas
 
 
-def _paint(axes: Axes, grid: Grid, values: np.ndarray) -> AxesImage:
+def _paint(axes: Axes, grid: Grid, values: np.ndarray) -> QuadMesh:
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     if low == high:
         low, high = low - 0.5, high + 0.5
     scale = Normalize(low, high)
-    colours = mpl.colormaps[_MAP]
-    image = axes.imshow(np.ma.masked_invalid(values), cmap=colours, norm=scale, aspect="auto", origin="lower")
-    for (row, column), value in np.ndenumerate(values):
-        if np.isnan(value):
-            axes.add_patch(_box(row, column, facecolor="white", edgecolor="#bbbbbb", hatch="////", linewidth=0))
-            continue
-        red, green, blue = (channel**2.2 for channel in colours(scale(value))[:3])
-        dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < _DARK
-        ink = "white" if dark else "black"
-        axes.text(column, row, _spell(grid.metric, value), ha="center", va="center", color=ink, fontsize=8.5)
+    edges = [np.arange(count + 1) - 0.5 for count in reversed(values.shape)]
+    image = axes.pcolormesh(*edges, np.ma.masked_invalid(values), cmap=_MAP, norm=scale, **VECTOR)
+    for row, column in np.argwhere(np.isnan(values)):
+        axes.add_patch(_box(row, column, facecolor="white", edgecolor="#bbbbbb", hatch="////", linewidth=0))
     if grid.best:
         axes.add_patch(_box(*grid.best, fill=False, edgecolor="#D55E00", linewidth=2.4, zorder=3, clip_on=False))
     return image
+
+
+def _write(axes: Axes, grid: Grid, values: np.ndarray, image: QuadMesh) -> None:
+    """The figure in every cell, black or white, whichever has more contrast."""
+    for row, column in np.argwhere(np.isfinite(values)):
+        value = values[row, column]
+        red, green, blue = (channel**2.2 for channel in image.cmap(image.norm(value))[:3])
+        dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < _DARK
+        ink = "white" if dark else "black"
+        axes.text(column, row, _spell(grid.metric, value), ha="center", va="center", color=ink, fontsize=8)
 
 
 def _box(row: int, column: int, **look: object) -> Rectangle:

@@ -8,16 +8,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.record import CONTROL, VANILLA
-from specbench.report.canvas import GRID, NOTE, head_page, plain
+from specbench.report.canvas import GRID, NOTE, head, plain
 from specbench.report.label import broken, label
 from specbench.report.scene import Scene
 
 MOST_PANELS = 30
-_COLUMNS = 3
-_PANEL_INCH = (2.5, 1.45)
+_COLUMNS = 2
+_PANEL_INCH = (2.0, 1.25)
 _LINE_INCH = 0.16
-_TITLE_CHARS = 32
-_MOST_BINS = 16  # the last one holds the rest
+_OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.2}
+_LABELLED = 1.5  # [%] lower bars carry no figure
+_TITLE_CHARS = 26
+_MOST_BINS = 12  # the last one holds the rest
 _COVERED = 0.995  # share of steps that the bins before the last hold, where fewer bins will do
 
 
@@ -37,7 +39,7 @@ def draw_accept_lengths(scene: Scene) -> Figure:
     lines = max(title.count("\n") + 1 for title in titles)
     columns = min(_COLUMNS, len(groups))
     rows_count = -(-len(groups) // columns)
-    width = max(_PANEL_INCH[0] * columns, 4.4)
+    width = max(_PANEL_INCH[0] * columns, 3.0)
     height = (_PANEL_INCH[1] + _LINE_INCH * lines) * rows_count
     canvas = Figure(figsize=(width, height))
     grid = canvas.subplots(rows_count, columns, squeeze=False, sharex=True, sharey=True)
@@ -55,7 +57,7 @@ def draw_accept_lengths(scene: Scene) -> Figure:
     for axes in grid[:, 0]:
         axes.set_ylabel("steps [%]")
     note = f"{scene.where}; every step emits at least 1, so 1 is a step without gain; dashed: the mean, MAT"
-    head_page(canvas, "Tokens emitted by a decode step", note)
+    head(canvas, "Tokens emitted by a decode step", note)
     return canvas
 
 
@@ -72,7 +74,8 @@ def _panel(axes: Axes, rows: pd.DataFrame, bins: int, colour: str) -> None:
     shown[-1] += shares[bins:].sum()
     places = np.arange(1, bins + 1)
     bars = axes.bar(places, shown, 0.8, color=colour)
-    axes.bar_label(bars, [f"{value:.0f}" if value >= 0.5 else "" for value in shown], fontsize=7, color=NOTE, padding=1)
+    figures = [f"{value:.0f}" if value >= _LABELLED else "" for value in shown]
+    axes.bar_label(bars, figures, fontsize=8, color=NOTE, padding=1, bbox=_OVER_LINE)
     mean = float((rows["tokens"] * rows["steps"]).sum() / rows["steps"].sum())
     axes.axvline(min(mean, bins), color="black", linewidth=0.9, linestyle=(0, (4, 3)), zorder=0.5)
     axes.annotate(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,33 +11,22 @@ import pandas as pd
 from specbench.record import CONTROL, VANILLA
 from specbench.report.definitions import DEFINITIONS
 from specbench.report.drafting import with_drafting
+from specbench.report.facts import TIME_ONLY
 from specbench.report.findings import Findings
-from specbench.report.label import Cell, label, microseconds, share
-from specbench.report.page_evidence import differences, environment, failures
-from specbench.report.page_style import CSS
-from specbench.report.palette import DPI
+from specbench.report.label import label, microseconds, share
+from specbench.report.leaderboard import leaderboard
+from specbench.report.page_assets import policy, script, style
+from specbench.report.page_evidence import environment, failures, lossless_section
+from specbench.report.page_plots import gallery
+from specbench.report.page_table import table_html
+from specbench.report.sample import sample_cases
 from specbench.report.summary import OVERALL
-from specbench.report.table import Table
 from specbench.report.tables import build_tables, caption, steps_table
+from specbench.report.token_view import token_section
 from specbench.store import write_atomically
 
 PAGE = "report.html"
-_PNG_WIDTH = slice(16, 20)  # the four bytes of a PNG's header that hold its width
-_SCREEN_DPI = 125
 _HEADINGS = {"speedup_by_category": "Speedup by category", "mat_by_category": "MAT by category"}
-_PLOTS = {
-    "speedup": "Speedup over vanilla",
-    "mat": "Mean accepted tokens",
-    "speedup_by_category": "Speedup by category",
-    "mat_by_category": "Mean accepted tokens by category",
-    "mat_against_fed": "Mean accepted tokens against tokens fed",
-    "radar": "Radar of the categories",
-    "time_split": "Where a decode step's time goes",
-    "accept_lengths": "Tokens emitted by a decode step",
-    "accept_positions": "Acceptance by position in the draft",
-    "accept_sources": "Where drafted and accepted tokens came from",
-    "growth": "Mean accepted tokens against tokens remembered",
-}
 
 
 def write_page(findings: Findings, plots: Sequence[Path], output: Path) -> Path:
@@ -52,25 +39,52 @@ def write_page(findings: Findings, plots: Sequence[Path], output: Path) -> Path:
 def render_page(findings: Findings, plots: Sequence[Path] = ()) -> str:
     """The whole document."""
     where = "; ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
-    sections = [
-        _head(findings, where),
-        _section("Verdicts", _verdicts(findings)),
-        _section("Warnings", _list(findings.warnings)) if findings.warnings else "",
-        *_tables(findings),
-        _section("Plots", _gallery(plots)) if plots else "",
-        _section("A mean step", _table(steps_table(findings.summary))),
-        _section("Outputs that differ from vanilla's", differences(findings)),
-        _section("Errors", failures(findings)),
-        _section("What each number means", _definitions()),
-        _section("Environment", environment(findings)),
-    ]
+    parts = {title: body for title, body in _parts(findings, plots).items() if body}
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(where)} | specbench</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
-        + "\n".join(filter(None, sections))
-        + "\n</body>\n</html>\n"
+        f"<title>{html.escape(where)} | specbench</title>\n<style>{style()}</style>\n</head>\n<body>\n"
+        f"<header>{_head(findings, where)}\n{_contents(parts)}</header>\n<main>\n"
+        + "\n".join(_section(title, body) for title, body in parts.items())
+        + f"\n</main>\n<script>{script()}</script>\n</body>\n</html>\n"
     )
+
+
+def _parts(findings: Findings, plots: Sequence[Path]) -> dict[str, str]:
+    """Heading -> what stands below it; '' where there is nothing to say."""
+    tables = build_tables(findings.summary, findings.facts)
+    ranked, unranked = _ranked(findings.summary)
+    timed = build_tables(unranked, [facts for facts in findings.facts if facts.time_only])["overall"]
+    return {
+        "Verdicts": _verdicts(findings),
+        "Warnings": _list(findings.warnings) if findings.warnings else "",
+        "Leaderboard": leaderboard(ranked, findings.facts) if unranked.empty or len(ranked) else "",
+        "Time only": "" if unranked.empty else "".join(map(table_html, timed)),
+        **{_HEADINGS[name]: "".join(map(table_html, tables[name])) for name in _HEADINGS if name in tables},
+        "Plots": gallery(plots) if plots else "",
+        "Token by token": token_section(sample_cases(findings)),
+        "A mean step": table_html(steps_table(findings.summary)),
+        "Lossless": lossless_section(findings),
+        "Errors": failures(findings),
+        "What each number means": _definitions(),
+        "Environment": environment(findings),
+    }
+
+
+def _ranked(summary: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows that a leaderboard may rank, and those whose accepted lengths were replayed."""
+    unranked = summary["time_only_step_ms"].notna()
+    return summary[~unranked], summary[unranked]
+
+
+def _contents(titles: Iterable[str]) -> str:
+    links = "".join(f'<li><a href="#{_slug(title)}">{html.escape(title)}</a></li>' for title in titles)
+    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
+
+
+def _slug(title: str) -> str:
+    return title.lower().replace(" ", "-")
 
 
 def _head(findings: Findings, where: str) -> str:
@@ -78,14 +92,20 @@ def _head(findings: Findings, where: str) -> str:
     created = ", ".join(
         dict.fromkeys(str(run.manifest["created"]) for run in findings.runs if "created" in run.manifest)
     )
-    traces = dict.fromkeys(each.trace for each in findings.facts if not each.timed and each.trace)
-    replays = f"Replay of {'; '.join(traces)}." if traces else ""
-    lines = [facts, replays, f"Created {created}." if created else ""]
+    replays = [
+        f"{title} {'; '.join(dict.fromkeys(each.trace for each in found if each.trace))}."
+        for title, found in (
+            ("Replay of", [each for each in findings.facts if not each.timed]),
+            (f"{TIME_ONLY.capitalize()},", [each for each in findings.facts if each.time_only]),
+        )
+        if any(each.trace for each in found)
+    ]
+    lines = [facts, *replays, f"Created {created}." if created else ""]
     return f'<h1>{html.escape(where)}</h1>\n<p class="soft">{html.escape(" ".join(filter(None, lines)))}</p>'
 
 
 def _section(title: str, body: str) -> str:
-    return f"<section>\n<h2>{html.escape(title)}</h2>\n{body}\n</section>" if body else ""
+    return f'<section id="{_slug(title)}">\n<h2>{html.escape(title)}</h2>\n{body}\n</section>'
 
 
 def _list(items: Iterable[str]) -> str:
@@ -95,7 +115,7 @@ def _list(items: Iterable[str]) -> str:
 def _verdicts(findings: Findings) -> str:
     rows = findings.summary[findings.summary["category"] == OVERALL]
     leader = _fastest(rows, findings.lossy) or _most_accepted(rows, findings)
-    cards = [leader, _lossless(rows, findings), _steadiness(findings), _errors(rows)]
+    cards = [leader, _time_only(findings), _lossless(rows, findings), _steadiness(findings), _errors(rows)]
     items = (
         f'<li class="{tone}"><b>{html.escape(title)}</b>{html.escape(text)}</li>'
         for tone, title, text in filter(None, cards)
@@ -127,6 +147,12 @@ def _most_accepted(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, st
     return ("", "Most tokens a step", f"{label(best['method'], best['variant'])}: MAT {best['mat']:.2f}, for {cost}")
 
 
+def _time_only(findings: Findings) -> tuple[str, str, str] | None:
+    if not any(facts.time_only for facts in findings.facts):
+        return None
+    return ("warn", "Time only", "accepted lengths were replayed: what a step costs is measured, no speedup is claimed")
+
+
 def _lossless(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str]:
     others = rows[~rows["method"].isin([VANILLA, *findings.lossy])]
     judged = others[others["lossless"].notna()]
@@ -142,7 +168,7 @@ def _lossless(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str]:
 
 
 def _unjudged(findings: Findings) -> str:
-    if not any(facts.timed for facts in findings.facts):
+    if all(facts.time_only or not facts.timed for facts in findings.facts):
         return "nothing to judge: the recorded tokens are emitted"
     if all(facts.temperature > 0 for facts in findings.facts):
         return "does not apply when sampling"
@@ -172,57 +198,6 @@ def _errors(rows: pd.DataFrame) -> tuple[str, str, str]:
         f"{label(row.method, row.variant)} {row.errors} of {row.cases + row.errors}" for row in failed.itertuples()
     )
     return ("bad", "Errors", "cases that failed: " + ", ".join(names))
-
-
-def _tables(findings: Findings) -> list[str]:
-    tables = build_tables(findings.summary, findings.facts)
-    return [
-        _section(_HEADINGS.get(name, name.capitalize()), "".join(_table(table) for table in parts))
-        for name, parts in tables.items()
-    ]
-
-
-def _table(table: Table) -> str:
-    """The page's head says what was run, so only what the figures mean stands above."""
-    kinds = ["name" if column < table.labels else "" for column in range(len(table.header))]
-    head = "".join(_tag("th", kind, html.escape(name)) for kind, name in zip(kinds, table.header, strict=True))
-    body = ""
-    for index, row in enumerate(table.rows):
-        cells = (
-            _tag("td", kind, _cell(cell, (index, column) in table.best))
-            for column, (kind, cell) in enumerate(zip(kinds, row, strict=True))
-        )
-        body += f"<tr>{''.join(cells)}</tr>\n"
-    return (
-        f'<p class="soft">{html.escape(table.meaning)}</p>\n<div class="scroll"><table>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
-    )
-
-
-def _tag(name: str, kind: str, inner: str) -> str:
-    return f'<{name} class="{kind}">{inner}</{name}>' if kind else f"<{name}>{inner}</{name}>"
-
-
-def _cell(cell: Cell, best: bool) -> str:
-    text = re.sub("," if "," in cell.text else "_", r"\g<0><wbr>", html.escape(cell.text))  # long names may break there
-    small = f"<small>[{html.escape(cell.interval)}]</small>" if cell.interval else ""
-    return (f"<b>{text}</b>" if best else text) + small
-
-
-def _gallery(plots: Sequence[Path]) -> str:
-    """Small pictures, such as the heatmaps of one sweep, stand side by side."""
-    return f'<div class="plots">{"".join(map(_figure, plots))}</div>'
-
-
-def _figure(path: Path) -> str:
-    """An image inside the page, all at one scale; its title is in the image."""
-    kind, _, rest = path.stem.partition("-")
-    name = _PLOTS.get(kind) or kind.replace("_", " ").capitalize()
-    title = html.escape(name + (f", {rest}" if rest else ""))
-    data = path.read_bytes()
-    width = int.from_bytes(data[_PNG_WIDTH], "big") * _SCREEN_DPI // DPI
-    source = base64.b64encode(data).decode("ascii")
-    return f'<figure><img src="data:image/png;base64,{source}" alt="{title}" width="{width}"></figure>\n'
 
 
 def _definitions() -> str:

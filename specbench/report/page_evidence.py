@@ -10,7 +10,9 @@ from typing import Any
 from specbench.record import VANILLA, CaseRecord, Lossless
 from specbench.report.facts import flatten
 from specbench.report.findings import Findings
-from specbench.report.label import BLANK, label
+from specbench.report.label import BLANK, Cell, label, share
+from specbench.report.page_table import table_html
+from specbench.report.table import Table
 from specbench.store import Run
 
 MAX_ROWS = 100  # a page stays readable; records.jsonl has them all
@@ -27,34 +29,72 @@ _SECTIONS = (
     "versions",
     "machine",
 )
+_VERDICT_HEADER = ("Method", "Judged answers", "Vanilla's very ids", "Ids judged", "Ties", "Violations", "Largest gap")
+_VERDICT_MEANING = (
+    "Ids are judged with the whole answer in one forward: a tie is an id within the tolerance of the argmax, a "
+    "violation lies beyond it. Vanilla's own ties are the noise floor. The gap is in logits."
+)
+_Judged = tuple[Run, CaseRecord, Lossless]
 _HEADER = ("Method", "Case", "Round", "Turn", "Token", "Ties", "Violations", "Largest gap")
 
 
-def differences(findings: Findings) -> str:
-    """Where each differing answer of a lossless method first leaves vanilla's; '' when none was judged."""
-    silent = {VANILLA, *findings.lossy}  # lossy methods differ by design
-    records = [(run, record) for run in findings.runs for record in run.records if record.method not in silent]
+def lossless_section(findings: Findings) -> str:
+    """What every lossless method's answers held, then where they first leave vanilla's; '' when none was judged."""
+    records = [(run, record) for run in findings.runs for record in run.records if record.method not in findings.lossy]
     judged = [(run, record, record.lossless) for run, record in records if record.lossless is not None]
-    if not judged:
+    others = [entry for entry in judged if entry[1].method != VANILLA]
+    if not others:
         return ""
+    return table_html(_verdicts(findings, judged)) + _differences(others, len(findings.runs) > 1)
+
+
+def _verdicts(findings: Findings, judged: Sequence[_Judged]) -> Table:
+    """A row a method (of each run, where there are several), vanilla's too: its ties are the noise floor."""
+    several = len(findings.runs) > 1
+    ranks = {name: rank for facts in findings.facts for rank, name in enumerate(facts.methods)}
+    groups: dict[str, list[Lossless]] = {}
+    for run, record, verdict in sorted(judged, key=lambda entry: ranks[entry[1].method]):
+        groups.setdefault(_name(run, record, several), []).append(verdict)
+    rows = tuple((Cell(name), *map(Cell, _figures(verdicts))) for name, verdicts in groups.items())
+    return Table("lossless", "", _VERDICT_MEANING, _VERDICT_HEADER, rows, frozenset())
+
+
+def _figures(verdicts: Sequence[Lossless]) -> Iterator[str]:
+    """What was forced is blank where ids were compared only."""
+    yield str(len(verdicts))
+    yield share(sum(verdict.equal for verdict in verdicts) / len(verdicts))
+    forced = [verdict for verdict in verdicts if verdict.positions > 0]
+    if not forced:
+        yield from [BLANK] * (len(_VERDICT_HEADER) - 3)
+        return
+    yield str(sum(verdict.positions for verdict in forced))
+    yield str(sum(verdict.ties for verdict in forced))
+    yield str(sum(verdict.violations for verdict in forced))
+    yield f"{max(verdict.worst_gap for verdict in forced):.2g}"
+
+
+def _name(run: Run, record: CaseRecord, several: bool) -> str:
+    return label(record.method) + (f" ({run.directory.name})" if several else "")
+
+
+def _differences(judged: Sequence[_Judged], several: bool) -> str:
     parted = [entry for entry in judged if not entry[2].equal]
     if not parted:
-        return f"<p>None: all {len(judged)} judged answers have vanilla's ids.</p>"
+        return f"<p>All {len(judged)} judged answers have vanilla's ids.</p>"
     parted.sort(key=lambda entry: (-entry[2].violations, -entry[2].worst_gap))
-    several = len(findings.runs) > 1
     rows = "".join(_difference(run, record, verdict, several) for run, record, verdict in parted[:MAX_ROWS])
     head = "".join(f'<th class="name">{name}</th>' if name in _HEADER[:2] else f"<th>{name}</th>" for name in _HEADER)
     return (
-        f"<p>{len(parted)} of {len(judged)} judged answers.{_cut(len(parted))} A tie is an id within the tolerance of "
-        "the argmax; a violation lies beyond it. The gap is in logits. Turns and tokens are counted from 0.</p>"
-        '<details><summary>Where each first differs, violations first</summary><div class="scroll"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>"
+        f"<p>{len(parted)} of {len(judged)} judged answers differ from vanilla's.{_cut(len(parted))} Turns and tokens "
+        "are counted from 0.</p>"
+        '<details><summary>Where each first differs, violations first</summary><div class="scroll">'
+        f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>'
     )
 
 
 def _difference(run: Run, record: CaseRecord, verdict: Lossless, several: bool) -> str:
     turn, token = verdict.divergence or (BLANK, BLANK)
-    names = (label(record.method) + (f" ({run.directory.name})" if several else ""), record.case)
+    names = (_name(run, record, several), record.case)
     figures = (record.round, turn, token, verdict.ties, verdict.violations, f"{verdict.worst_gap:.2g}")
     cells = "".join(f'<td class="name">{html.escape(name)}</td>' for name in names)
     return f"<tr>{cells}{''.join(f'<td>{html.escape(str(figure))}</td>' for figure in figures)}</tr>\n"

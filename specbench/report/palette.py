@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 DPI = 200
 
-# Okabe and Ito (2008), without black and the yellow that vanishes on white.
+# Of paper.mplstyle: Okabe and Ito (2008).
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-HATCHES = ("", "///", "...", "xxx")
+HATCHES = ("", "////", "....", "xxxx")
 _LINES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vP"
 
@@ -24,17 +24,20 @@ class Style:
 
 
 def style(place: int) -> Style:
-    """The style of the method at this place in manifest order; beyond the colours, hatches and dashes go on."""
-    cycle, colour = divmod(place, len(_COLOURS))
-    cycle %= len(HATCHES)
-    return Style(_COLOURS[colour], HATCHES[cycle], _LINES[cycle], _MARKERS[colour])
+    """The style of the method at this place in manifest order: neighbours differ in colour, in hatch and in dash.
+
+    24 places are told apart before the first style comes again.
+    """
+    colour = place % len(_COLOURS)
+    other = (place + place // 12) % len(HATCHES)
+    return Style(_COLOURS[colour], HATCHES[other], _LINES[other], _MARKERS[colour])
 
 
 # The phases of a step, in record.PHASES' order: forward, the target's own work, is the palest and plainest.
 PARTS = (
     Style(_COLOURS[3], "", "-", "o"),
-    Style(_COLOURS[1], "", "-", "o"),
+    Style(_COLOURS[1], "xxxx", "-", "o"),
     Style("#B9CFE0", "", "-", "o"),
-    Style(_COLOURS[2], "...", "-", "o"),
-    Style(_COLOURS[0], "///", "-", "o"),
+    Style(_COLOURS[2], "....", "-", "o"),
+    Style(_COLOURS[0], "////", "-", "o"),
 )

@@ -15,10 +15,12 @@ from specbench.report.findings import Findings
 from specbench.report.fronts import draw_front, priced
 from specbench.report.growth_plot import draw_growth, growing
 from specbench.report.histograms import MOST_PANELS, drafting, draw_accept_lengths
+from specbench.report.predict_plot import both, draw_predicted
 from specbench.report.radar import MIN_AXES, draw_radar
 from specbench.report.scene import Scene, scenes
 from specbench.report.stacks import draw_sources, draw_time_split
 from specbench.report.summary import OVERALL
+from specbench.report.tails_plot import draw_lengths, draw_tails, lengthened
 
 LOG = logging.getLogger(__name__)
 _TITLES = {"speedup": "Speedup over vanilla", "mat": "Mean accepted tokens (MAT)"}
@@ -54,6 +56,8 @@ def _missing(name: str, scene: Scene) -> str:
     figures = _TITLES if name == "radar" else (name.removesuffix("_by_category"),)
     if "speedup" in figures and "mat" not in figures and not scene.timed:
         return "the target was replayed and has no times"
+    if figures == ("speedup",) and scene.time_only:
+        return "time only: accepted lengths were replayed, no speedup is claimed"
     if all(series.rows[figure].isna().all() for series in scene.series for figure in figures):
         return f"{' and '.join(figures)} blank for every method"
     return ""
@@ -83,13 +87,21 @@ _WITHOUT: dict[str, Callable[[Scene], str]] = {
     "accept_lengths": _no_gains,
     "accept_positions": lambda scene: "too few drafts" if shown(scene.detail.accept_positions, "drafted").empty else "",
     "accept_sources": _no_sources,
+    "predicted_against_measured": lambda scene: "" if len(both(scene)) > 1 else "fewer than two methods have both",
     "mat_against_fed": lambda scene: "" if priced(scene) else "what the methods fed is not known",
     "growth": _no_growth,
+    "tails": lambda scene: "no step was timed" if scene.detail.tails.empty else "",
+    "by_length": lambda scene: "" if lengthened(scene) else "answers too short, or too few",
 }
 
 
 def _bars(figure: str) -> Callable[[Scene], Figure]:
     return lambda scene: draw_bars(scene.series, figure, OVERALL, _TITLES[figure], scene.where)
+
+
+def _predicted(scene: Scene) -> Figure:
+    where = f"{scene.where}; modelled with {scene.profile}"
+    return draw_bars(scene.series, "predicted_speedup", OVERALL, "Predicted speedup (modelled)", where)
 
 
 def _groups(figure: str) -> Callable[[Scene], Figure]:
@@ -112,6 +124,8 @@ def _radar(scene: Scene) -> Figure:
 _PLOTS: dict[str, Callable[[Scene], Figure]] = {
     "speedup": _bars("speedup"),
     "mat": _bars("mat"),
+    "predicted_speedup": _predicted,
+    "predicted_against_measured": draw_predicted,
     "speedup_by_category": _groups("speedup"),
     "mat_by_category": _groups("mat"),
     "mat_against_fed": draw_front,
@@ -121,4 +135,6 @@ _PLOTS: dict[str, Callable[[Scene], Figure]] = {
     "accept_positions": draw_accept_positions,
     "accept_sources": draw_sources,
     "growth": draw_growth,
+    "tails": draw_tails,
+    "by_length": draw_lengths,
 }

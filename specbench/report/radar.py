@@ -1,4 +1,4 @@
-"""A radar of the categories, one panel a figure: the shape shows where a method helps, the ring at 1 is vanilla."""
+"""A radar of the categories, a panel a figure: the shape shows where a method helps, the ring at 1 is vanilla."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
-from specbench.report.bars import add_legend
-from specbench.report.canvas import GRID, NOTE, plain
+from specbench.report.canvas import GRID, add_legend, head, plain
 from specbench.report.series import Series
 
 MIN_AXES = 3
-_PANEL_INCH = 4.3
+_PANEL_INCH = 2.3  # diameter
+_GAP_INCH = 0.85  # between two circles: names and a title
 _LABEL_CHARS = 14
 
 
 def draw_radar(series: Sequence[Series], panels: Mapping[str, str], categories: Sequence[str], where: str) -> Figure:
     """panels: figure -> title. A category that a method did not finish leaves a gap in its line."""
-    width_inch = _PANEL_INCH * len(panels) + 0.6
-    canvas = Figure(figsize=(width_inch, _PANEL_INCH + 0.2))
-    canvas.subplots_adjust(left=0.07, right=0.93, top=0.78, bottom=0.14, wspace=0.55)
+    height = _PANEL_INCH * len(panels) + _GAP_INCH * (len(panels) - 1)
+    canvas = Figure(figsize=(_PANEL_INCH, height))
+    canvas.subplots_adjust(left=0, right=1, top=1, bottom=0, hspace=_GAP_INCH / _PANEL_INCH)
     for place, (figure, title) in enumerate(panels.items(), start=1):
-        axes = canvas.add_subplot(1, len(panels), place, projection="polar")
+        axes = canvas.add_subplot(len(panels), 1, place, projection="polar")
         assert isinstance(axes, PolarAxes)
         lines = _panel(axes, series, figure, categories)
-        axes.set_title(plain(title), fontweight="bold", fontsize=10.5, pad=24)
-    note = "\n".join(textwrap.wrap(f"{where}; dashed ring: vanilla", int(width_inch * 14)))
-    canvas.text(0.5, 0.99, plain(note), ha="center", va="top", fontsize=8, color=NOTE)
-    add_legend(canvas, series, lines, width_inch)
+        axes.set_title(plain(title), fontweight="bold", fontsize=8.5, pad=22)
+    head(canvas, "By category", f"{where}; dashed ring: vanilla; intervals: in the bars by category")
+    add_legend(canvas, [entry.name for entry in series], lines)
     return canvas
 
 
@@ -61,7 +60,7 @@ def _panel(axes: PolarAxes, series: Sequence[Series], figure: str, categories: S
     ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, top)
     axes.set_yticks([tick for tick in ticks if 0 < tick <= top])
     axes.set_rlabel_position(180 / len(categories))  # between the first two spokes, off the lines' corners
-    axes.tick_params(axis="y", labelsize=7, labelcolor="#666666")
+    axes.tick_params(axis="y", labelsize=8, labelcolor="#666666")
     for text in axes.get_yticklabels():
         text.set_bbox({"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.6})
     axes.grid(color=GRID, linewidth=0.6)
@@ -84,6 +83,6 @@ def _name_spokes(axes: PolarAxes, angles: np.ndarray, categories: Sequence[str])
             textcoords="offset points",
             ha=across,
             va=along,
-            fontsize=8.5,
+            fontsize=8,
             annotation_clip=False,
         )

@@ -20,6 +20,8 @@ class Scene:
     """tag: file name suffix, '' when the report has one scene only. series: methods beside vanilla and its control.
 
     looks: (method, variant) -> its style in every plot. timed: False where only a replayed target is in it.
+    profile: the latency profile that predictions are made with, '' without one. time_only: a model driven along
+    recorded answers is in it, and nothing else that was timed.
     """
 
     model: str
@@ -31,6 +33,8 @@ class Scene:
     detail: Detail
     looks: dict[tuple[str, str], Style]
     timed: bool = True
+    profile: str = ""
+    time_only: bool = False
 
 
 def scenes(findings: Findings) -> Iterator[Scene]:
@@ -60,4 +64,6 @@ def scenes(findings: Findings) -> Iterator[Scene]:
             detail=findings.detail.of(model, suite),
             looks=looks,
             timed=any(facts.timed for facts in here),
+            time_only=all(facts.time_only or not facts.timed for facts in here),
+            profile="; ".join(dict.fromkeys(facts.profile for facts in here if facts.profile)),
         )

@@ -12,17 +12,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from specbench.record import CONTROL, PHASES, VANILLA
-from specbench.report.canvas import GRID, head, plain
+from specbench.report.canvas import GRID, add_legend, head, plain
 from specbench.report.drafting import OWN
 from specbench.report.label import broken, label, microseconds, share
 from specbench.report.palette import PARTS, Style, style
 from specbench.report.scene import Scene
 
-_WIDTH_INCH = 5.6
-_ROW_INCH = 0.36
-_NAME_CHARS = 34
-_LEGEND_INCH = 0.5  # one entry without its name
-_CHAR_INCH = 0.07
+_WIDTH_INCH = 4.0
+_ROW_INCH = 0.3
+_NAME_CHARS = 24
 
 
 def draw_time_split(scene: Scene) -> Figure:
@@ -49,7 +47,7 @@ def draw_time_split(scene: Scene) -> Figure:
     if missing:
         note += f"; left out, their times nobody saw: {', '.join(missing)}"
     title = "Where a decode step's time goes" if scene.timed else "The drafters' own time in a decode step"
-    head(axes, title, note, _WIDTH_INCH)
+    head(canvas, title, note)
     _legend(canvas, looks)
     return canvas
 
@@ -81,7 +79,7 @@ def draw_sources(scene: Scene) -> Figure:
     axes.set_xlabel("share of nodes [%]")
     axes.set_xlim(0, 100)
     note = f"{scene.where}; above: proposed nodes, below: those the target accepted"
-    head(axes, "Where drafted and accepted tokens came from", note, _WIDTH_INCH)
+    head(canvas, "Where drafted and accepted tokens came from", note)
     _legend(canvas, looks)
     return canvas
 
@@ -129,18 +127,4 @@ def _annotate(axes: Axes, ends: np.ndarray, texts: Sequence[str], shift: float =
 
 
 def _legend(canvas: Figure, looks: Mapping[str, Style]) -> None:
-    longest = max(map(len, looks))
-    columns = int(np.clip(_WIDTH_INCH / (_CHAR_INCH * longest + _LEGEND_INCH), 1, len(looks)))
-    below = -0.45 / canvas.get_figheight()
-    canvas.legend(
-        [Patch(**_fill(look)) for look in looks.values()],
-        [plain(name) for name in looks],
-        loc="upper left",
-        bbox_to_anchor=(0.0, below),
-        ncols=columns,
-        frameon=False,
-        fontsize=8.5,
-        handlelength=1.8,
-        columnspacing=1.4,
-        borderaxespad=0,
-    )
+    add_legend(canvas, list(looks), [Patch(**_fill(look)) for look in looks.values()])

@@ -18,6 +18,7 @@ from specbench.record import CONTROL, PHASES, VANILLA
 from specbench.report.cases import fold_cases
 from specbench.report.drafting import OWN
 from specbench.report.facts import Facts, read_facts
+from specbench.report.predict import Prediction
 from specbench.report.trials import trials
 from specbench.report.variant import name_variants
 from specbench.store import Run
@@ -29,7 +30,10 @@ KEYS = ("model", "suite", "category", "method", "variant")
 COLUMNS = (
     *KEYS,
     *("cases", "tokens", "steps", "mat", "mat_low", "mat_high", "tokens_per_s", "decode_tokens_per_s"),
-    *("speedup", "speedup_low", "speedup_high", "speedup_hf", "acceptance_rate", "draft_rate", "mean_draft"),
+    *("speedup", "speedup_low", "speedup_high", "speedup_hf", "decode_speedup", "predicted_speedup"),
+    *("predicted_speedup_low", "predicted_speedup_high", "efficiency", "cost_per_million"),
+    *("time_only_speedup", "time_only_speedup_low", "time_only_speedup_high", "time_only_step_ms"),
+    *("acceptance_rate", "draft_rate", "mean_draft"),
     *("tokens_fed", "target_compute", *(f"{phase}_ms" for phase in PHASES), "prefill_ms", "state_bytes"),
     *("lossless", "equal", "violations", "errors"),
 )
@@ -48,6 +52,7 @@ class _Scope:
     papers: pd.DataFrame
     errors: int
     drafts: bool  # the method proposed a node somewhere in the run
+    prediction: Prediction | None = None
 
 
 def summarise(runs: Sequence[Run]) -> pd.DataFrame:
@@ -58,14 +63,14 @@ def summarise(runs: Sequence[Run]) -> pd.DataFrame:
     return unite([summarise_run(run, variants) for run, variants in zip(runs, name_variants(runs), strict=True)])
 
 
-def summarise_run(run: Run, variants: Mapping[str, str]) -> pd.DataFrame:
+def summarise_run(run: Run, variants: Mapping[str, str], prediction: Prediction | None = None) -> pd.DataFrame:
     """One run's rows. variants: method -> what tells it from the same method in other runs."""
     facts = read_facts(run)
     folded = fold_cases(trials(run.records))
     rows: list[dict[str, Any]] = []
     for category in (OVERALL, *category_order(folded["category"])):
         chosen = folded if category == OVERALL else folded[folded["category"] == category]
-        for scope in _scopes(facts, chosen, folded):
+        for scope in _scopes(facts, chosen, folded, prediction):
             rows.append({"category": category, "variant": variants.get(scope.method, ""), **_row(scope)})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -92,12 +97,12 @@ def unite(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return frame.loc[order.sort_values(list(orders), kind="stable").index].reset_index(drop=True)
 
 
-def _scopes(facts: Facts, chosen: pd.DataFrame, folded: pd.DataFrame) -> list[_Scope]:
+def _scopes(facts: Facts, chosen: pd.DataFrame, folded: pd.DataFrame, prediction: Prediction | None) -> list[_Scope]:
     """A scope for each method with a record among the chosen cases."""
     good = chosen[chosen["ok"]]
     present = set(chosen.index.get_level_values("method"))
     proposed = folded["proposed"].groupby("method").sum()
-    scope = _Scope(facts, "", good, _of(good, VANILLA), _of(good, PAPERS_BASELINE), 0, False)
+    scope = _Scope(facts, "", good, _of(good, VANILLA), _of(good, PAPERS_BASELINE), 0, False, prediction)
     return [
         replace(
             scope,
@@ -128,7 +133,27 @@ def _row(scope: _Scope) -> dict[str, Any]:
         "violations": _BLANK,
         "errors": scope.errors,
     }
-    return row | _mat(cases) | _drafting(scope) | _speed(scope) | _times(scope) | _verdict(scope)
+    row |= _mat(cases) | _drafting(scope) | _speed(scope) | _predicted(scope) | _times(scope) | _verdict(scope)
+    return row | _time_only(scope, row)
+
+
+def _time_only(scope: _Scope, row: Mapping[str, Any]) -> dict[str, float]:
+    """A model that was driven along recorded answers: its speedups are moved to columns of their own, never claimed.
+
+    Where the drafts came from what it computed, nothing is known but what a step costs.
+    """
+    names = ("speedup", "speedup_low", "speedup_high")
+    if not scope.facts.time_only:
+        return dict.fromkeys((*(f"time_only_{name}" for name in names), "time_only_step_ms"), _BLANK)
+    found = {f"time_only_{name}": row[name] for name in names}
+    found |= dict.fromkeys((*names, "speedup_hf", "decode_speedup", "cost_per_million"), _BLANK)
+    found["time_only_step_ms"] = 1e3 * _ratio(scope.cases["decode_time_s"].sum(), scope.cases["steps"].sum())
+    if scope.method in scope.facts.unaccepted:
+        unknown = ("mat", "acceptance_rate", "tokens_per_s", "decode_tokens_per_s", "predicted_speedup", "efficiency")
+        gone = [name for name in (*unknown, *found) if name != "time_only_step_ms"]
+        bounds = [f"{name}_{side}" for name in ("mat", "predicted_speedup") for side in ("low", "high")]
+        found |= dict.fromkeys((*gone, *bounds), _BLANK)
+    return found
 
 
 def _mat(cases: pd.DataFrame) -> dict[str, float]:
@@ -166,16 +191,45 @@ def _speed(scope: _Scope) -> dict[str, float]:
     cases = scope.cases
     if not scope.facts.timed:
         names = ("tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_low", "speedup_high", "speedup_hf")
-        return dict.fromkeys(names, _BLANK)
+        return dict.fromkeys((*names, "decode_speedup", "cost_per_million"), _BLANK)
     against = _spread("speedup", _paired(scope.vanilla, cases))
     if scope.method == VANILLA:  # the reference: 1 by definition, so an interval would say nothing
         against |= {"speedup_low": _BLANK, "speedup_high": _BLANK}
+    price = _BLANK if scope.facts.price is None else scope.facts.price
     return {
         "tokens_per_s": _ratio(cases["tokens"].sum(), cases["time_s"].sum()),
+        "cost_per_million": 1e6 * price / 3600 * _ratio(cases["time_s"].sum(), cases["tokens"].sum()),
         "decode_tokens_per_s": _ratio(cases["decode_tokens"].sum(), cases["decode_time_s"].sum()),
         **against,
         "speedup_hf": _paired(scope.papers, cases, resamples=0).value,
+        "decode_speedup": _decode_speedup(scope),
     }
+
+
+def _decode_speedup(scope: _Scope) -> float:
+    """The same without prefills: what a prediction, which knows decode steps only, is to be held against."""
+    common = scope.cases.index.intersection(scope.vanilla.index)
+    columns = ["decode_time_s", "decode_tokens"]
+    theirs, ours = (frame.loc[common, columns].sum() for frame in (scope.vanilla, scope.cases))
+    spent = _ratio(ours["decode_time_s"], ours["decode_tokens"])
+    return _ratio(_ratio(theirs["decode_time_s"], theirs["decode_tokens"]), spent)
+
+
+def _predicted(scope: _Scope) -> dict[str, float]:
+    """Modelled from the steps with a latency profile (``specbench.report.predict``); blank without, and for vanilla."""
+    blank = dict.fromkeys(
+        ("predicted_speedup", "predicted_speedup_low", "predicted_speedup_high", "efficiency"), _BLANK
+    )
+    if scope.prediction is None:
+        return blank
+    rows = scope.prediction.of(scope.method)
+    rows = rows.loc[rows.index.intersection(scope.cases.index)]
+    if rows.empty:
+        return blank
+    found = stats.speedup(rows["vanilla_ms"], rows["emitted"], rows["method_ms"], rows["emitted"])
+    ideal = _ratio(rows["vanilla_ideal_ms"].sum(), rows["ideal_ms"].sum())
+    measured = _decode_speedup(scope) if scope.facts.timed else _BLANK
+    return _spread("predicted_speedup", found) | {"efficiency": _ratio(measured, ideal)}
 
 
 def _paired(baseline: pd.DataFrame, cases: pd.DataFrame, resamples: int = stats.RESAMPLES) -> stats.Estimate:

@@ -61,13 +61,16 @@ class _Point:
     row: Mapping[str, Any]
 
 
-def default_grids(findings: Findings) -> list[Grid]:
-    """MAT, what it costs and speedup of every method of which exactly two parameters vary, each over its two."""
+def default_grids(findings: Findings, metrics: Sequence[str] = _DEFAULT) -> list[Grid]:
+    """MAT, what it costs and speedup of every method of which exactly two parameters vary, each over its two.
+
+    metrics: columns of the summary to show instead.
+    """
     grids = []
     for points in _points(findings).values():
         axes = list(points[0].settings)
         if len(axes) == 2:
-            grids += [grid for metric in _DEFAULT for grid in _grids(points, metric, *axes)]
+            grids += [grid for metric in metrics for grid in _grids(points, metric, *axes)]
     return [grid for grid in grids if grid.cells.notna().any(axis=None)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import textwrap
 from dataclasses import dataclass, replace
 
 from specbench.report.label import BLANK, Cell
@@ -12,7 +13,15 @@ _LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
     **{"<": r"\textless{}", ">": r"\textgreater{}", BLANK: "--", "\N{MICRO SIGN}": r"\ensuremath{\mu}"},
+    **{
+        "\N{MULTIPLICATION SIGN}": r"\ensuremath{\times}",
+        "\N{PLUS-MINUS SIGN}": r"\ensuremath{\pm}",
+        "\N{NO-BREAK SPACE}": "~",
+    },
 }
+_HEADER_CHARS = 10
+_SMALL_COLUMNS = 9
+_SMALL, _SMALLER = r"\small\setlength{\tabcolsep}{3.5pt}", r"\footnotesize\setlength{\tabcolsep}{2.5pt}"
 _MARKDOWN = re.compile(r"([\\|*`\[\]])")
 
 
@@ -79,20 +88,29 @@ def _escape_markdown(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A ``table`` environment; needs ``\\usepackage{booktabs}``."""
+    """A ``table`` environment; needs ``\\usepackage{booktabs}`` alone. Intervals stand under their figures."""
+    size = _SMALL if len(table.header) <= _SMALL_COLUMNS else _SMALLER
     align = "l" * table.labels + "r" * (len(table.header) - table.labels)
     lines = [
         r"\begin{table}[t]",
-        r"\centering",
+        rf"\centering{size}",
         rf"\caption{{{escape_latex(table.caption)}}}",
         rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.name.lower())}}}",
         rf"\begin{{tabular}}{{{align}}}",
         r"\toprule",
-        _latex_row([escape_latex(name) for name in table.header]),
+        _latex_row(
+            [
+                _latex_lines(_words(name), "l" if column < table.labels else "r")
+                for column, name in enumerate(table.header)
+            ]
+        ),
         r"\midrule",
     ]
     for index, row in enumerate(table.rows):
         lines.append(_latex_row([_latex_cell(table, index, column, cell) for column, cell in enumerate(row)]))
+        below = [_latex_below(table, column, cell) for column, cell in enumerate(row)]
+        if any(below):
+            lines += [_latex_row(below), r"\addlinespace[2pt]"]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
@@ -101,10 +119,36 @@ def _latex_row(cells: list[str]) -> str:
 
 
 def _latex_cell(table: Table, row: int, column: int, cell: Cell) -> str:
-    text = escape_latex(cell.text)
-    text = rf"\textbf{{{text}}}" if (row, column) in table.best else text
-    # The braces keep a bracket that opens a cell from being read as the optional argument of the \\ before it.
-    return rf"{text} {{\scriptsize[{cell.interval}]}}" if table.spread and cell.interval else text
+    text = escape_latex(_halves(cell.text)[0] if column < table.labels else cell.text)
+    return rf"\textbf{{{text}}}" if (row, column) in table.best else text
+
+
+def _latex_below(table: Table, column: int, cell: Cell) -> str:
+    """In small under a method its variant, under a figure its interval.
+
+    The braces keep a bracket that opens a cell from being read as the optional argument of the row before it.
+    """
+    interval = f"[{cell.interval}]" if table.spread and cell.interval else ""
+    text = escape_latex(_halves(cell.text)[1] if column < table.labels else interval)
+    return rf"{{\scriptsize {text}}}" if text else ""
+
+
+def _halves(name: str) -> tuple[str, str]:
+    """'pld [max_ngram=3]' -> 'pld', '[max_ngram=3]'."""
+    method, bracket, variant = name.partition(" [")
+    return method, f"[{variant}" if bracket else ""
+
+
+def _latex_lines(text: str, side: str) -> str:
+    """Lines of text as one cell; side: l or r."""
+    lines = [escape_latex(line) for line in text.split("\n")]
+    inside = r"\\".join(lines)
+    return lines[0] if len(lines) == 1 else rf"\shortstack[{side}]{{{inside}}}"
+
+
+def _words(name: str) -> str:
+    """A column's name on lines that hold its longest word."""
+    return textwrap.fill(name, _HEADER_CHARS, break_long_words=False, break_on_hyphens=False)
 
 
 def escape_latex(text: str) -> str:

@@ -12,10 +12,11 @@ from specbench.record import CONTROL, PHASES, VANILLA
 from specbench.report import label as spell
 from specbench.report.detail import Detail
 from specbench.report.drafting import OWN, told_once, with_drafting
-from specbench.report.facts import Facts
+from specbench.report.facts import TIME_ONLY, Facts
 from specbench.report.label import Cell
 from specbench.report.summary import COLUMNS, KEYS, OVERALL, category_order
 from specbench.report.table import Table, to_latex, to_markdown, without_blanks
+from specbench.report.tails import tails_table
 from specbench.stats import MIN_CASES
 from specbench.store import write_atomically
 
@@ -24,6 +25,13 @@ _BOOKTABS = "% needs \\usepackage{booktabs}\n"
 _OVERALL_MEANINGS = {  # column -> what is said of it where it is shown
     "speedup": "Speedup: time per token, vanilla over method, paired by case.",
     "mat": "MAT: tokens per decode step.",
+    "time_only_speedup": (
+        "Speedup (time only): real forwards along recorded answers, whose accepted lengths were replayed; no speedup is"
+        " claimed, and a method that drafts from what the model computes has its time a step alone."
+    ),
+    "predicted_speedup": "Predicted: modelled, decode steps only, from the tokens fed and a latency profile.",
+    "efficiency": "Efficiency: measured decode speedup over the one predicted without any host time.",
+    "cost_per_million": "Cost: of a million tokens at the price of an hour.",
     "fed": "Tokens fed: root and draft, a step.",
     "drafting_us": "Drafting: the drafter's own time a step. The target was replayed and has no times.",
 }
@@ -34,21 +42,26 @@ _MEANINGS = {
 _ROW_KEYS = ("model", "suite", "method", "variant")
 
 # title, column of the summary, spelling, bold the largest
-_Columns = tuple[tuple[str, str, Callable[[float], str], bool], ...]
-_OVERALL: _Columns = (
+Columns = tuple[tuple[str, str, Callable[[float], str], bool], ...]
+OVERALL_COLUMNS: Columns = (
     ("Cases", "cases", spell.count, False),
     ("MAT", "mat", spell.number, True),
     ("Tokens/s", "tokens_per_s", spell.rate, True),
     ("Decode tokens/s", "decode_tokens_per_s", spell.rate, True),
     ("Speedup", "speedup", spell.number, True),
     ("Speedup over HF", "speedup_hf", spell.number, True),
+    ("Speedup (time only)", "time_only_speedup", spell.number, True),
+    ("Step ms", "time_only_step_ms", spell.milliseconds, False),
+    ("Predicted (modelled)", "predicted_speedup", spell.number, True),
+    ("Efficiency", "efficiency", spell.number, False),
+    ("Cost per million", "cost_per_million", spell.number, False),
     ("Acceptance", "acceptance_rate", spell.share, True),
     ("Tokens fed", "fed", spell.number, False),
     ("Drafting \N{MICRO SIGN}s", "drafting_us", spell.microseconds, False),
     ("Lossless", "lossless", spell.share, False),
     ("Errors", "errors", spell.count, False),
 )
-_STEPS: _Columns = (
+_STEPS: Columns = (
     ("Steps", "steps", spell.count, False),
     ("Tokens", "tokens", spell.count, False),
     ("Draft rate", "draft_rate", spell.share, False),
@@ -68,7 +81,8 @@ def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
         here = rows[(rows["model"] == fact.model) & (rows["suite"] == fact.suite) & (rows["category"] == OVERALL)]
         counts = here["cases"] + here["errors"]
         where = f"{fact.model} on {fact.suite}" + (f" ({fact.ran_on})" if fact.ran_on else "")
-        settings[f"{where}, {counts.max() if len(counts) else 0} cases, temperature {fact.temperature:g}"] = None
+        text = f"{where}, {counts.max() if len(counts) else 0} cases, temperature {fact.temperature:g}"
+        settings[text + (f", predicted by the profile {fact.profile}" if fact.profile else "")] = None
     return "; ".join(settings) + "."
 
 
@@ -85,18 +99,25 @@ def build_tables(summary: pd.DataFrame, facts: Sequence[Facts]) -> dict[str, lis
     tables: dict[str, list[Table]] = {name: [] for name in ("overall", *wanted)}
     where = caption(facts, summary)
     for rows, remark in parts:
-        text = (where, f"{remark}{_meaning(rows)} {INTERVALS}")
-        tables["overall"].append(_overall("overall", rows, text, _OVERALL))
+        text = (where, f"{remark}{meaning(rows)} {INTERVALS}")
+        tables["overall"].append(_overall("overall", rows, text, OVERALL_COLUMNS))
         for name in wanted:
-            text = (where, f"{remark}{_MEANINGS[name]} {INTERVALS}")
+            text = (where, f"{remark}{_forced(rows)}{_MEANINGS[name]} {INTERVALS}")
             tables[name].append(_by_category(name, rows, text))
     return tables
 
 
-def _meaning(rows: pd.DataFrame) -> str:
+def meaning(rows: pd.DataFrame) -> str:
     """What stands in the columns of the overall table that are shown."""
     figures = with_drafting(rows[rows["category"] == OVERALL])
     return " ".join(text for column, text in _OVERALL_MEANINGS.items() if rows.empty or figures[column].notna().any())
+
+
+def _forced(rows: pd.DataFrame) -> str:
+    """What a table must say of a model that was driven along recorded answers."""
+    marked = rows["time_only_step_ms"].notna()
+    some = "" if marked.all() else " in some rows, of runs with engine.kind=timed"
+    return f"{TIME_ONLY.capitalize()}{some}. " if marked.any() else ""
 
 
 def _figure(name: str) -> str:
@@ -105,19 +126,19 @@ def _figure(name: str) -> str:
 
 def steps_table(summary: pd.DataFrame) -> Table:
     """What happened in a mean step of each method, lossy ones too: sizes of drafts and where the time went."""
-    text = ("", "Means a decode step (prefill: a turn), over all cases.")
+    text = ("", f"{_forced(summary)}Means a decode step (prefill: a turn), over all cases.")
     return _overall("steps", summary, text, _STEPS)
 
 
-def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: _Columns) -> Table:
+def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: Columns) -> Table:
     rows = with_drafting(told_once(rows[rows["category"] == OVERALL]))  # the csv has them all
     names = _name_columns(rows)
     cells, best = [], set()
     for place, (_, column, write, bold) in enumerate(wanted):
         printed = [write(value) for value in rows[column].astype(float)]
-        cells.append([Cell(word, _interval(row, column)) for word, row in zip(printed, _dicts(rows), strict=True)])
+        cells.append([Cell(word, interval_of(row, column)) for word, row in zip(printed, _dicts(rows), strict=True)])
         if bold:
-            best |= {(row, place + len(names)) for row in _largest(rows, rows[column], printed)}
+            best |= {(row, place + len(names)) for row in best_of(rows, rows[column], printed)}
     header = (*names, *(entry[0] for entry in wanted))
     table = Table(name, *text, header, _stack([*names.values(), *cells]), frozenset(best), len(names))
     return without_blanks(table)
@@ -138,8 +159,8 @@ def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str]) -> Table:
         entries = [keyed.get((*key, category), {}) for key in _keys(shown)]
         values = pd.Series([float(entry.get(figure, float("nan"))) for entry in entries], index=shown.index)
         printed = [spell.number(value) for value in values]
-        cells.append([Cell(word, _interval(entry, figure)) for word, entry in zip(printed, entries, strict=True)])
-        best |= {(row, place + len(names)) for row in _largest(shown, values, printed)}
+        cells.append([Cell(word, interval_of(entry, figure)) for word, entry in zip(printed, entries, strict=True)])
+        best |= {(row, place + len(names)) for row in best_of(shown, values, printed)}
     header = (*names, *categories)
     stacked = _stack([*names.values(), *cells])
     return Table(name, *text, header, stacked, frozenset(best), len(names), spread=False)
@@ -166,12 +187,12 @@ def _name_columns(rows: pd.DataFrame) -> dict[str, list[Cell]]:
     return columns | {"Method": [Cell(spell.label(method, variant)) for method, variant in pairs]}
 
 
-def _interval(row: dict[str, Any], column: str) -> str:
+def interval_of(row: dict[str, Any], column: str) -> str:
     low, high = (float(row.get(f"{column}_{side}", float("nan"))) for side in ("low", "high"))
     return spell.interval(low, high)
 
 
-def _largest(rows: pd.DataFrame, values: pd.Series, printed: list[str]) -> list[int]:
+def best_of(rows: pd.DataFrame, values: pd.Series, printed: list[str]) -> list[int]:
     """Positions of the best of each model and suite; those that print alike are all best. The control is no rival."""
     words = pd.Series(printed, index=rows.index)
     rivals = values.astype(float).where(rows["method"] != CONTROL)
@@ -202,7 +223,7 @@ def write_tables(summary: pd.DataFrame, facts: Sequence[Facts], output: Path) ->
     return list(texts)
 
 
-def write_details(detail: Detail, output: Path) -> list[Path]:
+def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
     """The frames behind the step plots, unrounded, as tables/<name>.csv. Returns the files."""
     folder = output / "tables"
     folder.mkdir(parents=True, exist_ok=True)
@@ -210,6 +231,10 @@ def write_details(detail: Detail, output: Path) -> list[Path]:
     for name, frame in detail.frames().items():
         path = folder / f"{name}.csv"
         write_atomically(path, frame.to_csv(index=False))
+        files.append(path)
+    if len(detail.tails):
+        path = folder / "tails.md"
+        write_atomically(path, to_markdown(tails_table(detail.tails, where)))
         files.append(path)
     return files
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from specbench.record import CONTROL, VANILLA
 from specbench.report import label as spell
 from specbench.report.drafting import told_once, with_drafting
+from specbench.report.facts import TIME_ONLY
 from specbench.report.findings import Findings
 from specbench.report.label import broken
 from specbench.report.summary import OVERALL, category_order
@@ -77,10 +78,12 @@ def open_console() -> Console:
 
 
 def _replays(findings: Findings, model: str, suite: str) -> Iterator[str]:
-    """What stood in for the model, a line each; nothing where it was run."""
-    here = [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite) and not facts.timed]
-    for trace in dict.fromkeys(facts.trace for facts in here):
+    """What stood in for the model, or led it, a line each; nothing where it decoded by itself."""
+    here = [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite)]
+    for trace in dict.fromkeys(facts.trace for facts in here if not facts.timed):
         yield f"replay of {trace or 'recorded tokens'}"
+    for trace in dict.fromkeys(facts.trace for facts in here if facts.time_only):
+        yield f"{TIME_ONLY}, {trace or 'recorded tokens'}"
 
 
 def _overall(rows: pd.DataFrame, width: int) -> Table:
@@ -98,9 +101,9 @@ def _overall(rows: pd.DataFrame, width: int) -> Table:
     return table
 
 
-def _speedup(row: dict[str, Any]) -> str:
-    speedup = spell.number(row["speedup"])
-    bounds = spell.interval(row["speedup_low"], row["speedup_high"])
+def _speedup(row: dict[str, Any], name: str = "speedup") -> str:
+    speedup = spell.number(row[name])
+    bounds = spell.interval(row[f"{name}_low"], row[f"{name}_high"])
     return f"{speedup} [{bounds}]" if bounds else speedup
 
 
@@ -113,6 +116,8 @@ _COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
     ("MAT", "mat", lambda row: spell.number(row["mat"])),
     ("tokens/s", "tokens_per_s", lambda row: spell.rate(row["tokens_per_s"])),
     ("speedup [95 %]", "speedup", _speedup),
+    ("time only [95 %]", "time_only_speedup", lambda row: _speedup(row, "time_only_speedup")),
+    ("step ms", "time_only_step_ms", lambda row: spell.milliseconds(row["time_only_step_ms"])),
     ("accepted", "acceptance_rate", lambda row: spell.share(row["acceptance_rate"])),
     ("tokens fed", "fed", lambda row: spell.number(row["fed"])),
     ("drafting \N{MICRO SIGN}s", "drafting_us", lambda row: spell.microseconds(row["drafting_us"])),

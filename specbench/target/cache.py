@@ -183,6 +183,16 @@ class SlotCache(Cache):
                 self.slots[index].keys, self.slots[index].values = keys[place], values[place]
         self.capacity = capacity
 
+    def grow(self, slots: int) -> None:
+        """Make room for ``slots``; what is held stays."""
+        if slots <= self.capacity:
+            return
+        held = [(layer.keys, layer.values, layer.length) for layer in self.slots]
+        self.reserve(slots)
+        for layer, (keys, values, length) in zip(self.slots, held, strict=True):
+            if length:
+                layer.update(keys[:, :, :length], values[:, :, :length])
+
     def truncate(self, length: int) -> None:
         """Forget every token from ``length`` on."""
         for layer in self.slots:

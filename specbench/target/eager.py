@@ -8,22 +8,26 @@ A method that needs rows has its draft fed as a batch of rows instead, and the w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from specbench.target.cache import SlotCache
-from specbench.target.engine import Engine, Laps, Verifier, continues
+from specbench.target.engine import Engine, Laps, Verifier
 from specbench.target.family import windows_of
+from specbench.target.hops import Hops
+from specbench.target.judge import gaps_to_best, judge, pick, require_fitting, top
 from specbench.target.rows import RowBatch
 from specbench.target.stop import cut
 from specbench.target.tree import causal_mask, depths_of, tree_mask
-from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
+from specbench.types import EMPTY, ROOT, Draft, Needs, Prefill, Step
 
 
 class EagerEngine(Engine):
     """Drives one loaded model. Not re-entrant: one request at a time."""
+
+    kind = "eager"
 
     def __init__(self, model: Any, context: int, eos: frozenset[int], max_nodes: int) -> None:
         """model: a causal LM in eval mode. context: [tokens] its limit. max_nodes: the largest draft."""
@@ -36,6 +40,7 @@ class EagerEngine(Engine):
         self.dtype: torch.dtype = model.dtype
         self._windows = windows_of(model.config)
         self.cache = SlotCache.for_model(model)
+        self._hops = Hops.of(model)
         self._begin_request()
 
     def _begin_request(self) -> None:
@@ -62,26 +67,21 @@ class EagerEngine(Engine):
             self.cache.drop_copies()
         every_row = needs.prompt_topk > 0
         ids = torch.tensor(prompt, device=self.device)
-        output = self._run(ids[None], None, (), every_row, bool(needs.hidden))
+        output = self._run(ids[None], None, (), 0 if every_row else 1, bool(needs.hidden))
         logits = output.logits[0]
-        picks, _ = self._pick(logits[-1:], [0], None)
+        picks, _ = pick(walk, logits[-1:], [0], None)
         self._root = picks[0]
         walk.advance(1)
-        top = _top(logits if every_row else logits[-1:], max(needs.prompt_topk, needs.node_topk))
+        best = top(logits if every_row else logits[-1:], max(needs.prompt_topk, needs.node_topk))
         read = slice(None) if needs.prompt_hidden else slice(-1, None)
         hidden = {layer: output.hidden_states[layer][0, read] for layer in needs.hidden}
-        return Prefill(self._root, hidden, top)
+        return Prefill(self._root, hidden, best)
 
     @torch.inference_mode()
     def forward(self, draft: Draft) -> None:
         """Feed the root and the draft's nodes; the result waits for ``settle``."""
         self._draft = draft
-        nodes = len(draft.tokens)
-        if nodes != len(draft.parents):
-            raise CaseError(f"draft of {nodes} tokens has {len(draft.parents)} parents; expected as many")
-        if nodes > self.max_nodes:
-            raise CaseError(f"draft of {nodes} nodes; expected at most {self.max_nodes} (engine.max_nodes)")
-        self._parents = draft.parents.tolist() if isinstance(draft.parents, Tensor) else draft.parents
+        self._parents = require_fitting(draft, self.max_nodes)
         self._depths = depths_of(self._parents)
         if isinstance(draft.tokens, Tensor):  # drafted on the device: they come back with the picks, in one read
             self._fed = torch.cat([torch.tensor([self._root], device=self.device), draft.tokens.to(self.device)])
@@ -91,10 +91,10 @@ class EagerEngine(Engine):
         self._batch = RowBatch.of(self._parents, self._depths) if self._needs.rows else None
         if self._batch is None:
             block = self._fed[None]
-            self._output = self._run(block, self._parents, self._depths, True, wanted)
+            self._output = self._run(block, self._parents, self._depths, 0, wanted)
         else:
             block, width = self._batch.lay_out(self._fed), self._batch.width
-            self._output = self._run(block, range(ROOT, width - 1), range(1, width + 1), True, wanted)
+            self._output = self._run(block, range(ROOT, width - 1), range(1, width + 1), 0, wanted)
         self.fed = block.numel()
         self._laps.lap("forward")
 
@@ -102,7 +102,7 @@ class EagerEngine(Engine):
     def settle(self, left: int, late: Draft | None = None) -> Step:
         """Accept, cut and commit; see ``Engine.settle``."""
         logits = self._computed(self._output.logits)
-        tokens, path, bonus, kept = self._judge(logits, late)
+        tokens, path, bonus, kept = judge(self._walk, logits, self._draft, self._parents, self._depths, self._fed, late)
         emitted, done = cut([*(int(tokens[node]) for node in path), bonus], self.eos, left)
         kept = kept and len(emitted) == len(path) + 1
         path = path[: len(emitted) - 1]
@@ -115,28 +115,13 @@ class EagerEngine(Engine):
             done=done,
             late=int(kept),
             fed=self._fed if self._needs.node_topk or self._needs.hidden else None,
-            topk=_top(logits, self._needs.node_topk),
+            topk=top(logits, self._needs.node_topk),
             hidden={layer: self._computed(self._output.hidden_states[layer]) for layer in self._needs.hidden},
         )
         self._root = emitted[-1]
         self._walk.advance(len(emitted))
         self._output = None
         return step
-
-    def _judge(self, logits: Tensor, late: Draft | None) -> tuple[Sequence[int], list[int], int, bool]:
-        """(the draft's tokens on the host, accepted path, token behind it, whether that is the late chain's)."""
-        draft, walk = self._draft, self._walk
-        drawn = draft.probs is not None or (late is not None and late.probs is not None)
-        if walk.law is not None and (drawn or walk.lossy):
-            _require_finite(logits.max(-1).values.tolist(), self.dtype)
-            fixed = draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens
-            verdict = walk.judge(logits, draft, fixed, late)
-            return fixed, verdict.path, verdict.token, verdict.late
-        picks, fed = self._pick(logits, [0, *self._depths], self._fed if isinstance(draft.tokens, Tensor) else None)
-        tokens: Sequence[int] = fed[1:] if fed is not None else cast(Sequence[int], draft.tokens)
-        path = walk.follow(tokens, self._parents, draft.passenger, picks)
-        bonus = picks[path[-1] + 1] if path else picks[0]
-        return tokens, path, bonus, late is not None and continues(late, len(path) == len(tokens), bonus)
 
     def _computed(self, tensor: Tensor) -> Tensor:
         """What the last forward gave, as (N+1, X): row 0 the root, row i + 1 node i of the draft."""
@@ -155,37 +140,31 @@ class EagerEngine(Engine):
         """Judge ``ids`` in one pass over prompt and ids; see ``Engine.gaps``."""
         self.cache.reserve(len(prompt) + len(ids))
         tokens = torch.tensor([*prompt, *ids[:-1]], device=self.device)
-        kept = torch.arange(len(prompt) - 1, len(tokens), device=self.device)
-        logits = self._run(tokens[None], None, (), kept, False).logits[0].float()
-        chosen = logits.gather(-1, torch.tensor(ids, device=logits.device)[:, None])[:, 0]
-        gaps = (logits.max(-1).values - chosen).tolist()
-        if not all(abs(gap) < float("inf") for gap in gaps):
-            raise CaseError(
-                "the target's logits are NaN or infinite where the answer was judged; expected finite numbers"
-            )
-        return gaps
+        return gaps_to_best(self._run(tokens[None], None, (), len(ids), False).logits[0], ids)
 
     def _run(
-        self, tokens: Tensor, parents: Sequence[int] | None, depths: Sequence[int], rows: Any, want_hidden: bool
+        self, tokens: Tensor, parents: Sequence[int] | None, depths: Sequence[int], last: int, want_hidden: bool
     ) -> Any:
         """One call of the model over (k, T) tokens, the same tree of them in each of the k rows.
 
-        parents: None = a prompt, from an empty cache. depths: of ``parents``. rows: True, False (last) or index.
+        parents: None = a prompt, from an empty cache. depths: of ``parents``. last: so many rows' logits, 0 = all.
         """
         length, past = tokens.shape[1], self.cache.length
         at = range(length) if parents is None else [past, *(past + depth for depth in depths)]
-        last = self.context - 1  # nodes beyond the context can never be accepted, but their position must exist
-        positions = torch.tensor([[min(place, last) for place in at]], device=self.device)
+        end = self.context - 1  # nodes beyond the context can never be accepted, but their position must exist
+        positions = torch.tensor([[min(place, end) for place in at]], device=self.device)
         mask = self._mask(length, parents, depths, past)
         if parents is not None:
             self._laps.lap("prepare")
+        if self._hops:
+            self._hops.forget()
         return self.model(
             input_ids=tokens,
             attention_mask=mask,
             position_ids=positions,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=rows if isinstance(rows, Tensor) else (0 if rows else 1),
+            logits_to_keep=last,
             output_hidden_states=want_hidden,
         )
 
@@ -205,29 +184,3 @@ class EagerEngine(Engine):
         else:
             mask = tree_mask(parents, depths, past, window, self.dtype)
         return mask.to(self.device, non_blocking=True)
-
-    def _pick(self, logits: Tensor, depths: list[int], fed: Tensor | None) -> tuple[list[int], list[int] | None]:
-        """The rows' tokens, and ``fed`` on the host, in one read-back: the step's only synchronisation.
-
-        Raises CaseError when a row's logits are not finite.
-        """
-        best = logits.max(-1).values.double()
-        rows = [best, self._walk.pick(logits, depths).double(), *([fed.double()] if fed is not None else [])]
-        peaks, picks, *rest = torch.stack(rows).tolist()
-        _require_finite(peaks, self.dtype)
-        return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
-
-
-def _require_finite(peaks: Sequence[float], dtype: torch.dtype) -> None:
-    if not all(abs(peak) < float("inf") for peak in peaks):
-        raise CaseError(
-            "the target's logits are NaN or infinite; expected finite numbers"
-            f" (model.dtype={str(dtype).removeprefix('torch.')}: try bfloat16 or float32)"
-        )
-
-
-def _top(logits: Tensor, k: int) -> TopK | None:
-    if not k:
-        return None
-    best = logits.topk(k, dim=-1)
-    return TopK(best.indices, best.values)

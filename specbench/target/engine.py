@@ -67,10 +67,14 @@ class Laps(Protocol):
 class Engine(ABC):
     """One loaded target; one request at a time."""
 
+    kind: str  # its name in the configuration
     context: int  # [tokens] the longest prompt and answer together
     max_nodes: int  # the largest draft
     eos: frozenset[int]
     fed: int  # rows that the last forward fed to the target: root and nodes, or every token of a batch of rows
+
+    def prepare(self, needs: Needs, greedy: bool) -> None:
+        """A method with these needs will run: what is compiled or recorded for it is done before the first case."""
 
     @abstractmethod
     def reserve(self, tokens: int) -> None:
@@ -97,6 +101,9 @@ class Engine(ABC):
     @abstractmethod
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
         """Teacher-forced: for each of ``ids``, the logit gap between the argmax and it (0 = it is the argmax)."""
+
+    def close(self) -> None:
+        """Free what would outlive the engine."""
 
 
 def continues(late: Draft, whole: bool, token: int) -> bool:

@@ -10,14 +10,27 @@ SERVED_KINDS = {"full_attention", "sliding_attention"}
 SWITCHING_ROPE = ("longrope", "dynamic")
 
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+NO_WINDOW = ("llama",)  # these families know neither window nor kinds, whatever their configuration says
+ONE_WINDOW = ("mistral", "phi3")  # these have one window for all layers
+
+
+def kinds_of(config: Any) -> list[str]:
+    """(L,) the kind of attention of each layer, as the library's model has it."""
+    text = config.get_text_config()
+    given = None if text.model_type in (*NO_WINDOW, *ONE_WINDOW) else getattr(text, "layer_types", None)
+    return list(given or [FULL] * text.num_hidden_layers)
+
+
 def windows_of(config: Any) -> dict[str, int | None]:
     """Attention kind -> sliding window [positions]; more than one kind means the model takes one mask each."""
     text = config.get_text_config()
+    if text.model_type in NO_WINDOW:
+        return {FULL: None}
     window = getattr(text, "sliding_window", None)
-    kinds = set(getattr(text, "layer_types", None) or ())
-    if not kinds:
-        return {"full_attention": window}
-    return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
+    if text.model_type in ONE_WINDOW or not getattr(text, "layer_types", None):
+        return {FULL: window}
+    return {kind: window if kind == SLIDING else None for kind in sorted(set(kinds_of(config)))}
 
 
 def check_family(config: Any, key: str) -> None:

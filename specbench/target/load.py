@@ -216,8 +216,11 @@ def choose_device(device: str, gpus: int | None, prefix: str = "model.") -> str:
     present = torch.cuda.device_count()
     if gpus is not None and not 1 <= gpus <= 4:
         raise InputError(f"{prefix}gpus={gpus}: expected 1 to 4")
-    if gpus is not None and gpus > present:
-        raise InputError(f"{prefix}gpus={gpus}: this machine has {present}; expected at most that (or leave it out)")
+    if gpus is not None and gpus > present and device.partition(":")[0] != "cpu":
+        raise InputError(
+            f"{prefix}gpus={gpus}: this machine has {present}; expected at most that (or leave it out;"
+            f" with {prefix}device=cpu they are processes)"
+        )
     if device == "auto":
         return "cuda:0" if present else "cpu"
     kind, _, index = device.partition(":")

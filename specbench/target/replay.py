@@ -21,6 +21,8 @@ from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step
 class ReplayEngine(Engine):
     """Replays one recorded answer at a time: ``load`` it, then decode as with any engine."""
 
+    kind = "replay"
+
     def __init__(self, eos: frozenset[int], max_nodes: int) -> None:
         """eos: ids that end an answer. max_nodes: the largest draft."""
         self.eos, self.max_nodes = eos, max_nodes

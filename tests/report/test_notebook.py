@@ -1,46 +1,136 @@
-"""The notebook runs on any run, imports the report alone, and is kept without outputs."""
+"""The notebooks run on real runs, import the report alone, and are kept short and without outputs."""
 
 import ast
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks/01_read_a_run.ipynb"
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+READ, WHY, FIGURES, COMPARE = NOTEBOOKS
 
 
-def cells():
-    return json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+def cells(notebook):
+    return json.loads(notebook.read_text(encoding="utf-8"))["cells"]
 
 
-def code():
-    sources = ("".join(cell["source"]) for cell in cells() if cell["cell_type"] == "code")
+def code(notebook):
+    sources = ("".join(cell["source"]) for cell in cells(notebook) if cell["cell_type"] == "code")
     return "\n".join(source.removeprefix("%matplotlib inline\n") for source in sources)
 
 
-def test_outputs_are_stripped():
-    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells() if "outputs" in cell)
+def execute(notebook, monkeypatch, *runs):
+    """Run it on these runs. Returns its outputs."""
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("SPECBENCH_RUN", os.pathsep.join(map(str, runs)))
+    loaded = nbformat.read(notebook, as_version=4)
+    resources = {"metadata": {"path": str(FOLDER.parent)}}
+    nbclient.NotebookClient(loaded, timeout=120, kernel_name="python3", resources=resources).execute()
+    return [output for cell in loaded.cells for output in cell.get("outputs", [])]
 
 
-def test_it_imports_the_report_alone():
-    nodes = list(ast.walk(ast.parse(code())))
+def images(outputs):
+    return sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+def words(outputs):
+    data = (output.get("data", {}) for output in outputs)
+    return "\n".join([*(output.get("text", "") for output in outputs), *(each.get("text/html", "") for each in data)])
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_outputs_are_stripped(notebook):
+    found = cells(notebook)
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in found if "outputs" in cell)
+    assert 6 <= len(found) <= 20
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_imports_the_report_alone(notebook):
+    nodes = list(ast.walk(ast.parse(code(notebook))))
     names = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     names |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    allowed = {"os", "pathlib", "pandas", "matplotlib", "specbench"}
+    allowed = {"pathlib", "numpy", "pandas", "specbench"}
     assert {name.split(".")[0] for name in names} <= allowed
     assert {".".join(name.split(".")[:2]) for name in names if name.startswith("specbench")} == {"specbench.report"}
 
 
 @pytest.mark.parametrize("methods", [None, {}])
-def test_it_runs(make_run, monkeypatch, methods):
-    nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
+def test_the_first_runs_on_any_run(make_run, monkeypatch, methods):
     run = make_run(methods=methods, peers=("hf_assisted",) if methods is None else (), per_category=2)
-    monkeypatch.setenv("SPECBENCH_RUN", str(run))
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    resources = {"metadata": {"path": str(NOTEBOOK.parents[1])}}
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    images = sum("image/png" in output.get("data", {}) for output in outputs)
-    assert images == (5 if methods is None else 0)
+    assert images(execute(READ, monkeypatch, run)) == (5 if methods is None else 0)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    """A real run of two methods on the bundled model, a few tokens a case."""
+    from compose import job_for
+    from specbench.run import execute as execute_run
+
+    folder = tmp_path_factory.mktemp("live")
+    settings = ["model=tiny", "suite=mini", "suite.limit=2", "measure=quick", "decode.max_new_tokens=24"]
+    execute_run(job_for(*settings, "method=[pld,token_recycling]"), folder, lambda *_: None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sweep(live, tmp_path_factory):
+    """Its answers replayed with four settings of a method."""
+    from compose import job_for
+    from specbench.run import execute as execute_run
+
+    folder = tmp_path_factory.mktemp("sweep")
+    for leader in (1, 2):
+        for follower in (2, 4):
+            name = "method.cacheback_no_frozen"
+            chosen = [f"{name}.leader_length={leader}", f"{name}.follower_length={follower}"]
+            settings = ["model=replay", f"model.trace={live / 'records.jsonl'}", "method=[cacheback_no_frozen]"]
+            execute_run(job_for(*settings, *chosen), folder / f"{leader}-{follower}", lambda *_: None)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_second_explains_a_speedup(live, monkeypatch):
+    from specbench.report import explain, read_findings
+
+    outputs = execute(WHY, monkeypatch, live)
+    factors = explain(
+        read_findings([live], FOLDER.parent / "results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json")
+    )
+    assert set(zip(factors["method"], factors["basis"], strict=True)) == {
+        (method, basis) for method in ("pld", "token_recycling") for basis in ("measured", "modelled")
+    }
+    assert images(outputs) == 2 + 2 + 1 + 1  # two staircases, MAT's two plots, the price, the time split
+    assert all(f"{value:.2f}" in words(outputs) for value in factors["speedup"])
+
+
+@pytest.mark.slow
+def test_the_third_draws_a_papers_figures(live, sweep, make_run, monkeypatch):
+    published = make_run(
+        "published",
+        {"pld": (4.0, 0.35, 4e-4)},
+        peers=(),
+        per_category=2,
+        manifest={
+            "model": {"name": "vicuna-7b-v1.3", "dtype": "float16", "device": "cuda:0", "parameters": 10**9},
+            "suite": {"name": "spec_bench", "cases": 12, "turns": 14, "sha256": "ab" * 32},
+        },
+    )
+    outputs = execute(FIGURES, monkeypatch, live, sweep, published)
+    assert "does not apply" not in words(outputs)
+    assert "no two parameters vary" not in words(outputs)
+    assert "nothing of these runs was published" not in words(outputs)
+    assert "Spec-Bench" in words(outputs)
+    assert images(outputs) >= 3 * 4 + 2  # scenes by plots, and heatmaps
+
+
+@pytest.mark.slow
+def test_the_fourth_ranks_a_sweep(sweep, monkeypatch):
+    outputs = execute(COMPARE, monkeypatch, sweep)
+    assert images(outputs) == 1 + 3 + 1  # the front, the heatmaps, the bars
+    assert "4 runs; profile: Llama-3.1-8B" in words(outputs)
+    assert "of 4 settings are as good" in words(outputs)

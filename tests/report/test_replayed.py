@@ -80,7 +80,7 @@ def test_tables_have_no_column_of_blanks(report):
     assert "Speedup" not in text
     assert "replayed" in text.splitlines()[0]
     check_latex((folder / "overall.tex").read_text(encoding="utf-8"))
-    assert r"Drafting \ensuremath{\mu}s" in (folder / "overall.tex").read_text(encoding="utf-8")
+    assert r"\shortstack[r]{Drafting\\\ensuremath{\mu}s}" in (folder / "overall.tex").read_text(encoding="utf-8")
     assert not list(folder.glob("speedup_by_category.*"))
     assert (folder / "mat_by_category.tex").is_file()
 
@@ -114,7 +114,7 @@ def test_plots_that_need_times_are_left_out_with_a_reason(report, tmp_path, capl
     names = {path.stem for path in again.files if path.suffix == ".png"}
     assert names == {
         *("mat", "mat_by_category", "mat_against_fed", "radar"),
-        *("time_split", "accept_lengths", "accept_positions", "accept_sources"),
+        *("time_split", "accept_lengths", "accept_positions", "accept_sources", "by_length"),
     }
     for name in ("speedup", "speedup_by_category"):
         assert re.search(rf"plot {name} of .* skipped: the target was replayed", caplog.text)

@@ -8,7 +8,7 @@ import pytest
 
 from specbench.report import build_report
 from specbench.report.label import BLANK, Cell, broken, share
-from specbench.report.table import Table, without_blanks
+from specbench.report.table import Table, to_latex, without_blanks
 
 
 def check_latex(text: str) -> None:
@@ -38,20 +38,40 @@ def test_latex_is_well_formed(make_run):
     assert r"\textbf{" in text
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="LaTeX (pdflatex) is not installed")
 def test_latex_compiles(make_run, tmp_path):
-    directory = make_run(methods={"a_b%c&d#e$f{g}": (3.0, 0.4, 1e-3), "x^y~z\\w": (3.0, 0.4, 1e-3)}, peers=())
-    build_report([directory], plots=False)
+    """With booktabs alone, and no wider than the lines of an article with usual margins."""
+    odd = {
+        "a_b%c&d#e$f{g}": (3.0, 0.4, 1e-3),
+        "x^y~z\\w": (3.0, 0.4, 1e-3),
+        "2\N{MULTIPLICATION SIGN}3": (1.0, 0.2, 1e-3),
+    }
+    directory = make_run(methods=odd, peers=())
+    report = build_report([directory], plots=False)
+    assert report.summary["speedup_low"].notna().any()
     tables = "".join(rf"\input{{{path}}}" for path in (directory / "tables").glob("*.tex"))
+    packages = r"\usepackage{booktabs}\usepackage[margin=1in]{geometry}"
     source = tmp_path / "paper.tex"
-    source.write_text(rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{tables}\end{{document}}")
+    source.write_text(rf"\documentclass{{article}}{packages}\begin{{document}}{tables}\end{{document}}")
     done = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", source.name],
         cwd=tmp_path,
         capture_output=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout.decode()[-2000:]
+    log = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, log[-2000:]
+    assert not re.search(r"Overfull \\hbox", log), log[-2000:]
+
+
+def test_latex_puts_intervals_and_variants_under_their_figures_and_names():
+    rows = ((Cell("pld [max_ngram=3]"), Cell("1.50", "1.41, 1.59")), (Cell("sam"), Cell("1.20")))
+    table = Table("overall", "here.", "", ("Method", "Decode tokens/s"), rows, frozenset({(0, 1)}))
+    lines = to_latex(table).splitlines()
+    place = lines.index(r"pld & \textbf{1.50} \\")
+    assert lines[place + 1] == r"{\scriptsize [max\_ngram=3]} & {\scriptsize [1.41, 1.59]} \\"
+    assert lines[place + 3] == r"sam & 1.20 \\"
+    assert r"Method & \shortstack[r]{Decode\\tokens/s} \\" in lines
 
 
 def test_markdown_rows_are_even_and_the_best_is_bold(make_run):

@@ -115,12 +115,12 @@ def test_drafts_of_numpy_numbers_are_written(tmp_path, suite, monkeypatch):
 
 
 def test_a_case_that_cannot_be_judged_stays(tmp_path, suite, monkeypatch):
-    from specbench.target.eager import EagerEngine
+    from specbench.target.fast import FastEngine
 
     def gaps(self, prompt, ids):
         raise torch.OutOfMemoryError("judge")
 
-    monkeypatch.setattr(EagerEngine, "gaps", gaps)
+    monkeypatch.setattr(FastEngine, "gaps", gaps)
     records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1]")
     assert records["pld", "1"].status == "ok"
     assert records["pld", "1"].lossless is None

@@ -44,7 +44,8 @@ REAL = {
     "qwen2_5_7b": ("qwen2", 28, 4, 128, {"rope_theta": 1e6, "use_sliding_window": False}),
     "qwen2_5_72b": ("qwen2", 64, 8, 128, {"rope_theta": 1e6, "use_sliding_window": False}),
 }
-OURS = {"tiny", "tiny_draft", "random", "hub", "replay"}
+SHAPES = {"random", "random_110m", "random_7b", "random_13b", "random_33b"}
+OURS = {"tiny", "tiny_draft", "hub", "replay", *SHAPES}
 NAMES = sorted(path.stem for path in (cli.conf_dir() / "model").glob("*.yaml"))
 
 

@@ -1,0 +1,80 @@
+"""Time our methods against the library's own loops: same model, prompts and draft lengths, A B B A on every prompt.
+
+    python scripts/compare_peers.py model=tiny
+    python scripts/compare_peers.py model=random_110m model.threads=2 --dtype bfloat16 --engine eager --out peers.json
+
+Above 1 the peer takes longer for a token. cpu: ratio of a prompt's least processor time; wall: of its median time by
+the clock. In brackets 95 % over prompts. A/A: the same method's first runs over its second ones; a
+difference inside their spread is not called one. Any setting of ``specbench`` may be given; see conf/model/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+import transformers
+from hydra.errors import HydraException
+
+from specbench.cli import job_of
+from specbench.job import unbound
+from specbench.measure.peers import PAIRS, in_turn, pair_named, require_equal, time_pair
+from specbench.report.peers import compare, peers_text
+from specbench.stage import bind, set_stage
+from specbench.stats import MIN_CASES
+from specbench.types import InputError
+
+
+def main() -> None:
+    """Print the table; exit code 2 where something asked for cannot be."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", default=["model=tiny"])
+    parser.add_argument("--pairs", nargs="+", default=list(PAIRS), metavar="OURS:PEER")
+    parser.add_argument("--engine", choices=("fast", "eager"), default="fast")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--prompts", type=int, default=14, help="of the suite, its tasks in turn")
+    parser.add_argument("--blocks", type=int, default=3, help="rounds of A B B A on every prompt")
+    parser.add_argument("--tokens", type=int, default=64, help="the most to emit for a prompt")
+    parser.add_argument("--out", type=Path, help="the same figures as JSON")
+    try:
+        run(parser.parse_intermixed_args())
+    except (InputError, HydraException) as error:
+        parser.error(str(error))
+
+
+def run(given: argparse.Namespace) -> None:
+    """Pair by pair on one loaded model."""
+    names = sorted({name for pair in given.pairs for name in pair_named(pair)})
+    settings = [*given.overrides, f"engine={given.engine}", f"model.dtype={given.dtype}", f"method=[{','.join(names)}]"]
+    job = job_of([*settings, f"decode.max_new_tokens={given.tokens}"])
+    if job.prompts is None:
+        raise InputError(f"model={job.card.name}: recorded tokens have no peer; expected a model")
+    prompts = in_turn([(case.category, job.prompts.ids(case.turns[:1], [])) for case in job.suite.cases], given.prompts)
+    if len(prompts) < MIN_CASES or given.blocks < 1:
+        raise InputError(f"prompts={len(prompts)}, blocks={given.blocks}: expected at least {MIN_CASES} and 1")
+    if "hf_compiled" in names:  # no slot that is never used
+        job = job_of([*settings, f"method.hf_compiled.length={max(map(len, prompts)) + given.tokens}"])
+    torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
+    stage, methods, found = set_stage(job), {entry.name: entry.method for entry in job.entries}, []
+    for pair in given.pairs:
+        require_equal(pair, *(methods[name] for name in pair_named(pair)))
+    bind(unbound(job.entries), stage.target, stage.engine)
+    for pair in given.pairs:
+        sides = {name: methods[name] for name in pair_named(pair)}
+        timed = time_pair(stage.engine, stage.target.device, sides, prompts, given.blocks, given.tokens)
+        found.append(compare(*timed, cpu=stage.target.device.type == "cpu"))
+    for entry in job.entries:
+        entry.method.close()
+    about = {"model": job.card.name, "engine": given.engine, "dtype": job.card.dtype, "tokens": given.tokens,
+             "prompts": len(prompts), "blocks": given.blocks, "threads": torch.get_num_threads()}  # fmt: skip
+    print(" ".join(f"{key}={value}" for key, value in about.items()) + "\n\n" + peers_text(found))
+    if given.out:
+        given.out.write_text(json.dumps({**about, "pairs": [each.as_dict() for each in found]}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

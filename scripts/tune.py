@@ -1,0 +1,59 @@
+"""Find a method's parameters with the best modelled speedup, from recorded answers and a latency profile.
+
+    python scripts/tune.py --profile results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json \\
+        --grid pld.num_draft=1,3,5,10,16 --grid pld.max_ngram=1,2,3,4 \\
+        model=replay model.trace=results/live/records.jsonl 'method=[pld]'
+
+Parameters are chosen on one half of the cases (suite.part=1/2) and judged on the other. Every replay runs the drafter;
+no model, no GPU. A grid's key stands for method.KEY; a file name may hold what the method puts in (Cacheback's %LL).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from specbench.cli import job_of, with_own_groups
+from specbench.profile import ProfileError, read_profile
+from specbench.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
+from specbench.types import InputError
+
+
+def grid_of(texts: list[str]) -> dict[str, list[str]]:
+    """'pld.num_draft=1,3' -> {'method.pld.num_draft': ['1', '3']}. Raises InputError."""
+    found = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not (key and equals and values):
+            raise InputError(f"--grid {text}: expected METHOD.PARAMETER=VALUE,VALUE,...")
+        found[f"method.{key}"] = values.split(",")
+    return found
+
+
+def main() -> int:
+    """Search, judge, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="+", help="of specbench: model=replay model.trace=... 'method=[NAME]' ...")
+    parser.add_argument("--profile", type=Path, required=True, help="a latency profile")
+    parser.add_argument("--grid", action="append", required=True, metavar="KEY=V,V,...", help="may be given again")
+    given = parser.parse_intermixed_args()
+    try:
+        profile = read_profile(given.profile)
+        tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid))
+        print(f"profile: {profile.label}\ntuning half, {TUNING}, modelled speedup:")
+        choice = tuner.climb()
+        before, after = (tuner.replay(point, HELD_OUT) for point in ({}, choice.point))
+    except (InputError, ProfileError) as error:
+        print(f"tune: error: {error}", file=sys.stderr)
+        return 2
+    print(f"\n{choice.tried} points tried, the best {choice.speedup:.3f}")
+    print(f"held-out half, {HELD_OUT}, {len(before)} cases (modelled; 95 % bootstrap over cases):")
+    print(f"  as configured  {spell(speedup_of(before))}\n  tuned          {spell(speedup_of(after))}")
+    print(f"  gain           {spell(gain_of(before, after))}")
+    print("use:", " ".join(assignments(choice.point)) or "the configuration as it is")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""T(tokens fed, context) of a loaded target: an engine's own forwards, its points interleaved so that drift hits all.
+
+Every round visits all points of a context once, in an order of its own; all contexts are passed several times, a few
+rounds each, and a point's time is its median over the rounds. What counts is the second of two forwards of a width: in
+decoding, too, a step follows one of its kind, and behind a wide one the caches hold other things.
+The single token is in each round twice, as two series: how far their medians part is what this machine calls a
+difference when there is none (the A/A control).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
+from specbench.profile.profile import RowGrid
+from specbench.profile.surface import Floats, Grid
+from specbench.target.engine import Engine
+from specbench.types import EMPTY, ROOT, Draft, InputError, Needs
+
+PASSES = 3  # over the contexts
+_WARM = 1  # visits of every point before the clock counts, each time that a context is come to
+_DRIFT, _LEAST_DRIFT = 0.05, 4  # a forward commits one token; this far around a context, as a share and in tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep gave. control: (C,) the single token's second series over its first."""
+
+    grid: Grid
+    control: tuple[float, ...]
+
+
+class Bench:
+    """One engine at a given context: times the forward and the whole step of any draft. Nothing is ever accepted."""
+
+    def __init__(self, engine: Engine, device: torch.device, vocab: int, seed: int = 0) -> None:
+        """vocab: prompts and drafts are uniform ids below it."""
+        self._engine, self._clock = engine, Clock(device)
+        self._vocab, self._random = vocab, np.random.default_rng(seed)
+
+    def ids(self, count: int) -> list[int]:
+        """Random tokens."""
+        return [int(token) for token in self._random.integers(0, self._vocab, count)]
+
+    @torch.inference_mode()
+    def visit(self, drafts: Sequence[Draft], context: int, rounds: int, needs: Needs) -> Floats:
+        """(rounds, points, 2) [ms] of forward and step for each draft behind ``context`` tokens."""
+        self._engine.prepare(needs, True)
+        times = np.empty((rounds + _WARM, len(drafts), 2))
+        held, far = 0, max(_LEAST_DRIFT, int(_DRIFT * context))
+        for number in range(rounds + _WARM):
+            for place in self._random.permutation(len(drafts)):
+                if not held or held + 2 > context + far:
+                    held = self._read(max(1, context - far), context + far, needs)
+                self._time(drafts[place])
+                times[number, place] = self._time(drafts[place])
+                held += 2
+        return times[_WARM:]
+
+    def _read(self, tokens: int, end: int, needs: Needs) -> int:
+        """Put so long a prompt into the cache, with room up to ``end``."""
+        self._engine.reserve(end + 1)
+        self._engine.start(self.ids(tokens), end - tokens + 1, Walk(None, 0), needs, self._clock)
+        return tokens
+
+    def _time(self, draft: Draft) -> tuple[float, float]:
+        self._clock.start()
+        self._engine.forward(draft)
+        self._engine.settle(1)  # room for one token: whatever the draft was, the walk is cut to none of it
+        step_s = self._clock.elapsed()
+        return 1e3 * self._clock.phases()["forward"], 1e3 * step_s
+
+
+def sweep(bench: Bench, fed: Sequence[int], contexts: Sequence[int], rounds: int) -> Sweep:
+    """Chains of ``fed`` tokens, the root among them, behind each context."""
+    drafts = [_chain(bench, count) for count in (1, *fed)]
+    planes, control = [], []
+    for times in _passes(bench, drafts, contexts, rounds, Needs()):
+        middle = np.median(times, axis=0)
+        control.append(float(middle[1, 0] / middle[0, 0]))
+        low, high = np.quantile(times[:, :, 0], [0.25, 0.75], axis=0)
+        planes.append((middle[1:, 0], middle[1:, 1] - middle[1:, 0], ((high - low) / 2 / middle[:, 0])[1:]))
+    ms, host_ms, spread = (np.stack(plane) for plane in zip(*planes, strict=True))
+    return Sweep(Grid(np.array(fed, float), np.array(contexts, float), ms, host_ms, spread), tuple(control))
+
+
+def sweep_rows(bench: Bench, k: Sequence[int], w: Sequence[int], contexts: Sequence[int], rounds: int) -> RowGrid:
+    """Batches of k rows of w + 1 tokens (N-Grammys, figure 1); k rows without a token are no draft, so blank."""
+    shapes = [(rows, width) for rows in k for width in w if width or rows == 1]
+    drafts = [_rows(bench, rows, width) for rows, width in shapes]
+    ms = np.full((len(contexts), len(k), len(w)), np.nan)
+    for plane, times in zip(ms, _passes(bench, drafts, contexts, rounds, Needs(rows=True)), strict=True):
+        for (rows, width), value in zip(shapes, np.median(times[:, :, 0], axis=0), strict=True):
+            plane[list(k).index(rows), list(w).index(width)] = value
+    return RowGrid(tuple(k), tuple(w), tuple(contexts), ms)
+
+
+def _passes(bench: Bench, drafts: Sequence[Draft], contexts: Sequence[int], rounds: int, needs: Needs) -> list[Floats]:
+    """For each context (rounds, points, 2) [ms], as ``Bench.visit`` gives them, collected over the passes."""
+    shares = [len(share) for share in np.array_split(np.arange(rounds), min(PASSES, rounds))]
+    visits = [[bench.visit(drafts, context, share, needs) for context in contexts] for share in shares]
+    return [np.concatenate(each) for each in zip(*visits, strict=True)]
+
+
+def _chain(bench: Bench, fed: int) -> Draft:
+    return Draft.chain(bench.ids(fed - 1)) if fed > 1 else EMPTY
+
+
+def _rows(bench: Bench, rows: int, width: int) -> Draft:
+    if not width:
+        return EMPTY
+    parents = chain.from_iterable((ROOT, *range(row * width, row * width + width - 1)) for row in range(rows))
+    return Draft(bench.ids(rows * width), tuple(parents))
+
+
+def check_points(engine: Engine, fed: Sequence[int], contexts: Sequence[int], name: str) -> None:
+    """Raises InputError for points that the engine cannot be driven to. name: of the option with the tokens fed."""
+    for option, values in ((name, fed), ("contexts", contexts)):
+        if not values or list(values) != sorted(set(values)) or values[0] < 1:
+            raise InputError(f"{option}={list(values)}: expected ascending whole numbers from 1 up")
+    if name == "fed" and fed[0] != 1:
+        raise InputError(f"fed={list(fed)}: expected 1 to be the first, which every slowdown is against")
+    if fed[-1] - 1 > engine.max_nodes:
+        raise InputError(
+            f"{name}={fed[-1]}: the engine takes {engine.max_nodes} nodes and the root; raise engine.max_nodes"
+        )
+    need = contexts[-1] + fed[-1]
+    if need > engine.context:
+        raise InputError(f"contexts={contexts[-1]}: with {fed[-1]} tokens fed beyond the model's {engine.context}")
+
+
+def shape_of(model: Any) -> dict[str, int]:
+    """The sizes that ``specbench.profile.Shape`` wants, from a causal LM of the library."""
+    text = model.config.get_text_config()
+    heads = int(text.num_attention_heads)
+    weights = {parameter.data_ptr(): parameter for parameter in model.parameters()}
+    total = sum(parameter.numel() for parameter in weights.values())
+    head = model.get_output_embeddings().weight
+    embedding = model.get_input_embeddings().weight
+    tied = head.data_ptr() == embedding.data_ptr()
+    return {
+        "streamed": total - (0 if tied else embedding.numel()),
+        "hidden": int(text.hidden_size),
+        "inner": int(getattr(text, "intermediate_size", 4 * text.hidden_size)),
+        "vocab": int(text.vocab_size),
+        "layers": int(text.num_hidden_layers),
+        "heads": heads,
+        "kv_heads": int(getattr(text, "num_key_value_heads", None) or heads),
+        "head_dim": int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+        "value_bytes": embedding.element_size(),
+    }

@@ -1,0 +1,20 @@
+"""Latency profiles: how long a forward of a model takes, by tokens fed and context. No torch: reports read them too."""
+
+from specbench.profile.analytic import Shape
+from specbench.profile.file import find_profile, read_profile, write_profile
+from specbench.profile.profile import Ceilings, Profile, ProfileError, RowGrid, device_name
+from specbench.profile.surface import Fit, Grid
+
+__all__ = [
+    "Ceilings",
+    "Fit",
+    "Grid",
+    "Profile",
+    "ProfileError",
+    "RowGrid",
+    "Shape",
+    "device_name",
+    "find_profile",
+    "read_profile",
+    "write_profile",
+]

@@ -1,0 +1,184 @@
+"""A profile on disk: one JSON file, checked when it is read: a wrong one is an error and never a wrong figure."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specbench.profile.analytic import Shape
+from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, Profile, ProfileError, RowGrid
+from specbench.profile.surface import Fit, Floats, Grid
+
+LOG = logging.getLogger(__name__)
+SCHEMA = 1
+_NAMES = ("device", "model", "engine", "dtype", "kind", "date")
+
+
+def write_profile(profile: Profile, folder: Path) -> Path:
+    """``<folder>/<name>.json``, replaced in one step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{profile.name}.json"
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(_plain(profile), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def read_profile(path: Path) -> Profile:
+    """Raises ProfileError naming the file and the entry that is wrong."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ProfileError(
+            f"profile {path}: {error.strerror}; expected a file that scripts/profile_latency.py wrote, or a"
+            " published fit"
+        ) from error
+    except ValueError as error:
+        raise ProfileError(f"profile {path}: not JSON ({error}); write it again with profile_latency.py") from error
+    try:
+        return _profile(raw)
+    except ProfileError as error:
+        raise ProfileError(f"profile {path}: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProfileError(f"profile {path}: {error!r}; expected the entries that profile_latency.py writes") from error
+
+
+def find_profile(
+    folders: Iterable[Path], device: str, model: str, engine: str, dtype: str, parameters: int | None
+) -> tuple[Path, Profile] | None:
+    """The measured profile of this device, model, engine and dtype; the newest where several folders have one."""
+    found: list[tuple[str, Path, Profile]] = []
+    for path in sorted({path.resolve() for folder in folders for path in folder.glob("*.json")}):
+        try:
+            profile = read_profile(path)
+        except ProfileError as error:  # nobody asked for this file
+            LOG.warning("passed over: %s", error)
+            continue
+        own = (profile.device, profile.model, profile.engine, profile.dtype, profile.parameters)
+        if profile.kind == MEASURED and own == (device, model, engine, dtype, parameters):
+            found.append((profile.date, path, profile))
+    if not found:
+        return None
+    _, path, profile = max(found, key=lambda entry: entry[:2])
+    return path, profile
+
+
+def _plain(profile: Profile) -> dict[str, Any]:
+    surface = profile.surface
+    named = {key: getattr(profile, key) for key in (*_NAMES, "source", "parameters", "rounds")}
+    return {
+        "schema": SCHEMA,
+        **named,
+        "versions": dict(profile.versions),
+        "fit": asdict(surface) if isinstance(surface, Fit) else None,
+        "grid": {key: _rounded(value) for key, value in asdict(surface).items()} if isinstance(surface, Grid) else None,
+        "control": _rounded(np.asarray(profile.control)),
+        "buckets": list(profile.buckets),
+        "ceilings": asdict(profile.ceilings) if profile.ceilings else None,
+        "shape": asdict(profile.shape) if profile.shape else None,
+        "rows": _plain_rows(profile.rows) if profile.rows else None,
+    }
+
+
+def _plain_rows(rows: RowGrid) -> dict[str, Any]:
+    return {"k": rows.k, "w": rows.w, "contexts": rows.contexts, "ms": _rounded(rows.ms)}
+
+
+def _rounded(values: Floats) -> Any:
+    """Nested lists, six digits behind the point, None for a blank."""
+    if values.ndim == 0:
+        return None if math.isnan(float(values)) else round(float(values), 6)
+    return [_rounded(np.asarray(value)) for value in values]
+
+
+def _profile(raw: Any) -> Profile:
+    if not isinstance(raw, Mapping):
+        raise ProfileError(f"holds {type(raw).__name__}; expected a JSON object")
+    if raw.get("schema") != SCHEMA:
+        raise ProfileError(f"schema {raw.get('schema')!r}; expected {SCHEMA}: measure it again")
+    for key in _NAMES:
+        if not isinstance(raw.get(key), str) or not raw[key]:
+            raise ProfileError(f"{key}={raw.get(key)!r}; expected a text")
+    if raw["kind"] not in (MEASURED, PUBLISHED):
+        raise ProfileError(f"kind={raw['kind']!r}; expected {MEASURED} or {PUBLISHED}")
+    if raw["kind"] == PUBLISHED and not raw.get("source"):
+        raise ProfileError("source is empty; expected where the figures were published")
+    shape, ceilings, rows = raw.get("shape"), raw.get("ceilings"), raw.get("rows")
+    return Profile(
+        **{key: raw[key] for key in _NAMES},
+        surface=_surface(raw),
+        source=str(raw.get("source") or ""),
+        parameters=raw.get("parameters"),
+        rounds=int(raw.get("rounds") or 0),
+        control=tuple(_axis("control", raw.get("control") or [1.0], ordered=False))[: len(raw.get("control") or [])],
+        buckets=tuple(int(width) for width in raw.get("buckets") or []),
+        ceilings=Ceilings(**{key: _positive(f"ceilings.{key}", value) for key, value in ceilings.items()})
+        if ceilings
+        else None,
+        shape=Shape(**{key: int(_positive(f"shape.{key}", value)) for key, value in shape.items()}) if shape else None,
+        rows=_rows(rows) if rows else None,
+        versions={str(key): str(value) for key, value in (raw.get("versions") or {}).items()},
+    )
+
+
+def _surface(raw: Mapping[str, Any]) -> Grid | Fit:
+    grid, fit = raw.get("grid"), raw.get("fit")
+    if isinstance(grid, Mapping) == isinstance(fit, Mapping):
+        raise ProfileError("has both or neither of `grid` and `fit`; expected one of them")
+    if isinstance(fit, Mapping):
+        values = {key: _number(f"fit.{key}", fit.get(key)) for key in Fit.__slots__}
+        if values["base_ms"] <= 0 or min(values.values()) < 0:
+            raise ProfileError(f"fit {values}; expected base_ms above 0 and nothing below")
+        return Fit(**values)
+    assert isinstance(grid, Mapping)
+    fed, contexts = _axis("grid.fed", grid.get("fed")), _axis("grid.contexts", grid.get("contexts"))
+    if fed[0] != 1:
+        raise ProfileError(f"grid.fed starts at {fed[0]:g}; expected 1, which every speedup is against")
+    planes = {key: _plane(f"grid.{key}", grid.get(key), (len(contexts), len(fed))) for key in Grid.__slots__[2:]}
+    if (planes["ms"] <= 0).any():
+        raise ProfileError("grid.ms has times of 0 or less; expected milliseconds")
+    return Grid(fed, contexts, **planes)
+
+
+def _rows(raw: Mapping[str, Any]) -> RowGrid:
+    axes = {key: tuple(int(value) for value in _axis(f"rows.{key}", raw.get(key))) for key in ("k", "w", "contexts")}
+    sizes = tuple(len(axes[key]) for key in ("contexts", "k", "w"))
+    values = np.array(raw.get("ms"), dtype=np.float64)  # None becomes NaN: no draft has that shape
+    if values.shape != sizes:
+        raise ProfileError(f"rows.ms is {values.shape}; expected {sizes}: contexts, k, w")
+    return RowGrid(**axes, ms=values)
+
+
+def _axis(name: str, values: Any, ordered: bool = True) -> Floats:
+    if not isinstance(values, list) or not values:
+        raise ProfileError(f"{name}={values!r}; expected a list of numbers")
+    found = np.array([_number(name, value) for value in values])
+    if ordered and (np.diff(found) <= 0).any():
+        raise ProfileError(f"{name}={values}; expected ascending numbers")
+    return found
+
+
+def _plane(name: str, values: Any, sizes: tuple[int, int]) -> Floats:
+    found = np.array(values, dtype=np.float64)
+    if found.shape != sizes or not np.isfinite(found).all():
+        raise ProfileError(f"{name} is {found.shape}; expected {sizes} finite numbers: contexts, fed")
+    return found
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ProfileError(f"{name}={value!r}; expected a number")
+    return float(value)
+
+
+def _positive(name: str, value: Any) -> float:
+    if _number(name, value) <= 0:
+        raise ProfileError(f"{name}={value!r}; expected more than 0")
+    return float(value)

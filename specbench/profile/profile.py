@@ -1,0 +1,135 @@
+"""One latency profile: what was timed, on what, and T(tokens fed, context) with the machine's ceilings beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from specbench.profile.analytic import Shape
+from specbench.profile.surface import Fit, Floats, Grid, Mask
+
+MEASURED, PUBLISHED = "measured", "published"
+
+
+class ProfileError(ValueError):
+    """A profile cannot be used: the message names it, what was found, what was expected, and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What the machine sustains, measured in the profile's own process: [GB/s] and [GFLOP/s].
+
+    copy_gb_s counts what is read and what is written.
+    """
+
+    read_gb_s: float
+    copy_gb_s: float
+    matmul_gflop_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RowGrid:
+    """Batches of k rows of w + 1 tokens over one shared prefix. ms: (C, K, W), NaN where no draft has that shape."""
+
+    k: tuple[int, ...]
+    w: tuple[int, ...]
+    contexts: tuple[int, ...]
+    ms: Floats
+
+    def slowdown(self, context: int) -> Floats:
+        """(K, W) over the single row of one token, the first of each."""
+        plane = self.ms[self.contexts.index(context)]
+        return np.asarray(plane / plane[0, 0])
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """device: the processor's name, with the threads on a CPU. kind: measured | published. control: per context, the
+    single token timed as two series, one over the other. buckets: widths that the engine rounds ``fed`` up to.
+    """
+
+    device: str
+    model: str
+    engine: str
+    dtype: str
+    kind: str
+    surface: Grid | Fit
+    date: str
+    source: str = ""
+    parameters: int | None = None
+    rounds: int = 0
+    control: tuple[float, ...] = ()
+    buckets: tuple[int, ...] = ()
+    ceilings: Ceilings | None = None
+    shape: Shape | None = None
+    rows: RowGrid | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its file's, without the suffix: '<device>-<model>-<engine>-<dtype>'."""
+        parts = (self.device, self.model, self.engine, self.dtype)
+        return "-".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-") for part in parts)
+
+    @property
+    def label(self) -> str:
+        """As captions name it."""
+        kind = "published fit" if self.kind == PUBLISHED else f"measured {self.date}"
+        return f"{self.model} on {self.device}, {self.engine}, {self.dtype} ({kind})"
+
+    def forward_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
+        """[ms] of the target's forward over (S,) tokens fed behind (S,) tokens of context."""
+        return self.surface.forward_ms(self._width(fed), context)
+
+    def step_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
+        """[ms] of the forward and of the host time that every step of this engine pays, vanilla's too."""
+        width = self._width(fed)
+        return self.surface.forward_ms(width, context) + self.surface.rest_ms(width, context)
+
+    def outside(self, fed: ArrayLike, context: ArrayLike) -> Mask:
+        """True where the time is an extension of what was measured."""
+        return self.surface.outside(self._width(fed), context)
+
+    def _width(self, fed: ArrayLike) -> Floats:
+        """Rounded up to the engine's widths; wider than the widest stays as it is."""
+        wanted = np.asarray(fed, dtype=np.float64)
+        if not self.buckets:
+            return wanted
+        widths = np.asarray(self.buckets, dtype=np.float64)
+        place = np.searchsorted(widths, wanted)
+        return np.where(place < len(widths), widths[np.minimum(place, len(widths) - 1)], wanted)
+
+    def share_of_bound(self) -> Floats | None:
+        """(C,) the least time that a single token's bytes take at the read bandwidth, over the time it took."""
+        if self.shape is None or self.ceilings is None or not isinstance(self.surface, Grid):
+            return None
+        contexts = self.surface.contexts
+        least = self.shape.bytes_read(np.ones(len(contexts)), contexts) / self.bandwidth_gb_s() * 1e-6
+        return np.asarray(least / self.surface.ms[:, 0])
+
+    def bandwidth_gb_s(self) -> float:
+        """The better of the two streams: a forward reads much and writes little. Raises ProfileError without any."""
+        if self.ceilings is None:
+            raise ProfileError(f"profile {self.name}: has no ceilings; expected a measured profile")
+        return max(self.ceilings.read_gb_s, self.ceilings.copy_gb_s)
+
+    def analytic(self, fed: Sequence[float] | Floats, context: float) -> tuple[Floats, Floats] | None:
+        """(low, high) of T(fed) / T(1) by bytes and operations; None without a shape or ceilings."""
+        if self.shape is None or self.ceilings is None:
+            return None
+        return self.shape.slowdown(fed, context, self.bandwidth_gb_s(), self.ceilings.matmul_gflop_s)
+
+
+def device_name(machine: Mapping[str, Any], device: str) -> str:
+    """The processor of a manifest's ``machine`` and ``device`` ('cpu', 'cuda', 'cuda:1') as profiles name it."""
+    kind, _, index = device.partition(":")
+    gpus = machine.get("gpus") or []
+    if kind == "cuda" and int(index or 0) < len(gpus):
+        return str(gpus[int(index or 0)]["name"])
+    threads = machine.get("threads")
+    return f"{machine.get('cpu') or kind}, {threads} thread{'' if threads == 1 else 's'}"

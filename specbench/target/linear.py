@@ -1,0 +1,79 @@
+"""A linear map's weights, laid out for the device: several matrices as one, and packed for short inputs on a CPU.
+
+Decoding multiplies matrices by 1 to some 100 rows. On a CPU the general routine pays for every row of so short an
+input, where oneDNN with weights that were reordered once takes up to four rows for the price of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+PACKED = (torch.float32, torch.bfloat16)
+_ROWS = 8  # the length of input that the packed layout is chosen for
+
+
+class Linear:
+    """``x -> x W^T + b`` for (rows, in) inputs. weight: (out, in). packed: it once more, reordered, or None."""
+
+    def __init__(self, layers: Sequence[Any], pack: bool) -> None:
+        """layers: modules with ``weight`` and ``bias``, one below the other in the output.
+
+        Several layers' parameters become views of one matrix: the model they belong to works on as it did, and but
+        for the packed copy no weight is held twice.
+        """
+        self.weight, self.bias = _join([layer.weight for layer in layers]), _bias(layers)
+        self.packed = _pack(self.weight) if pack else None
+        if len(layers) > 1:
+            for layer, part in zip(layers, self.weight.split([len(layer.weight) for layer in layers]), strict=True):
+                layer.weight.data = part
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(rows, in) -> (rows, out)."""
+        if self.packed is None:
+            return functional.linear(rows, self.weight, self.bias)
+        return torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
+
+
+def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether this build of torch packs weights of ``dtype`` and computes with them what it should.
+
+    The operation is the one that torch's own compiler uses; it has no public name, so it is tried, not assumed.
+    """
+    if device.type != "cpu" or dtype not in PACKED or not torch.backends.mkldnn.is_available():
+        return False
+    weight = torch.linspace(-1, 1, 24).reshape(6, 4).to(dtype)
+    rows = torch.linspace(1, -2, 12).reshape(3, 4).to(dtype)
+    try:
+        ours = torch.ops.mkldnn._linear_pointwise(rows, _pack(weight), None, "none", [], "")
+    except (AttributeError, RuntimeError):
+        return False
+    return torch.allclose(ours, functional.linear(rows, weight), rtol=1e-2, atol=1e-2)
+
+
+def _pack(weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    parts = [part.detach() for part in parts]
+    if len(parts) == 1:
+        return parts[0]
+    first, joined = parts[0], sum(map(len, parts))
+    places = [part.data_ptr() for part in parts]
+    behind = all(there == here + part.nbytes for here, there, part in zip(places, places[1:], parts, strict=False))
+    shared = len({part.untyped_storage().data_ptr() for part in parts}) == 1
+    if shared and behind and all(part.is_contiguous() for part in parts):  # joined before, by another engine
+        return first.as_strided((joined, first.shape[1]), first.stride())
+    return torch.cat(parts)
+
+
+def _bias(layers: Sequence[Any]) -> Tensor | None:
+    if all(layer.bias is None for layer in layers):
+        return None
+    return torch.cat([layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias.detach()
+                      for layer in layers])  # fmt: skip

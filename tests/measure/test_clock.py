@@ -1,0 +1,54 @@
+"""Steps are the time between marks, on the readings that the laps have made anyway."""
+
+import pytest
+import torch
+
+from compose import job_for
+from specbench.decode.loop import Request, decode
+from specbench.measure import clock as module
+from specbench.measure.clock import Clock
+from specbench.stage import set_stage
+
+
+def test_steps_lie_between_marks_and_read_no_clock_of_their_own(monkeypatch):
+    now, readings = [0], []
+
+    def read() -> int:
+        readings.append(now[0])
+        return now[0]
+
+    monkeypatch.setattr(module.time, "perf_counter_ns", read)
+    clock = Clock(torch.device("cpu"))
+    clock.start()
+    for milliseconds, phase, marked in (
+        (5, "prefill", True),
+        (1, "draft", False),
+        (2, "update", True),
+        (4, "update", True),
+    ):
+        now[0] += milliseconds * 1_000_000
+        clock.lap(phase)
+        if marked:
+            before = len(readings)
+            clock.mark()
+            assert len(readings) == before
+    assert clock.steps() == pytest.approx([0.003, 0.004])
+    clock.start()
+    assert clock.steps() == []
+
+
+@pytest.fixture(scope="module")
+def stage():
+    return set_stage(job_for("model=tiny", "engine=eager", "method=[]"))
+
+
+@pytest.mark.parametrize("method", ["pld", "hf_generate", "vanilla"])
+def test_every_decode_step_has_its_time(stage, method):
+    entries = job_for("model=tiny", "method=[pld,hf_generate]").entries
+    entry = next(entry for entry in entries if entry.name == method)
+    entry.method.bind(stage.target)
+    entry.method.reset()
+    out = decode(stage.engine, entry.method, Request([5, 6, 7, 5, 6], 12, None, 0), Clock(torch.device("cpu")))
+    assert len(out.step_s) == len(out.accept) > 0
+    assert min(out.step_s) > 0
+    assert sum(out.step_s) <= out.decode_s

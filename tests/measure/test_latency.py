@@ -1,0 +1,140 @@
+"""The sweep drives any engine by its interface: what is fed, behind which context, in which order, what comes out."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from compose import job_for
+from specbench.measure import latency
+from specbench.measure.latency import Bench, check_points, shape_of, sweep, sweep_rows
+from specbench.measure.roofline import best_of, measure_ceilings
+from specbench.profile import Ceilings, Shape
+from specbench.stage import set_stage
+from specbench.target.engine import Engine
+from specbench.types import InputError, Prefill, Step
+
+CPU = torch.device("cpu")
+
+
+class Scripted(Engine):
+    """Takes as long as it is told, on a clock of its own; knows what was asked of it."""
+
+    def __init__(self, cost):
+        self.kind, self.context, self.max_nodes, self.eos, self.fed = "scripted", 4096, 600, frozenset(), 0
+        self.cost, self.now, self.seen, self.prompts, self.held = cost, 0, [], [], 0
+
+    def reserve(self, tokens):
+        self.room = tokens
+
+    def start(self, prompt, limit, walk, needs, laps):
+        self.held, self.laps, self.rows = len(prompt), laps, needs.rows
+        self.prompts.append(len(prompt))
+        return Prefill(prompt[0])
+
+    def forward(self, draft):
+        starts = sum(parent < 0 for parent in draft.parents)
+        self.fed = len(draft) + (starts if self.rows and starts > 1 else 1)
+        self.seen.append((self.fed, self.held))
+        self.now += int(1e6 * self.cost(self.fed, self.held, len(self.seen)))
+        self.laps.lap("forward")
+
+    def settle(self, left, late=None):
+        assert left == 1
+        assert self.held < self.room
+        self.held += 1
+        self.now += 250_000
+        self.laps.lap("verify")
+        return Step(0, (1,), (), False)
+
+    def gaps(self, prompt, ids):
+        raise NotImplementedError
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """An engine whose time is the clock's: cost(fed, context, visit) [ms]."""
+
+    def make(cost) -> tuple[Scripted, Bench]:
+        engine = Scripted(cost)
+        monkeypatch.setattr("specbench.measure.clock.time.perf_counter_ns", lambda: engine.now)
+        return engine, Bench(engine, CPU, 100)
+
+    return make
+
+
+def test_every_point_is_its_forwards_median_and_the_rest_is_host_time(scripted):
+    _, bench = scripted(lambda fed, held, visit: 2.0 + 0.5 * fed)
+    found = sweep(bench, [1, 4, 16], [50, 400], rounds=5)
+    assert found.grid.ms == pytest.approx(np.array([[2.5, 4.0, 10.0]] * 2))
+    assert found.grid.host_ms == pytest.approx(0.25)
+    assert found.grid.spread == pytest.approx(0)
+    assert found.control == pytest.approx((1.0, 1.0))
+
+
+def test_points_are_interleaved_and_contexts_stay_where_they_were_asked(scripted):
+    engine, bench = scripted(lambda fed, held, visit: 1.0)
+    sweep(bench, [1, 2, 4, 8], [60, 600], rounds=6)
+    near = [context for _, context in engine.seen]
+    assert {min((60, 600), key=lambda asked: abs(asked - held)) for held in near} == {60, 600}
+    assert all(min(abs(held - 60) / 60, abs(held - 600) / 600) < 0.1 for held in near)
+    first = [fed for fed, _ in engine.seen[:10]]
+    assert first[::2] == first[1::2]  # each width behind one of its own
+    assert Counter(first[::2]) == Counter([1, 1, 2, 4, 8])  # a round is every point once, the single token twice
+    visits = np.array(near) > 300
+    assert np.abs(np.diff(visits.astype(int))).sum() == 2 * latency.PASSES - 1
+
+
+def test_a_slow_spell_moves_all_points_alike_and_not_the_ratio(scripted):
+    _, bench = scripted(lambda fed, held, visit: (1.0 + fed) * (3 if 80 < visit < 150 else 1))
+    found = sweep(bench, [1, 8], [100], rounds=31)
+    assert found.grid.ms[0, 1] / found.grid.ms[0, 0] == pytest.approx(4.5, rel=0.05)
+
+
+def test_rows_are_fed_as_a_batch_and_a_shape_without_a_draft_is_blank(scripted):
+    _, bench = scripted(lambda fed, held, visit: float(fed))
+    found = sweep_rows(bench, [1, 2, 4], [0, 3], [25], rounds=3)
+    assert found.ms[0] == pytest.approx(np.array([[1, 4], [np.nan, 8], [np.nan, 16]]), nan_ok=True)
+    assert found.slowdown(25)[2, 1] == 16
+
+
+@pytest.mark.parametrize(
+    ("fed", "contexts", "said"),
+    [
+        ([4, 1], [100], "ascending"),
+        ([2, 4], [100], "expected 1 to be the first"),
+        ([1, 700], [100], "600 nodes"),
+        ([1, 8], [5000], "beyond the model's 4096"),
+        ([1], [], "contexts"),
+    ],
+)
+def test_points_that_cannot_be_driven_are_refused(scripted, fed, contexts, said):
+    engine, _ = scripted(lambda fed, held, visit: 1.0)
+    with pytest.raises(InputError, match=said):
+        check_points(engine, fed, contexts, "fed")
+
+
+@pytest.mark.parametrize("engine", ["eager", "fast"])
+def test_a_real_engine_is_driven_and_its_model_measured(engine):
+    job = job_for("model=tiny", f"engine={engine}", "method=[]")
+    stage = set_stage(job)
+    bench = Bench(stage.engine, CPU, stage.target.vocab_size)
+    found = sweep(bench, [1, 8], [30], rounds=3)
+    assert (found.grid.ms > 0).all()
+    assert (found.grid.host_ms > 0).all()
+    rows = sweep_rows(bench, [1, 2], [0, 2], [30], rounds=1)
+    assert np.isfinite(rows.ms).sum() == 3
+    shape = Shape(**shape_of(stage.target.model))
+    config = stage.target.model.config
+    total = sum(parameter.numel() for parameter in stage.target.model.parameters())
+    embedding = config.vocab_size * config.hidden_size
+    assert shape.streamed == (total if config.tie_word_embeddings else total - embedding)
+    assert (shape.layers, shape.value_bytes) == (config.num_hidden_layers, 4)
+
+
+def test_ceilings_are_of_this_machine_and_the_better_of_two():
+    found = best_of(measure_ceilings(CPU, torch.float32, size=1 << 22), Ceilings(1e9, 1e-9, 1e9))
+    assert (found.read_gb_s, found.matmul_gflop_s) == (1e9, 1e9)
+    assert found.copy_gb_s > 0.1
+    assert measure_ceilings(CPU, torch.float32, size=1 << 22).matmul_gflop_s > 0.1

@@ -1,0 +1,50 @@
+"""The script that measures a profile: what it writes, what it prints, and what it refuses."""
+
+import sys
+from functools import partial
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+from specbench.measure.roofline import measure_ceilings
+from specbench.profile import read_profile
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "profile_latency.py"
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Arguments -> exit code, everything written below a temporary folder."""
+    spec = util.spec_from_file_location("profile_script", SCRIPT)
+    script = util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "measure_ceilings", partial(measure_ceilings, size=1 << 22))
+
+    def main(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["profile_latency", *arguments, "--out", str(tmp_path)])
+        return script.main()
+
+    return main
+
+
+def test_a_profile_with_rows_is_written_drawn_and_printed(run, tmp_path, capsys):
+    small = ("--fed", "1,4", "--contexts", "20,40", "--rounds", "3", "--rows", "--k", "1,2", "--w", "0,2")
+    assert run("model=tiny", "engine=eager", *small, "--row-contexts", "20") == 0
+    (path,) = tmp_path.glob("*.json")
+    profile = read_profile(path)
+    assert (profile.model, profile.engine, profile.dtype, profile.kind) == ("tiny", "eager", "float32", "measured")
+    assert profile.rows.ms.shape == (1, 2, 2)
+    assert {file.name for file in tmp_path.glob("*.png")} == {f"{path.stem}.png", f"{path.stem}-rows.png"}
+    out = capsys.readouterr().out
+    for said in ("T(q)/T(1)", "ceilings: read", "share of the bandwidth bound", "host time a step", "A/A"):
+        assert said in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("model=tiny", "--fed", "2,4"), "expected 1"), (("model=tiny", "--contexts", "100000"), "beyond the model's")],
+)
+def test_what_cannot_be_measured_is_refused(run, capsys, arguments, said):
+    assert run(*arguments) == 2
+    assert said in capsys.readouterr().err

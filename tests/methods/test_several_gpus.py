@@ -1,0 +1,63 @@
+"""Every method with drafts decodes on two devices, and on two processes, what it decodes on one."""
+
+from __future__ import annotations
+
+import pytest
+from places import Places, spread_layers
+
+import specbench.stage
+from compose import composed, job_for
+from specbench import cli
+from specbench.entry import make_entry
+from specbench.method import Peer
+from specbench.run import execute
+from specbench.store import read_run
+from specbench.target.load import load_model
+
+SUITE = ("suite.limit=1", "suite.first=1", "decode.max_new_tokens=20", "measure=quick", "measure.warmup=0")
+PIPELINE = "engine=eager"
+TENSOR = ("engine=fast", "model.gpus=2", "model.device=cpu", "model.check_ranks=true")
+
+
+def is_peer(name: str) -> bool:
+    return isinstance(make_entry(name, cli._plain(composed(f"method=[{name}]"))["method"][name]).method, Peer)
+
+
+NAMES = sorted(path.stem for path in (cli.conf_dir() / "method").glob("*.yaml") if not is_peer(path.stem))
+
+
+def turns(folder, *overrides):
+    execute(job_for(*SUITE, *overrides), folder, lambda *_: None)
+    records = read_run(folder).records
+    assert not [record.error["traceback"] for record in records if record.error]
+    return {(record.method, record.case): record.turns for record in records}
+
+
+def compare(one, two):
+    assert one.keys() == two.keys()
+    for key, expected in one.items():
+        for theirs, ours in zip(expected, two[key], strict=True):
+            assert ours.ids == theirs.ids, key
+            assert (ours.accept, ours.proposed, ours.fed) == (theirs.accept, theirs.proposed, theirs.fed), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_on_two_devices(name, tmp_path, monkeypatch):
+    one = turns(tmp_path / "one", f"method=[{name}]", PIPELINE)
+
+    def spread(card, **options):
+        return spread_layers(load_model(card, **options), 2, monkeypatch)
+
+    monkeypatch.setattr(specbench.stage, "load_model", spread)
+    with Places() as places:
+        two = turns(tmp_path / "two", f"method=[{name}]", PIPELINE)
+    assert places.moved["cpu:0", "cpu:1"]
+    compare(one, two)
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+    methods = f"method=[{','.join(NAMES)}]"
+    one = turns(tmp_path / "one", methods, "engine=fast")
+    assert {method for method, _ in one} == set(NAMES)
+    compare(one, turns(tmp_path / "two", methods, *TENSOR))

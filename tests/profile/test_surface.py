@@ -1,0 +1,52 @@
+"""T between measured points is a straight line, beyond them it is said to be an extension, and never falls."""
+
+import numpy as np
+import pytest
+
+from specbench.profile import Fit, Grid
+
+
+def grid(ms, fed=(1, 4, 8), contexts=(100, 500)) -> Grid:
+    ms = np.array(ms, dtype=float)
+    return Grid(np.array(fed, float), np.array(contexts, float), ms, 0.1 * ms, np.zeros_like(ms))
+
+
+MEASURED = grid([[2, 5, 6], [4, 7, 10]])
+
+
+@pytest.mark.parametrize(
+    ("fed", "context", "expected"),
+    [(1, 100, 2), (8, 500, 10), (2, 100, 3), (1, 300, 3), (6, 300, (5.5 + 8.5) / 2), (8, 100, 6)],
+)
+def test_measured_points_and_straight_lines_between(fed, context, expected):
+    assert MEASURED.forward_ms([fed], [context])[0] == pytest.approx(expected)
+    assert MEASURED.rest_ms([fed], [context])[0] == pytest.approx(0.1 * expected)
+    assert not MEASURED.outside([fed], [context])[0]
+
+
+def test_above_the_grid_the_last_slope_goes_on_and_is_flagged():
+    assert MEASURED.forward_ms([12], [100])[0] == pytest.approx(7)  # 0.25 ms a token from 4 to 8
+    assert MEASURED.forward_ms([1], [900])[0] == pytest.approx(6)
+    assert MEASURED.outside([12, 1, 8], [100, 900, 100]).tolist() == [True, True, False]
+
+
+def test_below_the_grid_the_edge_holds_and_is_flagged():
+    assert MEASURED.forward_ms([4], [10])[0] == pytest.approx(5)
+    assert MEASURED.outside([4], [10])[0]
+
+
+def test_a_falling_last_slope_is_noise_and_is_not_followed():
+    falling = grid([[2, 5, 4], [2, 5, 4]])
+    assert falling.forward_ms([100], [100])[0] == pytest.approx(4)
+
+
+def test_one_context_is_flat():
+    one = grid([[2, 5, 6]], contexts=(100,))
+    assert one.forward_ms([4, 4], [1, 5000]).tolist() == [5, 5]
+
+
+def test_a_fit_is_its_formula():
+    fit = Fit(base_ms=5.0, per_fed_us=20.0, per_context_us=0.5, host_ms=1.0)
+    assert fit.forward_ms([1, 10], [1000, 0]).tolist() == pytest.approx([5.52, 5.2])
+    assert fit.rest_ms([1, 10], [0, 0]).tolist() == [1, 1]
+    assert not fit.outside([10_000], [10**6]).any()

@@ -1,0 +1,108 @@
+"""Followers for tests of several ranks: some dawdle, some err; known by name, so that a process can be one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from dataclasses import replace
+
+import torch
+
+from specbench.target.facade import ModelCard
+from specbench.target.graphs import Graphs
+from specbench.target.parallel_engine import Follower
+from specbench.target.parallel_start import Terms, start
+
+NODES = 64
+
+
+class Dawdling(Follower):
+    """Sleeps for a random while before everything it does."""
+
+    def obey(self, message):
+        time.sleep(random.Random().uniform(0, 0.01))
+        super().obey(message)
+
+
+class Forgetful(Follower):
+    """Does not move what was accepted."""
+
+    def keep(self, rows):
+        """Nothing."""
+
+
+class Twisted(Follower):
+    """Has other embeddings."""
+
+    def __init__(self, *given, **options):
+        super().__init__(*given, **options)
+        self.compact.embedding = self.compact.embedding * 1.001
+
+
+class Narrow(Follower):
+    """Feeds a row less than it was told."""
+
+    def step(self, message):
+        super().step(replace(message, tokens=message.tokens[:-1], parents=message.parents[:-1]))
+
+
+class Failing(Follower):
+    """Fails at its third step."""
+
+    steps = 0
+
+    def step(self, message):
+        self.steps += 1
+        if self.steps == 3:
+            raise ValueError("told to fail")
+        super().step(message)
+
+
+class Dying(Failing):
+    """Is gone at its third step, without a word."""
+
+    def step(self, message):
+        if self.steps == 2:
+            os._exit(9)
+        super().step(message)
+
+
+class Recorder(Graphs):
+    """Calls as a GPU does: twice to record, once to replay. So ranks that record at different times lose each other."""
+
+    @property
+    def capturing(self) -> bool:
+        return True
+
+    def run(self, key, call):
+        if key not in self._held:
+            call()
+            self._held[key] = (None, call())
+        return call()
+
+
+class Recording(Follower):
+    """Uses a ``Recorder``."""
+
+    def __init__(self, *given, **options):
+        super().__init__(*given, **options)
+        self._graphs = Recorder(self.device)
+
+
+def card_of(model, name: str = "m") -> ModelCard:
+    dtype = str(model.dtype).removeprefix("torch.")
+    return ModelCard(name, "random", model.config, None, 512, frozenset(), dtype, "cpu")
+
+
+@contextlib.contextmanager
+def team(model, ranks: int = 2, **terms):
+    """(engine, whole model) of a seeded random model that ``ranks`` processes hold."""
+    engine, whole = start(Terms(card_of(model), ranks, NODES, threads=1, **terms))
+    try:
+        yield engine, whole
+    finally:
+        engine.close()
+        assert not any(process.is_alive() for process in engine._ranks.processes)
+        assert not torch.distributed.is_initialized()

@@ -1,0 +1,36 @@
+"""Synthetic drafts for synthetic turns: what ``measure.keep_trees`` would have recorded of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specbench.record import VANILLA, CaseRecord, TurnRecord
+
+
+def draw_trees(turn: TurnRecord, sources: tuple[str, ...] = (), width: int = 2) -> None:
+    """Give a turn drafts that hold what it accepted, as a chain, with the rest of the nodes beside it."""
+    turn.trees = []
+    start = len(turn.ids) - sum(turn.accept)
+    for step, (count, size) in enumerate(zip(turn.accept, turn.proposed, strict=True)):
+        taken = turn.ids[start : start + count - 1]
+        parents = [max(node // width - 1, -1) for node in range(size)]
+        parents[: len(taken)] = range(-1, len(taken) - 1)
+        tokens = [*taken, *((7 * step + node) % 900 for node in range(len(taken), size))]
+        tree: dict[str, Any] = {"tokens": tokens, "parents": parents, "path": list(range(len(taken)))}
+        if sources:
+            tree["sources"] = {name: list(range(rank, size, len(sources))) for rank, name in enumerate(sources)}
+        turn.trees.append(tree)
+        start += count
+
+
+def draw_records(
+    records: list[CaseRecord], cases: int, sources: dict[str, tuple[str, ...]], peers: tuple[str, ...]
+) -> None:
+    """Drafts for the first cases of every method but peers. sources: of the methods that name any."""
+    first = list(dict.fromkeys(record.case for record in records))[:cases]
+    for record in records:
+        if record.case in first and record.method not in peers:
+            for turn in record.turns:
+                draw_trees(turn, sources.get(record.method, ()))
+            if record.method == VANILLA:
+                record.turns[0].prompt_ids = [11, 12, 13]

@@ -1,0 +1,70 @@
+"""A speedup as a product, measured and modelled; the ranking of a sweep."""
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+from profiles import FIT
+
+from specbench.profile import write_profile
+from specbench.report import explain, rank, read_findings
+from specbench.report.canvas import drawing
+from specbench.report.factor_plot import draw_factors, draw_price
+from specbench.report.factors import FACTORS, MEASURED, MODELLED
+from specbench.report.scene import scenes
+
+METHODS = {"pld": (4.0, 0.35, 4e-4), "sam": (20.0, 0.5, 9e-3), "hf_assisted": (5.0, 0.6, 4e-3)}
+
+
+@pytest.fixture
+def findings(make_run, tmp_path):
+    run = make_run(methods=METHODS, peers=("hf_assisted",), per_category=3)
+    return read_findings([run], write_profile(FIT, tmp_path))
+
+
+def test_the_factors_multiply_to_the_speedups_of_the_summary(findings):
+    rows = explain(findings)
+    assert set(zip(rows["method"], rows["basis"], strict=True)) == {
+        (method, basis) for method in ("pld", "sam") for basis in (MEASURED, MODELLED)
+    }
+    assert np.allclose(rows[list(FACTORS)].prod(axis=1), rows["speedup"])
+    overall = findings.summary.query("category == 'overall'").set_index("method")
+    for _, row in rows.iterrows():
+        column = "decode_speedup" if row["basis"] == MEASURED else "predicted_speedup"
+        assert row["speedup"] == pytest.approx(overall.loc[row["method"], column])
+        assert row["mat"] == pytest.approx(overall.loc[row["method"], "mat"])
+    modelled = rows[rows["basis"] == MODELLED]
+    assert np.allclose(modelled["remainder"], 1)
+    measured = rows[rows["basis"] == MEASURED].set_index("method")
+    assert measured.loc["sam", "overhead"] < measured.loc["pld", "overhead"] < 1  # 9 ms of drafting against 0.4
+    assert np.allclose(measured["remainder"], 1, atol=0.1)
+
+
+def test_the_pictures_show_the_factors(findings):
+    rows = explain(findings)
+    with drawing():
+        staircase = draw_factors(rows.iloc[0])
+        price = draw_price(next(scenes(findings)), findings.predictions[0].profile, 300)
+    written = {text.get_text() for text in staircase.findobj(Text)}
+    assert {f"\N{MULTIPLICATION SIGN} {rows.iloc[0][name]:.2f}" for name in FACTORS} <= written
+    assert f"= {rows.iloc[0]['speedup']:.2f}" in written
+    bars = staircase.axes[0].patches
+    assert bars[0].get_x() == 1.0
+    assert bars[-1].get_x() + bars[-1].get_width() == pytest.approx(rows.iloc[0]["speedup"])
+    line = price.axes[0].get_lines()[0]
+    assert line.get_ydata()[0] == pytest.approx(1.0)
+    assert [text.get_text() for text in price.legends[0].get_texts()] == ["T(q) / T(1)", "pld", "sam"]
+
+
+def test_settings_are_ranked_by_a_figure(findings):
+    rows = rank(findings, "predicted_speedup").set_index("method")
+    known = rows["predicted_speedup"].dropna()
+    assert known.is_monotonic_decreasing
+    assert rows.index[-1] == "hf_assisted"  # blank: the last, and never on the front
+    assert not rows.loc["hf_assisted", "front"]
+    assert rows.iloc[0]["as_good"] is True
+    for _, row in rows.iloc[1:2].iterrows():
+        assert row["as_good"] == (row["predicted_speedup_high"] >= known.iloc[0])
+    cheap, dear = rows.loc["pld"], rows.loc["sam"]
+    assert cheap["tokens_fed"] < dear["tokens_fed"]
+    assert cheap["front"]
+    assert dear["front"] == (dear["mat"] > cheap["mat"])

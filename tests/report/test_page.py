@@ -1,0 +1,255 @@
+"""The page's text: the leaderboard without a script, the token view's data, and nothing recorded that can break out."""
+
+import json
+import re
+
+import pytest
+from report.conftest import build_run
+from report.drawn import draw_records
+from report.handmade import record, turn
+
+from specbench.record import CONTROL, VANILLA
+from specbench.report import build_report
+from specbench.report.page import render_page
+from specbench.report.page_plots import title_of
+from specbench.report.pieces import PIECES, read_pieces, spell_ids
+from specbench.report.sample import MOST_ANSWERS, MOST_CASES, sample_cases
+from specbench.report.token_data import OWN, token_data
+from specbench.report.token_view import embed
+from specbench.store import Run, read_run
+
+EVIL = "</script><img src=x onerror=alert(1)>"
+METHODS = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4), "hf_assisted": (5.0, 0.6, 4e-3)}
+
+
+def drawn(manifest, records):
+    draw_records(records, 3, {"pld": ("context", EVIL), "token_recycling": ("table",)}, ("hf_assisted",))
+
+
+def data_of(text):
+    return json.loads(re.search(r'<script type="application/json" id="token-data">(.*?)</script>', text, re.S)[1])
+
+
+def rows_of(text, table=0):
+    body = re.findall(r'<table class="sortable board">(.*?)</table>', text, re.S)[table]
+    return re.findall(r"<tr (.*?)>(.*?)</tr>", body, re.S)
+
+
+@pytest.fixture
+def page(make_run):
+    return build_report([make_run(per_category=2, methods=METHODS, edit=drawn)], plots=False)
+
+
+def text_of(report):
+    return (report.output / "report.html").read_text(encoding="utf-8")
+
+
+def test_leaderboard_without_a_script_is_the_overall_table(page):
+    rows = rows_of(text_of(page))
+    assert len(rows) == 7 * 5
+    shown = [cells for attributes, cells in rows if "hidden" not in attributes]
+    assert len(shown) == 5
+    assert '<span class="chip">reference</span>' in shown[0]
+    assert '<span class="chip">control</span>' in shown[1]
+    assert 'id="board-filters" hidden' in text_of(page)
+
+
+def test_leaderboard_figures_are_the_summarys(page):
+    summary = page.summary.set_index(["category", "method"])
+    for attributes, cells in rows_of(text_of(page)):
+        category = re.search('data-category="(.*?)"', attributes)[1]
+        name = re.sub("<.*?>", "", re.search('<td class="name">(.*?)</td>', cells)[1].split("<span")[0]).strip()
+        method = CONTROL if name == "vanilla (A/A)" else name
+        values = [float(found) for found in re.findall('data-v="(.*?)"', cells)]
+        assert values[1] == pytest.approx(summary.loc[(category, method), "mat"], rel=1e-5)
+
+
+def test_best_figures_of_each_category_are_bold(page):
+    for category in ("qa", "rag"):
+        rows = [cells for attributes, cells in rows_of(text_of(page)) if f'category="{category}"' in attributes]
+        bold = [cells for cells in rows if re.search(r"<td[^>]*><b>", cells)]
+        assert bold
+        assert not any("vanilla (A/A)" in cells for cells in bold)
+
+
+def test_lossy_methods_stand_apart(make_run):
+    def edit(manifest, records):
+        manifest["methods"]["pld"]["lossless"] = False
+
+    text = text_of(build_report([make_run(per_category=1, edit=edit)], plots=False))
+    assert not any(">pld" in cells for _, cells in rows_of(text, 0))
+    assert all(">pld" in cells and "lossy" in cells for _, cells in rows_of(text, 1))
+
+
+def test_several_models_can_be_told_apart(make_run):
+    big = {"model": {"name": "big", "dtype": "float16", "device": "cuda"}}
+    runs = [make_run("one", per_category=1), make_run("two", per_category=1, manifest=big)]
+    text = text_of(build_report(runs, plots=False))
+    assert 'data-filter="where"' in text
+    assert {re.search('data-where="(.*?)"', attributes)[1] for attributes, _ in rows_of(text)} == {
+        "tiny on mini",
+        "big on mini",
+    }
+
+
+def test_recorded_text_cannot_end_the_data(page):
+    text = text_of(page)
+    assert EVIL not in text
+    assert EVIL in data_of(text)["sources"]
+    assert text.count("</script>") == 2
+    assert json.loads(embed({"a": f"{EVIL}&amp;"})) == {"a": f"{EVIL}&amp;"}
+
+
+def test_page_allows_only_its_own_script(page):
+    policy = re.search('http-equiv="Content-Security-Policy" content="(.*?)"', text_of(page))[1]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_data_says_who_drafted_each_token(page):
+    data = data_of(text_of(page))
+    [case] = [case for case in data["cases"] if case["case"] == "multi-turn-0"]
+    [answer] = [answer for answer in case["answers"] if answer["name"] == "pld"]
+    run = page.findings.runs[0]
+    [recorded] = [each for each in run.records if (each.case, each.method) == ("multi-turn-0", "pld")]
+    assert len(answer["turns"]) == len(recorded.turns) == 2
+    assert any(count > 2 for each in recorded.turns for count in each.accept)
+    for found, wanted in zip(answer["turns"], recorded.turns, strict=True):
+        assert [data["ids"][number] for number in found["ids"]] == wanted.ids
+        assert len(found["by"]) == sum(wanted.accept)
+        names = iter(found["by"])
+        for count, packed, tree in zip(wanted.accept, found["trees"], wanted.trees, strict=True):
+            given = [next(names) for _ in range(count)]
+            assert given[-1] == OWN
+            expected = ["context", EVIL] * count
+            assert [data["sources"][number] for number in given[:-1]] == expected[: count - 1]
+            if tree["tokens"]:
+                assert [data["ids"][number] for number in packed["t"]] == tree["tokens"]
+                assert data["shapes"][packed["p"]] == tree["parents"]
+                assert packed["a"] == tree["path"]
+    kinds = {answer["name"]: answer["kind"] for answer in case["answers"]}
+    assert kinds == {VANILLA: "reference", "pld": "", "token_recycling": "", "hf_assisted": "peer"}
+    prompts = {case["category"]: case["prompt"] for case in data["cases"]}
+    assert prompts == {"multi-turn": "", "translation": "<11><12><13>"}  # a second turn's was not recorded
+
+
+def test_drafts_beyond_the_room_are_left_out_and_counted(page):
+    cases = sample_cases(page.findings)
+    whole, cut = token_data(cases), token_data(cases, tree_bytes=4000)
+    left = [
+        tree
+        for case in cut["cases"]
+        for answer in case["answers"]
+        for turn in answer["turns"]
+        for tree in turn["trees"]
+    ]
+    assert whole["trees_left_out"] == 0
+    assert cut["trees_left_out"] == sum(tree is None for tree in left) > 0
+    drafts = sum(len(json.dumps(tree, separators=(",", ":"))) for tree in left if tree)
+    assert 2000 < drafts < 4500
+    assert len(cut["cases"][0]["answers"][1]["turns"][0]["by"]) > 0
+
+
+def test_without_drafts_the_first_cases_are_shown(make_run):
+    report = build_report([make_run(per_category=2)], plots=False)
+    data = data_of(text_of(report))
+    assert [case["case"] for case in data["cases"]] == ["multi-turn-0", "multi-turn-1", "translation-0"]
+    assert "measure.keep_trees=3" in text_of(report)
+    assert data["sources"] == []
+    assert "tokenizer was not found" in text_of(report)
+
+
+def test_a_sweep_is_cut_to_what_a_page_can_hold(make_manifest, tmp_path):
+    names = [f"m{number}" for number in range(MOST_ANSWERS + 5)]
+    cases = [f"c{number}" for number in range(MOST_CASES + 5)]
+    tree = {"tokens": [1], "parents": [-1], "path": [0]}
+    records = [
+        record(method, case, [turn([2], [1], trees=[tree])], block=block)
+        for block, case in enumerate(cases)
+        for method in (VANILLA, *names)
+    ]
+    from specbench.report.findings import gather
+
+    found = sample_cases(gather([Run(tmp_path, make_manifest({name: {} for name in names}), records)]))
+    assert [case.case for case in found] == cases[:MOST_CASES]
+    assert all((len(case.answers), case.left_out) == (MOST_ANSWERS, 6) for case in found)
+
+
+def test_failed_cases_are_no_sample(make_run):
+    def edit(manifest, records):
+        for each in records:
+            each.status, each.turns, each.lossless = "error", [], None
+
+    text = render_page(build_report([make_run(per_category=1, edit=edit)], plots=False).findings)
+    assert "<h2>Token by token</h2>" not in text
+    assert 'id="token-data"' not in text
+
+
+def test_pieces_are_kept_beside_the_run_and_used_without_its_tokenizer(make_run, tmp_path):
+    bundled = {"config": {"model": {"path": "bundled:tiny"}, "engine": {"kind": "eager"}}}
+    directory = make_run(per_category=1, manifest=bundled, edit=drawn)
+    build_report([directory], plots=False)
+    kept = read_pieces(read_run(directory))
+    assert " the" in kept.values()
+    assert "tokenizer was not found" not in (directory / "report.html").read_text(encoding="utf-8")
+    assert kept[0] == "<|pad|>"
+    elsewhere = json.loads((directory / "manifest.json").read_text())
+    elsewhere["config"]["model"]["path"] = "/nowhere"
+    run = Run(directory, elsewhere, [])
+    assert spell_ids(run, [0, 10**6]) == {0: "<|pad|>", 10**6: "<1000000>"}
+    assert read_pieces(Run(directory, elsewhere | {"config_hash": "another"}, [])) == {}
+    build_report([directory], tmp_path / "other", plots=False)
+    assert not (tmp_path / "other" / PIECES).exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"pieces": {"a": 1}}', '{"pieces": 3, "config_hash": "0a1b2c3d"}', "\xff"])
+def test_damaged_pieces_are_not_used(make_run, text):
+    directory = make_run(per_category=1)
+    (directory / PIECES).write_text(text, encoding="latin-1")
+    assert spell_ids(read_run(directory), [7]) == {7: "<7>"}
+
+
+def test_pieces_spell_a_text_again(make_run):
+    bundled = {"config": {"model": {"path": "bundled:tiny"}}}
+    run = read_run(make_run(per_category=0, manifest=bundled))
+    from specbench.report.tokenizer import find_tokenizer, read_tokenizer
+
+    tokenizer = read_tokenizer(find_tokenizer(run))
+    text = "The cats returned a list:\n    def f(x): return 'x'"
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    pieces = spell_ids(run, ids)
+    assert "".join(pieces[token] for token in ids).lstrip() == text
+    broken = tokenizer.encode("é", add_special_tokens=False).ids
+    if len(broken) > 1:
+        assert [spell_ids(run, broken)[token] for token in broken] == ["<C3>", "<A9>"]
+
+
+def test_plots_have_words():
+    assert title_of("speedup") == "Speedup over vanilla"
+    assert title_of("latency_rows-tiny") == "Time of a forward against the tokens fed, rows, tiny"
+    assert title_of("mat_by_category-big-mini") == "Mean accepted tokens by category, big-mini"
+    assert title_of("heatmap_mat-pld") == "Heatmap mat, pld"
+
+
+def test_lossless_table_says_what_was_judged(page):
+    text = text_of(page)
+    section = text[text.index('<section id="lossless">') :]
+    rows = re.findall("<tr>(.*?)</tr>", section[: section.index("</table>")], re.S)
+    assert [re.sub("<.*?>", " ", row.replace("<wbr>", "")).split()[0] for row in rows[1:]] == [
+        VANILLA,
+        VANILLA,
+        *METHODS,
+    ]
+    assert all("100 %" in row for row in rows[1:])
+
+
+@pytest.mark.slow
+def test_a_thousand_cases_of_ten_methods_stay_small(tmp_path):
+    methods = {f"method_{number}": (6.0 * (number + 1), 0.5, 1e-3) for number in range(10)}
+
+    def edit(manifest, records):
+        draw_records(records, 3, dict.fromkeys(methods, ("context", "table")), ())
+
+    report = build_report([build_run(tmp_path / "run", methods, per_category=167, peers=(), edit=edit)])
+    assert len(report.findings.runs[0].records) > 10_000
+    assert (report.output / "report.html").stat().st_size < 5_000_000

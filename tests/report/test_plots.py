@@ -1,0 +1,146 @@
+"""Plots fit for a paper: legible in a column, vectors with their fonts, told apart without colours, intervals shown."""
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.container import ErrorbarContainer
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from profiles import FIT, MEASURED
+from report.conftest import build_run
+
+from specbench.profile import RowGrid, write_profile
+from specbench.report import read_findings
+from specbench.report.bars import draw_groups
+from specbench.report.canvas import COLUMN_INCH, SHEET_INCH, STYLE, drawing, save
+from specbench.report.crossover import load
+from specbench.report.crossover_plot import draw_crossover
+from specbench.report.heatmaps import draw_heatmap
+from specbench.report.latency_plot import draw_latency, draw_rows
+from specbench.report.palette import DPI, HATCHES, style
+from specbench.report.plots import draw_plots
+from specbench.report.scene import scenes
+from specbench.report.sweep import Grid
+
+LEAST_PT = 6
+METHODS = {f"method_{place}": (2.0 + place, 0.3 + 0.03 * place, 1e-3) for place in range(9)}
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory):
+    """A run of ten methods with a category that a sheet does not hold in a row, and a profile to predict with."""
+    folder = tmp_path_factory.mktemp("plots")
+    methods = METHODS | {"a_method_with_quite_a_long_name_of_its_own": (9.0, 0.7, 2e-3)}
+    run = build_run(folder / "run", methods, peers=(), per_category=5)
+    return read_findings([run], write_profile(FIT, folder))
+
+
+@pytest.fixture(scope="module")
+def figures(findings):
+    """Name -> figure, of every kind of plot."""
+    rows = RowGrid((1, 4, 16), (1, 4, 10), (100, 500), np.linspace(1, 9, 18).reshape(2, 3, 3))
+    under = load(findings, (1, 8))
+    with drawing():
+        drawn = dict(draw_plots(findings))
+        drawn["latency"], drawn["rows"] = draw_latency(MEASURED), draw_rows(replace(MEASURED, rows=rows))
+        drawn["heatmap"], drawn["wide_heatmap"] = draw_heatmap(grid_of(3, 4)), draw_heatmap(grid_of(4, 20))
+        scene = next(scenes(findings))
+        drawn["crossover"] = draw_crossover(scene, under.speedups, under.break_even, under.where)
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def saved(figures, tmp_path_factory):
+    """Name -> (width of the png [inch], bytes of the pdf)."""
+    folder = tmp_path_factory.mktemp("saved")
+    found = {}
+    with drawing():
+        for name, figure in figures.items():
+            png, pdf = save(figure, folder / name)
+            found[name] = (int.from_bytes(png.read_bytes()[16:20], "big") / DPI, pdf.read_bytes())
+    return found
+
+
+def grid_of(rows, columns):
+    values = np.linspace(1, 5, rows * columns).reshape(rows, columns)
+    cells = pd.DataFrame(values, [str(row) for row in range(rows)], [str(column) for column in range(columns)])
+    return Grid("mat", "pld", "pld.num_draft", "pld.max_ngram", cells, "tiny", "mini", "", 1)
+
+
+def test_every_text_is_legible_in_a_column(figures, saved):
+    assert {"speedup", "speedup_by_category", "radar", "mat_against_fed", "time_split", "crossover"} <= figures.keys()
+    for name, figure in figures.items():
+        width = saved[name][0]
+        assert width <= SHEET_INCH + 0.02, name
+        sizes = {text.get_fontsize() for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()}
+        assert min(sizes) * min(1, COLUMN_INCH / width) >= LEAST_PT - 0.01, name
+
+
+def test_the_pdf_is_vectors_with_its_fonts(saved):
+    for name, (_, pdf) in saved.items():
+        assert b"/Subtype /Image" not in pdf, name
+        assert b"/FontFile2" in pdf, name
+        assert b"/Type3" not in pdf, name
+
+
+def test_one_style_file_and_the_palette_of_a_page_agree():
+    with mpl.rc_context(fname=STYLE):
+        cycle = mpl.rcParams["axes.prop_cycle"].by_key()["color"]
+        assert [colour.upper() for colour in cycle] == [style(place).colour.upper() for place in range(6)]
+        assert mpl.rcParams["savefig.dpi"] == DPI
+        assert mpl.rcParams["pdf.fonttype"] == 42
+
+
+def test_methods_are_told_apart_without_colours():
+    looks = [style(place) for place in range(24)]
+    assert len({(look.colour, look.hatch) for look in looks}) == len(looks)
+    assert len({(look.marker, look.line) for look in looks}) == len(looks)
+    assert all(one.hatch != other.hatch and one.line != other.line for one, other in pairwise(looks))
+    grey = [(_luminance(look.colour), HATCHES.index(look.hatch)) for look in looks[:6]]
+    alike = [(a, b) for place, (a, h) in enumerate(grey) for b, g in grey[:place] if h == g and abs(a - b) < 0.1]
+    assert not alike  # printed grey, the same hatch is at least lighter or darker
+
+
+def _luminance(colour):
+    red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+
+
+def test_intervals_are_shown(figures, findings):
+    rows = findings.summary.query("category == 'overall' and mat_low.notna() and method.str.contains('method')")
+    assert len(rows) == len(METHODS) + 1
+    for name in ("speedup", "mat", "predicted_speedup"):
+        (axes,) = figures[name].axes
+        (bars,) = [container for container in axes.containers if not isinstance(container, ErrorbarContainer)]
+        assert len(bars.errorbar[2][0].get_segments()) == len(rows), name
+    lines = [line for line in figures["mat_against_fed"].axes[0].collections if isinstance(line, LineCollection)]
+    spans = sorted(line.get_segments()[0][:, 1].tolist() for line in lines)
+    assert np.allclose(spans, sorted(rows[["mat_low", "mat_high"]].to_numpy().tolist()))
+
+
+def test_bars_by_category_stay_wide_enough(findings):
+    scene = next(scenes(findings))
+    with drawing():
+        canvas = draw_groups(scene.series, "mat", (*scene.categories, "overall"), "MAT", scene.where)
+    assert len(canvas.axes) > 1
+    for axes in canvas.axes:
+        inch = canvas.get_figwidth() / np.diff(axes.get_xlim())[0]
+        bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+        assert bars
+        assert min(bar.get_width() for bar in bars) * inch > 0.06
+    named = [text.get_text().replace("\n", "") for axes in canvas.axes for text in axes.get_xticklabels()]
+    assert named == [*scene.categories, "overall"]
+
+
+def test_a_heatmap_gives_up_figures_that_do_not_fit_its_cells(figures):
+    def written(name):
+        return [text for text in figures[name].axes[0].texts if re.fullmatch(r"\d\.\d\d", text.get_text())]
+
+    assert len(written("heatmap")) == 12
+    assert not written("wide_heatmap")

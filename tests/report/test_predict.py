@@ -1,0 +1,209 @@
+"""Predicted speedups by hand, where they are shown, and whose profile is used."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from profiles import FIT, MEASURED
+from report.handmade import record, turn
+from report.test_replayed import write_replay
+
+from specbench.profile import Fit, Grid, write_profile
+from specbench.record import CONTROL, VANILLA
+from specbench.report import build_report, gather
+from specbench.report.cli import main
+from specbench.report.crossover import MOST, load
+from specbench.report.predict import predict, steps_of
+from specbench.report.predict_plot import both, median_error
+from specbench.report.scene import scenes
+from specbench.store import Run, RunError
+
+
+def row_of(records, manifest, profile, method="pld", category="overall"):
+    frame = gather([Run(Path("r"), manifest, records)], [profile]).summary
+    return frame[(frame["method"] == method) & (frame["category"] == category)].iloc[0]
+
+
+def test_context_is_what_the_cache_holds_before_each_step():
+    fed, context, emitted, each = steps_of([record("pld", "a", [turn([3, 1], [4, 0], prompt_tokens=5)])])
+    assert fed.tolist() == [5, 1]
+    assert context.tolist() == [5, 8]
+    assert emitted.tolist() == [3, 1]
+    assert each.tolist() == [5, 6, 7, 8]
+
+
+def test_predicted_speedup_and_efficiency_by_hand(two_cases):
+    records, manifest = two_cases
+    # a step: 5 + 0.02 fed + 0.0005 context, host 1; drafting 250 ms a turn (draft; no update phase)
+    row = row_of(records, manifest, FIT)
+    contexts = {"a": [5, 8], "b": [5, 7]}
+    fed = {"a": [5, 1], "b": [6, 6]}
+    method = sum(6 + 0.02 * f + 0.0005 * c for case in "ab" for f, c in zip(fed[case], contexts[case], strict=True))
+    tokens = {"a": 4, "b": 8}
+    vanilla = sum(6.02 + 0.0005 * (5 + place) for case in "ab" for place in range(tokens[case]))
+    assert row["predicted_speedup"] == pytest.approx(vanilla / (method + 2 * 250))
+    ideal = (vanilla - 12) / (method - 4)
+    measured = (12.0 / 12) / (4.0 / 12)  # decode times of the two methods over their decode tokens
+    assert row["decode_speedup"] == pytest.approx(measured)
+    assert row["efficiency"] == pytest.approx(measured / ideal)
+
+
+def test_nothing_is_predicted_for_vanilla_its_control_and_peers_or_without_a_profile(make_manifest):
+    records = [record(name, "a", [turn([1] * 4)]) for name in (VANILLA, CONTROL, "pld", "peer")]
+    manifest = make_manifest({"pld": {}, "peer": {"peer": True}})
+    for name in (VANILLA, CONTROL, "peer"):
+        assert np.isnan(row_of(records, manifest, FIT, name)["predicted_speedup"])
+        assert np.isnan(row_of(records, manifest, FIT, name)["efficiency"])
+    assert np.isfinite(row_of(records, manifest, FIT)["predicted_speedup"])
+    assert np.isnan(row_of(records, manifest, None)["predicted_speedup"])
+
+
+def test_vanillas_own_steps_would_be_predicted_as_1(make_manifest):
+    own = [record(name, "a", [turn([1] * 9, phases_s={})]) for name in (VANILLA, "pld")]
+    assert row_of(own, make_manifest({"pld": {}}), MEASURED)["predicted_speedup"] == pytest.approx(1)
+
+
+def test_a_replay_has_a_prediction_and_no_efficiency_and_says_that_it_is_modelled(tmp_path):
+    profile = write_profile(FIT, tmp_path)
+    report = build_report([write_replay(tmp_path / "run")], profile=profile)
+    rows = report.summary[(report.summary["method"] == "pld")]
+    assert rows["predicted_speedup"].notna().all()
+    assert rows[["efficiency", "speedup", "decode_speedup"]].isna().all(axis=None)
+    text = (tmp_path / "run" / "tables" / "overall.md").read_text()
+    assert "Predicted (modelled)" in text
+    assert "big on H, served, bfloat16 (published fit)" in text
+    names = {path.name for path in report.files}
+    assert "predicted_speedup.png" in names
+    assert "predicted_against_measured.png" not in names
+
+
+def test_steps_beyond_the_profile_are_flagged(make_manifest):
+    records = [record(VANILLA, "a", [turn([1] * 4)]), record("pld", "a", [turn([3, 1], [20, 0], prompt_tokens=200)])]
+    found = gather([Run(Path("r"), make_manifest({"pld": {}}), records)], [MEASURED])
+    assert any("50.0 % of the steps lie outside" in text for text in found.warnings)
+    assert not predict(Run(Path("r"), {}, records), (), FIT).doubts()
+
+
+def test_a_run_beside_a_profile_of_its_own_machine_picks_it_up(make_run, tmp_path):
+    machine = {"machine": {"cpu": "a processor", "threads": 1, "gpus": []}}
+    run = make_run(manifest=machine, per_category=2)
+    own = replace(MEASURED, device="a processor, 1 thread", parameters=1_000_000)
+    for folder, changes in (("profiles", {}), ("elsewhere", {"date": "2030-01-01"})):
+        write_profile(replace(own, **changes), tmp_path / folder)
+    report = build_report([run], plots=False)
+    assert report.findings.predictions[0].profile.date == own.date
+    assert own.label in (run / "tables" / "overall.md").read_text()
+    other = make_run("other", manifest=machine | {"engine": "fast"}, per_category=2)
+    assert build_report([other], plots=False).findings.predictions == (None,)
+
+
+def test_predicted_is_drawn_against_measured(make_run, tmp_path):
+    run = make_run(per_category=2)
+    findings = build_report([run], profile=write_profile(FIT, tmp_path)).findings
+    (scene,) = scenes(findings)
+    points = both(scene)
+    assert [series.name for series, _, _ in points] == ["pld", "token_recycling"]
+    assert median_error([(points[0][0], 2.0, 1.5), (points[1][0], 1.0, 1.1)]) == pytest.approx((0.25 + 0.1) / 2)
+    assert (run / "plots" / "predicted_against_measured.png").is_file()
+
+
+def test_a_profile_that_cannot_be_read_ends_the_command(make_run, tmp_path, capsys):
+    assert main([str(make_run(per_category=1)), "--profile", str(tmp_path / "none.json")]) == 2
+    assert "none.json" in capsys.readouterr().err
+
+
+# Load: with T = a + b fed + c context, B requests share a and the host.
+
+
+def linear(base=6.0, fed=0.02, context=0.0005):
+    return replace(FIT, surface=Fit(base, 1e3 * fed, 1e3 * context, 0.0))
+
+
+def equal_steps(make_manifest, accept=3, draft=7, steps=40):
+    records = [
+        record(VANILLA, "a", [turn([1] * accept * steps, prompt_tokens=0)]),
+        record("pld", "a", [turn([accept] * steps, [draft] * steps, prompt_tokens=0)]),
+    ]
+    return Run(Path("r"), make_manifest({"pld": {}}), records)
+
+
+def test_a_load_by_hand_and_where_it_stops_paying(make_manifest):
+    profile = linear(base=6.03, context=0.0)
+    found = load(gather([equal_steps(make_manifest)], [profile]), (1, 8, 64))
+    by_hand = [3 * (6.03 + 0.02 * count) / (6.03 + 0.02 * 8 * count) for count in (1, 8, 64)]
+    assert found.speedups["modelled_speedup"].tolist() == pytest.approx(by_hand)
+    assert found.pays["pays_to"].item() == 120  # 3 (6.03 + 0.02 B) = 6.03 + 0.16 B at B = 120.6
+    even = found.break_even.set_index(["concurrency", "fed"])["break_even_mat"]
+    assert even[(8, 16)] == pytest.approx((6.03 + 0.02 * 128) / (6.03 + 0.02 * 8))
+
+
+def test_a_measured_grid_counts_each_requests_attention_to_its_own_context_only(make_manifest):
+    # T = 1 + 0.01 fed + 0.001 context + 0.0001 fed context: the last term is the attention
+    fed, contexts = np.array([1.0, 1000.0]), np.array([1.0, 1000.0, 2000.0])
+    ms = 1 + 0.01 * fed + 0.001 * contexts[:, None] + 0.0001 * fed * contexts[:, None]
+    profile = replace(MEASURED, surface=Grid(fed, contexts, ms, 0 * ms, 0 * ms))
+    step = [
+        record(name, "a", [turn([1], [q], prompt_tokens=100, phases_s={})]) for name, q in ((VANILLA, 0), ("pld", 4))
+    ]
+    found = load(gather([Run(Path("r"), make_manifest({"pld": {}}), step)], [profile]), (10,))
+
+    def shared(q):
+        return 1 + 0.01 * 10 * q + 0.001 * 1000 + 0.0001 * (10 * q * 100 + 900)
+
+    assert found.speedups["modelled_speedup"].item() == pytest.approx(shared(1) / shared(5))
+    assert found.speedups["outside"].item() == 0
+
+
+def test_never_and_without_end(make_manifest):
+    dear = gather([equal_steps(make_manifest)], [linear(base=0.01)])
+    free = gather([equal_steps(make_manifest)], [linear(fed=0.0)])
+    assert load(dear, (1,)).pays["pays_to"].item() == 0
+    assert load(free, (1,)).pays["pays_to"].item() == MOST
+
+
+def test_the_command_writes_and_prints_the_load(make_run, tmp_path, capsys):
+    run = make_run(per_category=2)
+    profile = str(write_profile(FIT, tmp_path))
+    assert main([str(run), "--profile", profile, "--concurrency", "8,1,8"]) == 0
+    out = capsys.readouterr().out
+    assert "Modelled, batch of equal requests" in out
+    assert "Modelled, decode steps only" in out
+    rows = list(csv.DictReader((run / "tables" / "crossover.csv").open()))
+    assert [(row["method"], row["concurrency"]) for row in rows] == [
+        (method, count) for method in ("pld", "token_recycling") for count in ("1", "8")
+    ]
+    assert (run / "plots" / "crossover.png").is_file()
+    assert "Modelled" in (run / "tables" / "crossover.md").read_text()
+
+
+def test_a_load_needs_a_profile_and_whole_numbers(make_run, capsys):
+    run = str(make_run(per_category=1))
+    assert main([run, "--concurrency", "1,8"]) == 2
+    assert "--profile" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([run, "--concurrency", "0"])
+
+
+def test_profile_and_answers_do_not_go_together(tmp_path, capsys):
+    assert main(["--answers", "a", "b", "--profile", "p"]) == 2
+    assert "--profile" in capsys.readouterr().err
+
+
+def test_a_broken_named_profile_names_the_option(make_run, tmp_path):
+    path = write_profile(FIT, tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 9}))
+    with pytest.raises(RunError, match="--profile"):
+        build_report([make_run(per_category=1)], profile=path)
+
+
+def test_the_csv_has_the_columns(make_run, tmp_path):
+    run = make_run(per_category=2)
+    build_report([run], plots=False, profile=write_profile(FIT, tmp_path))
+    frame = pd.read_csv(run / "summary.csv")
+    own = frame[(frame["method"] == "pld") & (frame["category"] == "overall")].iloc[0]
+    assert own["predicted_speedup_low"] < own["predicted_speedup"] < own["predicted_speedup_high"]
+    assert own["efficiency"] > 0

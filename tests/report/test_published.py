@@ -1,0 +1,276 @@
+"""Published figures beside measured ones: matched rightly, judged honestly, told in full."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report.conftest import build_run
+
+from specbench.report.build import read_findings
+from specbench.report.cli import main
+from specbench.report.published import NEEDS, Figure, read_published
+from specbench.report.published_count import count_table
+from specbench.report.published_match import MAT_TOLERANCE, compare
+from specbench.report.published_table import published_frame, published_tables, write_published
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "vicuna-7b-v1.3"
+
+
+def figure(value: float, metric: str = "mat", **changes) -> Figure:
+    """A published figure of pld on Spec-Bench."""
+    base = Figure(
+        *("A Paper", "table 1", MODEL, "spec_bench", "overall", "pld", "PLD", {}, metric, value, str(value)),
+        *("trace" if metric == "mat" else "hardware", {}, "", "a GPU", "2024-01", "https://example.org"),
+    )
+    return replace(base, **changes)
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A run of pld, token_recycling and hf_generate on Spec-Bench; options as ``build_run`` takes them."""
+
+    def make(name: str = "run", model: str = MODEL, config: dict | None = None, **options):
+        manifest = {
+            "model": {"name": model, "dtype": "float16", "device": "cuda:0", "parameters": 10**9},
+            "suite": {"name": "spec_bench", "cases": 12, "turns": 14, "sha256": "ab" * 32},
+            "machine": {"cpu": "a processor", "gpus": [{"name": "GPU X"}]},
+            "config": {
+                "model": {"template": "vicuna_v1.1", "tokenizer": None},
+                "suite": {"limit": None, "order": "file"},
+                "decode": {"temperature": 0.0, "max_new_tokens": 1024},
+                "engine": {"kind": "eager"},
+                **(config or {}),
+            },
+        }
+        specs = {"pld": (4.0, 0.35, 4e-4), "hf_generate": (0.0, 0.0, 0.0)}
+        return read_findings(
+            [build_run(tmp_path / name, specs, per_category=2, peers=("hf_generate",), manifest=manifest, **options)]
+        )
+
+    return make
+
+
+def mat_of(findings, method: str = "pld") -> float:
+    rows = findings.summary
+    return float(rows[(rows["method"] == method) & (rows["category"] == "overall")]["mat"].iloc[0])
+
+
+def test_verdicts(measured):
+    """Within the tolerance it is reproduced, just beyond it is not, whichever side; times are never judged."""
+    findings = measured()
+    mat = mat_of(findings)
+    wanted = {-1.01: "differs", -0.99: "reproduced", 0: "reproduced", 0.99: "reproduced", 1.01: "differs"}
+    figures = [figure(mat + share * MAT_TOLERANCE) for share in wanted] + [figure(1.7, "speedup")]
+    matches = compare(findings, figures)
+    assert [match.verdict for match in matches] == [*wanted.values(), ""]
+    assert [match.difference for match in matches[:5]] == pytest.approx([-share * MAT_TOLERANCE for share in wanted])
+    assert matches[0].notes == ("nothing that the manifest or the source states",)
+    assert matches[1].notes == ()
+    row = findings.summary.set_index(["method", "category"]).loc[("pld", "overall")]
+    assert matches[-1].ours == row["speedup_hf"] != row["speedup"]
+    assert matches[-1].notes == ("another machine",)
+    assert matches[-1].ran_on == "GPU X"
+
+
+def test_part_of_a_suite_and_failed_cases_reproduce_nothing(measured):
+    from report.conftest import fail
+
+    part = measured("part", config={"suite": {"limit": 2, "order": "file"}})
+    [match] = compare(part, [figure(mat_of(part))])
+    assert match.verdict == "differs"
+    assert match.notes == ("12 of the suite's questions",)
+    failed = measured("failed", edit=lambda _, records: fail(next(r for r in records if r.method == "pld"), "no"))
+    [match] = compare(failed, [figure(mat_of(failed))])
+    assert match.verdict == "differs"
+    assert match.notes == ("1 cases failed",)
+
+
+def test_what_differs_is_read_off_the_manifest(measured):
+    setup = {
+        "model.template": "raw",
+        "model.dtype": "bfloat16",
+        "decode.max_new_tokens": "512",
+        "reset": "never",
+        "prefill": "a step",
+    }
+
+    def own(manifest, _):
+        manifest["methods"]["pld"] |= {"inputs": {"/some/where/store.safetensors": "ab"}, "reset": "case"}
+
+    findings = measured(edit=own)
+    [match] = compare(findings, [figure(9.0, setup=setup, corpus="UltraChat")])
+    assert match.notes == (
+        "template vicuna_v1.1, not raw",
+        "dtype float16, not bfloat16",
+        "decode.max_new_tokens 1024, not 512",
+        "reset case, not never",
+        "they count the prefill as a step",
+        "corpus of store.safetensors, not UltraChat",
+    )
+    same = {"model.template": "vicuna_v1.1", "model.dtype": "float16", "decode.max_new_tokens": "1024", "reset": "case"}
+    [match] = compare(findings, [figure(mat_of(findings), setup=same)])
+    assert match.notes == ()
+
+
+def test_a_replay_tells_its_tokenizer_and_keeps_its_trace_name(measured):
+    """Its model is the trace's with a tail; lengths and number format are the recording's; it has no times."""
+
+    def replayed(manifest, _):
+        manifest["trace"] = "answers: 12 conversations, 14 answers; 13 of 14 answers have the recorded number of tokens"
+
+    config = {
+        "engine": {"kind": "replay"},
+        "model": {"tokenizer": "t"},
+        "decode": {"temperature": 0.0, "max_new_tokens": 10**6},
+    }
+    findings = measured(model=f"{MODEL}-vanilla-float16", config=config, edit=replayed)
+    setup = {"model.dtype": "float16", "decode.max_new_tokens": "1024"}
+    figures = [figure(mat_of(findings), setup=setup), figure(1.5, "speedup"), figure(2.0, model="vicuna-7b-v1")]
+    [match] = compare(findings, figures)
+    assert match.verdict == "reproduced"
+    assert match.notes == ("tokenizer: answers tokenised anew, 13 of 14 answers have the recorded number of tokens",)
+    assert match.ran_on == "replayed answers"
+
+
+def test_a_row_is_compared_only_where_the_run_was_set_so(measured):
+    findings = measured(edit=lambda manifest, _: manifest["methods"]["pld"].update(parameters={"num_draft": 10}))
+    settings = [
+        {"num_draft": "10"},
+        {"num_draft": "5"},
+        {"k": "3"},
+        {"suite.order": "file"},
+        {"suite.order": "shuffled"},
+    ]
+    matches = compare(findings, [figure(2.0, setting=setting) for setting in settings])
+    assert [match.figure.setting for match in matches] == [settings[0], settings[3]]
+    assert not compare(findings, [figure(2.0, setting={"decode.temperature": "1"})])
+    assert not compare(
+        findings, [figure(2.0, suite="mt_bench"), figure(2.0, method="sam"), figure(1.0, needs="definition")]
+    )
+
+
+def test_other_models_only_where_the_suite_has_none_of_ones_own(measured):
+    own = measured("own")
+    figures = [figure(2.0), figure(2.0, model="vicuna-13b-v1.3")]
+    assert [match.figure.model for match in compare(own, figures)] == [MODEL]
+    other = measured("other", model="a-model")
+    matches = compare(other, [figure(mat_of(other)), figures[1]])
+    assert [match.verdict for match in matches] == ["differs", "differs"]
+    assert matches[0].notes[0] == f"model a-model, not {MODEL}"
+
+
+def test_tables_say_where_both_were_measured(measured, tmp_path):
+    findings = measured()
+    figures = [
+        figure(2.0, corpus="a & b", name="P|L_D"),
+        figure(1.5, "speedup"),
+        figure(2.0, table="table 2"),
+        figure(3.0, method="sam"),
+    ]
+    matches = compare(findings, figures)
+    tables = published_tables(matches, figures)
+    assert [table.where for table in tables] == [
+        f"A Paper, table {number} (2024-01), measured on: a GPU; ours: GPU X." for number in (1, 2)
+    ]
+    assert tables[0].meaning.startswith("Figures with a counterpart here: 2 of 3.")
+    assert "a: no corpus, theirs a & b." in tables[0].meaning
+    files = {path.suffix: path.read_text() for path in write_published(matches, tables, tmp_path)}
+    assert r"P\|L\_D" not in files[".md"]
+    assert r"P\|L_D" in files[".md"]
+    assert r"a \& b" in files[".tex"]
+    assert files[".tex"].count(r"\begin{tabular}") == 2
+    rows = list(csv.DictReader(files[".csv"].splitlines()))
+    assert [row["note"] for row in rows] == [
+        "no corpus, theirs a & b",
+        "another machine",
+        "nothing that the manifest or the source states",
+    ]
+    assert [float(row["ours"]) for row in rows] == [match.ours for match in matches]
+    assert list(published_frame(matches)["published_on"]) == ["a GPU"] * 3
+
+
+def test_count_adds_up(measured):
+    """Every figure is of one kind; one that any run misses is not reproduced."""
+    figures = read_published()
+    table = count_table(figures, [])
+    *sources, total = [[cell.text for cell in row] for row in table.rows]
+    assert int(total[1]) == len(figures) == sum(map(int, total[2:6]))
+    assert [int(count) for count in total[1:]] == [sum(int(row[place]) for row in sources) for place in range(1, 9)]
+    assert total[7:] == ["0", "0"]
+    assert len(NEEDS) == 4
+    findings = measured()
+    near, far = figure(mat_of(findings)), figure(9.0)
+    [*_, total] = count_table([near, far], compare(findings, [near, far])).rows
+    assert [cell.text for cell in total[1:]] == ["2", "0", "0", "0", "2", "0", "2", "1"]
+
+
+def test_command(make_run, tmp_path, capsys):
+    """Files beside the run, a table on the terminal; what has nothing published says so; options that do not fit do."""
+    manifest = {"model": {"name": MODEL}, "suite": {"name": "spec_bench"}}
+    run = make_run("vicuna", manifest=manifest)
+    assert main([str(run), "--published"]) == 0
+    printed = capsys.readouterr().out
+    assert "Spec-Bench leaderboard" in printed
+    assert "compared MATs are reproduced" in printed
+    assert {path.suffix for path in (run / "tables").glob("published.*")} == {".csv", ".md", ".tex"}
+    assert not (run / "report.html").exists()
+    assert main([str(run), "--published", "--count"]) == 0
+    assert "Reproduced" in capsys.readouterr().out
+    tiny = make_run("tiny")
+    assert main([str(tiny), "--published"]) == 0
+    assert "tiny on mini" in capsys.readouterr().out
+    assert not (tiny / "tables").exists()
+    assert main([str(tiny), "--count"]) == 2
+    assert "--published" in capsys.readouterr().err
+    assert main(["--published", "--answers", "a", "b"]) == 2
+    assert "--answers" in capsys.readouterr().err
+
+
+def test_replay_reproduces_the_leaderboard(data, tmp_path, monkeypatch):
+    """Prompt lookup on the recorded answers of Vicuna 7B: every published MAT of it, within the tolerance."""
+    from compose import job_for
+    from specbench.run import execute
+
+    monkeypatch.setenv("SPECBENCH_DATA", str(data))
+    trace = data / "traces/vicuna-7b-v1.3/spec_bench_vanilla_run1.jsonl"
+    settings = [f"model.trace={trace}", f"model.tokenizer={data / 'tokenizers/vicuna'}", "model.template=vicuna_v1.1"]
+    execute(job_for("model=replay", *settings, "suite=spec_bench", "method=[pld]"), tmp_path, lambda *_: None)
+    matches = compare(read_findings([tmp_path]), read_published())
+    assert len(matches) == 7
+    assert {match.figure.name.lower() for match in matches} == {"pld"}
+    assert {match.verdict for match in matches} == {"reproduced"}
+
+
+def test_a_manifest_without_settings_is_compared_by_what_it_has(measured):
+    findings = measured()
+    for key in ("machine", "config"):
+        findings.runs[0].manifest.pop(key)
+    [match] = compare(findings, [figure(9.0, setup={"model.template": "raw"})])
+    assert match.notes == ("template null, not raw",)
+    assert match.ran_on == "unknown"
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
+def test_latex_compiles(measured, tmp_path):
+    """Signs, brackets and plus-minus of real cells among them."""
+    findings = measured()
+    figures = [
+        figure(9.0, printed="9.00±0.01", corpus="1 % of A_B & C", setting={"suite.order": "file"}, name="Ours (k*;w*)")
+    ]
+    matches = compare(findings, figures)
+    [_, _, tex] = write_published(matches, published_tables(matches, figures), tmp_path)
+    packages = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
+    (tmp_path / "all.tex").write_text(packages + tex.read_text() + r"\end{document}")
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-1000:]

@@ -1,0 +1,72 @@
+"""Tails, figures along the answer, and what a million tokens cost."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from report.handmade import record, rows_of, turn
+
+from specbench.record import VANILLA
+from specbench.report import build_report
+from specbench.report.lengths import LENGTHS, count_lengths
+from specbench.report.tails import TAILS, count_tails
+
+
+def tails(records):
+    (row,) = count_tails(records)
+    return dict(zip(TAILS, row, strict=True))
+
+
+def test_percentiles_of_waiting():
+    steps = [0.001 * (1 + number) for number in range(200)]
+    one = turn([2] * 200, step_s=steps, prefill_s=0.3, decode_s=sum(steps))
+    two = turn([1], step_s=[0.5], prefill_s=0.1, decode_s=0.5)
+    found = tails([record("pld", "a", [one]), record("pld", "b", [two])])
+    assert (found["requests"], found["steps"]) == (2, 201)
+    assert found["first_token_p50_ms"] == pytest.approx(200)
+    assert found["burst_p50_ms"] == pytest.approx(101)
+    assert found["burst_p95_ms"] == pytest.approx(1e3 * np.percentile([*steps, 0.5], 95))
+    assert found["burst_p99_ms"] == pytest.approx(1e3 * np.percentile([*steps, 0.5], 99))
+    assert found["per_token_p50_ms"] == pytest.approx((1e3 * sum(steps) / 400 + 500) / 2)
+    assert np.isnan(found["first_token_p99_ms"])  # of two requests it would be the larger one
+
+
+def test_without_step_times_there_is_nothing_to_say():
+    assert not list(count_tails([record("pld", "a", [turn([1, 2])])]))
+
+
+def test_steps_fall_into_bins_of_position_and_context():
+    steps = turn([10, 10, 2], [9, 9, 1], prompt_tokens=50, step_s=[0.001, 0.003, 0.005])
+    frame = pd.DataFrame(count_lengths([record("pld", "a", [steps])], True), columns=list(LENGTHS))
+    by = frame.set_index(["axis", "from"])
+    assert by.loc[("position", 0), ["steps", "mat"]].tolist() == [2, 10]
+    assert by.loc[("position", 16), ["steps", "mat"]].tolist() == [1, 2]
+    assert by.loc[("position", 0), "step_ms"] == pytest.approx(2)
+    assert by.loc[("context", 0), "steps"] == 2  # contexts 50, 60, 70
+    assert by.loc[("context", 64), "emitted"] == 2
+    untimed = pd.DataFrame(count_lengths([record("pld", "a", [steps])], False), columns=list(LENGTHS))
+    assert untimed["step_ms"].isna().all()
+
+
+def test_a_million_tokens_at_the_price_of_an_hour(two_cases):
+    records, manifest = two_cases
+    assert np.isnan(rows_of(records, manifest)["overall", "pld"]["cost_per_million"])
+    manifest["config"]["measure"] = {"price_per_hour": 3.6}
+    rows = rows_of(records, manifest)
+    assert rows["overall", VANILLA]["cost_per_million"] == pytest.approx(1e6 * 0.001 * 13 / 14)
+    manifest["config"]["engine"] = {"kind": "replay"}
+    assert np.isnan(rows_of(records, manifest)["overall", "pld"]["cost_per_million"])
+
+
+def timed(manifest, records):
+    for each in records:
+        for own in each.turns:
+            own.step_s = [own.decode_s / max(1, len(own.accept))] * len(own.accept)
+
+
+def test_the_report_has_tables_and_plots(make_run):
+    run = make_run(per_category=3, edit=timed)
+    names = {path.name for path in build_report([run]).files}
+    assert {"tails.csv", "tails.md", "by_length.csv", "tails.png", "by_length.png"} <= names
+    frame = pd.read_csv(run / "tables" / "tails.csv")
+    assert set(frame["method"]) == {"vanilla", "vanilla_aa", "pld", "token_recycling", "hf_assisted"}
+    assert (frame["burst_p95_ms"] >= frame["burst_p50_ms"]).all()

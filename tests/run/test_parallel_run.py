@@ -1,0 +1,145 @@
+"""Whole runs on two processes: the same records as on one; a rank that is lost ends the run, and it can be resumed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+
+import specbench.stage
+import specbench.target.parallel_start
+from compose import job_for
+from methods.pld import PromptLookup
+from specbench.launch import FAILED, run_job
+from specbench.run import execute
+from specbench.store import read_manifest, read_run
+from specbench.target.parallel_start import start
+from specbench.target.parallel_way import way_of
+from specbench.types import InputError
+
+METHODS = "method=[pld,token_recycling,cacheback,eagle,n_grammys,speculative_sampling]"
+SHORT = ("suite.limit=1", "suite.first=2", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
+TWO = ("model.gpus=2", "model.device=cpu", "engine=fast")
+RANDOM = {
+    "llama": (),
+    "mistral": ("+model.random.config.sliding_window=16",),
+    "qwen2": (),
+}
+
+
+def turns(folder, *overrides):
+    execute(job_for(*SHORT, *overrides), folder, lambda *_: None)
+    records = read_run(folder).records
+    assert not [record.error for record in records if record.error]
+    return {(record.method, record.case): record.turns for record in records}
+
+
+def compared(one, two):
+    assert one.keys() == two.keys()
+    for key, expected in one.items():
+        for theirs, ours in zip(expected, two[key], strict=True):
+            assert ours.ids == theirs.ids, key
+            assert (ours.accept, ours.proposed, ours.fed) == (theirs.accept, theirs.proposed, theirs.fed), key
+
+
+@pytest.mark.parametrize("decode", ["greedy", pytest.param("sample", marks=pytest.mark.slow)])
+def test_every_kind_of_method_on_the_bundled_model(decode, tmp_path):
+    """Chains, trees, rows, device tables, hidden states and a draft model of its own; checked after every step."""
+    law = () if decode == "greedy" else ("decode.temperature=0.8",)
+    settings = (METHODS, *law)
+    one = turns(tmp_path / "one", *settings, "engine=fast")
+    two = turns(tmp_path / "two", *settings, *TWO, "model.check_ranks=true")
+    assert len(one) == 7 * 2
+    compared(one, two)
+    alone, shared = (read_manifest(tmp_path / each) for each in ("one", "two"))
+    assert (alone["parallel"], shared["parallel"]) == (None, {"way": "tensor", "gpus": 2})
+    assert shared["model"]["parameters"] == alone["model"]["parameters"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", RANDOM)
+def test_random_models_of_a_family(family, tmp_path):
+    settings = ("model=random", f"model.random.family={family}", *RANDOM[family], "model.dtype=float64")
+    methods = "method=[pld,token_recycling,cacheback_no_frozen,n_grammys]"
+    one = turns(tmp_path / "one", *settings, methods, "engine=fast")
+    two = turns(tmp_path / "two", *settings, methods, *TWO, "model.check_ranks=true")
+    compared(one, two)
+
+
+def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
+    whole = turns(tmp_path / "whole", "method=[pld]", "engine=fast")
+    engines, blocks = [], []
+    monkeypatch.setattr(specbench.stage, "start", lambda terms: engines.append(start(terms)) or engines[-1])
+    begin = PromptLookup.begin
+
+    def shoot(self, *given):
+        blocks.append(given)
+        if len(blocks) == 3:  # in the second case
+            os.kill(engines[0][0]._ranks.processes[0].pid, signal.SIGKILL)
+            time.sleep(0.3)
+        return begin(self, *given)
+
+    settings = (*SHORT, "method=[pld]", *TWO, "report.plots=false", "report.progress=false", "measure.lossless=false")
+    monkeypatch.setattr(PromptLookup, "begin", shoot)
+    assert run_job(job_for(*settings), tmp_path / "two") == FAILED
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the run ends: rank 1 (process" in said
+    assert "ended with exit code -9" in said
+    done = read_run(tmp_path / "two").records
+    assert 0 < len(done) < len(whole)
+    assert all(record.status == "ok" for record in done)
+    monkeypatch.setattr(PromptLookup, "begin", begin)
+    compared(whole, turns(tmp_path / "two", "method=[pld]", *TWO, *settings[-3:]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("engine=fast", "model.gpus=2", "method=[hf_generate]"), "method.hf_generate decodes with the library's own"),
+        (("engine=fast", "model.gpus=3"), "heads do not divide by 3"),
+        (("engine=eager", "model.gpus=2", "model.parallel=tensor"), "engine=eager has no shares"),
+        (("engine=fast", "model.gpus=2", "model.attention=eager"), "model.attention=eager asks for"),
+        (("engine=fast", "model.gpus=2", "model.parallel=pipeline"), "expected engine=eager"),
+        (("engine=eager", "model.gpus=2"), "layers are spread over GPUs only"),
+        (("model.parallel=tensor",), "expected 2 to 4"),
+        (("model.parallel=both",), "expected one of auto, tensor, pipeline"),
+        (("model.gpus=9",), "expected 1 to 4"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_before_weights_are_read(overrides, message):
+    with pytest.raises(InputError, match=message):
+        job_for("method=[pld]", "model.device=cpu", *overrides)
+
+
+def test_fewer_key_heads_than_ranks():
+    settings = ("model=random", "model.device=cpu", "model.gpus=2", "engine=fast", "method=[pld]")
+    with pytest.raises(InputError, match="its 1 key-value heads do not divide by 2"):
+        job_for(*settings, "model.random.config.num_key_value_heads=1")
+
+
+def test_where_not_all_can_be_shared_auto_takes_the_pipeline():
+    """Its reasons are said; on a CPU there is none."""
+    card = job_for("method=[pld]", "model.device=cpu").card
+    given = {"parallel": "auto", "gpus": 2, "engine": "auto", "attention": "sdpa"}
+    assert way_of(card, **given, peers=()) == ("tensor", None)
+    there = replace(card, device="cuda:0")
+    way, reason = way_of(there, **given, peers=["hf_generate"])
+    assert (way, "hf_generate" in reason) == ("pipeline", True)
+    assert way_of(there, **{**given, "engine": "eager"}, peers=())[0] == "pipeline"
+    assert way_of(card, **{**given, "gpus": 1}, peers=()) == (None, None)
+
+
+def test_a_team_that_fails_to_load_leaves_nothing_behind(tmp_path, monkeypatch):
+    job = job_for(*SHORT, "method=[pld]", *TWO)
+
+    def broken(*_, **__):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(specbench.target.parallel_start, "load_share", broken)
+    with pytest.raises(RuntimeError, match="no room"):
+        execute(job, tmp_path, lambda *_: None)
+    assert not [each for each in multiprocessing.active_children() if each.name.startswith("rank")]

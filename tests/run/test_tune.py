@@ -1,0 +1,98 @@
+"""Tuning: the best parameters move with what a fed token costs, and are judged on cases they were not chosen on."""
+
+import json
+import sys
+from dataclasses import replace
+from importlib import util
+from pathlib import Path
+
+import pytest
+from profiles import FIT
+
+from compose import job_for
+from specbench.profile import Fit, write_profile
+from specbench.stats import Estimate
+from specbench.tune import Tuner, gain_of, speedup_of, spell
+from specbench.types import InputError
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+PHRASES = ("the red boat lies in the old harbour and waits", "seven grey geese fly north over the wide fields")
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory):
+    """A chat log whose answers repeat what was asked, so that long copies are right, and then wander off."""
+    path = tmp_path_factory.mktemp("trace") / "log.jsonl"
+    with path.open("w") as file:
+        for number in range(20):
+            said = f"{PHRASES[number % 2]} {number}. "
+            messages = [
+                {"role": "user", "content": said * 2},
+                {"role": "assistant", "content": said + "What now? " + said},
+            ]
+            file.write(json.dumps({"messages": messages}) + "\n")
+    return ["model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "model.template=raw", "method=[pld]"]
+
+
+def tuner(overrides, per_fed_us, grid):
+    profile = replace(FIT, surface=Fit(5.0, per_fed_us, 0.0, 0.0))
+    return Tuner(lambda items: job_for(*items), overrides, profile, grid, say=lambda text: None)
+
+
+GRID = {"method.pld.num_draft": ["1", "4", "10", "16"]}
+
+
+def test_the_optimum_moves_with_what_a_token_costs(overrides):
+    free, dear = (tuner(overrides, cost, GRID).climb() for cost in (0.0, 4000.0))
+    assert int(free.point.get("method.pld.num_draft", "10")) > int(dear.point["method.pld.num_draft"])
+    assert free.speedup > dear.speedup
+    assert dear.tried == 4  # the configuration's own 10 is not replayed twice
+
+
+def test_the_halves_are_disjoint_and_the_gain_is_paired(overrides):
+    search = tuner(overrides, 4000.0, GRID)
+    halves = [search.replay({}, part) for part in ("1/2", "2/2")]
+    assert not set(halves[0].index) & set(halves[1].index)
+    assert sum(map(len, halves)) == 20
+    tuned = search.replay({"method.pld.num_draft": "1"}, "2/2")
+    gain = gain_of(halves[1], tuned)
+    assert gain.value == pytest.approx(speedup_of(tuned).value / speedup_of(halves[1]).value)
+    assert gain.low <= gain.value <= gain.high
+    assert gain_of(tuned, tuned).value == pytest.approx(1)
+
+
+def test_two_parameters_that_only_move_together_are_found(overrides):
+    search = tuner(overrides, 0.0, {"a": ["1"], "b": ["1"]})
+    worth = {(): 1.0, ("a=1",): 0.0, ("b=1",): 0.9, ("a=1", "b=1"): 2.0}
+    search.speedup = lambda point: worth[tuple(sorted(f"{key}={value}" for key, value in point.items()))]
+    assert dict(search.climb().point) == {"a": "1", "b": "1"}
+
+
+def test_a_refused_point_is_passed_over_and_a_refused_configuration_is_an_error(overrides):
+    search = tuner(overrides, 0.0, {"method.pld.num_draft": ["0", "4"]})
+    assert search.speedup({"method.pld.num_draft": "0"}) == 0
+    with pytest.raises(InputError, match="num_draft"):
+        tuner([*overrides, "method.pld.num_draft=0"], 0.0, GRID).climb()
+    with pytest.raises(InputError, match="expected one to tune"):
+        tuner([*overrides, "method=[pld,sam]"], 0.0, GRID).climb()
+
+
+def test_a_figure_without_an_interval_is_spelled_without():
+    assert spell(Estimate(1.5, 1.25, 2.0, 9)) == "1.500 [1.250, 2.000]"
+    assert spell(Estimate(1.5, None, None, 3)) == "1.500"
+
+
+def test_the_script_prints_the_configuration_to_use(overrides, tmp_path, capsys, monkeypatch):
+    spec = util.spec_from_file_location("tune_script", SCRIPTS / "tune.py")
+    script = util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    profile = write_profile(replace(FIT, surface=Fit(5.0, 4000.0, 0.0, 0.0)), tmp_path)
+    line = ["tune", "--profile", str(profile), "--grid", "pld.num_draft=1,10", *overrides]
+    monkeypatch.setattr(sys, "argv", line)
+    assert script.main() == 0
+    out = capsys.readouterr().out
+    assert "use: method.pld.num_draft=1" in out
+    assert "held-out half, 2/2, 10 cases" in out
+    monkeypatch.setattr(sys, "argv", [*line, "--grid", "pld"])
+    assert script.main() == 2
+    assert "--grid pld" in capsys.readouterr().err

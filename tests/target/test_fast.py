@@ -1,0 +1,571 @@
+"""The fast engine gives what the eager one gives: ids, logits, hidden states, cache; and what may be captured is so."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from models import FAMILIES, VOCAB, Scripted, build, plain_greedy, scripts
+from specbench.decode.check import check_engine
+from specbench.decode.law import Law
+from specbench.decode.loop import Request, decode
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
+from specbench.measure.latency import shape_of
+from specbench.profile import Shape
+from specbench.target.accept import Outcome, accept
+from specbench.target.buckets import EXACT, GRAPHED, Buckets
+from specbench.target.compact import unfit
+from specbench.target.eager import EagerEngine
+from specbench.target.fast import FastEngine
+from specbench.target.frame import Frame
+from specbench.target.graphs import Graphs, _tensors
+from specbench.target.layout import lay_out
+from specbench.target.static_kv import StaticKV
+from specbench.types import ROOT, CaseError, Draft, InputError, Needs
+
+COUNT = 40
+PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
+BUCKETS = {"exact": EXACT, "graphed": GRAPHED}
+CPU = torch.device("cpu")
+NEAR = 1e-8
+
+
+class Silent:
+    def lap(self, phase: str) -> None: ...
+
+
+def engine_for(model, buckets=EXACT, eos=(), context=512, pack=True) -> FastEngine:
+    return FastEngine(model, context, frozenset(eos), 64, buckets, pack)
+
+
+def run(engine, script, prompt, limit=COUNT, law=None, seed=0):
+    return decode(engine, Scripted(script), Request(prompt, limit, law, seed), Clock(CPU))
+
+
+@pytest.mark.parametrize("buckets", BUCKETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_drafter_emits_plain_greedy_ids(family, dtype, buckets):
+    model = build(family, dtype)
+    engine = engine_for(model, BUCKETS[buckets])
+    for prompt in PROMPTS.values():
+        truth = plain_greedy(model, prompt, COUNT + 8)
+        for name, script in scripts(truth).items():
+            out = run(engine, script, prompt)
+            assert out.ids == truth[:COUNT], (family, name, len(prompt))
+            assert 1 + sum(out.accept) == COUNT
+            assert engine.length == len(prompt) + COUNT - 1
+
+
+@pytest.mark.parametrize("buckets", BUCKETS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_steps_equal_the_eager_engines(family, buckets):
+    """Ids, path, rows fed, top-k and hidden states of every node: trees, chains, passengers, device drafts."""
+    model = build(family, torch.float64)
+    engines = [EagerEngine(model, 512, frozenset(), 64), engine_for(model, BUCKETS[buckets])]
+    needs = Needs(hidden=(0, 1, 2), prompt_hidden=True, node_topk=5, prompt_topk=5)
+    prompt = PROMPTS["past the window"]
+    truth = plain_greedy(model, prompt, COUNT)
+    prefills = [each.start(prompt, COUNT, Walk(None, 0), needs, Silent()) for each in engines]
+    compare(*prefills)
+    rng, done = random.Random(3), 1
+    while done < COUNT - 10:
+        draft = any_draft(rng, truth[done : done + 6])
+        steps = []
+        for each in engines:
+            each.forward(draft)
+            steps.append(each.settle(COUNT))
+        assert (steps[0].emitted, steps[0].path) == (steps[1].emitted, steps[1].path)
+        assert engines[0].fed == engines[1].fed
+        assert torch.equal(steps[0].fed, steps[1].fed)
+        compare(*steps)
+        assert [*steps[0].emitted] == truth[done : done + len(steps[0].emitted)]
+        done += len(steps[0].emitted)
+
+
+def compare(eager, fast) -> None:
+    assert torch.equal(eager.topk.ids, fast.topk.ids)
+    torch.testing.assert_close(fast.topk.logits, eager.topk.logits, atol=NEAR, rtol=NEAR)
+    for layer, states in eager.hidden.items():
+        torch.testing.assert_close(fast.hidden[layer], states, atol=NEAR, rtol=NEAR)
+
+
+def any_draft(rng: random.Random, right: list[int]) -> Draft:
+    """A random tree that holds some of what is right, in random places; every third one with passengers."""
+    tokens, parents, line = [], [], ROOT
+    for token in right[: rng.randrange(len(right) + 1)]:
+        for _ in range(rng.randrange(3)):
+            parents.append(rng.randrange(-1, len(tokens)))
+            tokens.append(rng.randrange(VOCAB))
+        parents.append(line)
+        tokens.append(token)
+        line = len(tokens) - 1
+    passenger = [rng.random() < 0.2 for _ in tokens] if rng.random() < 0.3 else None
+    if rng.random() < 0.3:
+        return Draft(torch.tensor(tokens, dtype=torch.long), torch.tensor(parents, dtype=torch.long), None, passenger)
+    return Draft(tokens, parents, None, passenger)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2-mixed", "mistral-window"])
+def test_rows_are_a_forest(family):
+    """A batch of rows commits what the same draft commits as a tree, and counts its padding as fed."""
+    model = build(family, torch.float64)
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    engines = [EagerEngine(model, 512, frozenset(), 64), *(engine_for(model, each) for each in BUCKETS.values())]
+    for each in engines:
+        each.start([5, 6], COUNT, Walk(None, 0), Needs(rows=True, node_topk=3, hidden=(1,)), Silent())
+    done, rng = 1, random.Random(1)
+    while done < COUNT - 10:
+        rows = [[rng.randrange(VOCAB) for _ in range(rng.randrange(1, 6))] for _ in range(rng.randrange(1, 5))]
+        rows.insert(rng.randrange(len(rows) + 1), truth[done : done + rng.randrange(1, 6)])
+        tokens, parents = [], []
+        for row in rows:
+            parents += [ROOT, *range(len(tokens), len(tokens) + len(row) - 1)]
+            tokens += row
+        steps = []
+        for each in engines:
+            each.forward(Draft(tokens, parents))
+            steps.append(each.settle(COUNT))
+            assert each.fed == engines[0].fed == len(rows) * (max(map(len, rows)) + 1)
+        for other in steps[1:]:
+            assert (other.emitted, other.path) == (steps[0].emitted, steps[0].path)
+            assert torch.equal(other.fed, steps[0].fed)
+            compare(steps[0], other)
+        done += len(steps[0].emitted)
+
+
+def test_a_batch_wider_than_any_draft_makes_room_and_keeps_what_was_held():
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    engine = engine_for(model)
+    engine.start([5, 6], COUNT, Walk(None, 0), Needs(rows=True), Silent())
+    long = truth[1:24]
+    rows = [[7]] * 40 + [long]  # 41 rows of 24
+    parents = [ROOT] * 40 + [ROOT, *range(40, 62)]
+    engine.forward(Draft([token for row in rows for token in row], parents))
+    assert engine.fed == 41 * 24 > 256
+    assert [*engine.settle(COUNT).emitted] == truth[1:25]
+    engine.forward(Draft())
+    assert [*engine.settle(COUNT).emitted] == truth[25:26]
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
+@pytest.mark.parametrize("buckets", BUCKETS)
+def test_cache_content_after_every_step(family, buckets):
+    model = build(family, torch.float64)
+    engine, clean = engine_for(model, BUCKETS[buckets]), engine_for(model)
+    prompt = PROMPTS["past the window"]
+    truth = plain_greedy(model, prompt, COUNT + 8)
+    settle, checked = engine.settle, []
+
+    def compared(left, late=None):
+        step = settle(left, late)
+        clean.gaps([*prompt, *truth][: engine.length], [0])
+        for ours, theirs in zip(engine.cache.read(engine.length), clean.cache.read(engine.length), strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+        checked.append(engine.length)
+        return step
+
+    engine.settle = compared
+    out = run(engine, scripts(truth)["wide"], prompt, limit=16)
+    assert checked == [len(prompt) + sum(out.accept[: step + 1]) for step in range(len(out.accept))]
+
+
+def test_a_cache_that_forgets_to_compact_is_caught():
+    """The wrong variant: leaving accepted nodes where they were drafted must change the output."""
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    engine = engine_for(model)
+    engine.cache.move = lambda source, target: None
+    assert run(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
+
+
+def test_a_mask_that_shows_siblings_is_caught():
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    engine = engine_for(model)
+    lay = Frame._lay_out
+
+    def open_mask(frame, layout):
+        lay(frame, layout)
+        for each in frame._biases:
+            each.host[: len(layout), : len(layout)] = 0
+
+    Frame._lay_out = open_mask
+    try:
+        assert run(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
+    finally:
+        Frame._lay_out = lay
+
+
+def test_eos_and_limit_inside_a_draft():
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    eos = truth[9]
+    first = truth.index(eos)
+    for script in scripts(truth).values():
+        out = run(engine_for(model, eos={eos}), script, [5, 6])
+        assert (out.ids, out.finish) == (truth[: first + 1], "eos")
+        for limit in (1, 2, 3, 7):
+            out = run(engine_for(model), script, [5, 6], limit=limit)
+            assert (out.ids, out.finish) == (truth[:limit], "length")
+    out = run(engine_for(model, context=12), scripts(truth)["oracle"], [5, 6, 7][:2])
+    assert (out.ids, out.finish) == (truth[:10], "context")
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window"])
+def test_sampling_gives_the_eager_engines_ids(family):
+    model = build(family, torch.float64)
+    law = Law(0.8, top_p=0.9)
+    for seed in range(5):
+        plain = run(EagerEngine(model, 512, frozenset(), 64), lambda *_: Draft(), [5, 6], law=law, seed=seed)
+        for name, script in scripts(plain.ids + [1] * 8).items():
+            assert run(engine_for(model), script, [5, 6], law=law, seed=seed).ids == plain.ids, name
+
+
+def test_gaps_equal_the_eager_engines():
+    model = build("qwen2-mixed", torch.float64)
+    ids = [random.Random(2).randrange(VOCAB) for _ in range(20)]
+    eager = EagerEngine(model, 512, frozenset(), 64).gaps(PROMPTS["past the window"], ids)
+    assert engine_for(model).gaps(PROMPTS["past the window"], ids) == pytest.approx(eager, abs=NEAR)
+
+
+def test_the_models_own_weights_serve_both_without_a_second_copy():
+    """Unpacked, q, k and v of the library's model are views of one matrix, and its own forward is as before."""
+    model, twin = build("llama"), build("llama")
+    engine = engine_for(model, pack=False)
+    layer = model.model.layers[0]
+    shared = layer.self_attn.q_proj.weight.untyped_storage().data_ptr()
+    assert shared == layer.self_attn.v_proj.weight.untyped_storage().data_ptr()
+    assert shared == engine.compact.layers[0].qkv.weight.untyped_storage().data_ptr()
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(model(ids).logits, twin(ids).logits)
+    check_engine(engine, model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed", "qwen3", "phi3"])
+def test_half_precision_sees_trees_as_it_must(family, dtype):
+    model = build(family, dtype)
+    check_engine(engine_for(model), model)
+
+
+@pytest.mark.parametrize("scaling", [
+    {"rope_type": "linear", "factor": 2.0},
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+     "original_max_position_embeddings": 64},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+], ids=lambda each: each["rope_type"])  # fmt: skip
+def test_rope_scaling(scaling, monkeypatch):
+    import models
+
+    extra = {"rope_parameters": {"rope_theta": 10000.0, **scaling}}
+    monkeypatch.setitem(models.FAMILIES, "scaled", ("llama", extra))
+    model = build("scaled", torch.float64)
+    prompt = [(7 * place) % VOCAB for place in range(150)]
+    truth = plain_greedy(model, prompt, 20)
+    assert run(engine_for(model), scripts(truth)["wide"], prompt, limit=12).ids == truth[:12]
+
+
+def test_tied_embeddings_and_attention_bias(monkeypatch):
+    import models
+
+    extra = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
+    monkeypatch.setitem(models.FAMILIES, "tied", ("llama", extra))
+    model = build("tied", torch.float64)
+    for layer in model.model.layers:
+        torch.nn.init.normal_(layer.self_attn.q_proj.bias)
+        torch.nn.init.normal_(layer.mlp.down_proj.bias)
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    for pack in (True, False):
+        assert run(engine_for(model, pack=pack), scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
+
+
+@pytest.mark.parametrize("buckets", BUCKETS)
+@pytest.mark.parametrize("draft", [Draft.chain([9, 9]), Draft([9, 9], [-1, -1])], ids=["chain", "tree"])
+def test_logits_that_are_not_finite_are_a_case_error_and_the_next_case_is_sound(buckets, draft):
+    """Buckets read slots that nobody holds, and NaN stays NaN however it is masked."""
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    engine = engine_for(model, BUCKETS[buckets])
+    engine.start([5, 6, 7, 8], COUNT, Walk(None, 0), Needs(), Silent())
+    kept = engine.compact.embedding[9].clone()
+    engine.compact.embedding[9] = float("nan")
+    engine.forward(draft)
+    with pytest.raises(CaseError, match="NaN or infinite"):
+        engine.settle(COUNT)
+    engine.compact.embedding[9] = kept
+    assert run(engine, scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
+
+
+class Playback(Graphs):
+    """As on a GPU, without one: the first call runs once, then is recorded; later ones fill the same outputs."""
+
+    capturing = True
+
+    def _warm_up(self, call):
+        return call()
+
+    def _record(self, call):
+        kept = self._first_shapes(call)
+        return Replay(call, kept, self.engine.cache), kept
+
+    def _first_shapes(self, call):
+        """The outputs' memory; what a recording does is undone, since a GPU would compute nothing."""
+        cache, frames = self.engine.cache, self.engine._frames
+        held = cache._all.clone(), {width: frame.wrong.clone() for width, frame in frames.items()}
+        kept = call()
+        cache._all.copy_(held[0])
+        for width, wrong in held[1].items():
+            frames[width].wrong.copy_(wrong)
+        for each in _tensors(kept):
+            each.fill_(-7)
+        return kept
+
+
+class Replay:
+    def __init__(self, call, kept, cache) -> None:
+        self.call, self.kept, self.cache, self.place = call, kept, cache, cache._all.data_ptr()
+
+    def replay(self) -> None:
+        assert self.cache._all.data_ptr() == self.place, "the cache has moved since this was recorded"
+        for held, fresh in zip(_tensors(self.kept), _tensors(self.call()), strict=True):
+            held.copy_(fresh)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen3"])
+def test_recording_and_replaying_take_the_same_steps(family, prepared):
+    """A graph's outputs are always the same tensors, and its first use, which also records it, moves the cache once."""
+    model = build(family)
+    engine = engine_for(model, Buckets((1, 2, 4, 8, 16, 32, 64, 96), (64, 128, 256, 512)))
+    engine._graphs = Playback(CPU)
+    engine._graphs.engine = engine
+    check_engine(engine, model)
+    if prepared:
+        engine.prepare(Needs(), True)
+        assert len(engine._graphs._held) >= 8 * 3
+        engine.prepare(Needs(hidden=(1,)), True)
+        engine.prepare(Needs(rows=True), True)
+    for prompt in PROMPTS.values():
+        truth = plain_greedy(model, prompt, COUNT + 8)
+        for name, script in scripts(truth).items():
+            assert run(engine, script, prompt).ids == truth[:COUNT], name
+
+
+def test_a_recording_that_runs_its_call_twice_is_caught(monkeypatch):
+    """The wrong variant: a warm-up whose effects stay moves the accepted path twice."""
+    model = build("llama")
+    engine = engine_for(model, GRAPHED)
+    engine._graphs = Playback(CPU)
+    engine._graphs.engine = engine
+    monkeypatch.setattr(Playback, "_warm_up", lambda self, call: (call(), call())[1])
+    with pytest.raises(InputError, match="does not see a draft tree"):
+        check_engine(engine, model)
+
+
+def test_passengers_of_a_batch_of_rows_are_not_accepted():
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT)
+    draft = Draft([9, 8, *truth[1:4]], [-1, 0, -1, 2, 3], None, [False, False, False, True, False])
+    for engine in (EagerEngine(model, 512, frozenset(), 64), engine_for(model), engine_for(model, GRAPHED)):
+        engine.start([5, 6], COUNT, Walk(None, 0), Needs(rows=True), Silent())
+        engine.forward(draft)
+        assert engine.settle(COUNT).path == (2,)
+
+
+def test_parents_that_are_a_range_but_no_chain_are_refused():
+    engine = engine_for(build("llama"))
+    engine.start([5, 6], COUNT, Walk(None, 0), Needs(), Silent())
+    with pytest.raises(ValueError, match="parent of node 0"):
+        engine.forward(Draft([5, 6, 7], range(3)))
+
+
+@pytest.mark.parametrize(
+    ("family", "extra"),
+    [
+        ("llama", {"sliding_window": 4}),
+        ("llama", {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}),
+        ("mistral", {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}),
+        ("phi3", {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}),
+    ],
+)
+def test_windows_are_the_librarys_not_the_configurations(family, extra, monkeypatch):
+    import models
+
+    monkeypatch.setitem(models.FAMILIES, "odd", (family, extra))
+    model = build("odd", torch.float64)
+    prompt = list(range(20, 40))
+    truth = plain_greedy(model, prompt, 24)
+    for engine in (EagerEngine(model, 512, frozenset(), 64), engine_for(model)):
+        assert run(engine, scripts(truth)["wide"], prompt, limit=16).ids == truth[:16]
+
+
+class Adapter(torch.nn.Module):
+    """A wrapped projection, as an adapter library makes it: the base's weight is visible, its own is not."""
+
+    def __init__(self, base) -> None:
+        super().__init__()
+        self.base, self.added = base, torch.nn.Linear(base.in_features, base.out_features, bias=False)
+        self.weight, self.bias = base.weight, base.bias
+
+    def forward(self, rows):
+        return self.base(rows) + self.added(rows)
+
+
+def test_a_model_that_is_not_the_librarys_plain_one_is_left_to_the_eager_engine():
+    model = build("llama")
+    assert unfit(model) is None
+    model.model.layers[1].mlp.down_proj = Adapter(model.model.layers[1].mlp.down_proj)
+    assert "down_proj is a Adapter" in unfit(model)
+    model = build("llama")
+    model.model.layers[0].register_forward_hook(lambda *given: None)
+    assert "has hooks" in unfit(model)
+    model = build("llama", torch.bfloat16)
+    model.lm_head.float()
+    assert "several dtypes" in unfit(model)
+    assert "is not one of" in unfit(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
+
+
+def test_a_second_engine_on_the_same_model_joins_nothing_anew():
+    model = build("llama")
+    one, two = engine_for(model), engine_for(model)
+    for ours, theirs in zip(one.compact.layers, two.compact.layers, strict=True):
+        assert ours.qkv.weight.data_ptr() == theirs.qkv.weight.data_ptr()
+        assert torch.equal(ours.gate_up.weight, theirs.gate_up.weight)
+
+
+class Tape(TorchDispatchMode):
+    """Operations with the shapes of their tensors, in order; refuses what a CUDA graph cannot hold."""
+
+    FORBIDDEN = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal",
+                 "aten::masked_select", "aten::unique_dim", "aten::_unique2")  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name
+        assert name not in self.FORBIDDEN, f"{name} waits for the device"
+        out = func(*args, **(kwargs or {}))
+        shapes = [tuple(each.shape) for each in args if isinstance(each, torch.Tensor)]
+        numbers = [each for each in args if isinstance(each, (int, float, bool))]
+        self.seen.append((name, shapes, numbers))
+        return out
+
+
+def tapes(engine, draft) -> list[object]:
+    """What the two captured calls do for a draft."""
+    with torch.inference_mode():
+        engine.forward(draft)
+        frame, layout = engine._active, engine._layout
+        _, length, taps = engine._step
+        tape = Tape()
+        with tape:
+            logits, _, slots = engine._target(frame, length, taps)
+            accept(logits, frame, slots, engine._moved(layout.chain))
+        engine.settle(COUNT)
+    return tape.seen
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen3"])
+def test_what_is_captured_neither_waits_nor_depends_on_the_draft(family):
+    """In one bucket different trees at different lengths run the very same operations on the very same shapes."""
+    model = build(family)
+    truth = plain_greedy(model, [5, 6], COUNT)
+    engine = engine_for(model, Buckets((1, 8, 16), (256, 512)))
+    engine.start([5, 6], COUNT, Walk(None, 0), Needs(hidden=(1,)), Silent())
+    trees = [
+        Draft([3, truth[1], 4, truth[2], 9], [-1, -1, 1, 1, 3]),
+        Draft([8, 8, 8, 8, 8, 8], [-1, 0, 0, -1, 3, 3]),
+        Draft([truth[4], 1, 2], [-1, -1, 0]),
+    ]
+    first, *others = [tapes(engine, tree) for tree in trees]
+    assert len(first) > 20
+    assert all(other == first for other in others)
+    exact = engine_for(model)  # the wrong variant: without buckets shapes follow the draft
+    exact.start([5, 6], COUNT, Walk(None, 0), Needs(hidden=(1,)), Silent())
+    assert tapes(exact, trees[0]) != tapes(exact, trees[1])
+
+
+def test_buffers_never_move_and_nothing_is_reserved_in_the_loop():
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    engine = engine_for(model, GRAPHED)
+    run(engine, scripts(truth)["wide"], [5, 6])
+    places = {width: frame.ids.data_ptr() for width, frame in engine._frames.items()}
+    held = engine.cache._all.data_ptr()
+    run(engine, scripts(truth)["wide"], [5, 6])
+    assert {width: frame.ids.data_ptr() for width, frame in engine._frames.items()} == places
+    assert engine.cache._all.data_ptr() == held
+
+
+@st.composite
+def trees(draw):
+    """(tokens, parents, passenger, picks): few token values, so that siblings repeat and picks are met."""
+    count = draw(st.integers(0, 12))
+    tokens = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
+    passenger = draw(st.none() | st.lists(st.booleans(), min_size=count, max_size=count))
+    picks = draw(st.lists(st.integers(0, 3), min_size=count + 1, max_size=count + 1))
+    return tokens, parents, passenger, picks
+
+
+@settings(max_examples=300, deadline=None)
+@given(trees(), st.integers(0, 5))
+def test_acceptance_on_the_device_is_the_walkers(tree, padding):
+    """The rule of ``Walk.follow``: ties, repeated siblings, passengers, padding; and the cache moves with it."""
+    tokens, parents, passenger, picks = tree
+    draft = Draft(tokens, parents, None, passenger)
+    layout = lay_out(parents, draft, None)
+    width = len(layout) + padding
+    frame = Frame(width, {"full_attention": None}, torch.float32, CPU)
+    frame.fill(1, tokens, 7, layout)
+    logits = torch.zeros(width, 4)
+    logits[torch.arange(len(picks)), torch.tensor(picks)] = 1
+    cache = StaticKV(1, 1, 1, torch.float32, CPU)
+    cache.reserve(64)
+    cache._all.copy_(torch.arange(256.0)[: cache.capacity].view(1, 1, 1, -1, 1).expand_as(cache._all))
+    slots = frame.past + torch.arange(width + 1)
+    result = accept(logits, frame, slots, None if layout.chain else cache)
+    outcome = Outcome.read(result, width, layout.chain, torch.float32)
+    path = Walk.follow(tokens, parents, passenger, picks)
+    assert [layout.node_of(row) for row in outcome.rows] == path
+    assert outcome.tokens == [*(tokens[node] for node in path), picks[path[-1] + 1] if path else picks[0]]
+    kept = cache._all[0, 0, 0, 7 : 8 + len(path), 0].tolist()
+    assert kept == [7, *(8 + node for node in path)]
+
+
+def attention(query, key, value, *rest, out_shape=None, **named) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}  # torch counts the GPUs' only
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_operations_of_a_forward_are_the_analytic_count(family):
+    """Within 2 %: nothing is computed twice, and padding is all that a bucket adds."""
+    model = build(family)
+    shape = Shape(**shape_of(model))
+    engine = engine_for(model, pack=False)
+    engine.start(list(range(100)), COUNT, Walk(None, 0), Needs(), Silent())
+    for fed in (1, 8, 64):
+        with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter:
+            engine.forward(Draft.chain([7] * (fed - 1)))
+        expected = float(shape.operations(fed, 100)) + attention_beyond_what_is_seen(shape, fed)
+        assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
+
+
+def attention_beyond_what_is_seen(shape: Shape, fed: int) -> float:
+    """The analytic count has a row see half of the fed tokens; a masked product computes all of them."""
+    return 4.0 * fed * (fed / 2) * shape.layers * shape.heads * shape.head_dim

@@ -1,0 +1,262 @@
+"""Two processes that share a model decode what one does, step by step; they end together, and never wait for nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import NODES, Dawdling, Dying, Failing, Forgetful, Narrow, Recorder, Recording, Twisted, team
+
+import specbench.target.parallel_engine as parallel_engine
+from models import VOCAB, Scripted, build, plain_greedy, scripts
+from specbench.decode.check import check_engine
+from specbench.decode.law import Law
+from specbench.decode.loop import Request, decode
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
+from specbench.target.buckets import GRAPHED, Buckets
+from specbench.target.fast import FastEngine
+from specbench.target.parallel_team import TeamError
+from specbench.types import ROOT, CaseError, Draft, Needs
+
+COUNT = 20
+PROMPTS = ([5], [5, 17, 3, 42, 8], list(range(20, 50)))  # the last one leaves the window
+SLOW = pytest.mark.slow
+FAMILIES = ["llama", "mistral-window", "qwen2", *(pytest.param(each, marks=SLOW) for each in ("phi3", "qwen3"))]
+LAWS = {"greedy": None, "sampled": Law(0.8, 20, 0.9)}
+
+
+class Silent:
+    def lap(self, phase: str) -> None: ...
+
+
+def alone(model, buckets=None) -> FastEngine:
+    return FastEngine(model, 512, frozenset(), NODES, buckets)
+
+
+def run(engine, script, prompt=PROMPTS[1], law=None, limit=COUNT):
+    return decode(engine, Scripted(script), Request(prompt, limit, law, 3), Clock(torch.device("cpu")))
+
+
+def counts(out):
+    return out.ids, out.accept, out.proposed, out.fed
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_ranks_decode_as_one(family):
+    """Every drafter, greedy and sampled; teacher forcing; logits of whole sequences; the check before a run."""
+    model = build(family, torch.float64)
+    one = alone(model)
+    with team(model, check=True) as (engine, whole):
+        check_engine(engine, whole)
+        for prompt in PROMPTS[1:]:
+            truth = plain_greedy(model, prompt, COUNT + 8)
+            for name, script in scripts(truth).items():
+                for law in LAWS.values():
+                    ours, theirs = run(engine, script, prompt, law), run(one, script, prompt, law)
+                    assert counts(ours) == counts(theirs), (name, len(prompt), law)
+                    assert law or ours.ids == truth[:COUNT]
+            assert engine.gaps(prompt, truth[:9]) == one.gaps(prompt, truth[:9])
+        ids = torch.randint(0, VOCAB, (300, 20), generator=torch.Generator().manual_seed(0))
+        expected = model(ids, use_cache=False, logits_to_keep=1).logits[:, -1]
+        torch.testing.assert_close(whole(ids).logits[:, -1], expected, atol=1e-8, rtol=1e-8)
+        assert sum(each.numel() for each in whole.parameters()) == sum(each.numel() for each in model.parameters())
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["tree", "rows"])
+def test_steps_show_the_same(rows):
+    """Hidden states, top-k, what was fed; drafts as trees and as batches of rows."""
+    model = build("llama", torch.float64)
+    truth = plain_greedy(model, PROMPTS[1], COUNT)
+    needs = Needs(hidden=(0, 1, 2), prompt_hidden=True, node_topk=5, prompt_topk=5, rows=rows)
+    rng, done = random.Random(1), 1
+    with team(model, check=True) as (engine, _):
+        engines = [alone(model), engine]
+        first = [each.start(PROMPTS[1], COUNT, Walk(None, 0), needs, Silent()) for each in engines]
+        compare(*first)
+        while done < COUNT - 8:
+            draft = rows_draft(rng, truth[done : done + 4])
+            steps = []
+            for each in engines:
+                each.forward(draft)
+                steps.append(each.settle(COUNT))
+            assert (steps[0].emitted, steps[0].path) == (steps[1].emitted, steps[1].path)
+            assert torch.equal(steps[0].fed, steps[1].fed)
+            compare(*steps)
+            done += len(steps[0].emitted)
+        with pytest.raises(CaseError, match="expected as many"):  # found before any rank is told
+            engine.forward(Draft([1, 2], [ROOT]))
+        assert run(engine, scripts(truth)["chain"]).ids == truth[:COUNT]
+
+
+def compare(theirs, ours) -> None:
+    assert torch.equal(theirs.topk.ids, ours.topk.ids)
+    for layer, states in theirs.hidden.items():
+        torch.testing.assert_close(ours.hidden[layer], states, atol=1e-8, rtol=1e-8)
+
+
+def rows_draft(rng, right) -> Draft:
+    """Some rows from the root, one of them right for a while."""
+    rows = [[rng.randrange(VOCAB) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(1, 4))]
+    rows.insert(rng.randrange(len(rows) + 1), [*right[: rng.randrange(1, 5)]])
+    tokens, parents = [], []
+    for row in rows:
+        parents += [ROOT, *range(len(tokens), len(tokens) + len(row) - 1)]
+        tokens += row
+    return Draft(tokens, parents)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+def test_other_types_of_number(dtype):
+    """What rank 0 emits are the best tokens by its own teacher forcing, up to rounding."""
+    model = build("llama", dtype)
+    with team(model, check=True) as (engine, _):
+        for name, script in scripts(plain_greedy(model, PROMPTS[1], COUNT + 8)).items():
+            out = run(engine, script)
+            assert max(engine.gaps(PROMPTS[1], out.ids)) < (1e-3 if dtype == torch.float32 else 1.0), name
+
+
+@pytest.mark.slow
+def test_four_ranks():
+    model = build("llama-mha", torch.float64)
+    truth = plain_greedy(model, PROMPTS[1], COUNT + 8)
+    with team(model, ranks=4, check=True) as (engine, _):
+        for name, script in scripts(truth).items():
+            assert counts(run(engine, script)) == counts(run(alone(model), script)), name
+
+
+def test_ranks_record_the_same_graphs_at_the_same_time(monkeypatch):
+    """On padded widths and key lengths, with recordings dropped and made anew when the cache grows."""
+    monkeypatch.setattr(parallel_engine, "Graphs", Recorder)
+    model = build("llama", torch.float64)
+    buckets = Buckets(GRAPHED.widths[:6], GRAPHED.lengths[:2])
+    terms = {"buckets": buckets, "follower": Recording, "patience_s": 5.0}
+    with team(model, check=True, **terms) as (engine, _):
+        for needs, greedy in ((Needs(), True), (Needs(hidden=(1,)), True), (Needs(hidden=(1,)), False)):
+            engine.prepare(needs, greedy)
+        recorded = set(engine._graphs._held)
+        assert {key[0] for key in recorded} == set(buckets.widths)
+        for prompt in (PROMPTS[1], [7] * 400):
+            truth = plain_greedy(model, prompt, COUNT + 8)
+            for name, script in scripts(truth).items():
+                assert run(engine, script, prompt).ids == truth[:COUNT], name
+        assert engine.cache.capacity > 300
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_delays_anywhere_change_nothing(law):
+    """The drafter and the other rank dawdle for random times."""
+    model = build("llama", torch.float64)
+    script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["wide"]
+    plain = run(alone(model), script, law=LAWS[law])
+    shaky = random.Random()
+
+    def dawdle(*given):
+        time.sleep(shaky.uniform(0, 0.01))
+        return script(*given)
+
+    with team(model, check=True, follower=Dawdling, patience_s=20.0) as (engine, _):
+        for _ in range(2):
+            assert counts(run(engine, dawdle, law=LAWS[law])) == counts(plain)
+
+
+@pytest.mark.parametrize(
+    ("follower", "what"),
+    [(Forgetful, "tokens in the cache"), (Twisted, "hidden states"), (Narrow, r"it feeds \d+ rows, rank 0 \d+")],
+    ids=["forgetful", "twisted", "narrow"],
+)
+def test_a_rank_of_another_mind_is_named(follower, what):
+    """By the check after every step; a rank that feeds other rows notices itself."""
+    model = build("llama", torch.float64)
+    script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["wide"]
+    with team(model, check=True, follower=follower, patience_s=3.0) as (engine, _):
+        begin = time.perf_counter()
+        with pytest.raises(TeamError, match=f"rank 1.*{what}"):
+            run(engine, script)
+        assert time.perf_counter() - begin < 20
+
+
+@pytest.mark.parametrize("follower", [Failing, Dying], ids=["fails", "dies"])
+def test_a_lost_rank_ends_the_run_and_is_named(follower):
+    model = build("llama", torch.float64)
+    script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["wide"]
+    with team(model, follower=follower) as (engine, _):
+        begin = time.perf_counter()
+        word = "exit code 1: ValueError: told to fail" if follower is Failing else "exit code 9"
+        with pytest.raises(TeamError, match=rf"rank 1 \(process \d+, cpu\) ended with {word}"):
+            run(engine, script)
+        with pytest.raises(TeamError, match="rank 1"):
+            run(engine, script)  # and so it stays
+        assert time.perf_counter() - begin < 10
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stuck"])
+def test_a_killed_or_stuck_rank_is_named_within_seconds(kind):
+    model = build("llama", torch.float64)
+    script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["chain"]
+    with team(model, patience_s=2.0) as (engine, _):
+        pid = engine._ranks.processes[0].pid
+
+        def shoot(context, done, rng):
+            if done > 8:
+                os.kill(pid, kind)
+            return script(context, done, rng)
+
+        begin = time.perf_counter()
+        with pytest.raises(TeamError, match=f"rank 1 .process {pid}, cpu. (ended|does not answer)"):
+            run(engine, shoot)
+        assert time.perf_counter() - begin < 20
+
+
+def test_a_rank_that_dies_while_rank_0_is_busy_elsewhere_is_noticed():
+    model = build("llama", torch.float64)
+    with team(model) as (engine, _):
+        os.kill(engine._ranks.processes[0].pid, signal.SIGKILL)
+        end = time.perf_counter() + 10
+        with contextlib.suppress(TeamError):
+            while time.perf_counter() < end:
+                engine._ranks.require_all()
+                time.sleep(0.05)
+        assert time.perf_counter() < end
+
+
+ORPHANS = """
+import os, sys
+from models import build
+from ranks import NODES, card_of
+from specbench.target.parallel_start import Terms, start
+
+if __name__ == "__main__":
+    engine, _ = start(Terms(card_of(build("llama")), 2, NODES, threads=1))
+    print(engine._ranks.processes[0].pid, flush=True)
+    os._exit(0)
+"""
+
+
+def test_the_other_ranks_end_with_rank_0(tmp_path):
+    """However it ends: here without any clean-up."""
+    script = tmp_path / "orphans.py"
+    script.write_text(ORPHANS)
+    path = os.pathsep.join(each for each in sys.path if each)
+    told = {**os.environ, "PYTHONPATH": path}
+    said = subprocess.run([sys.executable, str(script)], env=told, capture_output=True, text=True, check=True)
+    process = int(said.stdout)
+    end = time.perf_counter() + 10
+    while alive(process) and time.perf_counter() < end:
+        time.sleep(0.05)
+    assert not alive(process)
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

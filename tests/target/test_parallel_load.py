@@ -1,0 +1,116 @@
+"""A rank's share: the right rows and columns of every weight, from any kind of file, and no more memory than that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ranks import card_of
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import specbench.target.parallel_load as parallel_load
+from models import BASE, FAMILIES, build
+from specbench.target.parallel_load import load_share
+from specbench.target.parallel_message import Format, Message, Op
+from specbench.types import InputError
+
+PLAIN = {"revision": None, "safetensors": True, "seed": 0}
+NAMES = ["llama-mha", "qwen2", "phi3", "qwen3"]
+
+
+def shares(card, ranks, **options):
+    return [load_share(card, "cpu", rank, ranks, **{**PLAIN, **options}) for rank in range(ranks)]
+
+
+def weights(model) -> dict:
+    return {name: each.clone() for name, each in model.named_parameters()}
+
+
+@pytest.mark.parametrize("family", NAMES)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_shares_add_up(family, ranks):
+    """A split weight's parts are all of it; rank 0 has the whole of what is not split."""
+    model = build(family, torch.float64)
+    if model.config.num_key_value_heads % ranks:
+        pytest.skip("its key heads do not divide")
+    found = [weights(each) for each in shares(card_of(model), ranks)]
+    for name, whole in weights(model).items():
+        parts = [each[name] for each in found if name in each]
+        if "o_proj" in name or "down_proj" in name:
+            assert torch.equal(torch.cat(parts, 1), whole), name
+        elif "qkv_proj" in name or "gate_up_proj" in name:
+            assert torch.equal(torch.cat(parts).sort(0).values, whole.sort(0).values), name
+            assert len({len(part) for part in parts}) == 1
+        elif name.endswith(("_proj.weight", "_proj.bias")):
+            assert torch.equal(torch.cat(parts), whole), name
+        else:
+            assert torch.equal(parts[0], whole), name
+
+
+@pytest.mark.parametrize("files", ["one", "several", "torch"])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_from_files_as_from_memory(files, tied, tmp_path, monkeypatch):
+    """Only the part that is asked for is taken from a file."""
+    kind, extra = FAMILIES["qwen2"]
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **{**BASE, **extra, "tie_word_embeddings": tied})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    if files == "torch":
+        model.config.save_pretrained(tmp_path)
+        state = {name: each for name, each in model.state_dict().items() if not (tied and name == "lm_head.weight")}
+        torch.save(state, tmp_path / "pytorch_model.bin")
+    else:
+        model.save_pretrained(tmp_path, max_shard_size="5GB" if files == "one" else "100KB")
+        assert len(list(tmp_path.glob("*.safetensors"))) > (files == "several")
+    memory = [weights(each) for each in shares(card_of(model), 2)]
+    taken, part = [], parallel_load._part
+
+    def counted(weight, cut):
+        found = part(weight, cut)
+        taken.append(found.nbytes)
+        return found
+
+    monkeypatch.setattr(parallel_load, "_part", counted)
+    card = replace(card_of(model), path=str(tmp_path))
+    if files == "torch":
+        with pytest.raises(InputError, match="no weights found to share"):
+            shares(card, 2)
+    for found, expected in zip(shares(card, 2, safetensors=files != "torch"), memory, strict=True):
+        found = weights(found)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in found)
+    assert max(taken) <= max(each.nbytes for each in memory[0].values())
+    layers = sum(each.nbytes for name, each in weights(model).items() if ".layers." in name and "norm" not in name)
+    held = sum(each.nbytes for name, each in memory[1].items() if ".layers." in name and "norm" not in name)
+    assert held == layers // 2
+
+
+def test_a_file_without_a_weight_is_named(tmp_path):
+    model = build("llama")
+    model.config.save_pretrained(tmp_path)
+    state = model.state_dict()
+    del state["model.norm.weight"]
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"hold no weight model\.norm\.weight"):
+        shares(replace(card_of(model), path=str(tmp_path)), 2, safetensors=False)
+
+
+numbers = st.integers(0, 2**40)
+
+
+few, many = st.lists(numbers, max_size=3), st.lists(numbers, max_size=8)
+
+
+@given(numbers, few, many, many, st.booleans())
+def test_a_message_is_read_as_it_was_written(past, taps, moves, tokens, flag):
+    """Whatever was in the buffer before."""
+    form = Format(layers=2, max_nodes=8)
+    buffer = form.empty().fill_(77)
+    parents = list(range(-1, len(tokens) - 1))
+    message = Message(Op.STEP, past + 1, past, 3, 4, flag, tuple(taps), moves, tokens, parents)
+    form.write(message, buffer)
+    assert form.read(buffer) == message
+    assert len(buffer) == form.size

@@ -1,0 +1,177 @@
+"""Layers on two devices, and a draft model on its own: every tensor is where the operation that takes it is."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from places import MixedPlaces, Places, place_of, put, spread_layers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from draft_models import fitted, noisy
+from methods.opt_tree import OptTree
+from methods.ouroboros import Ouroboros
+from methods.sequoia import Sequoia
+from methods.specinfer import SpecInfer
+from methods.speculative_sampling import SpeculativeSampling
+from models import BASE, VOCAB, Scripted, build, plain_greedy, scripts
+from specbench.decode.check import check_engine
+from specbench.decode.law import Law
+from specbench.decode.loop import Request, decode
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
+from specbench.target.eager import EagerEngine
+from specbench.target.facade import ModelCard, Target
+from specbench.target.fast import FastEngine
+from specbench.target.load import choose_device
+from specbench.types import ROOT, Draft, Needs
+
+COUNT = 32
+PROMPT = [5, 17, 3, 42, 8]
+FIRST, SECOND = torch.device("cpu:0"), torch.device("cpu:1")
+FAMILIES = ["llama", "mistral-window", "qwen2-mixed", "phi3"]
+
+
+class Silent:
+    def lap(self, phase: str) -> None: ...
+
+
+def engine_of(model) -> EagerEngine:
+    return EagerEngine(model, 512, frozenset(), 64)
+
+
+def run(engine, method, law=None):
+    return decode(engine, method, Request(PROMPT, COUNT, law, 3), Clock(torch.device("cpu")))
+
+
+def test_the_fake_refuses_what_a_gpu_refuses():
+    with Places():
+        here, there = torch.ones(3, device="cpu:0"), torch.ones(3, device="cpu:1")
+        assert (here.device, (here + 1).device) == (FIRST, FIRST)
+        for mix in (
+            lambda: here + there,
+            lambda: torch.cat([here, there]),
+            lambda: here @ torch.ones(3),
+            lambda: here[torch.arange(2, device="cpu:1")],
+            lambda: torch.nn.functional.scaled_dot_product_attention(here[None], here[None], there[None]),
+            lambda: here.index_copy_(0, torch.arange(3, device="cpu:1"), here),
+        ):
+            with pytest.raises(MixedPlaces):
+                mix()
+        assert (here + there.to("cpu:0")).device == FIRST
+        assert here[torch.arange(2)].device == FIRST  # an index from the host
+        assert here.mul(torch.tensor(2.0)).device == FIRST  # a number
+        here[:2] = there[:2]  # a copy
+        assert here.new_zeros(2).device == FIRST
+        assert here.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_devices_decode_as_one(family, monkeypatch):
+    """Ids, accepted lengths and rows fed of every drafter; teacher forcing; the check before a run."""
+    model = build(family, torch.float64)
+    truth = plain_greedy(model, PROMPT, COUNT + 8)
+    plain = {name: run(engine_of(model), Scripted(script)) for name, script in scripts(truth).items()}
+    judged = engine_of(model).gaps(PROMPT, truth[:9])
+    spread = spread_layers(model, 1, monkeypatch)
+    with Places():
+        engine = engine_of(spread)
+        assert [layer.device for layer in engine.cache._groups] == [FIRST, SECOND]
+        check_engine(engine, spread)
+        for name, script in scripts(truth).items():
+            out = run(engine, Scripted(script))
+            assert (out.ids, out.accept, out.fed) == (plain[name].ids, plain[name].accept, plain[name].fed), name
+            assert [place_of(stack[0]) for stack in engine.cache._stacks] == [FIRST, SECOND]
+        assert engine.gaps(PROMPT, truth[:9]) == judged
+
+
+@pytest.mark.parametrize("law", [Law(0.8, 0, 1.0), Law(0.7, 20, 0.9)], ids=["plain", "cut"])
+def test_two_devices_sample_as_one(law, monkeypatch):
+    model = build("llama", torch.float64)
+    script = scripts(plain_greedy(model, PROMPT, COUNT + 8))["wide"]
+    plain = run(engine_of(model), Scripted(script), law)
+    spread = spread_layers(model, 1, monkeypatch)
+    with Places():
+        out = run(engine_of(spread), Scripted(script), law)
+    assert (out.ids, out.accept) == (plain.ids, plain.accept)
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["tree", "rows"])
+def test_a_step_shows_the_same_hidden_states(rows, monkeypatch):
+    model = build("llama", torch.float64)
+    truth = plain_greedy(model, PROMPT, COUNT)
+    needs = Needs(hidden=(0, 1, 2), prompt_hidden=True, node_topk=3, prompt_topk=3, rows=rows)
+    rng = random.Random(2)
+    drafts = [Draft([rng.randrange(VOCAB), *truth[1:4]], [ROOT, ROOT, 1, 2]), Draft(truth[5:8], range(-1, 2))]
+    plain = steps(engine_of(model), needs, drafts)
+    spread = spread_layers(model, 1, monkeypatch)
+    with Places():
+        found = steps(engine_of(spread), needs, drafts)
+    for ours, theirs in zip(found, plain, strict=True):
+        assert torch.equal(ours.topk.ids, theirs.topk.ids)
+        for layer, states in theirs.hidden.items():
+            torch.testing.assert_close(ours.hidden[layer], states)
+
+
+def steps(engine, needs, drafts):
+    found = [engine.start(PROMPT, COUNT, Walk(None, 0), needs, Silent())]
+    for draft in drafts:
+        engine.forward(draft)
+        found.append(engine.settle(COUNT))
+    return found
+
+
+def test_a_device_is_brought_masks_and_positions_once_a_forward(monkeypatch):
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("llama", **{**BASE, "num_hidden_layers": 8})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="sdpa").eval()
+    truth = plain_greedy(model, PROMPT, COUNT + 8)
+    with Places() as places:
+        engine = engine_of(spread_layers(model, 2, monkeypatch))
+        places.moved.clear()
+        out = run(engine, Scripted(scripts(truth)["wide"]))
+        forwards = len(out.accept) + 1
+        assert out.ids == truth[:COUNT]
+        # Once the hidden states, and once mask, position ids, cosine and sine, though six layers lie there.
+        assert places.moved["cpu:0", "cpu:1"] <= 5 * forwards
+        assert places.moved["cpu:1", "cpu:0"] == forwards  # the logits
+
+
+LAWS = {"greedy": None, "sampled": Law(0.8, 0, 1.0)}
+DRAFTED = {
+    "speculative_sampling": lambda **options: SpeculativeSampling("unused", length=4, **options),
+    "specinfer": lambda **options: SpecInfer("unused", [2, 1, 2], **options),
+    "sequoia": lambda **options: Sequoia("unused", [0.6, 0.2], nodes=10, depth=3, **options),
+    "opt_tree": lambda **options: OptTree("unused", nodes=10, threshold=0.1, max_depth=3, **options),
+    "ouroboros": lambda **options: Ouroboros("unused", gamma=3, window=3, level=4, endings=2, **options),
+}
+DRAFTED_LAWS = [(name, law) for name in DRAFTED for law in LAWS]
+
+
+@pytest.mark.parametrize("kind", [EagerEngine, FastEngine], ids=["eager", "fast"])
+@pytest.mark.parametrize(("name", "law"), DRAFTED_LAWS)
+def test_a_draft_model_on_a_device_of_its_own(name, law, kind):
+    """Only ids and laws go between it and the target, and the tokens are the same."""
+    target, draft = build("llama", torch.float64), noisy(build("llama", torch.float64), 0.01)
+    plain = run(kind(target, 512, frozenset(), 64), fitted(DRAFTED[name](), draft, law=LAWS[law]), LAWS[law])
+    put(draft, "cpu:1")
+    with Places() as places:
+        engine, method = kind(target, 512, frozenset(), 64), fitted(DRAFTED[name](), draft, law=LAWS[law])
+        assert method.lm.device == SECOND
+        out = run(engine, method, LAWS[law])
+        assert places.moved["cpu", "cpu:1"] or places.moved["cpu:1", "cpu"]
+    assert (out.ids, out.accept) == (plain.ids, plain.accept)
+    assert max(out.accept) > 1
+
+
+def test_the_device_of_a_draft_model_is_where_it_is_loaded(tmp_path):
+    target = build("llama", torch.float64)
+    target.save_pretrained(tmp_path)
+    method = SpeculativeSampling(str(tmp_path), device="cpu:1")
+    card = ModelCard("m", str(tmp_path), target.config, None, 512, frozenset(), "float64", "cpu")
+    method._card = replace(card, device=choose_device("cpu:1", None))
+    with Places():
+        method.bind(Target(card, target, 64, None))
+        assert method.lm.device == SECOND

@@ -1,0 +1,330 @@
+"""Timing without weights: every step is a true step, and what it emits is the record's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sys
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from compose import job_for
+from models import VOCAB, Scripted, build, scripts
+from specbench import cli
+from specbench.decode.check import check_engine
+from specbench.decode.loop import Request, decode
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
+from specbench.run import execute
+from specbench.store import read_manifest, read_run
+from specbench.target.buckets import EXACT, GRAPHED
+from specbench.target.eager import EagerEngine
+from specbench.target.fast import FastEngine
+from specbench.target.replay import ReplayEngine
+from specbench.target.timed import TimedEager, TimedFast
+from specbench.types import Draft, InputError, Needs
+
+CPU = torch.device("cpu")
+PROMPT = [5, 17, 3, 42, 8, 11]
+COUNT = 30
+ENGINES = {
+    "eager": lambda model: TimedEager(model, 512, frozenset(), 64),
+    "fast": lambda model: TimedFast(model, 512, frozenset(), 64, EXACT),
+    "graphed": lambda model: TimedFast(model, 512, frozenset(), 64, GRAPHED),
+}
+QUICK = ("measure.warmup=1", "measure.control=false")
+METHODS = "method=[pld,sam,cacheback_no_frozen,n_grammys,n_grammys_trie,token_recycling]"
+CONTEXT = ("method.n_grammys.strategy=context", "method.n_grammys_trie.strategy=context")
+
+
+def said(count: int = COUNT) -> list[int]:
+    """An answer that no model gave, with repetitions to draft from."""
+    rng = random.Random(4)
+    return [rng.choice((7, 9, 21, 40)) for _ in range(count)]
+
+
+class Rows(Scripted):
+    """Chains from the root, verified as a batch of rows."""
+
+    needs = Needs(rows=True)
+
+
+def as_rows(context, done, rng):
+    """Two wrong rows and, between them, one with a few right tokens."""
+    right = said()[done : done + 3]
+    return Draft([1, *right, 2, 2], [-1, *([-1, 1, 2][: len(right)]), -1, len(right) + 1])
+
+
+def follow(engine, method, limit=COUNT):
+    """Decode the answer; the transcript and the keys and values that are held then."""
+    engine.load(PROMPT, said())
+    return decode(engine, method, Request(PROMPT, limit, None, 0), Clock(CPU))
+
+
+def held(engine, length):
+    """[(K, length, D) keys, values, ...] layer by layer."""
+    if isinstance(engine, FastEngine):
+        layers = len(engine.cache.layers)
+        tensors = [each[0] for each in engine.cache.read(length)]
+        assert len(tensors) == 2 * layers
+        return tensors
+    return [each[0, :, :length] for layer in engine.cache.slots for each in (layer.keys, layer.values)]
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("name", [*scripts([]), "rows"])
+def test_the_cache_holds_the_recorded_tokens(kind, name):
+    """After steps of a random model along an answer it never gave: a fresh read of prompt and answer, slot by slot."""
+    model = build("llama", torch.float64)
+    method = Rows(as_rows) if name == "rows" else Scripted(scripts([*said(), 1, 1])[name])
+    engine = ENGINES[kind](model)
+    out = follow(engine, method)
+    assert out.ids == said()
+    replay = ReplayEngine(frozenset(), 64)
+    recalled = follow(replay, method)
+    assert (out.accept, out.fed) == (recalled.accept, recalled.fed)
+    if name not in ("empty", "wrong"):
+        assert max(out.accept) > 1
+    length = len(PROMPT) + COUNT - 1
+    fresh = EagerEngine(model, 512, frozenset(), 64)
+    fresh.reserve(length)
+    with torch.inference_mode():
+        fresh.start([*PROMPT, *said()[:-1]], 1, Walk(None, 0), Needs(), Silent())
+    theirs = held(fresh, length)
+    for mine, right in zip(held(engine, length), theirs, strict=True):
+        assert (mine - right).abs().max() < 1e-8
+
+
+class Silent:
+    def lap(self, phase: str) -> None: ...
+
+
+class Names(TorchDispatchMode):
+    """Every operation in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        shapes = [tuple(each.shape) for each in args if isinstance(each, torch.Tensor)]
+        self.seen.append((func._schema.name, shapes))
+        return func(*args, **(kwargs or {}))
+
+
+def computed(engine, part):
+    """What the first step of a second request does on a tree of five: its forward's or its settling's operations."""
+    found = {}
+    for _ in range(2):
+        engine.start(PROMPT, COUNT, Walk(None, 0), Needs(), Silent())
+        for name, call in {
+            "forward": lambda: engine.forward(Draft([7, 9, 9, 21, 40], [-1, -1, 0, 1, 1])),
+            "settle": lambda: engine.settle(COUNT),
+        }.items():
+            with Names() as names:
+                call()
+            found[name] = names.seen
+    return found[part]
+
+
+@pytest.mark.parametrize("part", ["forward", "settle"])
+@pytest.mark.parametrize("kind", ["eager", "fast"])
+def test_a_step_computes_what_a_live_step_computes(kind, part):
+    """The very operations on the very shapes; only what the eager engine moves depends on what was accepted."""
+    model = build("llama")
+    live, timed = {"eager": EagerEngine, "fast": FastEngine}[kind](model, 512, frozenset(), 64), ENGINES[kind](model)
+    timed.load(PROMPT, said())
+    theirs, ours = computed(live, part), computed(timed, part)
+    names = [name for name, _ in ours]
+    if part == "forward":
+        assert ours == theirs
+        assert names.count("aten::scaled_dot_product_attention") == 2  # layers
+    elif kind == "fast":
+        assert ours == theirs
+        assert ("aten::max", [(6, VOCAB)]) in ours
+        assert "aten::index_copy_" in names  # compaction
+    else:
+        over_vocabulary = [entry for entry in ours if entry[1] == [(6, VOCAB)]]
+        assert over_vocabulary == [("aten::max", [(6, VOCAB)]), ("aten::argmax", [(6, VOCAB)])]
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_before_a_record_is_loaded_it_is_a_plain_engine(kind):
+    model = build("llama")
+    engine = ENGINES[kind](model)
+    check_engine(engine, model)
+    assert follow(engine, Scripted(scripts(said())["wide"])).ids == said()
+
+
+def test_it_ends_at_eos_and_at_the_limit():
+    engine = TimedFast(build("llama"), 512, frozenset({9}), 64)
+    engine.load(PROMPT, [7, 8, 9])
+    out = decode(engine, Scripted(lambda *_: Draft.chain([8, 9, 5])), Request(PROMPT, 3, None, 0), Clock(CPU))
+    assert (out.ids, out.accept, out.finish) == ([7, 8, 9], [2], "eos")
+    engine.load(PROMPT, [7, 8, 6, 1, 4])
+    out = decode(engine, Scripted(lambda *_: Draft.chain([8, 6, 1])), Request(PROMPT, 3, None, 0), Clock(CPU))
+    assert (out.ids, out.accept, out.finish) == ([7, 8, 6], [2], "length")
+
+
+def run(folder, *overrides):
+    execute(job_for(*overrides), folder, lambda *_: None)
+    return {(record.method, record.case): record for record in read_run(folder).records}
+
+
+def steps(found, methods=None):
+    return {
+        key: [(turn.ids, turn.accept, turn.fed, turn.finish) for turn in record.turns]
+        for key, record in found.items()
+        if methods is None or key[0] in methods
+    }
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    """A run of the bundled model that records itself, and its steps."""
+    folder = tmp_path_factory.mktemp("live")
+    found = run(
+        folder, METHODS, *CONTEXT, "model=tiny", "suite=mini", "suite.limit=1", "decode.max_new_tokens=24",
+        "measure=quick", "measure.lossless=false",
+    )  # fmt: skip
+    return folder / "records.jsonl", found
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_models_own_record_gives_its_own_steps(live, tmp_path, attention):
+    trace, found = live
+    timed = (f"model.trace={trace}", METHODS, *CONTEXT, *QUICK)
+    again = run(tmp_path / "run", "model=tiny", "engine=timed", f"model.attention={attention}", *timed)
+    assert steps(again) == steps(found)
+    manifest = read_manifest(tmp_path / "run")
+    assert manifest["engine"] == "timed"
+    assert manifest["trace"].startswith("records: 7 conversations")
+    assert {name for name, entry in manifest["methods"].items() if entry["reads_target"]} == {"token_recycling"}
+    assert any("eager forward" in text for text in manifest["warnings"]) == (attention == "eager")
+    assert all(record.lossless is None for record in again.values())
+    assert all(turn.phases_s["forward"] > 0 for record in again.values() for turn in record.turns if turn.accept)
+
+
+def test_a_random_model_takes_the_steps_of_a_replay(live, tmp_path):
+    trace, _ = live
+    drafters = (f"model.trace={trace}", "method=[pld,sam,cacheback_no_frozen,n_grammys]", CONTEXT[0])
+    replayed = run(tmp_path / "replay", "model=replay", *drafters)
+    timed = run(tmp_path / "timed", "model=random", "engine=timed", *drafters, *QUICK)
+    assert steps(timed) == steps(replayed)
+    assert max(count for record in timed.values() for turn in record.turns for count in turn.accept) > 3
+
+
+def test_the_trace_of_vicuna_leads_a_random_model(data, tmp_path):
+    trace = (
+        f"model.trace={data / 'traces' / 'vicuna-7b-v1.3' / 'spec_bench_vanilla_run1.jsonl'}",
+        f"model.tokenizer={data / 'tokenizers' / 'vicuna'}", "model.template=vicuna_v1.1", "suite=spec_bench",
+        "suite.ids=[81,200,401]", "method=[pld,cacheback_no_frozen,sam]",
+    )  # fmt: skip
+    small = ("model=random_110m", "model.random.config.hidden_size=64", "model.random.config.intermediate_size=96",
+             "model.random.config.num_attention_heads=2", "model.random.config.num_key_value_heads=2",
+             "model.random.config.num_hidden_layers=1")  # fmt: skip
+    timed = run(tmp_path / "timed", *small, "engine=timed", *trace, *QUICK)
+    replayed = run(tmp_path / "replay", "model=replay", *trace)
+    assert steps(timed) == steps(replayed)
+    assert len(timed) == 12
+
+
+def test_the_command(live, tmp_path, capsys, monkeypatch):
+    """``specbench model=random engine=timed model.trace=...``, from the words to the table."""
+    options = [f"model.trace={live[0]}", "method=[pld,token_recycling]", "suite.limit=1", "report.plots=false", *QUICK]
+    argv = ["specbench", "model=random", "engine=timed", *options, f"hydra.run.dir={tmp_path / 'run'}"]
+    monkeypatch.setattr(sys, "argv", argv)
+    with contextlib.suppress(SystemExit):
+        cli.main()
+    text = capsys.readouterr().out
+    assert "time only: accepted lengths replayed" in text
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    rows = {words[0]: words for words in reversed(lines)}  # the first table's
+    assert float(rows["pld"][1]) >= 1
+    assert rows["token_recycling"][1] == "\N{EN DASH}"
+    assert float(rows["token_recycling"][4]) > 0  # ms a step
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Fastest" not in page
+    assert "no speedup is claimed" in page
+
+
+class _Stop(Exception):
+    pass
+
+
+def test_resume(live, tmp_path):
+    trace, _ = live
+    options = ("model=random", "engine=timed", f"model.trace={trace}", "method=[pld,token_recycling]", *QUICK)
+    whole = run(tmp_path / "whole", *options)
+
+    def stop(records, done, total):
+        if done == 3:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        execute(job_for(*options), tmp_path / "cut", stop)
+    assert len(read_run(tmp_path / "cut").records) == 9
+    again = run(tmp_path / "cut", *options)
+    assert len(again) == 21
+    assert steps(again, ("vanilla", "pld")) == steps(whole, ("vanilla", "pld"))
+    assert len(read_manifest(tmp_path / "cut")["processes"]) == 2
+    assert read_manifest(tmp_path / "cut")["methods"]["token_recycling"]["reads_target"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model=random", "engine=timed"], ["engine.kind=timed", "model.trace=None", "expected both or neither"]),
+        (["model=replay", "engine=timed", "model.trace={trace}"], ["engine=timed", "no model to time", "random_7b"]),
+        (["model=random", "engine=timed", "model.trace=/nowhere.jsonl"], ["/nowhere.jsonl", "no such file"]),
+        (["model=random_110m", "engine=timed", "model.trace={chat}"], ["model.tokenizer", "not set"]),
+        (
+            ["model=random", "engine=timed", "model.trace={high}"],
+            ["vocabulary is of 4096", "id 9999", "model.random.config.vocab_size"],
+        ),
+        (
+            ["model=random", "engine=timed", "model.trace={trace}", "model.random.config.max_position_embeddings=64"],
+            ["context is of 64", "longest request"],
+        ),
+        (
+            ["model=random", "engine=timed", "model.trace={trace}", "method=[hf_generate]"],
+            ["method.hf_generate", "decodes with the model itself"],
+        ),
+        (["model=random", "engine=timed", "model.trace={trace}", "measure=quick"], ["measure.lossless=true"]),
+        (["model=random", "engine=timed", "model.trace={trace}", "decode.temperature=1"], ["decode.temperature=1"]),
+        (
+            ["model=random", "engine=timed", "model.trace={trace}", "model.random.config.vocab_size=500"],
+            ["tokenizer", "2048 tokens", "logits 500"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_timed_says_why(live, tmp_path, overrides, words):
+    trace, _ = live
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    vanilla = [line for line in lines if line["method"] == "vanilla"]
+    vanilla[0]["turns"][0]["ids"][0] = 9999
+    (tmp_path / "high.jsonl").write_text("".join(json.dumps(line) + "\n" for line in vanilla))
+    (tmp_path / "manifest.json").write_text((trace.parent / "manifest.json").read_text())
+    spoken = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": spoken}))
+    files = {"trace": trace, "high": tmp_path / "high.jsonl", "chat": tmp_path / "chat.jsonl"}
+    method = [] if any(text.startswith("method") for text in overrides) else ["method=[pld]"]
+    with pytest.raises(InputError) as raised:
+        run(tmp_path / "run", *(text.format(**files) for text in overrides), *method)
+    assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "billions"), [("random_110m", 0.11), ("random_7b", 6.74), ("random_13b", 13.0), ("random_33b", 32.5)]
+)
+def test_shapes_have_the_size_of_their_name(shape, billions):
+    """As written; no weights are made."""
+    config = job_for(f"model={shape}", "method=[pld]").card.config
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert sum(each.numel() for each in model.parameters()) / 1e9 == pytest.approx(billions, rel=0.01)

@@ -1,0 +1,215 @@
+"""Every experiment: its grid composes at full size, and at small size it runs and has what it should show."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
+
+from compose import composed, job_for
+from specbench.cli import _plain, digest
+from specbench.entry import make_entry
+from specbench.record import PHASES, VANILLA
+from specbench.report.build import read_findings
+from specbench.report.cli import find_runs
+from specbench.report.findings import Findings, gather
+from specbench.run import execute
+from specbench.store import read_run
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+CATEGORIES = {"overall", "multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag", "code"}
+PAIRED = ["hf_generate", "speculative_sampling", "lookahead", "ouroboros", "pearl", "card"]
+ABLATIONS = ["hf_generate", "cacheback", "cacheback_no_frozen", "cacheback_only_frozen"]
+RECYCLED = ["hf_generate", "lookahead", "pld", "rest"]
+BOARD = ["speculative_sampling", "sam", "medusa", "hydra_heads", "eagle", "eagle2", "token_recycling_hot"]
+# name -> (cells of the grid at full size, methods beside vanilla)
+EXPERIMENTS = {
+    "cacheback_figure3": (3, [*RECYCLED, "token_recycling", "sam", "cacheback"]),
+    "cacheback_figure4": (4 * 6, ["hf_generate", "cacheback"]),
+    "cacheback_table1": (1, ABLATIONS),
+    "card_figure1": (10, ["speculative_sampling"]),
+    "card_figure5": (3 * 2, PAIRED),
+    "card_figure6": (2 * 11, ["card"]),
+    "card_table1": (2 * 3, PAIRED),
+    "card_table1_sampling": (3, PAIRED),
+    "card_table2": (2, ["hf_generate", "card"]),
+    "card_table3": (3, ["hf_generate", "card"]),
+    "n_grammys_figure1": (1, []),
+    "n_grammys_figure2": (2 * 4 * 6, ["n_grammys"]),
+    "n_grammys_figure3": (3 * 3 * 5 * 7, ["hf_generate", "n_grammys"]),
+    "n_grammys_figure4": (3, ["n_grammys"]),
+    "n_grammys_table1": (3 * 3, ["hf_generate", "n_grammys"]),
+    "spec_bench_leaderboard": (3, [*RECYCLED, *BOARD]),
+    "takeoff_ssd": (2, ["hf_generate", "ssd"]),
+    "token_recycling_figure3a": (8, ["token_recycling_hot"]),
+    "token_recycling_figure3b": (8, ["token_recycling_hot"]),
+    "token_recycling_figure3c": (3, ["token_recycling_hot"]),
+    "token_recycling_figure4": (1, ["token_recycling_hot"]),
+    "token_recycling_table1": (3, [*RECYCLED, "medusa", "token_recycling_hot"]),
+    "token_recycling_table1_mbpp": (3, [*RECYCLED, "token_recycling_hot"]),
+    "token_recycling_table1_shuffle": (2, ["hf_generate", "token_recycling_hot"]),
+}
+# The other choices of an axis that changes what runs: each as a small run of its own.
+CHOICES = {
+    "card_table3 opt_tree": (["experiment/row=opt_tree"], ["hf_generate", "opt_tree"]),
+    "card_table3 eagle3": (["experiment/row=eagle3"], ["hf_generate", "eagle3"]),
+    "card_table2 query": (["method.card.correct=false"], ["hf_generate", "card"]),
+    "n_grammys_figure2 unigram": (["experiment/strategy=unigram"], ["n_grammys"]),
+    "n_grammys_figure2 extended": (["experiment/strategy=extended_bigram_3"], ["n_grammys"]),
+}
+SMALL = {name: ([], methods) for name, (_, methods) in EXPERIMENTS.items()} | CHOICES
+# What is read off the run: file of tables/, method, what it must have of it.
+EVIDENCE = {
+    "cacheback_table1": ("accept_sources", "source", {"dynamic", "frozen"}),
+    "card_figure6": ("own_figures", "figure", {"hits", "misses"}),
+    "n_grammys_figure4": ("own_figures", "figure", {"rows_context", "rows_bigram", "accepted_rank_0", "won_context"}),
+    "takeoff_ssd": ("growth", "method", {"ssd"}),
+}
+
+
+def cells(*overrides: str) -> tuple[dict[str, list[str]], list[list[str]]]:
+    """The axes of a grid, key -> values, and all of its cells, as Hydra's sweeper makes them."""
+    params = composed(*overrides).hydra.sweeper.params or {}
+    parsed = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in params.items()])
+    axes = {entry.key_or_group: [cell[0] for cell in product_of([entry])] for entry in parsed}
+    return axes, product_of(parsed)
+
+
+def product_of(parsed: list[Override]) -> list[list[str]]:
+    """The overrides of every job."""
+    return BasicSweeper.split_arguments(parsed, None)[0]
+
+
+def test_every_experiment_is_listed():
+    assert {path.stem for path in (CONF / "experiment").glob("*.yaml")} == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_grid_at_full_size(name):
+    """Each value of each axis composes, is a run of its own, and has methods whose parameters are right."""
+    base = f"experiment={name}"
+    axes, grid = cells(base)
+    assert len(grid) == EXPERIMENTS[name][0]
+    config = composed(base)
+    assert config.hydra.mode == (RunMode.MULTIRUN if axes else None)
+    if axes:
+        assert config.hydra.sweep.dir == f"results/{name}"
+    hashes = []
+    for value in [value for values in axes.values() for value in values] or [base]:
+        plain = _plain(composed(base, value))
+        assert "bundled" not in str(plain["model"])
+        assert plain["suite"]["name"] != "mini" or not EXPERIMENTS[name][1]
+        for method, node in plain["method"].items():
+            make_entry(method, node)
+        hashes.append(digest(plain))
+    # The base is the first value of every axis, or a value of it.
+    assert len(set(hashes)) >= max(len(hashes) - max(len(axes) - 1, 0), 1)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_head_tells_the_command(name):
+    lines = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
+    head = [line for line in lines if line.startswith("#")]
+    assert head[0] == "# @package _global_"
+    assert any(f"experiment={name}" in line and line.startswith("#   ") for line in head)
+    swept = cells(f"experiment={name}")[0]
+    assert any(f"specbench -m experiment={name}" in line for line in head) == bool(swept)
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory):
+    """Run a small experiment in this process."""
+
+    def run(*overrides: str) -> Findings:
+        job = job_for(*overrides, "+size=small")
+        named = [job.config.model.path, job.config.model.draft, *vars(job.config.model.heads).values()]
+        named += [job.config.model.frozen_table, job.config.model.datastore]
+        assert all(str(value).startswith("bundled:") for value in named if value not in (None, "random", True))
+        directory = tmp_path_factory.mktemp("small")
+        execute(job, directory, lambda *_: None)
+        return gather([read_run(directory)])
+
+    return run
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_size_has_every_cell(name, small_run):
+    """Every method in every category: decoded, finite, without an error, and the target's own tokens."""
+    overrides, methods = SMALL[name]
+    experiment = name.split()[0]
+    findings = small_run(f"experiment={experiment}", *overrides)
+    rows = findings.summary
+    assert set(zip(rows["method"], rows["category"], strict=True)) == {
+        (method, category) for method in (VANILLA, *methods) for category in CATEGORIES
+    }
+    assert len(rows) == (len(methods) + 1) * len(CATEGORIES)
+    assert (rows["errors"] == 0).all()
+    for column in ("cases", "tokens", "steps", "mat", "tokens_per_s", "speedup"):
+        assert rows[column].map(math.isfinite).all(), column
+        assert (rows[column] > 0).all(), column
+    assert (rows["mat"] >= 1).all()
+    drafts = rows[~rows["method"].isin([VANILLA, "hf_generate"])]
+    for phase in PHASES:
+        assert drafts[f"{phase}_ms"].map(math.isfinite).all()
+    assert drafts["target_compute"].map(math.isfinite).all()
+    greedy = findings.facts[0].temperature == 0
+    assert (rows["lossless"] == 1).all() if greedy else rows["lossless"].isna().all()
+    if name in EVIDENCE:
+        table, column, wanted = EVIDENCE[name]
+        assert wanted <= set(findings.detail.frames()[table][column])
+
+
+def test_small_size_is_one_run():
+    """Whatever an experiment sweeps: no axis is left, on the command line or in the file."""
+    for name in EXPERIMENTS:
+        config = composed(f"experiment={name}", "+size=small")
+        assert config.hydra.mode == RunMode.RUN
+        assert config.hydra.sweeper.params is None
+
+
+def test_command_line_wins_over_an_experiments_axis():
+    """An axis given by hand takes the place of the file's, so that part of a grid can be run."""
+    axes, _ = cells("experiment=n_grammys_figure3")
+    swept = [f"{key}={','.join(value.partition('=')[2] for value in values)}" for key, values in axes.items()]
+    given = OverridesParser.create().parse_overrides([*swept, "model=mistral_7b", "suite=mt_bench"])
+    assert len(product_of(given)) == 5 * 7
+
+
+AXIS = "method.token_recycling_hot.nodes"
+OWN = f"""# @package _global_
+defaults: [override /method: token_recycling_hot]
+hydra: {{mode: MULTIRUN, sweeper: {{params: {{{AXIS}: "20,80"}}}}}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [True, False], ids=["asked for", "the experiment's own grid"])
+def test_command_sweeps_an_experiment(tmp_path, asked):
+    """Through the command itself: one run a cell, told apart by the swept parameter; a file's grid needs no ``-m``."""
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    (tmp_path / "own" / "experiment" / "two.yaml").write_text(OWN)
+    if asked:
+        grid = ["-m", f"{AXIS}=20,80", "experiment=token_recycling_figure3a", "+size=small"]
+    else:
+        grid = ["--config-dir", str(tmp_path / "own"), "experiment=two", "measure=quick", "suite.limit=1"]
+    arguments = ["decode.max_new_tokens=12", f"hydra.sweep.dir={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "specbench.cli", *grid, *arguments, "report.plots=false"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    findings = read_findings(find_runs([tmp_path]))
+    assert {names["token_recycling_hot"] for names in findings.variants} == {"nodes=20", "nodes=80"}
+    overall = findings.summary.set_index(["method", "category", "variant"])["tokens_fed"]
+    assert overall["token_recycling_hot", "overall", "nodes=20"] < overall["token_recycling_hot", "overall", "nodes=80"]
