@@ -72,6 +72,7 @@ class FastEngine(Engine):
         self._layouts: dict[object, Layout] = {}
         self._graphs = Graphs(self.device)
         self._prepared: dict[tuple[tuple[int, ...], bool], None] = {}
+        self._logits = torch.empty(0)  # every graph's: of each its own they would be gigabytes
         self.cache = self.compact.new_cache()
         self._sound = True  # the cache holds numbers only: no request broke off in the middle
         self._begin_request()
@@ -184,6 +185,9 @@ class FastEngine(Engine):
             self._graphs.drop()
 
     def _frame(self, width: int) -> Frame:
+        if self._graphs.capturing and width > len(self._logits):  # earlier recordings keep their memory, and work on
+            shape = max(width, self._widest), len(self.compact.head.weight)
+            self._logits = torch.empty(shape, dtype=self.dtype, device=self.device)
         if width not in self._frames:
             if len(self._frames) == FRAMES and not self._graphs.capturing:
                 self._frames.clear()
@@ -196,7 +200,8 @@ class FastEngine(Engine):
         positions = frame.past + frame.depths
         masks = {kind: self._mask(frame, kind, length, positions, slots) for kind in self.windows}
         states, hidden = self.compact(Rows(frame.ids, positions, slots[:-1], length, masks), self.cache, taps)
-        return self.compact.head(states), hidden, slots
+        into = self._logits[: frame.width] if self._graphs.capturing else None
+        return self.compact.head(states, into), hidden, slots
 
     def _mask(self, frame: Frame, kind: str, length: int, positions: Tensor, slots: Tensor) -> Tensor | None:
         """(groups * width, length) additive: the context within the window, and of the frame what its rows see."""

@@ -32,8 +32,11 @@ class Linear:
             for layer, part in zip(layers, self.weight.split([len(layer.weight) for layer in layers]), strict=True):
                 layer.weight.data = part
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """(rows, in) -> (rows, out)."""
+    def __call__(self, rows: Tensor, into: Tensor | None = None) -> Tensor:
+        """(rows, in) -> (rows, out). into: memory of the result, of its shape."""
+        if into is not None:
+            torch.mm(rows, self.weight.T, out=into)
+            return into if self.bias is None else into.add_(self.bias)
         if self.packed is None:
             return functional.linear(rows, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")

@@ -322,12 +322,14 @@ class Playback(Graphs):
         """The outputs' memory; what a recording does is undone, since a GPU would compute nothing."""
         cache, frames = self.engine.cache, self.engine._frames
         held = cache._all.clone(), {width: frame.wrong.clone() for width, frame in frames.items()}
+        logits = self.engine._logits.clone()
         kept = call()
         cache._all.copy_(held[0])
         for width, wrong in held[1].items():
             frames[width].wrong.copy_(wrong)
         for each in _tensors(kept):
             each.fill_(-7)
+        self.engine._logits.copy_(logits)  # the engine's own memory, which nothing but a call writes
         return kept
 
 
@@ -353,6 +355,9 @@ def test_recording_and_replaying_take_the_same_steps(family, prepared):
     if prepared:
         engine.prepare(Needs(), True)
         assert len(engine._graphs._held) >= 8 * 3
+        outputs = [kept for _, kept in engine._graphs._held.values()]
+        logits = {each[0].untyped_storage().data_ptr() for each in outputs if isinstance(each, tuple)}
+        assert len(logits) == 1, "one memory for the logits of all widths and lengths"
         engine.prepare(Needs(hidden=(1,)), True)
         engine.prepare(Needs(rows=True), True)
     for prompt in PROMPTS.values():
