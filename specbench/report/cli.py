@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +12,13 @@ from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.compat import compare, compare_table, files_table, score_files, write_compat
 from specbench.report.crossover import crossover_table, load
 from specbench.report.export import export_answers, left_out
+from specbench.report.locate import DEFAULT_RUN, find_runs
 from specbench.report.prediction_table import prediction_table
 from specbench.report.published_report import show_count, show_published
 from specbench.report.terminal import open_console, print_findings, print_table, print_warnings
-from specbench.store import MANIFEST, RunError, read_manifest
+from specbench.store import RunError
 
-DEFAULT_RUN = Path("results/latest")
 EXIT_OK, EXIT_USAGE = 0, 2
-_SET_ASIDE = re.compile(r"\.old\d+$")  # what measure.fresh=true kept
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,22 +127,6 @@ def _score_files(options: argparse.Namespace) -> None:
 
 def _runs(options: argparse.Namespace) -> list[Path]:
     return find_runs(options.runs or [DEFAULT_RUN])
-
-
-def find_runs(directories: Sequence[Path]) -> list[Path]:
-    """The directories themselves; one without a manifest, such as a sweep's, stands for the runs directly in it."""
-    found: list[Path] = []
-    for directory in directories:
-        inside = [] if (directory / MANIFEST).is_file() else directory.glob(f"*/{MANIFEST}")
-        runs = [manifest.parent for manifest in inside if not _SET_ASIDE.search(manifest.parent.name)]
-        found += sorted(runs, key=_start) or [directory]
-    return found
-
-
-def _start(run: Path) -> tuple[str, int, str]:
-    """The order in which a sweep's jobs ran; of jobs that began together, 2 comes before 10."""
-    number = int(run.name) if run.name.isdecimal() else sys.maxsize
-    return str(read_manifest(run).get("created", "")), number, run.name
 
 
 def _counts(text: str) -> tuple[int, ...]:

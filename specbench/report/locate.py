@@ -1,15 +1,36 @@
-"""Where a notebook finds its runs and its profile: named in the environment, or the newest of the checkout."""
+"""Where the runs are that a report is made of; and for a notebook, which, and the profile: named in the environment, or
+the newest of the checkout."""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.report.cli import DEFAULT_RUN, find_runs
-from specbench.store import RunError
+from specbench.store import MANIFEST, RunError, read_manifest
 
+DEFAULT_RUN = Path("results/latest")
 RUN, PROFILE = "SPECBENCH_RUN", "SPECBENCH_PROFILE"
 _PUBLISHED = Path("results/profiles/published")
+_SET_ASIDE = re.compile(r"\.old\d+$")  # what measure.fresh=true kept
+
+
+def find_runs(directories: Sequence[Path]) -> list[Path]:
+    """The directories themselves; one without a manifest, such as a sweep's, stands for the runs directly in it."""
+    found: list[Path] = []
+    for directory in directories:
+        inside = [] if (directory / MANIFEST).is_file() else directory.glob(f"*/{MANIFEST}")
+        runs = [manifest.parent for manifest in inside if not _SET_ASIDE.search(manifest.parent.name)]
+        found += sorted(runs, key=_start) or [directory]
+    return found
+
+
+def _start(run: Path) -> tuple[str, int, str]:
+    """The order in which a sweep's jobs ran; of jobs that began together, 2 comes before 10."""
+    number = int(run.name) if run.name.isdecimal() else sys.maxsize
+    return str(read_manifest(run).get("created", "")), number, run.name
 
 
 def chosen_runs() -> list[Path]:

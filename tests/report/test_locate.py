@@ -1,0 +1,43 @@
+"""Which runs and which profile a notebook takes: those that are named, else the nearest checkout's."""
+
+import os
+
+import pytest
+
+from specbench.report.locate import PROFILE, RUN, chosen_profile, chosen_runs
+from specbench.store import RunError
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A folder two levels below ``tmp_path``, with nothing named in the environment."""
+    for name in (RUN, PROFILE):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "one/two"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    return tmp_path
+
+
+def test_named_runs_come_before_the_newest_and_a_sweep_stands_for_its_runs(make_run, elsewhere, monkeypatch):
+    newest, single = make_run("results/latest", per_category=1), make_run("single", per_category=1)
+    swept = [make_run(f"sweep/{number}", per_category=1) for number in (2, 10)]
+    assert chosen_runs() == [newest]
+    monkeypatch.setenv(RUN, os.pathsep.join(map(str, (single, swept[0].parent))))
+    assert chosen_runs() == [single, *swept]
+
+
+def test_without_any_run_the_variable_is_named(elsewhere):
+    with pytest.raises(RunError, match="SPECBENCH_RUN is not set and there is no results/latest"):
+        chosen_runs()
+
+
+def test_a_profile_is_named_or_the_first_published_one(elsewhere, monkeypatch):
+    assert chosen_profile() is None
+    published = elsewhere / "results/profiles/published"
+    published.mkdir(parents=True)
+    for name in ("b.json", "a.json"):
+        (published / name).write_text("{}")
+    assert chosen_profile() == published / "a.json"
+    monkeypatch.setenv(PROFILE, "mine.json")
+    assert str(chosen_profile()) == "mine.json"
