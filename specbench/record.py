@@ -27,7 +27,8 @@ class TurnRecord:
     step_s: (steps,) time of each decode step, drafting included; empty in records of older runs.
     sources: name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: parts of decoding.
     trees: (steps,) whole drafts of a sample of cases, each {tokens, parents, path} as in ``Draft`` and ``Step``, with
-    {sources: name -> nodes} where the method names any and {passengers: nodes} where the draft may have some.
+    {sources: name -> nodes} where the method names any, {passengers: nodes} where the draft may have some, and
+    {late: true} where the step's last token was the first of a late chain.
     """
 
     prompt_tokens: int

@@ -87,22 +87,21 @@ class Transcript:
             self.depth.append(depth)
             if draft.source is not None:
                 drafted.update(_judged(draft))
-                accepted.update(draft.source[node] for node in step.path)
+                accepted.update(int(draft.source[node]) for node in step.path)
             if self.trees is not None:
                 self.trees.append(_tree(draft, step, names))
         self.sources = {names[number]: [count, accepted[number]] for number, count in sorted(drafted.items())}
 
 
 def _judged(draft: Draft) -> Sequence[int]:
-    """The sources of the nodes that may be accepted."""
-    source = draft.source or ()
-    if draft.passenger is None:
-        return source
-    return [number for number, passenger in zip(source, draft.passenger, strict=True) if not passenger]
+    """The sources of the nodes that may be accepted, whatever kind of numbers a drafter names them by."""
+    source = () if draft.source is None else draft.source
+    passengers = [False] * len(source) if draft.passenger is None else draft.passenger
+    return [int(number) for number, passenger in zip(source, passengers, strict=True) if not passenger]
 
 
 def _tree(draft: Draft, step: Step, names: Sequence[str]) -> dict[str, Any]:
-    """A whole draft and what was taken of it; ``sources`` and ``passengers`` only where the draft has them."""
+    """A whole draft and what was taken of it; ``sources``, ``passengers`` and ``late`` only where there are any."""
     tree: dict[str, Any] = {
         "tokens": [int(token) for token in draft.tokens],
         "parents": [int(parent) for parent in draft.parents],
@@ -114,6 +113,8 @@ def _tree(draft: Draft, step: Step, names: Sequence[str]) -> dict[str, Any]:
             tree["sources"].setdefault(names[number], []).append(node)
     if draft.passenger is not None:
         tree["passengers"] = [node for node, passenger in enumerate(draft.passenger) if passenger]
+    if step.late:
+        tree["late"] = True
     return tree
 
 

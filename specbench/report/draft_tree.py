@@ -48,6 +48,8 @@ def show_step(turn: TurnRecord, step: int, spell: Callable[[int], str]) -> str:
     start = 1 + sum(turn.accept[:step])
     emitted = turn.ids[start : start + turn.accept[step]]
     lines = [f"step {step}: root {spell(turn.ids[start - 1])}, emitted {' '.join(map(spell, emitted))}"]
+    if turn.trees and turn.trees[step].get("late"):
+        lines[0] += ", the last drafted late, while the target ran"
     if not turn.trees:
         return f"{lines[0]}; {turn.proposed[step]} nodes drafted, no tree recorded (measure.keep_trees=1)"
     tree = turn.trees[step]

@@ -33,7 +33,8 @@ function drawTokens(answer, pane) {
 
 function drawToken(answer, turn, index, pane) {
   const token = readAnswer(answer)[turn][index];
-  const node = mark(make("span", `token ${token.drafted ? "drafted" : "own"}`, shown(token.number)), token.source);
+  const kind = token.late ? "drafted late" : token.drafted ? "drafted" : "own";
+  const node = mark(make("span", `token ${kind}`, shown(token.number)), token.source);
   node.setAttribute("role", "option");
   node.setAttribute("aria-selected", "false");
   node.setAttribute("aria-label", factsOf(answer, turn, index).map((fact) => fact.join(" ")).join(", "));
@@ -263,6 +264,8 @@ function drawLegend() {
   step.append(make("span", "token", "one"), make("span", "token", " decode"), make("span", "token", " step"));
   legend.append(step, make("span", "token own", "the target's own"));
   legend.append(make("span", "token drafted", "drafted"));
+  const late = data.cases.some((entry) => entry.answers.some(({ turns }) => turns.some((turn) => turn.late.length)));
+  if (late) legend.append(make("span", "token drafted late", "drafted late, while the target ran"));
   data.sources.forEach((name, source) => legend.append(mark(make("span", "token drafted", `by ${name}`), source)));
   return legend;
 }

@@ -32,12 +32,15 @@ function quoted(number) {
 
 function readTurn(turn) {
   const before = turn.ids.length - total(turn.accept);
-  const tokens = turn.ids.map((number) => ({ number, step: PREFILL, position: 0, source: OWN, drafted: false }));
+  const blank = { step: PREFILL, position: 0, source: OWN, drafted: false, late: false };
+  const tokens = turn.ids.map((number) => ({ number, ...blank }));
+  const lates = new Set(turn.late); // steps whose last token was drafted while the target ran
   let next = before;
   turn.accept.forEach((count, step) => {
     for (let position = 1; position <= count; position += 1) {
       const source = turn.by.length ? turn.by[next - before] : OWN;
-      Object.assign(tokens[next], { step, position, source, drafted: position < count });
+      const late = position === count && lates.has(step);
+      Object.assign(tokens[next], { step, position, source, drafted: position < count || late, late });
       next += 1;
     }
   });
@@ -57,6 +60,7 @@ function mat(answer) {
 function origin(answer, token) {
   if (token.step === PREFILL) return "the target, in the prefill";
   if (!token.drafted) return "the target's own";
+  if (token.late) return "drafted late, while the target ran";
   if (token.source !== OWN) return `drafted by ${data.sources[token.source]}`;
   return answer.kind === "peer" ? "drafted in the method's own loop" : "drafted";
 }
@@ -76,7 +80,7 @@ function factsOf(answer, turn, index) {
   if (answer.kind === "peer") return facts;
   const proposed = entry.proposed[token.step];
   const deep = proposed ? `, ${entry.depth[token.step]} deep` : "";
-  facts.push(["Proposed", `${proposed}${deep}`], ["Accepted", `${accepted - 1}`]);
+  facts.push(["Proposed", `${proposed}${deep}`], ["Accepted", `${accepted - 1}${entry.late.includes(token.step) ? ", and 1 late" : ""}`]);
   facts.push(["Rows fed", `${entry.fed[token.step]}`]);
   return facts;
 }

@@ -53,6 +53,14 @@ function drawBranches(tree, nodes) {
   return list;
 }
 
+/* The first token of the late chain hangs from the end of the draft, which it continues. */
+function drawLate(list, number) {
+  const chip = make("span", "node taken late", `\u2713${shown(number).replaceAll("\n", "")} (late)`);
+  chip.title = `id ${data.ids[number]}, drafted late, while the target ran, accepted`;
+  const ends = list.querySelectorAll("li");
+  (ends.length ? ends[ends.length - 1] : list.appendChild(make("li"))).append(chip);
+}
+
 function whyNoTree(answer, turn, step) {
   if (step === PREFILL) return "The prefill emits this token without a draft.";
   if (answer.kind === "peer") return "This method has its own loop: its drafts were not seen.";
@@ -65,17 +73,20 @@ function drawTree(answer, turn, index) {
   const tokens = readAnswer(answer)[turn];
   const step = tokens[index].step;
   const packed = step === PREFILL ? null : entry.trees[step];
+  const late = step !== PREFILL && entry.late.includes(step);
   const box = make("div", "tree");
   if (!packed) {
     box.append(make("p", "soft", whyNoTree(answer, entry, step)));
+    if (late) drawLate(box.appendChild(make("ul")), tokens.findLast((token) => token.step === step).number);
     return box;
   }
   const root = tokens.findIndex((token) => token.step === step) - 1;
   const extra = packed.x ? `, and ${packed.x.length} passengers that cannot be` : "";
   const text = `Draft of step ${step}, after ${quoted(tokens[root].number)}: ${entry.proposed[step]} proposed, ` +
-    `${packed.a.length} accepted (\u2713)${extra}`;
+    `${packed.a.length} accepted (\u2713)${extra}${late ? ", and one of the late chain behind it" : ""}`;
   const tree = readTree(packed);
   const list = drawBranches(tree, tree.children.get(-1) ?? []);
+  if (late) drawLate(list, tokens.findLast((token) => token.step === step).number);
   box.tabIndex = 0;
   box.setAttribute("role", "group");
   box.setAttribute("aria-label", text);

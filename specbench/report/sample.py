@@ -1,4 +1,4 @@
-"""The few cases that a reader looks at token by token: those whose whole drafts were recorded, else the first ones."""
+"""The few cases that a reader looks at token by token: those whose whole drafts were recorded, and the first ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specbench.store import Run
 MOST_CASES = 12
 MOST_ANSWERS = 24  # of one case: a sweep has hundreds
 MOST_TOKENS = 120_000  # of all answers together
-_WITHOUT_TREES = 3  # cases shown where no draft was recorded
+_FIRST = 3  # cases shown whether or not their drafts were recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ def _groups(found: Mapping[tuple[str, str, str], list[SampledAnswer]]) -> dict[t
 
 
 def _chosen(group: Sequence[_Entry]) -> Sequence[_Entry]:
-    drawn = [entry for entry in group if any(has_trees(answer.record) for answer in entry[1])]
-    return drawn or group[:_WITHOUT_TREES]
+    drawn = (any(has_trees(answer.record) for answer in answers) for _, answers in group)
+    return [entry for place, (entry, shown) in enumerate(zip(group, drawn, strict=True)) if shown or place < _FIRST]
 
 
 def _case(key: tuple[str, str, str], answers: list[SampledAnswer]) -> SampledCase:

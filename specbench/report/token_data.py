@@ -140,6 +140,7 @@ def _turn(turn: TurnRecord, trees: list[object], pieces: Mapping[int, str], tabl
         "depth": turn.depth,
         "fed": turn.fed,
         "by": by if any(number != OWN for number in by) else [],
+        "late": [step for step, tree in enumerate(turn.trees or ()) if tree.get("late")],
         "trees": trees,
     }
 

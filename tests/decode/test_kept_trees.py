@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 import torch
 
 from specbench.decode.loop import Transcript
@@ -58,3 +59,21 @@ def test_without_a_place_nothing_is_kept():
     transcript = Transcript()
     transcript.count([(Draft.chain([5]), Step(1, (5, 2), (0,), True), 2)], NAMES)
     assert transcript.trees is None
+
+
+@pytest.mark.parametrize("numbers", [[1, 0], (1, 0), np.array([1, 0]), torch.tensor([1, 0])])
+@pytest.mark.parametrize("passenger", [None, [False, True]])
+def test_sources_of_any_kind_are_counted(numbers, passenger):
+    """A drafter on a device or in numpy names its sources as it names its tokens."""
+    transcript = Transcript(trees=[])
+    draft = Draft([5, 6], [-1, -1], source=numbers, passenger=passenger)
+    transcript.count([(draft, Step(1, (5, 2), (0,), True), 3)], NAMES)
+    assert transcript.sources == {"table": [1, 1]} | ({} if passenger else {"context": [1, 0]})
+    assert json.loads(json.dumps(transcript.trees))[0]["sources"] == {"table": [0], "context": [1]}
+
+
+def test_a_late_chains_first_token_is_marked():
+    transcript = Transcript(trees=[])
+    taken = Step(1, (5, 6), (0,), False, late=1)
+    transcript.count([(Draft.chain([5]), taken, 2), (EMPTY, Step(6, (7,), (), True), 1)], NAMES)
+    assert [tree.get("late") for tree in transcript.trees] == [True, None]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 from report.conftest import build_run
@@ -24,6 +25,10 @@ METHODS = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4), "hf_a
 
 def drawn(manifest, records):
     draw_records(records, 3, {"pld": ("context", EVIL), "token_recycling": ("table",)}, ("hf_assisted",))
+
+
+def draw_only(manifest, records, cases=3):
+    draw_records(records, cases, {}, ("hf_assisted",))
 
 
 def data_of(text):
@@ -157,6 +162,32 @@ def test_without_drafts_the_first_cases_are_shown(make_run):
     assert "measure.keep_trees=3" in text_of(report)
     assert data["sources"] == []
     assert "tokenizer was not found" in text_of(report)
+
+
+def test_at_least_three_cases_are_shown(make_run):
+    """One case with drafts, as ``measure=quick`` records them: the next ones are shown by step."""
+    report = build_report([make_run(per_category=2, edit=partial(draw_only, cases=1))], plots=False)
+    data = data_of(text_of(report))
+    assert [case["case"] for case in data["cases"]] == ["multi-turn-0", "multi-turn-1", "translation-0"]
+    drawn = [any(turn["trees"] for answer in case["answers"] for turn in answer["turns"]) for case in data["cases"]]
+    assert drawn == [True, False, False]
+    assert "No drafts were recorded" not in text_of(report)
+
+
+def test_a_late_chains_token_is_drafted(make_run):
+    """Marked by step, even where its draft is left out."""
+
+    def edit(manifest, records):
+        draw_only(manifest, records)
+        for each in records:
+            if each.method == "pld" and each.block == 0:
+                each.turns[0].trees[2]["late"] = True
+
+    cases = sample_cases(build_report([make_run(per_category=1, edit=edit)], plots=False).findings)
+    for found in (token_data(cases), token_data(cases, tree_bytes=0)):
+        late = {a["name"]: [turn["late"] for turn in a["turns"]] for a in found["cases"][0]["answers"]}
+        assert late["pld"] == [[2], []]
+        assert late[VANILLA] == [[], []]
 
 
 def test_a_sweep_is_cut_to_what_a_page_can_hold(make_manifest, tmp_path):

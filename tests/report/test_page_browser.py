@@ -5,8 +5,9 @@ import os
 
 import pytest
 from report.browser import Browser, find_browser
-from report.conftest import build_run
+from report.conftest import build_run, manifest_of, write_run
 from report.drawn import draw_records
+from report.handmade import record, turn
 
 from specbench.report import build_report
 from specbench.report.pieces import PIECES
@@ -206,6 +207,38 @@ def test_panes_follow_one_place_and_hover_shows_another(page):
     assert chosen(page) == [0, 3]
     page.point("h1", click=False)
     assert facts(page)["Token"].startswith("3:")
+
+
+def test_a_late_chain_hangs_from_the_draft_that_it_continues(browser, tmp_path):
+    """Whole drafts with a late token behind them, behind no draft, and none: told in words, not by colour alone."""
+    chain = {"tokens": [2, 3], "parents": [-1, 0], "path": [0, 1]}
+    trees = [chain | {"late": True}, {"tokens": [], "parents": [], "path": [], "late": True}, chain]
+    turns = [turn([3, 1, 3], [2, 0, 2], ids=list(range(1, 9)), trees=trees)]
+    records = [record("vanilla", "a", [turn([1] * 7, ids=list(range(1, 9)))]), record("card", "a", turns)]
+    directory = write_run(tmp_path / "run", manifest_of({"card": {}}), records)
+    browser.troubles.clear()
+    browser.open(build_report([directory], plots=False).output / "report.html", WIDE)
+    select(browser, ".pane select", "card")
+    browser.run("document.querySelector('.pane .token').focus()")
+    browser.press("Home", "ArrowRight")
+    nodes = (
+        "[...document.querySelectorAll('.pane')[0].querySelectorAll('.tree li .node')].map(node => node.textContent)"
+    )
+    said = "document.querySelector('.pane .tree p').textContent"
+    assert browser.run(nodes) == ["✓<2>", "✓<3>", "✓<4> (late)"]
+    assert "2 accepted (✓), and one of the late chain" in browser.run(said)
+    assert facts(browser)["Accepted"] == "2, and 1 late"
+    browser.press("ArrowDown")
+    assert facts(browser)["From"] == "drafted late, while the target ran"
+    assert browser.run(nodes) == ["✓<5> (late)"]
+    assert browser.run(said) == "Nothing was drafted in this step."
+    browser.press("ArrowDown")
+    assert browser.run(nodes) == ["✓<2>", "✓<3>"]
+    assert "late" not in browser.run(said) + facts(browser)["Accepted"]
+    kinds = browser.run("[...document.querySelector('.pane').querySelectorAll('.token')].map(node => node.className)")
+    assert [kind.split()[1:] for kind in kinds[3:]] == [["drafted", "late"]] * 2 + [["drafted"]] * 2 + [["own"]]
+    assert "drafted late" in browser.run("document.querySelector('.legend').textContent")
+    assert browser.troubles == []
 
 
 def test_methods_are_added_and_removed(page):
