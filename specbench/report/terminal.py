@@ -26,6 +26,7 @@ _FIGURES_WIDTH = 65  # the overall table without its names
 _NAME_WIDTHS = 10, 30
 _HEADER_WIDTH = 13
 _GUTTER = 2  # between two columns
+_EDGES = 2  # a blank on either side of a table
 
 
 def print_findings(findings: Findings, console: Console | None = None) -> None:
@@ -135,21 +136,21 @@ def _name(method: str, variant: str, width: int) -> str:
 def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table]:
     """'speedup MAT' a cell, vanilla being 1 and 1; MAT alone where no speedup is known.
 
-    As many tables as the width needs, none for a single category.
+    As many tables as the width needs, none for a single category, nor where every figure is blank.
     """
     categories = category_order(rows.loc[rows["category"] != OVERALL, "category"])
     methods = rows[~rows["method"].isin([VANILLA, CONTROL])]
     keys = dict.fromkeys(zip(methods["method"], methods["variant"], strict=True))
     names = {key: _name(*key, width) for key in keys}
-    if len(categories) < 2 or not names:
-        return
     figures = {"speedup": "speedup", "mat": "MAT"} if methods["speedup"].notna().any() else {"mat": "MAT"}
+    if len(categories) < 2 or not names or methods[list(figures)].isna().all(axis=None):
+        return
     found = {
         (row["category"], row["method"], row["variant"]): " ".join(spell.number(row[figure]) for figure in figures)
         for row in rows.to_dict("records")
     }
     title = " ".join(figures.values())
-    room = width - max(len(line) for name in (title, *names.values()) for line in name.split("\n"))
+    room = width - _EDGES - max(len(line) for name in (title, *names.values()) for line in name.split("\n"))
     for chosen in _fitting(categories, room, max(map(len, found.values()))):
         yield _category_table(title, chosen, names, found)
 

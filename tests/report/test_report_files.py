@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from report.conftest import fail
 from rich.console import Console
 
 from specbench.record import CONTROL, VANILLA, Lossless
@@ -226,3 +227,23 @@ def test_report_needs_neither_torch_nor_hydra(built, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_figure_is_cut_short(make_run):
+    """Whatever a width leaves for the last column."""
+    methods = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4)}
+    categories = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag", "code")
+    run = make_run(methods=methods, peers=(), categories=categories, per_category=2)
+    report = build_report([run], plots=False)
+    for width in range(80, 121):
+        text = printed(report, width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text, width
+
+
+def test_a_table_of_blanks_is_not_printed(make_run):
+    def edit(manifest, records):
+        for record in records:
+            fail(record, "no")
+
+    assert "multi-turn" not in printed(build_report([make_run(per_category=1, edit=edit)], plots=False))
