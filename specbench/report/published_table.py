@@ -19,7 +19,7 @@ NAME = "published"
 TITLES = {"mat": "MAT", "speedup": "speedup", "tokens_per_s": "tokens/s", "target_compute": "target compute"}
 _WRITTEN: dict[str, Callable[[float], str]] = {"mat": lambda value: spell.number(value, 3), "tokens_per_s": spell.rate}
 _HEADER = ("Row there: ours", "Task", "Figure", "Paper", "Ours", "Difference", "Verdict", "Notes")
-_BOOKTABS = "% needs \\usepackage{booktabs}\n"
+_PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
 _JUDGED = f"MAT within {MAT_TOLERANCE} is reproduced; times of another machine are shown and not judged."
 
 
@@ -123,7 +123,7 @@ def write_published(matches: Sequence[Match], tables: Sequence[Table], output: P
     texts = {
         "csv": published_frame(matches).to_csv(index=False),
         "md": "\n".join(to_markdown(table) for table in tables),
-        "tex": _BOOKTABS + "\n".join(to_latex(table) for table in tables),
+        "tex": _PACKAGES + "\n".join(to_latex(table) for table in tables),
     }
     for kind, text in texts.items():
         write_atomically(folder / f"{NAME}.{kind}", text)

@@ -22,6 +22,8 @@ _LATEX = {
 _HEADER_CHARS = 10
 _SMALL_COLUMNS = 9
 _SMALL, _SMALLER = r"\small\setlength{\tabcolsep}{3.5pt}", r"\footnotesize\setlength{\tabcolsep}{2.5pt}"
+# No wider than the line that it is pasted to; without graphicx, as wide as it is.
+_FITTED = r"\ifdefined\resizebox\ifdim\wd0>\linewidth\sbox0{\resizebox{\linewidth}{!}{\usebox0}}\fi\fi\usebox0"
 _MARKDOWN = re.compile(r"([\\|*`\[\]])")
 
 
@@ -88,7 +90,10 @@ def _escape_markdown(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A ``table`` environment; needs ``\\usepackage{booktabs}`` alone. Intervals stand under their figures."""
+    """A ``table`` environment; needs the packages booktabs and, to fit a line that is too short for it, graphicx.
+
+    Intervals stand under their figures.
+    """
     size = _SMALL if len(table.header) <= _SMALL_COLUMNS else _SMALLER
     align = "l" * table.labels + "r" * (len(table.header) - table.labels)
     lines = [
@@ -96,7 +101,7 @@ def to_latex(table: Table) -> str:
         rf"\centering{size}",
         rf"\caption{{{escape_latex(table.caption)}}}",
         rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.name.lower())}}}",
-        rf"\begin{{tabular}}{{{align}}}",
+        rf"\sbox0{{\begin{{tabular}}{{{align}}}",
         r"\toprule",
         _latex_row(
             [
@@ -111,7 +116,7 @@ def to_latex(table: Table) -> str:
         below = [_latex_below(table, column, cell) for column, cell in enumerate(row)]
         if any(below):
             lines += [_latex_row(below), r"\addlinespace[2pt]"]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}", _FITTED, r"\end{table}"]) + "\n"
 
 
 def _latex_row(cells: list[str]) -> str:

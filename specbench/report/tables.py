@@ -21,7 +21,7 @@ from specbench.stats import MIN_CASES
 from specbench.store import write_atomically
 
 INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES} cases."
-_BOOKTABS = "% needs \\usepackage{booktabs}\n"
+_PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
 _OVERALL_MEANINGS = {  # column -> what is said of it where it is shown
     "speedup": "Speedup: time per token, vanilla over method, paired by case.",
     "mat": "MAT: tokens per decode step.",
@@ -216,7 +216,7 @@ def write_tables(summary: pd.DataFrame, facts: Sequence[Facts], output: Path) ->
     texts = {output / "summary.csv": _whole(summary).to_csv(index=False)}
     for name, tables in build_tables(summary, facts).items():
         texts[folder / f"{name}.md"] = "\n".join(to_markdown(table) for table in tables)
-        texts[folder / f"{name}.tex"] = _BOOKTABS + "\n".join(to_latex(table) for table in tables)
+        texts[folder / f"{name}.tex"] = _PACKAGES + "\n".join(to_latex(table) for table in tables)
         texts[folder / f"{name}.csv"] = _raw(name, _whole(summary), facts).to_csv(index=False)
     for path, text in texts.items():
         write_atomically(path, text)

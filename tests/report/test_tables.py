@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -38,21 +39,32 @@ def test_latex_is_well_formed(make_run):
     assert r"\textbf{" in text
 
 
+LAYOUTS = {
+    "article": (r"\documentclass{article}\usepackage{booktabs,graphicx}", True),
+    "wide margins": (r"\documentclass{article}\usepackage{booktabs,graphicx}\usepackage[margin=1in]{geometry}", True),
+    "a column": (r"\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}", True),
+    "booktabs alone": (r"\documentclass{article}\usepackage{booktabs}", False),
+}
+PROFILE = Path(__file__).resolve().parents[2] / "results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json"
+
+
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="LaTeX (pdflatex) is not installed")
-def test_latex_compiles(make_run, tmp_path):
-    """With booktabs alone, and no wider than the lines of an article with usual margins."""
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_latex_compiles(make_run, tmp_path, layout):
+    """Every column that a report may have, predictions and load too, and no wider than a line; without graphicx too."""
     odd = {
         "a_b%c&d#e$f{g}": (3.0, 0.4, 1e-3),
         "x^y~z\\w": (3.0, 0.4, 1e-3),
         "2\N{MULTIPLICATION SIGN}3": (1.0, 0.2, 1e-3),
     }
     directory = make_run(methods=odd, peers=())
-    report = build_report([directory], plots=False)
+    report = build_report([directory], plots=False, profile=PROFILE, concurrency=[1, 8, 32, 128])
     assert report.summary["speedup_low"].notna().any()
+    assert report.summary["predicted_speedup"].notna().any()
     tables = "".join(rf"\input{{{path}}}" for path in (directory / "tables").glob("*.tex"))
-    packages = r"\usepackage{booktabs}\usepackage[margin=1in]{geometry}"
+    preamble, fits = LAYOUTS[layout]
     source = tmp_path / "paper.tex"
-    source.write_text(rf"\documentclass{{article}}{packages}\begin{{document}}{tables}\end{{document}}")
+    source.write_text(rf"{preamble}\begin{{document}}{tables}\end{{document}}")
     done = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", source.name],
         cwd=tmp_path,
@@ -61,7 +73,7 @@ def test_latex_compiles(make_run, tmp_path):
     )
     log = done.stdout.decode(errors="replace")
     assert done.returncode == 0, log[-2000:]
-    assert not re.search(r"Overfull \\hbox", log), log[-2000:]
+    assert not fits or not re.search(r"Overfull \\hbox", log), log[-2000:]
 
 
 def test_latex_puts_intervals_and_variants_under_their_figures_and_names():
