@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from hydra.errors import HydraException
 
 from methods.parts.corpus import read_documents, tokenize
 from specbench.cli import conf_dir, job_of
@@ -42,6 +41,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if min(given.tokens, *given.context) < 1:
         parser.error("--tokens, --context: expected 1 or more")
+    job_of([f"method=[{name}]" for name in given.methods if name not in names][:1])  # an error and not a line skipped
     card = job_of([*given.set, "method=[]", "suite.limit=1"]).card
     need = 2 * (max(given.context) + given.tokens)
     documents = tokenize(read_documents(given.corpus or []), card.tokenizer)
@@ -76,5 +76,5 @@ def prepare(entry: Entry, target: Target) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (InputError, HydraException) as error:
+    except InputError as error:
         sys.exit(f"benchmark_drafters: error: {error}")

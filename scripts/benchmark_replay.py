@@ -16,8 +16,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra.errors import HydraException
-
 from specbench.cli import job_of, with_own_groups
 from specbench.run import execute
 from specbench.store import read_run
@@ -49,7 +47,7 @@ def main() -> int:
                 found[part].append(measure([*overrides, *narrowing, "measure.keep_trees=0"]))
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
                 print(f"# {part}: {found[part][-1][1]:.2f} us a step, {peak:.0f} MiB at most", file=sys.stderr)
-    except (InputError, HydraException) as error:
+    except InputError as error:
         print(f"benchmark_replay: error: {error}", file=sys.stderr)
         return 2
     print("| cases | steps | harness us a step | drafters us a step | steps per second |\n|---|--:|--:|--:|--:|")

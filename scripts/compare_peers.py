@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 import transformers
-from hydra.errors import HydraException
 
 from specbench.cli import job_of
 from specbench.job import unbound
@@ -42,7 +41,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the same figures as JSON")
     try:
         run(parser.parse_intermixed_args())
-    except (InputError, HydraException) as error:
+    except InputError as error:
         parser.error(str(error))
 
 

@@ -24,12 +24,13 @@ from specbench.method import Peer
 from specbench.target.choose import make_engine
 from specbench.target.facade import Target
 from specbench.target.load import load_model
+from specbench.types import InputError
 
-SHAPE = ["model=random", "model.random.config.num_hidden_layers=32", "model.random.config.hidden_size=64",
-         "model.random.config.intermediate_size=128", "model.random.config.vocab_size=2048",
-         "model.draft=bundled:tiny_draft", "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
-         "+model.datastore=bundled:tiny/datastore.safetensors", "model.heads.eagle=random",
-         "model.heads.eagle3=random", "model.heads.medusa=random", "model.heads.hydra=random"]  # fmt: skip
+SHAPE = ["model=random", "model.draft=bundled:tiny_draft", "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
+         "+model.datastore=bundled:tiny/datastore.safetensors",
+         *(f"model.heads.{name}=random" for name in ("eagle", "eagle3", "medusa", "hydra")),
+         *(f"model.random.config.{size}" for size in ("num_hidden_layers=32", "hidden_size=64", "intermediate_size=128",
+                                                      "vocab_size=2048"))]  # fmt: skip
 DEFAULT = ["pld", "speculative_sampling", "token_recycling", "cacheback", "hf_generate", "hf_prompt_lookup"]
 
 
@@ -40,7 +41,10 @@ def main() -> None:
     parser.add_argument("--engine", choices=("fast", "eager"), default="fast")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    job = job_of([*SHAPE, f"method=[{','.join(given.methods)}]", "suite.categories=[rag]", "suite.limit=5"])
+    try:
+        job = job_of([*SHAPE, f"method=[{','.join(given.methods)}]", "suite.categories=[rag]", "suite.limit=5"])
+    except InputError as error:
+        parser.error(str(error))
     model, card = load_model(job.card), replace(job.card, eos=frozenset())
     prompts = [job.prompts.ids(case.turns[:1], []) for case in job.suite.cases]
     print("| method | forward ops | other ops | of these compaction | syncs | host us |\n|---|--:|--:|--:|--:|--:|")
@@ -53,12 +57,9 @@ def main() -> None:
 
 def row(entry: Entry, engine: Any, model: Any, prompts: list[list[int]], tokens: int = 48) -> str:
     """One method's line. A peer's loop cannot be seen into: its prefill counts as a step, its host time is blank."""
-    clock, times = Clock(engine.device), []
-    for out in (decode(engine, entry.method, Request(prompt, tokens, None, 0), clock) for prompt in prompts):
-        if out.phases_s:
-            rest = sum(value for phase, value in out.phases_s.items() if phase != "forward")
-            times.append(rest / len(out.accept) * 1e6)
-    counter = OpCounter()
+    clock, counter = Clock(engine.device), OpCounter()
+    outs = [decode(engine, entry.method, Request(prompt, tokens, None, 0), clock) for prompt in prompts]
+    times = [1e6 * (sum(each.values()) - each["forward"]) / len(out.accept) for out in outs if (each := out.phases_s)]
     ours = engine.kind == "fast" and not isinstance(entry.method, Peer)
     watched = {"forward": (engine, "_target") if ours else (model, "forward")}
     watched |= {"compaction": (engine.cache, "move" if engine.kind == "fast" else "keep"), "prefill": (engine, "start")}
@@ -68,12 +69,11 @@ def row(entry: Entry, engine: Any, model: Any, prompts: list[list[int]], tokens:
         out = decode(engine, entry.method, Request(prompts[0], tokens, None, 0), clock)
     for owner, name in watched.values():
         delattr(owner, name)  # the class's own again
-    steps = len(out.accept) + isinstance(entry.method, Peer)
+    steps, moved = len(out.accept) + isinstance(entry.method, Peer), counter.ops["compaction"]
     forwards = len(out.accept) + (not ours)  # the eager engine reads the prompt in the same forward
-    moved = counter.ops["compaction"]
     cells = [f"{count / steps:.1f}" for count in (counter.ops["rest"] + moved, moved, counter.syncs["rest"])]
-    host = f"{statistics.median(times):.0f}" if times else ""
-    return f"| {entry.name} | {counter.ops['forward'] / forwards:.0f} | {' | '.join(cells)} | {host} |"
+    cells += [f"{statistics.median(times):.0f}" if times else ""]
+    return f"| {entry.name} | {counter.ops['forward'] / forwards:.0f} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -99,9 +99,12 @@ def make_job(cfg: DictConfig) -> Job:
 
 
 def job_of(overrides: Sequence[str]) -> Job:
-    """The checked job of ``specbench OVERRIDES``, for scripts and tests. Raises InputError and Hydra's errors."""
+    """The checked job of ``specbench OVERRIDES``, for scripts and tests. Raises InputError."""
     register()
-    return make_job(_compose("config", list(overrides)))
+    try:
+        return make_job(_compose("config", list(overrides)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(_plainly(error, list(overrides))) from error
 
 
 def with_own_groups(overrides: Sequence[str]) -> list[str]:
