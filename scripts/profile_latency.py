@@ -18,32 +18,33 @@ import torch
 
 from specbench.cli import job_of
 from specbench.measure.environment import machine, versions
-from specbench.measure.latency import Bench, check_points, shape_of, sweep, sweep_rows
+from specbench.measure.latency import Bench, Reach, sweep, sweep_rows, traits_of, whole_numbers
 from specbench.measure.roofline import best_of, measure_ceilings
-from specbench.profile import Profile, Shape, device_name, write_profile
+from specbench.profile import Profile, ProfileError, device_name, require_folder, write_profile
 from specbench.report.latency import latency_text
 from specbench.report.latency_plot import write_latency_plots
 from specbench.stage import set_stage
+from specbench.target.parallel_way import TENSOR
 from specbench.types import InputError
 
 
 def main() -> int:
     """Measure, print the table, write profile and plots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    numbers = lambda text: [int(part) for part in text.split(",")]  # noqa: E731
     parser.add_argument("overrides", nargs="*", help="of specbench: model=..., engine=..., model.dtype=...")
-    parser.add_argument("--fed", type=numbers, default=[1, 2, 4, 8, 16, 32, 64], help="tokens a forward, 1 first")
-    parser.add_argument("--contexts", type=numbers, default=[25, 100, 500, 2000], help="tokens in the cache")
+    parser.add_argument("--fed", type=whole_numbers, default=[1, 2, 4, 8, 16, 32, 64], help="tokens a forward, 1 first")
+    parser.add_argument("--contexts", type=whole_numbers, default=[25, 100, 500, 1800], help="tokens in the cache")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--rows", action="store_true", help="the grid of row batches too")
-    parser.add_argument("--k", type=numbers, default=[1, 2, 4, 8, 16, 32], help="rows of a batch")
-    parser.add_argument("--w", type=numbers, default=[0, 1, 3, 7, 15], help="drafted tokens of a row")
-    parser.add_argument("--row-contexts", type=numbers, default=[25, 100, 500])
+    parser.add_argument("--k", type=whole_numbers, default=[1, 2, 4, 8, 16, 32], help="rows of a batch")
+    parser.add_argument("--w", type=whole_numbers, default=[0, 1, 3, 7, 15], help="drafted tokens of a row")
+    parser.add_argument("--row-contexts", type=whole_numbers, default=[25, 100, 500])
     parser.add_argument("--out", type=Path, default=Path("results/profiles"))
     given = parser.parse_args()
     try:
+        require_folder(given.out)
         profile = measure(given)
-    except InputError as error:
+    except (InputError, ProfileError) as error:
         print(f"profile_latency: error: {error}", file=sys.stderr)
         return 2
     path = write_profile(profile, given.out)
@@ -55,24 +56,23 @@ def measure(given: argparse.Namespace) -> Profile:
     """Load what the overrides name and time it. Raises InputError."""
     widest = max(256, *given.fed, max(given.k) * max(given.w))
     job = job_of([f"engine.max_nodes={widest}", "method=[]", *given.overrides])
+    if job.trace is not None:
+        raise InputError("model.trace: recorded tokens have no latency; expected a model alone")
+    reach = Reach(job.config.engine.max_nodes, job.card.context)
+    reach.check(given.rounds, given.fed, given.contexts, (given.k, given.w, given.row_contexts) if given.rows else None)
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
     stage = set_stage(job)
-    model, device, card = stage.target.model, stage.target.device, job.card
-    if model is None:
-        raise InputError("model=replay: recorded tokens have no latency; expected a model")
-    check_points(stage.engine, given.fed, given.contexts, "fed")
+    device = stage.target.device
     ceilings = measure_ceilings(device, stage.target.dtype)
-    bench, rows = Bench(stage.engine, device, stage.target.vocab_size), None
-    if given.rows:
-        check_points(stage.engine, [1, max(given.k) * max(given.w) + 1], given.row_contexts, "k x w")
-        rows = sweep_rows(bench, given.k, given.w, given.row_contexts, given.rounds)
+    bench = Bench(stage.engine, device, stage.target.vocab_size)
+    rows = sweep_rows(bench, given.k, given.w, given.row_contexts, given.rounds) if given.rows else None
     found = sweep(bench, given.fed, given.contexts, given.rounds)
     return Profile(
-        *(device_name(machine(), str(device)), card.name, stage.engine.kind, card.dtype, "measured", found.grid),
-        date=datetime.now(UTC).date().isoformat(), parameters=sum(each.numel() for each in model.parameters()),
-        rounds=given.rounds, control=found.control, versions=versions(),
+        device_name(machine(), str(device), stage.way, job.config.model.gpus),
+        *(job.card.name, stage.engine.kind, job.card.dtype, "measured", found.grid),
+        date=datetime.now(UTC).date().isoformat(), rounds=given.rounds, control=found.control, versions=versions(),
         ceilings=best_of(ceilings, measure_ceilings(device, stage.target.dtype)), rows=rows,
-        shape=Shape(**shape_of(model)), buckets=tuple(getattr(getattr(stage.engine, "buckets", None), "widths", ())),
+        **traits_of(stage.engine, stage.target.model, stage.way == TENSOR),
     )  # fmt: skip
 
 

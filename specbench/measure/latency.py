@@ -19,6 +19,7 @@ import torch
 
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
+from specbench.profile.analytic import Shape
 from specbench.profile.profile import RowGrid
 from specbench.profile.surface import Floats, Grid
 from specbench.target.engine import Engine
@@ -27,6 +28,9 @@ from specbench.types import EMPTY, ROOT, Draft, InputError, Needs
 PASSES = 3  # over the contexts
 _WARM = 1  # visits of every point before the clock counts, each time that a context is come to
 _DRIFT, _LEAST_DRIFT = 0.05, 4  # a forward commits one token; this far around a context, as a share and in tokens
+
+
+Axes = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Bench:
         """(rounds, points, 2) [ms] of forward and step for each draft behind ``context`` tokens."""
         self._engine.prepare(needs, True)
         times = np.empty((rounds + _WARM, len(drafts), 2))
-        held, far = 0, max(_LEAST_DRIFT, int(_DRIFT * context))
+        held, far = 0, _drift(context)
         for number in range(rounds + _WARM):
             for place in self._random.permutation(len(drafts)):
                 if not held or held + 2 > context + far:
@@ -76,6 +80,11 @@ class Bench:
         self._engine.settle(1)  # room for one token: whatever the draft was, the walk is cut to none of it
         step_s = self._clock.elapsed()
         return 1e3 * self._clock.phases()["forward"], 1e3 * step_s
+
+
+def _drift(context: int) -> int:
+    """[tokens] by which the cache may be off a context while its points are timed."""
+    return max(_LEAST_DRIFT, int(_DRIFT * context))
 
 
 def sweep(bench: Bench, fed: Sequence[int], contexts: Sequence[int], rounds: int) -> Sweep:
@@ -120,20 +129,69 @@ def _rows(bench: Bench, rows: int, width: int) -> Draft:
     return Draft(bench.ids(rows * width), tuple(parents))
 
 
-def check_points(engine: Engine, fed: Sequence[int], contexts: Sequence[int], name: str) -> None:
-    """Raises InputError for points that the engine cannot be driven to. name: of the option with the tokens fed."""
-    for option, values in ((name, fed), ("contexts", contexts)):
-        if not values or list(values) != sorted(set(values)) or values[0] < 1:
-            raise InputError(f"{option}={list(values)}: expected ascending whole numbers from 1 up")
-    if name == "fed" and fed[0] != 1:
-        raise InputError(f"fed={list(fed)}: expected 1 to be the first, which every slowdown is against")
-    if fed[-1] - 1 > engine.max_nodes:
+def whole_numbers(text: str) -> list[int]:
+    """'1,8,32' -> [1, 8, 32], of a command line."""
+    return [int(part) for part in text.split(",")]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What may be asked of an engine. max_nodes: of a draft. context: [tokens] of the model."""
+
+    max_nodes: int
+    context: int
+
+    def check(self, rounds: int, fed: Sequence[int], contexts: Sequence[int], rows: Axes | None = None) -> None:
+        """Raises InputError for sweeps that the engine cannot be driven through, or without the single token.
+
+        rows: k, w and contexts of row batches.
+        """
+        if rounds < 1:
+            raise InputError(f"rounds={rounds}: expected at least 1")
+        _check_axis("fed", fed, 1)
+        _check_axis("contexts", contexts)
+        self._check("fed", fed[-1], "contexts", contexts[-1])
+        if rows is not None:
+            k, w, behind = rows
+            _check_axis("k", k, 1)
+            _check_axis("w", w, 0)
+            _check_axis("row-contexts", behind)
+            self._check("k x w", k[-1] * w[-1] + 1, "row-contexts", behind[-1])
+
+    def _check(self, option: str, widest: int, where: str, context: int) -> None:
+        if widest - 1 > self.max_nodes:
+            raise InputError(
+                f"{option}={widest}: the engine takes {self.max_nodes} nodes and the root; raise engine.max_nodes"
+            )
+        most = context + _drift(context) + widest
+        if most > self.context:
+            raise InputError(
+                f"{where}={context}: with {widest} tokens fed and {_drift(context)} committed on the way {most} tokens,"
+                f" beyond the model's {self.context}; expected shorter --{where}"
+            )
+
+
+def _check_axis(option: str, values: Sequence[int], first: int | None = None) -> None:
+    """first: what the axis must begin with, None = anything from 1 up."""
+    least = 1 if first is None else first
+    if not values or list(values) != sorted(set(values)) or values[0] < least:
+        raise InputError(f"{option}={list(values)}: expected ascending whole numbers from {least} up")
+    if first is not None and values[0] != first:
         raise InputError(
-            f"{name}={fed[-1]}: the engine takes {engine.max_nodes} nodes and the root; raise engine.max_nodes"
+            f"{option}={list(values)}: expected {first} to be the first, as every slowdown is against one token alone"
         )
-    need = contexts[-1] + fed[-1]
-    if need > engine.context:
-        raise InputError(f"contexts={contexts[-1]}: with {fed[-1]} tokens fed beyond the model's {engine.context}")
+
+
+def traits_of(engine: Engine, model: Any, shared: bool) -> dict[str, Any]:
+    """What a profile holds of an engine and its model beside times.
+
+    shared: several devices read the weights at once, so that one device's ceilings bound nothing: no shape.
+    """
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "shape": None if shared else Shape(**shape_of(model)),
+        "buckets": tuple(getattr(getattr(engine, "buckets", None), "widths", ())),
+    }
 
 
 def shape_of(model: Any) -> dict[str, int]:
@@ -148,7 +206,7 @@ def shape_of(model: Any) -> dict[str, int]:
     return {
         "streamed": total - (0 if tied else embedding.numel()),
         "hidden": int(text.hidden_size),
-        "inner": int(getattr(text, "intermediate_size", 4 * text.hidden_size)),
+        "inner": int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size),
         "vocab": int(text.vocab_size),
         "layers": int(text.num_hidden_layers),
         "heads": heads,

@@ -1,7 +1,7 @@
 """Latency profiles: how long a forward of a model takes, by tokens fed and context. No torch: reports read them too."""
 
 from specbench.profile.analytic import Shape
-from specbench.profile.file import find_profile, read_profile, write_profile
+from specbench.profile.file import find_profile, read_profile, require_folder, write_profile
 from specbench.profile.profile import Ceilings, Profile, ProfileError, RowGrid, device_name
 from specbench.profile.surface import Fit, Grid
 
@@ -16,5 +16,6 @@ __all__ = [
     "device_name",
     "find_profile",
     "read_profile",
+    "require_folder",
     "write_profile",
 ]

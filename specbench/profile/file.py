@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,18 @@ from specbench.profile.surface import Fit, Floats, Grid
 
 LOG = logging.getLogger(__name__)
 SCHEMA = 1
+LARGEST = 1e18  # of any figure: sums and products of two stay finite
 _NAMES = ("device", "model", "engine", "dtype", "kind", "date")
+
+
+def require_folder(folder: Path) -> None:
+    """Make the folder and see that it can be written, before a profile is measured. Raises ProfileError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ProfileError(f"folder {folder}: cannot be written ({error.strerror}); choose another") from error
 
 
 def write_profile(profile: Profile, folder: Path) -> Path:
@@ -46,7 +58,7 @@ def read_profile(path: Path) -> Profile:
         return _profile(raw)
     except ProfileError as error:
         raise ProfileError(f"profile {path}: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:  # an entry of another kind than expected
         raise ProfileError(f"profile {path}: {error!r}; expected the entries that profile_latency.py writes") from error
 
 
@@ -110,22 +122,42 @@ def _profile(raw: Any) -> Profile:
         raise ProfileError(f"kind={raw['kind']!r}; expected {MEASURED} or {PUBLISHED}")
     if raw["kind"] == PUBLISHED and not raw.get("source"):
         raise ProfileError("source is empty; expected where the figures were published")
-    shape, ceilings, rows = raw.get("shape"), raw.get("ceilings"), raw.get("rows")
+    surface, shape, ceilings, rows = _surface(raw), *(_part(raw, key) for key in ("shape", "ceilings", "rows"))
     return Profile(
         **{key: raw[key] for key in _NAMES},
-        surface=_surface(raw),
+        surface=surface,
         source=str(raw.get("source") or ""),
-        parameters=raw.get("parameters"),
-        rounds=int(raw.get("rounds") or 0),
-        control=tuple(_axis("control", raw.get("control") or [1.0], ordered=False))[: len(raw.get("control") or [])],
-        buckets=tuple(int(width) for width in raw.get("buckets") or []),
+        parameters=_whole("parameters", raw["parameters"]) if raw.get("parameters") is not None else None,
+        rounds=_whole("rounds", raw["rounds"]) if raw.get("rounds") else 0,
+        control=_control(raw.get("control"), surface),
+        buckets=tuple(_whole("buckets", width) for width in _axis("buckets", raw["buckets"]).tolist())
+        if raw.get("buckets")
+        else (),
         ceilings=Ceilings(**{key: _positive(f"ceilings.{key}", value) for key, value in ceilings.items()})
         if ceilings
         else None,
-        shape=Shape(**{key: int(_positive(f"shape.{key}", value)) for key, value in shape.items()}) if shape else None,
+        shape=Shape(**{key: _whole(f"shape.{key}", value) for key, value in shape.items()}) if shape else None,
         rows=_rows(rows) if rows else None,
-        versions={str(key): str(value) for key, value in (raw.get("versions") or {}).items()},
+        versions={str(key): str(value) for key, value in _part(raw, "versions").items()},
     )
+
+
+def _part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """An object within, empty where there is none."""
+    found = raw.get(key)
+    if found is not None and not isinstance(found, Mapping):
+        raise ProfileError(f"{key} is {type(found).__name__}; expected an object, or null")
+    return found or {}
+
+
+def _control(values: Any, surface: Grid | Fit) -> tuple[float, ...]:
+    if not values:
+        return ()
+    found = tuple(_positive("control", value) for value in _axis("control", values, ordered=False).tolist())
+    contexts = len(surface.contexts) if isinstance(surface, Grid) else 0
+    if len(found) != contexts:
+        raise ProfileError(f"control has {len(found)} figures; expected {contexts}, one a context")
+    return found
 
 
 def _surface(raw: Mapping[str, Any]) -> Grid | Fit:
@@ -141,18 +173,27 @@ def _surface(raw: Mapping[str, Any]) -> Grid | Fit:
     fed, contexts = _axis("grid.fed", grid.get("fed")), _axis("grid.contexts", grid.get("contexts"))
     if fed[0] != 1:
         raise ProfileError(f"grid.fed starts at {fed[0]:g}; expected 1, which every speedup is against")
+    if contexts[0] < 0:
+        raise ProfileError(f"grid.contexts starts at {contexts[0]:g}; expected tokens")
     planes = {key: _plane(f"grid.{key}", grid.get(key), (len(contexts), len(fed))) for key in Grid.__slots__[2:]}
     if (planes["ms"] <= 0).any():
         raise ProfileError("grid.ms has times of 0 or less; expected milliseconds")
+    for key in ("host_ms", "spread"):
+        if (planes[key] < 0).any():
+            raise ProfileError(f"grid.{key} has figures below 0; expected none")
     return Grid(fed, contexts, **planes)
 
 
 def _rows(raw: Mapping[str, Any]) -> RowGrid:
     axes = {key: tuple(int(value) for value in _axis(f"rows.{key}", raw.get(key))) for key in ("k", "w", "contexts")}
+    if (axes["k"][0], axes["w"][0]) != (1, 0):
+        raise ProfileError("rows do not start at k 1, w 0; expected the single token, which every slowdown is against")
     sizes = tuple(len(axes[key]) for key in ("contexts", "k", "w"))
-    values = np.array(raw.get("ms"), dtype=np.float64)  # None becomes NaN: no draft has that shape
+    values = _floats("rows.ms", raw.get("ms"))  # None becomes NaN: no draft has that shape
     if values.shape != sizes:
         raise ProfileError(f"rows.ms is {values.shape}; expected {sizes}: contexts, k, w")
+    if (values <= 0).any() or np.isnan(values[:, 0, 0]).any():
+        raise ProfileError("rows.ms has times of 0 or less, or none of one token alone; expected milliseconds")
     return RowGrid(**axes, ms=values)
 
 
@@ -166,16 +207,38 @@ def _axis(name: str, values: Any, ordered: bool = True) -> Floats:
 
 
 def _plane(name: str, values: Any, sizes: tuple[int, int]) -> Floats:
-    found = np.array(values, dtype=np.float64)
+    found = _floats(name, values)
     if found.shape != sizes or not np.isfinite(found).all():
         raise ProfileError(f"{name} is {found.shape}; expected {sizes} finite numbers: contexts, fed")
     return found
 
 
+def _floats(name: str, values: Any) -> Floats:
+    """Nested lists as an array, NaN for None."""
+    try:
+        found = np.array(values, dtype=np.float64)
+    except OverflowError as error:
+        raise ProfileError(f"{name}: {error}; expected numbers of at most {LARGEST:g}") from error
+    if (np.abs(found) > LARGEST).any():
+        raise ProfileError(f"{name} has figures beyond {LARGEST:g}; expected milliseconds")
+    return found
+
+
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ProfileError(f"{name}={value!r}; expected a number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        raise ProfileError(f"{name}={_short(value)}; expected a number of at most {LARGEST:g}")
     return float(value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _whole(name: str, value: Any) -> int:
+    if _positive(name, value) % 1:
+        raise ProfileError(f"{name}={value!r}; expected a whole number")
+    return int(value)
 
 
 def _positive(name: str, value: Any) -> float:

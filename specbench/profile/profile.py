@@ -84,12 +84,22 @@ class Profile:
 
     def forward_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
         """[ms] of the target's forward over (S,) tokens fed behind (S,) tokens of context."""
-        return self.surface.forward_ms(self._width(fed), context)
+        width = self._width(fed)
+        return np.maximum(self.surface.forward_ms(width, context), self._least_ms(width, context))
 
     def step_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
         """[ms] of the forward and of the host time that every step of this engine pays, vanilla's too."""
-        width = self._width(fed)
-        return self.surface.forward_ms(width, context) + self.surface.rest_ms(width, context)
+        return self.forward_ms(fed, context) + self.surface.rest_ms(self._width(fed), context)
+
+    def _least_ms(self, width: Floats, context: ArrayLike) -> Floats:
+        """[ms] that the weights' products alone take, for points outside of what was measured, else 0.
+
+        A grid that ends where memory still bounds the forward knows nothing of the slope behind it.
+        """
+        if self.shape is None or self.ceilings is None:
+            return np.zeros(np.broadcast(width, np.asarray(context)).shape)
+        products_ms = 2e-6 * self.shape.streamed * width / self.ceilings.matmul_gflop_s
+        return np.where(self.surface.outside(width, context), products_ms, 0.0)
 
     def outside(self, fed: ArrayLike, context: ArrayLike) -> Mask:
         """True where the time is an extension of what was measured."""
@@ -125,11 +135,15 @@ class Profile:
         return self.shape.slowdown(fed, context, self.bandwidth_gb_s(), self.ceilings.matmul_gflop_s)
 
 
-def device_name(machine: Mapping[str, Any], device: str) -> str:
-    """The processor of a manifest's ``machine`` and ``device`` ('cpu', 'cuda', 'cuda:1') as profiles name it."""
+def device_name(machine: Mapping[str, Any], device: str, way: str | None = None, count: int | None = None) -> str:
+    """The processor of a manifest's ``machine`` and ``device`` ('cpu', 'cuda', 'cuda:1') as profiles name it.
+
+    way, count: how many devices share the model, and how; None = one.
+    """
     kind, _, index = device.partition(":")
     gpus = machine.get("gpus") or []
+    shared = f", {count} by {way}" if way else ""
     if kind == "cuda" and int(index or 0) < len(gpus):
-        return str(gpus[int(index or 0)]["name"])
+        return str(gpus[int(index or 0)]["name"]) + shared
     threads = machine.get("threads")
-    return f"{machine.get('cpu') or kind}, {threads} thread{'' if threads == 1 else 's'}"
+    return f"{machine.get('cpu') or kind}, {threads} thread{'' if threads == 1 else 's'}{shared}"

@@ -8,7 +8,7 @@ import torch
 
 from compose import job_for
 from specbench.measure import latency
-from specbench.measure.latency import Bench, check_points, shape_of, sweep, sweep_rows
+from specbench.measure.latency import Bench, Reach, shape_of, sweep, sweep_rows, traits_of, whole_numbers
 from specbench.measure.roofline import best_of, measure_ceilings
 from specbench.profile import Ceilings, Shape
 from specbench.stage import set_stage
@@ -104,15 +104,41 @@ def test_rows_are_fed_as_a_batch_and_a_shape_without_a_draft_is_blank(scripted):
     [
         ([4, 1], [100], "ascending"),
         ([2, 4], [100], "expected 1 to be the first"),
+        ([0, 4], [100], "from 1 up"),
         ([1, 700], [100], "600 nodes"),
         ([1, 8], [5000], "beyond the model's 4096"),
+        ([1, 8], [4000], "200 committed on the way"),
         ([1], [], "contexts"),
     ],
 )
-def test_points_that_cannot_be_driven_are_refused(scripted, fed, contexts, said):
-    engine, _ = scripted(lambda fed, held, visit: 1.0)
+def test_points_that_cannot_be_driven_are_refused(fed, contexts, said):
     with pytest.raises(InputError, match=said):
-        check_points(engine, fed, contexts, "fed")
+        Reach(600, 4096).check(3, fed, contexts)
+
+
+@pytest.mark.parametrize(
+    ("k", "w", "said"),
+    [
+        ([0, 1], [0, 1], "k=.* from 1 up"),
+        ([2, 4], [0, 1], "k=.*expected 1 to be the first"),
+        ([1, 2], [1, 3], "w=.*expected 0 to be the first"),  # nothing would be of one token
+        ([1, 2], [-1, 3], "w=.*from 0 up"),
+        ([1, 64], [0, 15], "600 nodes"),
+    ],
+)
+def test_row_batches_without_the_single_token_are_refused(k, w, said):
+    reach = Reach(600, 4096)
+    with pytest.raises(InputError, match=said):
+        reach.check(3, [1], [100], (k, w, [25]))
+    with pytest.raises(InputError, match="row-contexts"):
+        reach.check(3, [1], [100], ([1, 2], [0, 3], [4096]))
+    reach.check(3, [1], [100], ([1, 32], [0, 15], [25, 500]))
+
+
+def test_rounds_and_numbers_of_a_command_line():
+    with pytest.raises(InputError, match="rounds=0"):
+        Reach(600, 4096).check(0, [1], [100])
+    assert whole_numbers("1,8,32") == [1, 8, 32]
 
 
 @pytest.mark.parametrize("engine", ["eager", "fast"])
@@ -131,6 +157,9 @@ def test_a_real_engine_is_driven_and_its_model_measured(engine):
     embedding = config.vocab_size * config.hidden_size
     assert shape.streamed == (total if config.tie_word_embeddings else total - embedding)
     assert (shape.layers, shape.value_bytes) == (config.num_hidden_layers, 4)
+    traits = traits_of(stage.engine, stage.target.model, shared=False)
+    assert (traits["parameters"], traits["shape"]) == (total, shape)
+    assert traits_of(stage.engine, stage.target.model, shared=True)["shape"] is None
 
 
 def test_ceilings_are_of_this_machine_and_the_better_of_two():

@@ -21,8 +21,9 @@ def run(monkeypatch, tmp_path):
     spec.loader.exec_module(script)
     monkeypatch.setattr(script, "measure_ceilings", partial(measure_ceilings, size=1 << 22))
 
-    def main(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["profile_latency", *arguments, "--out", str(tmp_path)])
+    def main(*arguments: str, last: bool = True) -> int:
+        out = ["--out", str(tmp_path)] if last else []
+        monkeypatch.setattr(sys, "argv", ["profile_latency", *arguments, *out])
         return script.main()
 
     return main
@@ -43,8 +44,24 @@ def test_a_profile_with_rows_is_written_drawn_and_printed(run, tmp_path, capsys)
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(("model=tiny", "--fed", "2,4"), "expected 1"), (("model=tiny", "--contexts", "100000"), "beyond the model's")],
+    [
+        (("model=tiny", "--fed", "2,4"), "expected 1"),
+        (("model=tiny", "--contexts", "100000"), "beyond the model's"),
+        (("model=tiny", "--rounds", "0"), "rounds=0"),
+        (("model=tiny", "--rows", "--k", "1,2", "--w", "1,3"), "w=[1, 3]: expected 0"),
+        (("model=tny",), "did you mean tiny"),
+        (("model=tiny", "model.dtpe=x"), "did you mean dtype"),
+        (("model=tiny", "engine=fats"), "did you mean fast"),
+    ],
 )
-def test_what_cannot_be_measured_is_refused(run, capsys, arguments, said):
+def test_what_cannot_be_measured_is_refused(run, capsys, monkeypatch, arguments, said):
+    monkeypatch.setattr("specbench.stage.load_model", None)  # before any weights
     assert run(*arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_sweep(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("specbench.stage.load_model", None)
+    (tmp_path / "file").write_text("")
+    assert run("model=tiny", "--out", str(tmp_path / "file"), last=False) == 2
+    assert "cannot be written" in capsys.readouterr().err

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from profiles import FIT, MEASURED
 
-from specbench.profile import ProfileError, RowGrid, Shape, device_name, find_profile, read_profile, write_profile
+from specbench.profile import (
+    ProfileError,
+    RowGrid,
+    Shape,
+    device_name,
+    find_profile,
+    read_profile,
+    require_folder,
+    write_profile,
+)
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "profiles" / "published"
 
@@ -58,6 +67,21 @@ WRONG = [
     ({"ceilings": {"read_gb_s": 0, "copy_gb_s": 1, "matmul_gflop_s": 1}}, "ceilings.read_gb_s=0"),
     ({"ceilings": {"speed": 1}}, "speed"),
     ({"rows": {"k": [1, 2], "w": [0], "contexts": [25], "ms": [[[1.0]]]}}, "expected (1, 2, 1)"),
+    ({"rows": {"k": [1], "w": [1], "contexts": [25], "ms": [[[1.0]]]}}, "do not start at k 1, w 0"),
+    ({"rows": {"k": [1], "w": [0], "contexts": [25], "ms": [[[None]]]}}, "none of one token alone"),
+    ({"rows": [1]}, "rows is list; expected an object"),
+    ({"versions": "2.9"}, "versions is str"),
+    ({"ceilings": 3}, "ceilings is int"),
+    ({"control": [1.0]}, "control has 1 figures; expected 2"),
+    ({"control": [1.0, 0]}, "control=0.0; expected more than 0"),
+    ({"buckets": [8, 4]}, "buckets=[8, 4]; expected ascending"),
+    ({"buckets": [0, 4]}, "buckets=0.0; expected more than 0"),
+    ({"buckets": [1.5]}, "buckets=1.5; expected a whole number"),
+    ({"parameters": "many"}, "parameters='many'"),
+    ({"rounds": 10**400}, "rounds=1000"),
+    ({"grid": {"fed": [1], "contexts": [1], "ms": [[10**400]], "host_ms": [[0]], "spread": [[0]]}}, "grid.ms"),
+    ({"grid": {"fed": [1], "contexts": [1], "ms": [[1]], "host_ms": [[-1]], "spread": [[0]]}}, "grid.host_ms"),
+    ({"grid": {"fed": [1], "contexts": [-1], "ms": [[1]], "host_ms": [[1]], "spread": [[0]]}}, "starts at -1"),
 ]
 
 
@@ -99,3 +123,23 @@ def test_the_newest_profile_of_the_very_same_thing_is_found_and_a_broken_one_pas
 def test_a_device_is_called_as_the_machine_calls_it(device, name):
     machine = {"cpu": "a chip", "threads": 2, "gpus": [{"name": "GPU 0"}, {"name": "GPU 1"}]}
     assert device_name(machine, device) == name
+    assert device_name(machine, device, "tensor", 2) == f"{name}, 2 by tensor"
+
+
+def test_a_folder_is_made_and_one_that_cannot_be_is_an_error(tmp_path):
+    require_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    assert not list((tmp_path / "a" / "b").iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProfileError, match="cannot be written"):
+        require_folder(tmp_path / "file")
+
+
+def test_behind_the_grid_a_forward_takes_at_least_its_products():
+    shape = Shape(streamed=5_000_000_000, hidden=8, inner=16, vocab=50, layers=2, heads=2, kv_heads=1, head_dim=4,
+                  value_bytes=2)  # fmt: skip
+    flat = replace(MEASURED, surface=replace(MEASURED.surface, ms=np.full((2, 3), 10.0)), shape=shape)
+    # 1e10 operations a token at 100 GFLOP/s: 100 ms each, whatever the last slope of the grid is
+    assert flat.forward_ms([8, 9, 64], [100, 100, 100]).tolist() == pytest.approx([10, 900, 6400])
+    assert flat.step_ms([9], [100])[0] == pytest.approx(900 + flat.surface.rest_ms([9], [100])[0])
+    assert replace(flat, ceilings=None).forward_ms([64], [100])[0] == pytest.approx(10)
