@@ -16,6 +16,7 @@ from pathlib import Path
 
 from specbench.cli import job_of, with_own_groups
 from specbench.profile import ProfileError, read_profile
+from specbench.stats import MIN_CASES
 from specbench.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
 from specbench.types import InputError
 
@@ -25,7 +26,7 @@ def grid_of(texts: list[str]) -> dict[str, list[str]]:
     found = {}
     for text in texts:
         key, equals, values = text.partition("=")
-        if not (key and equals and values):
+        if not (key and equals and all(values.split(","))):
             raise InputError(f"--grid {text}: expected METHOD.PARAMETER=VALUE,VALUE,...")
         found[f"method.{key}"] = values.split(",")
     return found
@@ -41,14 +42,17 @@ def main() -> int:
     try:
         profile = read_profile(given.profile)
         tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid))
+        tuner.check()
+        before = tuner.replay({}, HELD_OUT)  # a trace too short for two halves is found first
         print(f"profile: {profile.label}\ntuning half, {TUNING}, modelled speedup:")
         choice = tuner.climb()
-        before, after = (tuner.replay(point, HELD_OUT) for point in ({}, choice.point))
+        after = tuner.replay(choice.point, HELD_OUT) if choice.point else before
     except (InputError, ProfileError) as error:
         print(f"tune: error: {error}", file=sys.stderr)
         return 2
     print(f"\n{choice.tried} points tried, the best {choice.speedup:.3f}")
-    print(f"held-out half, {HELD_OUT}, {len(before)} cases (modelled; 95 % bootstrap over cases):")
+    interval = "95 % bootstrap over cases" if len(before) >= MIN_CASES else f"no interval under {MIN_CASES} cases"
+    print(f"held-out half, {HELD_OUT}, {len(before)} cases (modelled; {interval}):")
     print(f"  as configured  {spell(speedup_of(before))}\n  tuned          {spell(speedup_of(after))}")
     print(f"  gain           {spell(gain_of(before, after))}")
     print("use:", " ".join(assignments(choice.point)) or "the configuration as it is")

@@ -18,12 +18,15 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import stats
+from specbench.explain import near
 from specbench.job import Job
 from specbench.profile import Profile
 from specbench.record import VANILLA
+from specbench.report.facts import read_facts
 from specbench.report.predict import predict
 from specbench.run import execute
 from specbench.store import read_run
+from specbench.target.timed import TIMED
 from specbench.types import InputError
 
 TUNING, HELD_OUT = "1/2", "2/2"
@@ -55,6 +58,20 @@ class Tuner:
     _seen: dict[tuple[str, ...], float] = field(default_factory=dict)
     _resolved: Mapping[str, object] | None = None
 
+    def check(self) -> None:
+        """Raises InputError for what would be found only after many replays, or taken for a refused point."""
+        job = self.job_of(self.overrides)
+        if job.config.suite.part is not None:
+            raise InputError(f"suite.part={job.config.suite.part}: the halves are made here; leave it out")
+        if job.config.engine.kind == TIMED:
+            raise InputError("engine=timed: a point is judged by the record and the profile; expected model=replay")
+        for key in self.grid:
+            owner, _, own = key.rpartition(".")
+            node = self._setting(owner)
+            known = [str(name) for name in node] if isinstance(node, Mapping) else []
+            if own not in known:
+                raise InputError(f"--grid {key.removeprefix('method.')}: no such setting; {near(own, known)}")
+
     def climb(self) -> Choice:
         """The best point on the tuning half, from the configuration's own values. Raises InputError."""
         best: Point = {}
@@ -75,12 +92,17 @@ class Tuner:
 
     def _configured(self, key: str) -> str | None:
         """A key's own value as a command line would spell it."""
+        node = self._setting(key)
+        return str(node).lower() if isinstance(node, bool) else None if node is None else str(node)
+
+    def _setting(self, key: str) -> object:
+        """What the configuration has at a dotted key; None where it has nothing."""
         if self._resolved is None:
             self._resolved = self.job_of(self.overrides).resolved
         node: object = self._resolved
         for part in key.split("."):
             node = node.get(part) if isinstance(node, Mapping) else None
-        return str(node).lower() if isinstance(node, bool) else None if node is None else str(node)
+        return node
 
     def speedup(self, point: Point) -> float:
         """Modelled, on the tuning half; 0 where the method refuses the point."""
@@ -108,7 +130,12 @@ class Tuner:
         failed = [record for record in run.records if record.method == methods[0] and record.error]
         if failed:
             raise InputError(f"method.{methods[0]}: {len(failed)} cases failed: {(failed[0].error or {})['message']}")
-        return _steadied(predict(run, (), self.profile).of(methods[0]))
+        facts = read_facts(run)
+        cases = predict(run, facts.peers, self.profile).of(methods[0])
+        if not cases["steps"].sum():
+            why = "it decodes in a loop of its own" if methods[0] in facts.peers else "no answer has a decode step"
+            raise InputError(f"method.{methods[0]}: nothing to price in suite.part={part}, {why}")
+        return _steadied(cases)
 
 
 def assignments(point: Point) -> list[str]:

@@ -61,7 +61,7 @@ ALLOWED = {
     "manifest": ALL - {"cli", "launch", "report", "run", "progress", "explain", "tiny", "tune"},
     "run": ALL - {"cli", "launch", "report", "progress", "explain", "tiny", "tune"},
     "report": {"record", "store", "stats", "answers", "profile"},
-    "tune": ALL - {"cli", "launch", "progress", "explain", "tiny"},
+    "tune": ALL - {"cli", "launch", "progress", "tiny"},
     "launch": ALL - {"cli", "tiny"},
     "cli": ALL - {"tiny"},
     "tiny": ALL - {"cli", "report"},

@@ -77,22 +77,80 @@ def test_a_refused_point_is_passed_over_and_a_refused_configuration_is_an_error(
         tuner([*overrides, "method=[pld,sam]"], 0.0, GRID).climb()
 
 
+def replaying(path, *changes):
+    return ["model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "model.template=raw", *changes]
+
+
+@pytest.mark.parametrize(
+    ("changes", "grid", "said"),
+    [
+        ((), {"method.pld.num_drafts": ["1"]}, "--grid pld.num_drafts: no such setting; did you mean num_draft"),
+        ((), {"method.sam.num_draft": ["1"]}, "--grid sam.num_draft: no such setting; there are: none"),
+        (("suite.part=1/2",), GRID, "suite.part=1/2"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused_before_the_first_replay(overrides, changes, grid, said):
+    with pytest.raises(InputError, match=said):
+        tuner([*overrides, *changes], 0.0, grid).check()
+
+
+def test_what_has_no_price_is_an_error_and_no_figure(tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": ""}]
+    empty.write_text(2 * (json.dumps({"messages": messages}) + "\n"))
+    with pytest.raises(InputError, match="no answer has a decode step"):
+        tuner(replaying(empty, "method=[pld]"), 0.0, GRID).replay({}, "1/2")
+    live = ("model=tiny", "suite.categories=[qa]", "suite.limit=2", "decode.max_new_tokens=4", "measure=quick")
+    with pytest.raises(InputError, match="a loop of its own"):
+        tuner([*live, "method=[hf_prompt_lookup]"], 0.0, {}).replay({}, "1/2")
+    along = ["model=tiny", "engine=timed", f"model.trace={empty}", "model.template=raw", "method=[pld]"]
+    with pytest.raises(InputError, match="expected model=replay"):
+        tuner(along, 0.0, GRID).check()
+
+
 def test_a_figure_without_an_interval_is_spelled_without():
     assert spell(Estimate(1.5, 1.25, 2.0, 9)) == "1.500 [1.250, 2.000]"
     assert spell(Estimate(1.5, None, None, 3)) == "1.500"
 
 
-def test_the_script_prints_the_configuration_to_use(overrides, tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Overrides -> exit code of the script."""
     spec = util.spec_from_file_location("tune_script", SCRIPTS / "tune.py")
-    script = util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     profile = write_profile(replace(FIT, surface=Fit(5.0, 4000.0, 0.0, 0.0)), tmp_path)
-    line = ["tune", "--profile", str(profile), "--grid", "pld.num_draft=1,10", *overrides]
-    monkeypatch.setattr(sys, "argv", line)
-    assert script.main() == 0
+
+    def main(*arguments: str, grid: str = "pld.num_draft=1,10") -> int:
+        monkeypatch.setattr(sys, "argv", ["tune", "--profile", str(profile), "--grid", grid, *arguments])
+        return module.main()
+
+    return main
+
+
+def test_the_script_prints_the_configuration_to_use(overrides, script, capsys):
+    assert script(*overrides) == 0
     out = capsys.readouterr().out
     assert "use: method.pld.num_draft=1" in out
     assert "held-out half, 2/2, 10 cases" in out
-    monkeypatch.setattr(sys, "argv", [*line, "--grid", "pld"])
-    assert script.main() == 2
-    assert "--grid pld" in capsys.readouterr().err
+    for wrong, said in (
+        (["--grid", "pld"], "--grid pld"),
+        (["--grid", "pld.num_draft=1,,4"], "--grid pld.num_draft=1,,4"),
+        (["--grid", "pld.num_drafts=1"], "did you mean num_draft"),
+        (["model.templat=raw"], "did you mean template"),
+    ):
+        assert script(*overrides, *wrong) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_one_case_has_no_held_out_half_and_is_refused_before_the_search(overrides, script, monkeypatch, capsys):
+    monkeypatch.setattr(Tuner, "climb", None)
+    assert script(*overrides, "suite.first=1") == 2
+    assert "suite.part=2/2 leaves no case" in capsys.readouterr().err
+
+
+def test_few_cases_have_no_interval_and_nothing_better_no_gain(overrides, script, capsys):
+    assert script(*overrides, "suite.first=6", grid="pld.num_draft=10") == 0
+    out = capsys.readouterr().out
+    assert "3 cases (modelled; no interval under 8 cases)" in out
+    assert "gain           1.000\nuse: the configuration as it is" in out
