@@ -12,6 +12,7 @@ from specbench.report.bars import draw_bars, draw_groups
 from specbench.report.canvas import drawing, save
 from specbench.report.depths import draw_accept_positions, shown
 from specbench.report.findings import Findings
+from specbench.report.frontier import draw_frontier, gained
 from specbench.report.fronts import draw_front, priced
 from specbench.report.growth_plot import draw_growth, growing
 from specbench.report.histograms import MOST_PANELS, drafting, draw_accept_lengths
@@ -88,6 +89,7 @@ _WITHOUT: dict[str, Callable[[Scene], str]] = {
     "accept_positions": lambda scene: "too few drafts" if shown(scene.detail.accept_positions, "drafted").empty else "",
     "accept_sources": _no_sources,
     "predicted_against_measured": lambda scene: "" if len(both(scene)) > 1 else "fewer than two methods have both",
+    "speedup_against_mat": lambda scene: "" if gained(scene)[1] else "no method has both",
     "mat_against_fed": lambda scene: "" if priced(scene) else "what the methods fed is not known",
     "growth": _no_growth,
     "tails": lambda scene: "no step was timed" if scene.detail.tails.empty else "",
@@ -128,6 +130,7 @@ _PLOTS: dict[str, Callable[[Scene], Figure]] = {
     "predicted_against_measured": draw_predicted,
     "speedup_by_category": _groups("speedup"),
     "mat_by_category": _groups("mat"),
+    "speedup_against_mat": draw_frontier,
     "mat_against_fed": draw_front,
     "radar": _radar,
     "time_split": draw_time_split,

@@ -30,8 +30,8 @@ DETAILS = {
 PLOTS = {
     f"plots/{name}.{kind}"
     for name in (
-        *("speedup", "mat", "speedup_by_category", "mat_by_category", "mat_against_fed", "radar"),
-        *("time_split", "accept_lengths", "accept_positions", "by_length"),
+        *("speedup", "mat", "speedup_by_category", "mat_by_category", "speedup_against_mat", "mat_against_fed"),
+        *("radar", "time_split", "accept_lengths", "accept_positions", "by_length"),
     )
     for kind in ("png", "pdf")
 }

@@ -1,0 +1,100 @@
+"""Speedup against MAT: points below the frontier by what their steps cost, with intervals, measured or predicted."""
+
+import numpy as np
+import pytest
+from profiles import FIT
+from report.conftest import manifest_of, write_run
+from report.handmade import record, turn
+
+from specbench.profile import write_profile
+from specbench.record import VANILLA
+from specbench.report import build_report, read_findings
+from specbench.report.canvas import drawing
+from specbench.report.frontier import draw_frontier, gained
+from specbench.report.scene import scenes
+
+
+def scene_of(directory, profile=None):
+    return next(scenes(read_findings([directory], profile)))
+
+
+def drawn(scene):
+    with drawing():
+        return draw_frontier(scene)
+
+
+def lines(axes, colour="#999999"):
+    """[(x, y) of both ends] of the lines of equal cost."""
+    return [line.get_xydata() for line in axes.get_lines() if line.get_color() == colour]
+
+
+def written(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+@pytest.mark.parametrize("cost", [1.0, 1.4, 8.0])
+def test_a_point_lies_on_the_line_of_what_its_step_costs(tmp_path, cost):
+    """pld emits 2 a step, in steps that cost so many of vanilla's; nothing is spent on a prefill."""
+    plain = {"phases_s": {}, "prefill_s": 0.0}
+    vanilla = record(VANILLA, "a", [turn([1] * 8, decode_s=4.0, **plain)])
+    pld = record("pld", "a", [turn([2] * 4, [3] * 4, decode_s=2.0 * cost, **plain)])
+    scene = scene_of(write_run(tmp_path / "run", manifest_of({"pld": {}}), [vanilla, pld]))
+    figure, [gain] = gained(scene)
+    assert figure == "speedup"
+    assert gain.at == (2.0, pytest.approx(2.0 / cost))
+    (axes,) = drawn(scene).axes
+    costs = [ends[1, 0] / ends[1, 1] for ends in lines(axes)]
+    assert costs[0] == 1
+    assert costs == sorted(costs)
+    assert costs[-1] >= cost
+    assert len(costs) == 1 or costs[-2] < cost
+    assert {VANILLA, "pld", "1"} <= set(written(axes))
+
+
+def test_both_intervals_are_drawn_and_hold_inside_the_axes(make_run):
+    methods = {"pld": (4.0, 0.35, 1e-3), "sam": (20.0, 0.5, 1e-3)}
+    findings = read_findings([make_run(methods=methods, peers=(), per_category=3)])
+    rows = findings.summary.query("category == 'overall' and method in ['pld', 'sam']").set_index("method")
+    scene = next(scenes(findings))
+    figure = drawn(scene)
+    (axes,) = figure.axes
+    for series in scene.series:
+        row = rows.loc[series.name]
+        spans = lines(axes, series.style.colour)
+        found = [span for span in spans if len(span) == 2]
+        wanted = [
+            [(row["mat_low"], row["speedup"]), (row["mat_high"], row["speedup"])],
+            [(row["mat"], row["speedup_low"]), (row["mat"], row["speedup_high"])],
+        ]
+        assert np.allclose(found, wanted)
+        for x, y in np.concatenate(found):
+            assert axes.get_xlim()[0] <= x <= axes.get_xlim()[1]
+            assert axes.get_ylim()[0] <= y <= axes.get_ylim()[1]
+    assert any("whiskers: 95" in text.get_text() for text in figure.texts)
+
+
+def test_without_times_the_prediction_is_drawn_and_said_to_be_one(make_run, tmp_path):
+    def replayed(manifest, records):
+        manifest["config"]["engine"]["kind"] = "replay"
+        for each in records:
+            each.lossless = None
+
+    directory = make_run(methods={"pld": (4.0, 0.35, 1e-3)}, peers=(), per_category=2, control=False, edit=replayed)
+    assert gained(scene_of(directory)) == ("speedup", [])
+    scene = scene_of(directory, write_profile(FIT, tmp_path))
+    assert gained(scene)[0] == "predicted_speedup"
+    figure = drawn(scene)
+    assert "predicted" in figure.axes[0].get_ylabel()
+    said = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+    assert "modelled" in said
+    assert scene.profile.split(",")[0] in said
+
+
+def test_every_report_of_a_timed_run_has_it(built):
+    assert (built.output / "plots/speedup_against_mat.png").is_file()
+    assert 'alt="Speedup against mean accepted tokens"' in (built.output / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_run_that_emitted_nothing_more_has_none(make_run):
+    report = build_report([make_run(methods={}, peers=(), per_category=1)])
+    assert not any("speedup_against_mat" in path.name for path in report.files)
