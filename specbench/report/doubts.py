@@ -20,7 +20,12 @@ def find_doubts(run: Run, facts: Facts, rows: pd.DataFrame, control: Control | N
     recorded = run.manifest.get("warnings")
     listed = [str(warning) for warning in recorded] if isinstance(recorded, list) else []
     overall = rows[rows["category"] == OVERALL]
-    found = [*listed, *_coverage(run, facts, overall), *_methods(overall, facts), *_timing(facts, overall, control)]
+    found = [
+        *listed,
+        *_coverage(run, facts, overall),
+        *_methods(overall, facts),
+        *_timing(run, facts, overall, control),
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -33,7 +38,7 @@ def _coverage(run: Run, facts: Facts, overall: pd.DataFrame) -> Iterator[str]:
     if VANILLA not in set(overall["method"]) and seen:
         yield "vanilla has no records: there is no speedup"
     if 0 < seen < MIN_CASES:
-        yield f"{seen} cases: no intervals are given under {MIN_CASES}"
+        yield f"{seen} case{'s' if seen > 1 else ''}: no intervals are given under {MIN_CASES}"
 
 
 def _methods(overall: pd.DataFrame, facts: Facts) -> Iterator[str]:
@@ -54,7 +59,7 @@ def _parting(violations: int) -> str:
     return "outputs that differ from vanilla's were not judged (measure.lossless=true judges them)"
 
 
-def _timing(facts: Facts, overall: pd.DataFrame, control: Control | None) -> Iterator[str]:
+def _timing(run: Run, facts: Facts, overall: pd.DataFrame, control: Control | None) -> Iterator[str]:
     if not facts.timed:
         yield (
             "replayed target: MAT, acceptance, tokens fed and the drafters' own time are real; no model was run, so"
@@ -71,7 +76,9 @@ def _timing(facts: Facts, overall: pd.DataFrame, control: Control | None) -> Ite
             f"{label(name)}: it drafts from what the model computes, which has no part in the record: its time a step"
             " is real, MAT and all that rests on it stay blank"
         )
-    if control is None:
+    if control is None and run.manifest.get("control"):
+        yield "the A/A control has no finished case beside vanilla's: how steady the timing was is not known"
+    elif control is None:
         yield "no A/A control: how steady the timing was is not known (measure.control=true)"
     elif not control.steady:
         yield f"A/A control, {control.sentence()}"

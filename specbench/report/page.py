@@ -53,6 +53,9 @@ def render_page(findings: Findings, plots: Sequence[Path] = ()) -> str:
 
 def _parts(findings: Findings, plots: Sequence[Path]) -> dict[str, str]:
     """Heading -> what stands below it; '' where there is nothing to say."""
+    if findings.summary.empty:  # nothing was decoded yet: no table has a row
+        told = {"Verdicts": _verdicts(findings), "Warnings": _list(findings.warnings)}
+        return {**told, "Environment": environment(findings)}
     tables = build_tables(findings.summary, findings.facts)
     ranked, unranked = _ranked(findings.summary)
     timed = build_tables(unranked, [facts for facts in findings.facts if facts.time_only])["overall"]
@@ -180,7 +183,7 @@ def _steadiness(findings: Findings) -> tuple[str, str, str] | None:
         return None
     found = [control for control in findings.controls if control is not None]
     if not found:
-        return ("warn", "A/A control", "none in this run: how steady the timing was is not known")
+        return ("warn", "A/A control", "none: how steady the timing was is not known")
     if len(found) == 1:
         tones = {True: "good", False: "bad", None: "warn"}
         return (tones[found[0].steady], "A/A control", found[0].sentence())
@@ -192,6 +195,8 @@ def _steadiness(findings: Findings) -> tuple[str, str, str] | None:
 
 def _errors(rows: pd.DataFrame) -> tuple[str, str, str]:
     failed = rows[rows["errors"] > 0]
+    if rows.empty:
+        return ("warn", "Errors", "no case has finished")
     if failed.empty:
         return ("good", "Errors", "no case failed")
     names = (

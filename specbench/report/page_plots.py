@@ -35,7 +35,7 @@ _PLOTS = {  # file name, or how it begins -> what the picture shows
 
 
 def gallery(plots: Sequence[Path]) -> str:
-    """Small pictures, such as the heatmaps of one sweep, stand side by side. plots: png files."""
+    """In as many columns as the screen is wide for. plots: png files."""
     return f'<div class="plots">{"".join(map(_figure, plots))}</div>'
 
 

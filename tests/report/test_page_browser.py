@@ -310,6 +310,30 @@ def test_page_fits_phone_and_screen_in_both_schemes(browser, report, width, sche
     assert browser.troubles == []
 
 
+@pytest.mark.parametrize(("width", "columns"), [(PHONE, 1), (WIDE, 2), (1600, 3)])
+def test_plots_stand_in_as_many_columns_as_fit(browser, report, width, columns):
+    browser.open(report.output / "report.html", width, 740)
+    places = browser.run(
+        "[...document.querySelectorAll('.plots figure')].map(figure => figure.getBoundingClientRect())"
+        ".map(box => [box.left, box.right])"
+    )
+    assert len({round(left) for left, _ in places}) == columns
+    assert min(left for left, _ in places) >= 0
+    assert max(right for _, right in places) <= width
+
+
+def test_names_stay_beside_their_figures_on_a_phone(browser, report):
+    """A table that is wider than the phone scrolls under its first column."""
+    browser.open(report.output / "report.html", PHONE, 740)
+    moved = browser.run(
+        "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth).map(box => {"
+        " box.scrollLeft = 400; const name = box.querySelector('tbody tr:not([hidden]) td.name');"
+        " return name.getBoundingClientRect().left - box.getBoundingClientRect().left; })"
+    )
+    assert len(moved) > 3
+    assert all(abs(left) < 1 for left in moved)
+
+
 def test_without_a_script_the_tables_are_plain(browser, report):
     browser.send("Emulation.setScriptExecutionDisabled", value=True)
     try:

@@ -184,6 +184,10 @@ def test_a_run_without_records_still_reports(make_run):
     report = build_report([directory])
     outline(directory / "report.html")
     assert "no records" in printed(report)
+    text = (directory / "report.html").read_text(encoding="utf-8")
+    assert "<table" not in text
+    assert "no case has finished" in text
+    assert "no case failed" not in text
 
 
 def test_a_run_where_everything_failed_still_reports(make_run):
@@ -215,7 +219,7 @@ def test_terminal_shows_blanks_and_warnings(make_run):
     assert "–" in vanilla
     assert "1/12" in text
     assert "! token_recycling: 3 ids" in text
-    assert "no A/A control" in text
+    assert "the A/A control has no finished case" in text
 
 
 def test_report_needs_neither_torch_nor_hydra(built, tmp_path):

@@ -77,7 +77,7 @@ def test_bare_manifest_is_enough(two_cases):
 def test_warnings_name_what_is_wrong(two_cases, make_manifest):
     records, _ = two_cases
     records[1].lossless = Lossless(False, [0, 1], 9, 0, 4, 2.5)
-    manifest = make_manifest({"pld": {}}, warnings=["dirty tree"])
+    manifest = make_manifest({"pld": {}}, warnings=["dirty tree"], control=False)
     findings = gather([Run(Path("r"), manifest, [*records, failed("pld", "c"), record(VANILLA, "c", [turn([1])])])])
     text = "\n".join(findings.warnings)
     for expected in (
@@ -89,6 +89,16 @@ def test_warnings_name_what_is_wrong(two_cases, make_manifest):
         "no A/A control",
     ):
         assert expected in text
+
+
+def test_a_control_that_failed_is_not_advised_again(two_cases, make_manifest):
+    """Asked for, and yet without a pair of answers."""
+    records, _ = two_cases
+    runs = [Run(Path("r"), make_manifest({"pld": {}}, control=asked), records) for asked in (True, False)]
+    failed_text, missing_text = ("\n".join(gather([run]).warnings) for run in runs)
+    assert "the A/A control has no finished case" in failed_text
+    assert "measure.control=true" not in failed_text
+    assert "measure.control=true" in missing_text
 
 
 def test_control_is_judged_by_retiming(make_manifest):
