@@ -24,14 +24,16 @@ import pandas as pd
 from specbench.profile import Profile
 from specbench.profile.surface import Floats
 from specbench.record import CONTROL, VANILLA, CaseRecord
-from specbench.report.detail import ROW
+from specbench.report.detail import ROW, succeeded
 from specbench.report.findings import Findings
-from specbench.report.label import Cell, label
+from specbench.report.label import Cell
 from specbench.report.predict import steps_of
-from specbench.report.table import Table
+from specbench.report.prediction_table import profiles_of
+from specbench.report.table import Table, name_columns
 from specbench.store import RunError
 
 MOST = 4096  # requests at once; what still pays there is reported so
+PAYING = 1 + 1e-9  # rounding alone is no speedup
 QUERIES = (2, 3, 4, 6, 8, 11, 16, 24, 32, 48, 64, 96)
 CROSSOVER = (*ROW, "concurrency", "modelled_speedup", "outside")
 PAYS = (*ROW, "mat", "pays_to")
@@ -52,7 +54,7 @@ class Load:
 
 
 def load(findings: Findings, concurrency: Sequence[int]) -> Load:
-    """Every method that drafts under each number of requests. Raises RunError without a profile."""
+    """Every method that drafts under each number of requests. Raises RunError without a profile or a decode step."""
     if not any(findings.predictions):
         raise RunError(
             "--concurrency: no latency profile; name one with --profile FILE (scripts/profile_latency.py measures one,"
@@ -70,21 +72,21 @@ def load(findings: Findings, concurrency: Sequence[int]) -> Load:
             if method in (VANILLA, CONTROL) or method in facts.peers | facts.unaccepted:
                 continue
             key = (facts.model, facts.suite, method, names.get(method, ""))
-            records = [each for each in run.records if each.method == method and each.status == "ok"]
-            steps = steps_of(records)
+            steps = steps_of(succeeded(run, method))
             if not len(steps[0]):
                 continue
             rows = [(*key, count, *_shared(found.profile, steps, count)) for count in concurrency]
             speedups += rows
-            pays.append((*key, float(steps[2].sum() / len(steps[0])), _pays_to(found.profile, steps)))
-        even += _break_even(found.profile, (facts.model, facts.suite), run.records, concurrency)
-    profiles = dict.fromkeys(found.profile.label for found in findings.predictions if found)
+            pays.append((*key, float(steps[2].sum() / len(steps[0])), _pays_to(found.profile, steps, concurrency)))
+        even += _break_even(found.profile, (facts.model, facts.suite), succeeded(run, VANILLA), concurrency)
+    if not speedups:
+        raise RunError("--concurrency: no method of these runs has a decode step that drafts; nothing to model")
     even_frame = pd.DataFrame(even, columns=list(BREAK_EVEN)).drop_duplicates(["model", "suite", "concurrency", "fed"])
     return Load(
         pd.DataFrame(speedups, columns=list(CROSSOVER)),
         pd.DataFrame(pays, columns=list(PAYS)),
         even_frame,
-        "; ".join(profiles),
+        profiles_of(findings),
     )
 
 
@@ -104,24 +106,30 @@ def _step_ms(profile: Profile, count: int, fed: Floats, context: Floats) -> Floa
     return profile.step_ms(count * fed, context) + others
 
 
-def _pays_to(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats]) -> int:
-    """The largest number of requests with a speedup above 1, by bisection between the last that pays and the next."""
-    low, high = 0, 1
-    while high <= MOST and _shared(profile, steps, high)[0] > 1:
-        low, high = high, 2 * high
-    if low >= MOST:
+def _pays_to(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], asked: Sequence[int]) -> int:
+    """The largest number of requests with a speedup above 1: of the powers of two and those that were asked for the
+    last one that pays, then by bisection towards the next.
+
+    The speedup need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
+    """
+    tried = sorted({1 << power for power in range(MOST.bit_length())} | {count for count in asked if count < MOST})
+    paying = [place for place, count in enumerate(tried) if _shared(profile, steps, count)[0] > PAYING]
+    if not paying:
+        return 0
+    if tried[paying[-1]] == MOST:
         return MOST
+    low, high = tried[paying[-1]], tried[paying[-1] + 1]
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _shared(profile, steps, middle)[0] > 1 else (low, middle)
+        low, high = (middle, high) if _shared(profile, steps, middle)[0] > PAYING else (low, middle)
     return low
 
 
 def _break_even(
     profile: Profile, place: tuple[str, str], records: Sequence[CaseRecord], concurrency: Sequence[int]
 ) -> Iterator[tuple[str | float, ...]]:
-    """At the mean context of vanilla's steps."""
-    _, context, _, _ = steps_of([each for each in records if each.method == VANILLA and each.status == "ok"])
+    """At the mean context of these records, vanilla's."""
+    _, context, _, _ = steps_of(records)
     mean = np.full(len(QUERIES), float(context.mean()) if len(context) else 0.0)
     fed = np.array(QUERIES, dtype=np.float64)
     for count in concurrency:
@@ -134,20 +142,19 @@ def _break_even(
 def crossover_table(found: Load) -> Table:
     """Methods down, numbers of requests across; the last column says how far it pays."""
     counts = sorted(found.speedups["concurrency"].unique())
+    names = name_columns(found.pays)
     rows = []
-    for entry in found.pays.itertuples(index=False):
+    for name, entry in zip(zip(*names.values(), strict=True), found.pays.itertuples(index=False), strict=True):
         own = found.speedups
         for column in ROW:
             own = own[own[column] == getattr(entry, column)]
         cells = own.set_index("concurrency")
         words = [f"{cells.at[c, 'modelled_speedup']:.2f}{'*' if cells.at[c, 'outside'] else ''}" for c in counts]
-        rows.append(
-            tuple(map(Cell, (label(entry.method, entry.variant), f"{entry.mat:.2f}", *words, _spell(entry.pays_to))))
-        )
+        rows.append((*name, *map(Cell, (f"{entry.mat:.2f}", *words, _spell(entry.pays_to)))))
     star = " *: steps beyond what the profile measured." if (found.speedups["outside"] > 0).any() else ""
     meaning = f"{LABELLED}: speedup over vanilla by requests that share a forward, drafting time not counted.{star}"
-    header = ("Method", "MAT", *(f"{count} at once" for count in counts), "Pays up to")
-    return Table("crossover", f"{found.where}.", meaning, header, tuple(rows), frozenset())
+    header = (*names, "MAT", *(f"{count} at once" for count in counts), "Pays up to")
+    return Table("crossover", f"{found.where}.", meaning, header, tuple(rows), frozenset(), len(names))
 
 
 def _spell(pays_to: int) -> str:

@@ -18,6 +18,7 @@ from specbench.report.table import to_latex, to_markdown
 from specbench.store import write_atomically
 
 _INCH = (3.8, 5.2)
+_PALEST = 0.65  # grey of the smallest load
 
 
 def write_crossover(found: Load, scenes: Sequence[Scene], output: Path, plots: bool) -> list[Path]:
@@ -67,9 +68,10 @@ def draw_crossover(scene: Scene, speedups: pd.DataFrame, even: pd.DataFrame, whe
             lines.append(line)
     upper.axhline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
     _dress(upper, sorted(speedups["concurrency"].unique()), "requests at once", "modelled speedup")
-    for place, (count, own) in enumerate(even.groupby("concurrency")):
-        look = style(place)
-        lower.plot(own["fed"], own["break_even_mat"], color=look.colour, linestyle=look.line, marker=look.marker,
+    loads = list(even.groupby("concurrency"))
+    for place, (count, own) in enumerate(loads):
+        look, grey = style(place), _PALEST * (1 - place / max(1, len(loads) - 1))  # colours are methods
+        lower.plot(own["fed"], own["break_even_mat"], color=str(grey), linestyle=look.line, marker=look.marker,
                    label=f"{count} at once")  # fmt: skip
     _dress(lower, [2, 4, 8, 16, 32, 64, 96], "tokens fed a request and step", "break-even MAT")
     lower.set_yscale("log", base=2)

@@ -68,7 +68,7 @@ def read_detail(
     gains, positions, sources, growth, own, waits, lengths = [], [], [], [], [], [], []
     for run, fact, names in zip(runs, facts, variants, strict=True):
         for method in (name for name in fact.methods if name not in fact.unaccepted):
-            records = _succeeded(run, method)
+            records = succeeded(run, method)
             key = (fact.model, fact.suite, method, names.get(method, ""))
             gains += [(*key, *row) for row in count_gains(records)]
             waits += [(*key, *row) for row in count_tails(records)] if fact.timed else []
@@ -91,7 +91,7 @@ def read_detail(
     )
 
 
-def _succeeded(run: Run, method: str) -> list[CaseRecord]:
+def succeeded(run: Run, method: str) -> list[CaseRecord]:
     """The method's records of cases that failed in no round, as in every other figure."""
     records = [record for record in run.records if record.method == method]
     failed = {record.case for record in records if record.status != "ok"}

@@ -13,6 +13,7 @@ from specbench.report.detail import Detail, read_detail
 from specbench.report.doubts import find_doubts
 from specbench.report.facts import Facts, read_facts
 from specbench.report.predict import Prediction, predict
+from specbench.report.profiles import foreign, is_own
 from specbench.report.summary import summarise_run, unite
 from specbench.report.variant import name_variants
 from specbench.store import Run
@@ -49,14 +50,19 @@ def gather(runs: Sequence[Run], profiles: Sequence[Profile | None] | None = None
         for run, profile in zip(runs, profiles, strict=True)
     ]
     predictions = [
-        predict(run, fact.peers | fact.unaccepted, profile) if profile else None
+        replace(predict(run, fact.peers | fact.unaccepted, profile), own=is_own(run, fact, profile))
+        if profile
+        else None
         for run, fact, profile in zip(runs, facts, profiles, strict=True)
     ]
     controls = [read_control(run) for run in runs]
     variants = name_variants(runs)
     frames = [summarise_run(*entry) for entry in zip(runs, variants, predictions, strict=True)]
     doubts = [
-        [*find_doubts(run, fact, frame, control), *(prediction.doubts() if prediction else [])]
+        [
+            *find_doubts(run, fact, frame, control),
+            *([*prediction.doubts(), *foreign(run, fact, prediction.profile)] if prediction else []),
+        ]
         for run, fact, frame, control, prediction in zip(runs, facts, frames, controls, predictions, strict=True)
     ]
     summary = unite(frames)

@@ -33,10 +33,12 @@ class Prediction:
     """What a profile makes of one run. cases: a row a (method, case), indexed so, summed over the rounds.
 
     outside: steps whose time is an extension of what the profile measured. own_ms: the drafter's, part of method_ms.
+    own: the profile is of the run's own machine, model and engine, so that measured and predicted may be compared.
     """
 
     profile: Profile
     cases: pd.DataFrame
+    own: bool = False
 
     def of(self, method: str) -> pd.DataFrame:
         """The rows of one method, indexed by case."""

@@ -17,11 +17,11 @@ _FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "bottom")  # in the
 
 
 def both(scene: Scene) -> list[tuple[Series, float, float]]:
-    """(series, measured, predicted) of the methods that have both, decode steps only."""
+    """(series, measured, predicted) of the methods that have both, by a profile of the run's own machine."""
     found = []
     for series in scene.series:
         row = series.rows.loc[OVERALL]
-        if np.isfinite(row["decode_speedup"]) and np.isfinite(row["predicted_speedup"]):
+        if np.isfinite(row[["decode_speedup", "predicted_speedup", "efficiency"]].to_numpy(dtype=float)).all():
             found.append((series, float(row["decode_speedup"]), float(row["predicted_speedup"])))
     return found
 

@@ -228,7 +228,7 @@ def _predicted(scope: _Scope) -> dict[str, float]:
         return blank
     found = stats.speedup(rows["vanilla_ms"], rows["emitted"], rows["method_ms"], rows["emitted"])
     ideal = _ratio(rows["vanilla_ideal_ms"].sum(), rows["ideal_ms"].sum())
-    measured = _decode_speedup(scope) if scope.facts.timed else _BLANK
+    measured = _decode_speedup(scope) if scope.prediction.own else _BLANK
     return _spread("predicted_speedup", found) | {"efficiency": _ratio(measured, ideal)}
 
 

@@ -7,7 +7,9 @@ import re
 import textwrap
 from dataclasses import dataclass, replace
 
-from specbench.report.label import BLANK, Cell
+import pandas as pd
+
+from specbench.report.label import BLANK, Cell, label
 
 _LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
@@ -48,6 +50,14 @@ class Table:
     def caption(self) -> str:
         """A table that is pasted elsewhere has to say it all."""
         return f"{self.where} {self.meaning}".strip()
+
+
+def name_columns(rows: pd.DataFrame) -> dict[str, list[Cell]]:
+    """Title -> cells, of rows with model, suite, method, variant; model and suite only where there are several."""
+    varying = [column for column in ("model", "suite") if rows[column].nunique() > 1]
+    columns = {column.capitalize(): [Cell(str(value)) for value in rows[column]] for column in varying}
+    pairs = zip(rows["method"], rows["variant"], strict=True)
+    return columns | {"Method": [Cell(label(method, variant)) for method, variant in pairs]}
 
 
 def without_blanks(table: Table) -> Table:

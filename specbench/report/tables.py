@@ -15,7 +15,7 @@ from specbench.report.drafting import OWN, told_once, with_drafting
 from specbench.report.facts import TIME_ONLY, Facts
 from specbench.report.label import Cell
 from specbench.report.summary import COLUMNS, KEYS, OVERALL, category_order
-from specbench.report.table import Table, to_latex, to_markdown, without_blanks
+from specbench.report.table import Table, name_columns, to_latex, to_markdown, without_blanks
 from specbench.report.tails import tails_table
 from specbench.stats import MIN_CASES
 from specbench.store import write_atomically
@@ -132,7 +132,7 @@ def steps_table(summary: pd.DataFrame) -> Table:
 
 def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: Columns) -> Table:
     rows = with_drafting(told_once(rows[rows["category"] == OVERALL]))  # the csv has them all
-    names = _name_columns(rows)
+    names = name_columns(rows)
     cells, best = [], set()
     for place, (_, column, write, bold) in enumerate(wanted):
         printed = [write(value) for value in rows[column].astype(float)]
@@ -152,7 +152,7 @@ def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str]) -> Table:
     shown = shown[
         ~shown["method"].isin([VANILLA, CONTROL]) | (shown["variant"] == "")
     ]  # not a row of ones for each run
-    names = _name_columns(shown)
+    names = name_columns(shown)
     cells, best = [], set()
     categories = _categories(rows)
     for place, category in enumerate(categories):
@@ -177,14 +177,6 @@ def _keys(rows: pd.DataFrame) -> list[tuple[str, ...]]:
 
 def _dicts(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return rows.to_dict("records")
-
-
-def _name_columns(rows: pd.DataFrame) -> dict[str, list[Cell]]:
-    """Title -> cells; model and suite only where the rows have several."""
-    varying = [column for column in ("model", "suite") if rows[column].nunique() > 1]
-    columns = {column.capitalize(): [Cell(str(value)) for value in rows[column]] for column in varying}
-    pairs = zip(rows["method"], rows["variant"], strict=True)
-    return columns | {"Method": [Cell(spell.label(method, variant)) for method, variant in pairs]}
 
 
 def interval_of(row: dict[str, Any], column: str) -> str:

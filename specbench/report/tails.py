@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from specbench.record import CaseRecord
-from specbench.report.label import Cell, label, number
-from specbench.report.table import Table
+from specbench.report.label import Cell, number
+from specbench.report.table import Table, name_columns, without_blanks
 
 PERCENTILES = (50, 95, 99)
 MIN_VALUES = 100  # of a 99th percentile: with fewer it is the maximum by another name, and blank
@@ -44,9 +44,8 @@ def percentile(values: np.ndarray, share: int) -> float:
 
 def tails_table(frame: pd.DataFrame, where: str) -> Table:
     """The figures as printed, a row a method. where: what was run."""
-    header = ("Method", *(f"{_HEADINGS[wait]} p{share}" for wait in WAITS for share in PERCENTILES))
-    rows = tuple(
-        (Cell(label(row["method"], row["variant"])), *(Cell(number(row[name])) for name in TAILS[2:]))
-        for row in frame.to_dict("records")
-    )
-    return Table("tails", where, MEANING, header, rows, frozenset())
+    names = name_columns(frame)
+    header = (*names, *(f"{_HEADINGS[wait]} p{share}" for wait in WAITS for share in PERCENTILES))
+    figures = ([Cell(number(value)) for value in frame[name].astype(float)] for name in TAILS[2:])
+    rows = tuple(zip(*names.values(), *figures, strict=True))
+    return without_blanks(Table("tails", where, MEANING, header, rows, frozenset(), len(names)))

@@ -9,16 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from profiles import FIT, MEASURED
-from report.handmade import record, turn
+from report.handmade import failed, record, turn
 from report.test_replayed import write_replay
 
-from specbench.profile import Fit, Grid, write_profile
+from specbench.profile import Fit, Grid, device_name, write_profile
 from specbench.record import CONTROL, VANILLA
 from specbench.report import build_report, gather
 from specbench.report.cli import main
-from specbench.report.crossover import MOST, load
+from specbench.report.crossover import MOST, crossover_table, load
+from specbench.report.facts import TIME_ONLY, read_facts
 from specbench.report.predict import predict, steps_of
 from specbench.report.predict_plot import both, median_error
+from specbench.report.prediction_table import prediction_table
+from specbench.report.profiles import choose_profiles, is_own
 from specbench.report.scene import scenes
 from specbench.store import Run, RunError
 
@@ -26,6 +29,12 @@ from specbench.store import Run, RunError
 def row_of(records, manifest, profile, method="pld", category="overall"):
     frame = gather([Run(Path("r"), manifest, records)], [profile]).summary
     return frame[(frame["method"] == method) & (frame["category"] == category)].iloc[0]
+
+
+def own(manifest, profile):
+    """The profile as if it had been measured on the run's machine."""
+    there = {"device": device_name(manifest["machine"], "cpu"), "dtype": "float32", "engine": "eager"}
+    return replace(profile, kind="measured", parameters=1_000_000, **there)
 
 
 def test_context_is_what_the_cache_holds_before_each_step():
@@ -39,7 +48,7 @@ def test_context_is_what_the_cache_holds_before_each_step():
 def test_predicted_speedup_and_efficiency_by_hand(two_cases):
     records, manifest = two_cases
     # a step: 5 + 0.02 fed + 0.0005 context, host 1; drafting 250 ms a turn (draft; no update phase)
-    row = row_of(records, manifest, FIT)
+    row = row_of(records, manifest, own(manifest, FIT))
     contexts = {"a": [5, 8], "b": [5, 7]}
     fed = {"a": [5, 1], "b": [6, 6]}
     method = sum(6 + 0.02 * f + 0.0005 * c for case in "ab" for f, c in zip(fed[case], contexts[case], strict=True))
@@ -52,12 +61,49 @@ def test_predicted_speedup_and_efficiency_by_hand(two_cases):
     assert row["efficiency"] == pytest.approx(measured / ideal)
 
 
+@pytest.mark.parametrize(
+    "changes", [{"device": "H"}, {"dtype": "bfloat16"}, {"engine": "fast"}, {"parameters": 2}, {"kind": "published"}]
+)
+def test_what_was_measured_is_not_held_against_a_profile_of_something_else(two_cases, changes):
+    records, manifest = two_cases
+    run, there = Run(Path("r"), manifest, records), own(manifest, FIT)
+    here = gather([run], [replace(there, model="random-shape")])  # a model is its size, whatever its name
+    away = gather([run], [replace(there, **changes)])
+    assert np.isfinite(here.summary["efficiency"].iloc[1])
+    assert away.summary["efficiency"].isna().all()
+    assert away.summary["predicted_speedup"].iloc[1] == here.summary["predicted_speedup"].iloc[1]
+    assert [any("say nothing about them" in text for text in found.warnings) for found in (here, away)] == [False, True]
+    assert ["Measured" in prediction_table(found).header for found in (here, away)] == [True, False]
+    assert [len(both(scene)) for found in (here, away) for scene in scenes(found)] == [1, 0]
+
+
+def test_a_profile_of_two_devices_is_not_that_of_one(two_cases):
+    records, manifest = two_cases
+    alone = own(manifest, FIT)
+    pair = replace(alone, device=device_name(manifest["machine"], "cpu", "tensor", 2))
+    shared = manifest | {"parallel": {"way": "tensor", "gpus": 2}}
+    for sheet, profile, fits in ((manifest, pair, False), (shared, pair, True), (shared, alone, False)):
+        run = Run(Path("r"), sheet, records)
+        assert is_own(run, read_facts(run), profile) is fits
+
+
+def test_a_model_driven_along_a_record_has_its_engines_profile(two_cases, tmp_path):
+    records, manifest = two_cases
+    timed = manifest | {"engine": "timed", "config": {"engine": {"kind": "timed"}}}
+    run = Run(tmp_path / "run", timed, records)
+    write_profile(replace(own(manifest, MEASURED), engine="fast"), tmp_path / "profiles")
+    (profile,) = choose_profiles([run], None)
+    assert profile.engine == "fast"
+    assert is_own(run, read_facts(run), profile)
+    assert TIME_ONLY in prediction_table(gather([run], [profile])).where
+
+
 def test_nothing_is_predicted_for_vanilla_its_control_and_peers_or_without_a_profile(make_manifest):
     records = [record(name, "a", [turn([1] * 4)]) for name in (VANILLA, CONTROL, "pld", "peer")]
     manifest = make_manifest({"pld": {}, "peer": {"peer": True}})
     for name in (VANILLA, CONTROL, "peer"):
-        assert np.isnan(row_of(records, manifest, FIT, name)["predicted_speedup"])
-        assert np.isnan(row_of(records, manifest, FIT, name)["efficiency"])
+        assert np.isnan(row_of(records, manifest, own(manifest, FIT), name)["predicted_speedup"])
+        assert np.isnan(row_of(records, manifest, own(manifest, FIT), name)["efficiency"])
     assert np.isfinite(row_of(records, manifest, FIT)["predicted_speedup"])
     assert np.isnan(row_of(records, manifest, None)["predicted_speedup"])
 
@@ -103,7 +149,8 @@ def test_a_run_beside_a_profile_of_its_own_machine_picks_it_up(make_run, tmp_pat
 
 def test_predicted_is_drawn_against_measured(make_run, tmp_path):
     run = make_run(per_category=2)
-    findings = build_report([run], profile=write_profile(FIT, tmp_path)).findings
+    profile = own(json.loads((run / "manifest.json").read_text()), MEASURED)
+    findings = build_report([run], profile=write_profile(profile, tmp_path)).findings
     (scene,) = scenes(findings)
     points = both(scene)
     assert [series.name for series, _, _ in points] == ["pld", "token_recycling"]
@@ -158,6 +205,45 @@ def test_a_measured_grid_counts_each_requests_attention_to_its_own_context_only(
     assert found.speedups["outside"].item() == 0
 
 
+def test_what_pays_under_load_alone_is_found(make_manifest):
+    """A machine on which eight tokens cost as much as 64, and one much less: nothing pays alone, but in company."""
+    fed, ms = np.array([1.0, 2.0, 8.0, 64.0, 640.0]), np.array([1.0, 6.0, 10.0, 10.0, 100.0])
+    planes = np.stack([ms, ms])
+    profile = replace(MEASURED, surface=Grid(fed, np.array([1.0, 500.0]), planes, 0 * planes, 0 * planes))
+    found = load(gather([equal_steps(make_manifest)], [profile]), (1, 8))
+    alone, eight = found.speedups["modelled_speedup"]
+    assert alone < 1 < eight  # 3 x 1 / 10, 3 x 10 / 10
+    # 3 T(B) = T(8 B) with T(B) = 10 up to B = 64 and T(8 B) = 8 B x 10 / 64 beyond it
+    assert found.pays["pays_to"].item() == 23
+
+
+def test_a_load_without_a_step_that_drafts_is_an_error(make_manifest):
+    nothing = Run(
+        Path("r"), make_manifest({"pld": {}}), [record(VANILLA, "a", [turn([])]), record("pld", "a", [turn([])])]
+    )
+    with pytest.raises(RunError, match="nothing to model"):
+        load(gather([nothing], [FIT]), (1, 8))
+
+
+def test_a_case_that_failed_in_one_round_is_in_no_load(make_manifest):
+    run = equal_steps(make_manifest)
+    broken = [record("pld", "b", [turn([1] * 9, [200] * 9)]), failed("pld", "b", round=1)]
+    whole, with_broken = (
+        load(gather([Run(Path("r"), run.manifest, [*run.records, *more])], [FIT]), (1,)) for more in ([], broken)
+    )
+    assert with_broken.speedups.equals(whole.speedups)
+
+
+def test_several_models_have_columns_of_their_own(make_manifest):
+    run = equal_steps(make_manifest)
+    other = Run(Path("other"), run.manifest | {"model": run.manifest["model"] | {"name": "other"}}, run.records)
+    findings = gather([run, other], [FIT, FIT])
+    for table in (crossover_table(load(findings, (1, 8))), prediction_table(findings)):
+        assert table.header[:2] == ("Model", "Method")
+        assert [row[0].text for row in table.rows] == ["tiny", "other"]
+        assert table.labels == 2
+
+
 def test_never_and_without_end(make_manifest):
     dear = gather([equal_steps(make_manifest)], [linear(base=0.01)])
     free = gather([equal_steps(make_manifest)], [linear(fed=0.0)])
@@ -202,8 +288,9 @@ def test_a_broken_named_profile_names_the_option(make_run, tmp_path):
 
 def test_the_csv_has_the_columns(make_run, tmp_path):
     run = make_run(per_category=2)
-    build_report([run], plots=False, profile=write_profile(FIT, tmp_path))
+    profile = own(json.loads((run / "manifest.json").read_text()), MEASURED)
+    build_report([run], plots=False, profile=write_profile(profile, tmp_path))
     frame = pd.read_csv(run / "summary.csv")
-    own = frame[(frame["method"] == "pld") & (frame["category"] == "overall")].iloc[0]
-    assert own["predicted_speedup_low"] < own["predicted_speedup"] < own["predicted_speedup_high"]
-    assert own["efficiency"] > 0
+    row = frame[(frame["method"] == "pld") & (frame["category"] == "overall")].iloc[0]
+    assert row["predicted_speedup_low"] < row["predicted_speedup"] < row["predicted_speedup_high"]
+    assert row["efficiency"] > 0

@@ -8,7 +8,7 @@ from report.handmade import record, rows_of, turn
 from specbench.record import VANILLA
 from specbench.report import build_report
 from specbench.report.lengths import LENGTHS, count_lengths
-from specbench.report.tails import TAILS, count_tails
+from specbench.report.tails import TAILS, count_tails, tails_table
 
 
 def tails(records):
@@ -70,3 +70,13 @@ def test_the_report_has_tables_and_plots(make_run):
     frame = pd.read_csv(run / "tables" / "tails.csv")
     assert set(frame["method"]) == {"vanilla", "vanilla_aa", "pld", "token_recycling", "hf_assisted"}
     assert (frame["burst_p95_ms"] >= frame["burst_p50_ms"]).all()
+
+
+def test_several_suites_have_a_column_and_a_blank_percentile_has_none(make_run):
+    suites = ("mini", "other")
+    runs = [make_run(name, per_category=1, edit=timed, manifest={"suite": {"name": name}}) for name in suites]
+    table = tails_table(build_report(runs, plots=False).findings.detail.tails, "")
+    assert table.header[:2] == ("Suite", "Method")
+    assert {row[0].text for row in table.rows} == set(suites)
+    assert "First token p99" not in table.header
+    assert "Between bursts p99" in table.header
