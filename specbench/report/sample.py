@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from specbench.record import CONTROL, CaseRecord
 from specbench.report.findings import Findings
@@ -14,6 +15,7 @@ from specbench.store import Run
 MOST_CASES = 12
 MOST_ANSWERS = 24  # of one case: a sweep has hundreds
 MOST_TOKENS = 120_000  # of all answers together
+_T = TypeVar("_T")
 _FIRST = 3  # cases shown whether or not their drafts were recorded
 
 
@@ -53,12 +55,19 @@ def sample_cases(findings: Findings) -> list[SampledCase]:
     groups = _groups(found)
     room = max(1, MOST_CASES // max(1, len(groups)))
     cases = [_case(key, answers) for group in groups.values() for key, answers in _chosen(group)[:room]]
-    ends = list(itertools.accumulate(_tokens(case) for case in cases))
-    return [case for place, (case, end) in enumerate(zip(cases, ends, strict=True)) if place == 0 or end <= MOST_TOKENS]
+    return _fitting(cases, [sum(map(_tokens, case.answers)) for case in cases])
 
 
-def _tokens(case: SampledCase) -> int:
-    return sum(len(turn.ids) for answer in case.answers for turn in answer.record.turns)
+def _tokens(answer: SampledAnswer) -> int:
+    return sum(len(turn.ids) for turn in answer.record.turns)
+
+
+def _fitting(entries: Sequence[_T], tokens: Sequence[int]) -> list[_T]:
+    """Those that end within MOST_TOKENS, and the first one however long it is."""
+    ends = itertools.accumulate(tokens)
+    return [
+        entry for place, (entry, end) in enumerate(zip(entries, ends, strict=True)) if not place or end <= MOST_TOKENS
+    ]
 
 
 def _first_records(run: Run) -> dict[tuple[str, str], CaseRecord]:
@@ -95,4 +104,5 @@ def _chosen(group: Sequence[_Entry]) -> Sequence[_Entry]:
 
 def _case(key: tuple[str, str, str], answers: list[SampledAnswer]) -> SampledCase:
     kept = answers[:MOST_ANSWERS]
+    kept = _fitting(kept, [_tokens(answer) for answer in kept])
     return SampledCase(*key, answers[0].record.category, kept, len(answers) - len(kept))

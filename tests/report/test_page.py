@@ -10,11 +10,11 @@ from report.drawn import draw_records
 from report.handmade import record, turn
 
 from specbench.record import CONTROL, VANILLA
-from specbench.report import build_report
+from specbench.report import build_report, gather
 from specbench.report.page import render_page
 from specbench.report.page_plots import title_of
 from specbench.report.pieces import PIECES, read_pieces, spell_ids
-from specbench.report.sample import MOST_ANSWERS, MOST_CASES, sample_cases
+from specbench.report.sample import MOST_ANSWERS, MOST_CASES, MOST_TOKENS, sample_cases
 from specbench.report.token_data import OWN, token_data
 from specbench.report.token_view import embed
 from specbench.store import Run, read_run
@@ -199,11 +199,20 @@ def test_a_sweep_is_cut_to_what_a_page_can_hold(make_manifest, tmp_path):
         for block, case in enumerate(cases)
         for method in (VANILLA, *names)
     ]
-    from specbench.report.findings import gather
-
     found = sample_cases(gather([Run(tmp_path, make_manifest({name: {} for name in names}), records)]))
     assert [case.case for case in found] == cases[:MOST_CASES]
     assert all((len(case.answers), case.left_out) == (MOST_ANSWERS, 6) for case in found)
+
+
+def test_answers_longer_than_a_page_are_left_out_and_counted(make_manifest, tmp_path):
+    names = ["one", "two", "three"]
+    long = turn([1] * (MOST_TOKENS // 3))
+    records = [record(method, "c", [long]) for method in (VANILLA, *names)]
+    [case] = sample_cases(gather([Run(tmp_path, make_manifest({name: {} for name in names}), records)]))
+    assert ([answer.name for answer in case.answers], case.left_out) == ([VANILLA, "one"], 2)
+    endless = [record(VANILLA, "c", [turn([1] * (MOST_TOKENS + 1))])]
+    [case] = sample_cases(gather([Run(tmp_path, make_manifest({}), endless)]))
+    assert len(case.answers) == 1
 
 
 def test_failed_cases_are_no_sample(make_run):
