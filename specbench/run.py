@@ -59,7 +59,10 @@ def _execute(job: Job, directory: Path, observe: Observer) -> list[str]:
     if done:
         observe(done, start, len(job.plan))
     if start == len(job.plan):
-        return list(read_manifest(directory).get("warnings", []))
+        manifest = read_manifest(directory)
+        if manifest["config"] != job.resolved:  # in what changes no record: a price may be told afterwards
+            writer.write_manifest(manifest | {"config": job.resolved})
+        return list(manifest.get("warnings", []))
     return _decode(job, directory, writer, start, observe)
 
 

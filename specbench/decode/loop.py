@@ -161,6 +161,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     prefill = engine.start(request.prompt, limit, walk, method.needs, clock)
     out.prefill_s = clock.elapsed()
     clock.lap("prefill")
+    clock.mark()  # the wait for the second token begins
     context = [*request.prompt, prefill.token]
     log: list[Entry] = []
     drafter = method.begin(request.prompt, prefill, seed_of(request.seed, *request.names, "draft"))
@@ -187,7 +188,6 @@ def _steps(
     concurrent = method.needs.concurrent
     late: Draft | None = None
     done = False
-    clock.mark()
     while not done:
         draft = drafter.propose(context, engine.max_nodes)
         clock.lap("draft")

@@ -1,9 +1,12 @@
 """Steps are the time between marks, on the readings that the laps have made anyway."""
 
+import time
+
 import pytest
 import torch
 
 from compose import job_for
+from methods.vanilla import Vanilla
 from specbench.decode.loop import Request, decode
 from specbench.measure import clock as module
 from specbench.measure.clock import Clock
@@ -51,4 +54,20 @@ def test_every_decode_step_has_its_time(stage, method):
     out = decode(stage.engine, entry.method, Request([5, 6, 7, 5, 6], 12, None, 0), Clock(torch.device("cpu")))
     assert len(out.step_s) == len(out.accept) > 0
     assert min(out.step_s) > 0
+    assert sum(out.step_s) <= out.decode_s
+
+
+class Slow(Vanilla):
+    """Takes its time with the prompt."""
+
+    def begin(self, prompt, prefill, seed):
+        time.sleep(0.05)
+        return super().begin(prompt, prefill, seed)
+
+
+def test_the_wait_for_the_second_token_holds_what_is_learned_from_the_prompt(stage):
+    method = Slow()
+    method.bind(stage.target)
+    out = decode(stage.engine, method, Request([5, 6, 7], 4, None, 0), Clock(torch.device("cpu")))
+    assert out.step_s[0] > 0.05
     assert sum(out.step_s) <= out.decode_s

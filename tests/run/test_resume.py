@@ -76,6 +76,17 @@ def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
     assert (tmp_path / "r" / RECORDS).read_bytes() == before
 
 
+def test_a_price_may_be_told_when_the_run_is_over(tmp_path):
+    run(tmp_path / "r")
+    before = read_run(tmp_path / "r")
+    run(tmp_path / "r", "measure.price_per_hour=2.5")
+    after = read_run(tmp_path / "r")
+    assert after.records == before.records
+    assert after.manifest["config"]["measure"].pop("price_per_hour") == 2.5
+    assert before.manifest["config"]["measure"].pop("price_per_hour") is None
+    assert after.manifest == before.manifest
+
+
 @pytest.mark.parametrize(
     ("section", "key", "what"),
     [("model", "fingerprint", "weights"), ("suite", "sha256", "suite file")],
