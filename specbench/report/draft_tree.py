@@ -28,8 +28,10 @@ def find_record(run: Run, method: str, case: str | None = None) -> CaseRecord:
     """A method's record of a case; without a case, its first with recorded trees, else its first. Raises RunError."""
     records = [record for record in run.records if record.method == method and record.status == "ok" and record.turns]
     if not records:
-        known = ", ".join(read_facts(run).methods)
-        raise RunError(f"run {run.directory}: {method} has no finished case; expected one of {known}")
+        done = {record.method for record in run.records if record.status == "ok" and record.turns}
+        known = ", ".join(name for name in read_facts(run).methods if name in done)
+        fix = f"expected one of {known}" if known else "nor has any other method, see run.log and the page's errors"
+        raise RunError(f"run {run.directory}: {method} has no finished case; {fix}")
     if case is not None:
         chosen = [record for record in records if record.case == case]
         if not chosen:
@@ -45,7 +47,7 @@ def show_step(turn: TurnRecord, step: int, spell: Callable[[int], str]) -> str:
 
     Without a recorded tree (measure.keep_trees) the step's counts alone.
     """
-    start = 1 + sum(turn.accept[:step])
+    start = len(turn.ids) - sum(turn.accept[step:])
     emitted = turn.ids[start : start + turn.accept[step]]
     lines = [f"step {step}: root {spell(turn.ids[start - 1])}, emitted {' '.join(map(spell, emitted))}"]
     if turn.trees and turn.trees[step].get("late"):

@@ -13,6 +13,7 @@ from specbench.report.label import label
 from specbench.report.palette import Style, style
 from specbench.report.series import Series
 from specbench.report.summary import OVERALL, category_order
+from specbench.store import RunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,13 @@ class Scene:
     timed: bool = True
     profile: str = ""
     time_only: bool = False
+
+
+def first_scene(findings: Findings) -> Scene:
+    """The scene of the first model and suite. Raises RunError where no case was decoded."""
+    for scene in scenes(findings):
+        return scene
+    raise RunError(f"run {findings.runs[0].directory}: no case has finished yet; the command that began it goes on")
 
 
 def scenes(findings: Findings) -> Iterator[Scene]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from report.handmade import failed as failed_record
 from report.handmade import record, turn
 
 from specbench.report.draft_tree import MOST_LINES, best_step, find_record, show_step, speller
@@ -28,6 +29,16 @@ def test_without_a_tree_the_counts_are_said():
     assert "4 nodes drafted, no tree recorded" in show_step(turn([2], [4]), 0, str)
 
 
+def test_a_step_follows_all_tokens_of_the_prefill():
+    """Some loops draft with the prompt's forward, too: three tokens came before the first step."""
+    assert show_step(turn([1, 2], ids=[1, 2, 3, 4, 5, 6]), 1, str).startswith("step 1: root 4, emitted 5 6;")
+
+
+def test_a_late_token_is_said_to_be_one():
+    tree = {"tokens": [7], "parents": [-1], "path": [0], "late": True}
+    assert "emitted 1 2, the last drafted late" in show_step(turn([2], [1], trees=[tree]), 0, str)
+
+
 def test_a_case_is_found_or_named(two_cases):
     records, manifest = two_cases
     records.append(record("pld", "c", [turn([2], [4], trees=[TREE])]))
@@ -39,6 +50,11 @@ def test_a_case_is_found_or_named(two_cases):
         find_record(run, "pld", "z")
     with pytest.raises(RunError, match="expected one of vanilla, pld"):
         find_record(run, "plt")
+    failed = [failed_record("pld", "d"), failed_record("vanilla", "d")]
+    with pytest.raises(RunError, match="nor has any other method"):
+        find_record(Run(Path("r"), manifest, failed), "pld")
+    with pytest.raises(RunError, match=r"expected one of vanilla$"):
+        find_record(Run(Path("r"), manifest, [failed[0], records[0]]), "pld")
     assert best_step(turn([1, 3, 3])) == 1
     assert speller(run)(5) == "<5>"
 

@@ -10,7 +10,8 @@ from specbench.report import explain, rank, read_findings
 from specbench.report.canvas import drawing
 from specbench.report.factor_plot import draw_factors, draw_price
 from specbench.report.factors import FACTORS, MEASURED, MODELLED
-from specbench.report.scene import scenes
+from specbench.report.scene import first_scene, scenes
+from specbench.store import RunError
 
 METHODS = {"pld": (4.0, 0.35, 4e-4), "sam": (20.0, 0.5, 9e-3), "hf_assisted": (5.0, 0.6, 4e-3)}
 
@@ -68,3 +69,8 @@ def test_settings_are_ranked_by_a_figure(findings):
     assert cheap["tokens_fed"] < dear["tokens_fed"]
     assert cheap["front"]
     assert dear["front"] == (dear["mat"] > cheap["mat"])
+
+
+def test_a_run_without_a_finished_case_has_no_scene(make_run):
+    with pytest.raises(RunError, match="no case has finished yet"):
+        first_scene(read_findings([make_run(per_category=0)]))

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from report.conftest import fail
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -21,14 +22,15 @@ def code(notebook):
     return "\n".join(source.removeprefix("%matplotlib inline\n") for source in sources)
 
 
-def execute(notebook, monkeypatch, *runs):
-    """Run it on these runs. Returns its outputs."""
+def execute(notebook, monkeypatch, *runs, folder=FOLDER.parent):
+    """Run it on these runs, in this folder. Returns its outputs."""
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     monkeypatch.setenv("SPECBENCH_RUN", os.pathsep.join(map(str, runs)))
     loaded = nbformat.read(notebook, as_version=4)
-    resources = {"metadata": {"path": str(FOLDER.parent)}}
+    monkeypatch.delenv("SPECBENCH_PROFILE", raising=False)
+    resources = {"metadata": {"path": str(folder)}}
     nbclient.NotebookClient(loaded, timeout=120, kernel_name="python3", resources=resources).execute()
     return [output for cell in loaded.cells for output in cell.get("outputs", [])]
 
@@ -63,6 +65,30 @@ def test_it_imports_the_report_alone(notebook):
 def test_the_first_runs_on_any_run(make_run, monkeypatch, methods):
     run = make_run(methods=methods, peers=("hf_assisted",) if methods is None else (), per_category=2)
     assert images(execute(READ, monkeypatch, run)) == (5 if methods is None else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", [WHY, FIGURES, COMPARE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("kind", ["no method", "all failed", "no profile"])
+def test_the_others_say_what_there_is_nothing_of(make_run, monkeypatch, tmp_path, notebook, kind):
+    """Outside of a checkout, where no profile is, and on runs that hold little."""
+
+    def edit(manifest, records):
+        for each in records:
+            if kind == "all failed":
+                fail(each, "no")
+
+    run = make_run(methods={} if kind == "no method" else None, peers=(), per_category=1, edit=edit)
+    folder = tmp_path if kind == "no profile" else FOLDER.parent
+    said = words(execute(notebook, monkeypatch, run, folder=folder))
+    expected = {
+        (WHY, "no profile"): "name one in SPECBENCH_PROFILE",
+        (WHY, "all failed"): "no step to pay for",
+        (COMPARE, "no profile"): "ranked by MAT alone",
+        (COMPARE, "no method"): "no method beside vanilla",
+        (FIGURES, "no method"): "does not apply",
+    }
+    assert expected.get((notebook, kind), "") in said
 
 
 @pytest.fixture(scope="module")
