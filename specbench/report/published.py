@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +69,11 @@ def read_published(folder: Path | None = None) -> list[Figure]:
 
 
 def _read_file(path: Path) -> Iterable[Figure]:
-    with path.open(encoding="utf-8", newline="") as file:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path}: not UTF-8 ({error}); expected a csv file") from error
+    with io.StringIO(text, newline="") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != COLUMNS:
             raise RunError(f"{path}: has the columns {reader.fieldnames}; expected {', '.join(COLUMNS)}")
@@ -80,12 +86,17 @@ def _read_file(path: Path) -> Iterable[Figure]:
 
 def _figure(row: Mapping[str, str]) -> Figure:
     """Raises ValueError for what is no figure."""
+    if None in row or None in row.values():
+        raise ValueError(f"has not {len(COLUMNS)} cells; expected one a column, and quotes around what holds a comma")
+    value = float(row["value"])
+    if not math.isfinite(value):
+        raise ValueError(f"value={row['value']!r}; expected a finite number")
     if row["needs"] not in NEEDS:
         raise ValueError(f"needs={row['needs']!r}; expected one of {', '.join(NEEDS)}")
     names = ("source", "table", "model", "suite", "category", "method", "name", "metric", "printed", "needs")
     return Figure(
         **{name: row[name] for name in (*names, "corpus", "hardware", "date", "url")},
-        value=float(row["value"]),
+        value=value,
         setting=_pairs(row["setting"]),
         setup=_pairs(row["setup"]),
     )

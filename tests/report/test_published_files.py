@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from specbench.report import published
 from specbench.report.cli import main
 from specbench.report.published import TRACE, read_published
+from specbench.store import RunError
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "vicuna-7b-v1.3"
@@ -54,6 +55,7 @@ def test_names_are_this_harnesss():
     ("change", "said"),
     [
         (("value", "fast"), "line 2.*fast"),
+        (("value", "nan"), "line 2.*value='nan'.*finite"),
         (("needs", "luck"), "line 2.*needs='luck'.*trace"),
         (("setting", "k"), "line 2.*'k'.*KEY=VALUE"),
         (None, "columns.*expected source"),
@@ -72,6 +74,21 @@ def test_a_broken_file_is_named(tmp_path, capsys, monkeypatch, change, said):
     monkeypatch.setattr("specbench.report.published.published_dir", lambda: tmp_path)
     assert main(["--published", "--count"]) == 2
     assert re.search(f"own.csv.*{said}", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"," * (len(published.COLUMNS) - 6), "line 2: has not 18 cells"),
+        (b"," * len(published.COLUMNS), "line 2: has not 18 cells"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
+    ids=["cut short", "an unquoted comma", "binary"],
+)
+def test_a_broken_line_is_named(tmp_path, line, said):
+    (tmp_path / "own.csv").write_bytes(",".join(published.COLUMNS).encode() + b"\n" + line + b"\n")
+    with pytest.raises(RunError, match=f"own.csv.*{said}"):
+        read_published(tmp_path)
 
 
 def test_published_figures_are_package_data(tmp_path):
