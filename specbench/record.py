@@ -24,9 +24,10 @@ class TurnRecord:
     ids: every emitted token, the prefill's first, cut at the first EOS. finish: eos | length | context.
     accept: (steps,) tokens emitted by each decode step. proposed: (steps,) non-passenger nodes.
     depth: (steps,) deepest non-passenger node, 1-based, 0 = no draft. fed: (steps,) rows fed to the target.
-    step_s: (steps,) time of each decode step, drafting included, and of the first what the method learns from the prompt;
-    empty in records of older runs.
+    step_s: (steps,) time of each decode step, drafting included, and in the first what the method learns from the
+    prompt; empty in records of older runs.
     sources: name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: parts of decoding.
+    energy_j: [J] of the GPUs, None where nothing counts it.
     trees: (steps,) whole drafts of a sample of cases, each {tokens, parents, path} as in ``Draft`` and ``Step``, with
     {sources: name -> nodes} where the method names any, {passengers: nodes} where the draft may have some, and
     {late: true} where the step's last token was the first of a late chain.
@@ -48,6 +49,7 @@ class TurnRecord:
     prompt_ids: list[int] | None = None  # in vanilla's records only: the run doubles as a trace
     trees: list[dict[str, Any]] | None = None
     step_s: list[float] = field(default_factory=list)
+    energy_j: float | None = None
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from specbench.job import Job, unbound
 from specbench.manifest import add_warnings, build_manifest, input_prints
 from specbench.measure import environment
+from specbench.measure.energy import gpus_in_use, open_meter
 from specbench.measure.plan import resume_at
 from specbench.record import CaseRecord
 from specbench.session import Session, Terms, with_control
@@ -83,7 +84,9 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
         readers = bind(bound, stage.target, stage.engine)
         manifest = build_manifest(job, stage, read_manifest(directory) if start else None, readers)
         writer.write_manifest(manifest)
-        session = Session(stage.engine, stage.target, stage.ask, with_control(bound, config.measure.control), terms)
+        meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))
+        rows = with_control(bound, config.measure.control)
+        session = Session(stage.engine, stage.target, stage.ask, rows, terms, meter)
         add_warnings(manifest, session.warm_up(stage.warmup))
         for count, records in enumerate(session.run(job.plan, start), start=start + 1):
             writer.append(records)

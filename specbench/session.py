@@ -19,6 +19,7 @@ from specbench.decode.law import Law
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.lossless import judge_block
 from specbench.measure.clock import Clock
+from specbench.measure.energy import Meter
 from specbench.measure.plan import Block, starts_span
 from specbench.method import Method
 from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
@@ -62,7 +63,10 @@ class Ask:
 
 
 class Session:
-    """Runs blocks. Methods are bound already. ask: (case, its answers so far) -> the next request."""
+    """Runs blocks. Methods are bound already. ask: (case, its answers so far) -> the next request.
+
+    meter: of the GPUs' energy, None where there is none.
+    """
 
     def __init__(
         self,
@@ -71,8 +75,9 @@ class Session:
         ask: Callable[[Case, Sequence[str]], Ask],
         bound: Sequence[Bound],
         terms: Terms,
+        meter: Meter | None = None,
     ) -> None:
-        self._engine, self._ask, self._terms = engine, ask, terms
+        self._engine, self._ask, self._terms, self._meter = engine, ask, terms, meter
         self._bound = {entry.name: entry for entry in bound}
         self._clock = Clock(target.device)
         self._tokenizer = target.card.tokenizer
@@ -138,11 +143,14 @@ class Session:
                 names=(case.id, turn, block.round),
                 keep_trees=0 <= block.index < self._terms.keep_trees,
             )
+            before = self._meter.joules() if self._meter else None
             transcript = decode(self._engine, entry.method, request, self._clock)
+            energy_j = self._meter.since(before) if self._meter else None
             known = ask.text if len(transcript.ids) == ask.answer else None
             answers.append(answer_text(self._tokenizer, transcript.ids) if known is None else known)
             prompts.append(ask.prompt)
-            record.turns.append(_turn_record(transcript, ask.prompt, answers[-1], record.method == VANILLA))
+            prompt_ids = ask.prompt if record.method == VANILLA else None
+            record.turns.append(_turn_record(transcript, len(ask.prompt), answers[-1], prompt_ids, energy_j))
 
 
 def _fail(record: CaseRecord, error: Exception) -> None:
@@ -162,9 +170,11 @@ def _fail(record: CaseRecord, error: Exception) -> None:
         torch.cuda.empty_cache()
 
 
-def _turn_record(transcript: Transcript, prompt: list[int], text: str, keep_prompt: bool) -> TurnRecord:
+def _turn_record(
+    transcript: Transcript, prompt_tokens: int, text: str, prompt_ids: list[int] | None, energy_j: float | None
+) -> TurnRecord:
     return TurnRecord(
-        prompt_tokens=len(prompt),
+        prompt_tokens=prompt_tokens,
         ids=transcript.ids,
         finish=transcript.finish,
         accept=transcript.accept,
@@ -177,9 +187,10 @@ def _turn_record(transcript: Transcript, prompt: list[int], text: str, keep_prom
         text=text,
         sources=transcript.sources,
         stats=transcript.stats,
-        prompt_ids=prompt if keep_prompt else None,
+        prompt_ids=prompt_ids,
         trees=transcript.trees,
         step_s=transcript.step_s,
+        energy_j=energy_j,
     )
 
 

@@ -14,7 +14,7 @@ _PHASES = tuple(f"{phase}_s" for phase in PHASES)
 def fold_cases(frame: pd.DataFrame) -> pd.DataFrame:
     """One row a (method, case), indexed so, from the rows of ``trials``.
 
-    Counts and phases are summed over the rounds. time_s: [s] end to end, with tokens the median over the rounds
+    Counts, phases and energy are summed over the rounds. time_s: [s] end to end, with tokens the median over the rounds
     (``stats.over_rounds``); decode_time_s with decode_tokens likewise. all_tokens: over all rounds. ok: False when any
     round failed. held, equal: in every judged round.
     """
@@ -27,6 +27,7 @@ def fold_cases(frame: pd.DataFrame) -> pd.DataFrame:
     folded["all_tokens"] = groups["tokens"].sum()
     folded["state_bytes"] = groups["state_bytes"].max()
     folded[list(_PHASES)] = groups[list(_PHASES)].sum(min_count=1)
+    folded["energy_j"] = groups["energy_j"].sum().where(groups["energy_j"].count() == groups.size())
     folded["judged"] = groups["judged"].any()
     judged = frame[frame["judged"]].groupby(keys, sort=False)
     for column in ("held", "equal"):

@@ -23,6 +23,8 @@ DEFINITIONS: dict[str, str] = {
     "Efficiency": "Measured speedup of the decode steps over what the profile's forwards alone would give: what a "
     "method loses to drafting and host time. Above 1 the profile is worse than what the run saw, or it is noise.",
     "Cost per million": "Of a million tokens, prefills included, at measure.price_per_hour.",
+    "Joules per token": "What the GPUs in use took between the start and the end of every request, by the driver's own "
+    "counters, over all tokens. Blank where nothing counts it.",
     "Interval": f"95 % percentile bootstrap over cases ({RESAMPLES} resamples): how far the figure would move on other "
     f"prompts of this kind. None is given under {MIN_CASES} cases.",
     "A/A control": "Vanilla timed twice, block by block. Its interval is that of re-timing this very suite; it should "

@@ -32,6 +32,7 @@ COLUMNS = (
     *("cases", "tokens", "steps", "mat", "mat_low", "mat_high", "tokens_per_s", "decode_tokens_per_s"),
     *("speedup", "speedup_low", "speedup_high", "speedup_hf", "decode_speedup", "predicted_speedup"),
     *("predicted_speedup_low", "predicted_speedup_high", "efficiency", "cost_per_million"),
+    "joules_per_token",
     *("time_only_speedup", "time_only_speedup_low", "time_only_speedup_high", "time_only_step_ms"),
     *("acceptance_rate", "draft_rate", "mean_draft"),
     *("tokens_fed", "target_compute", *(f"{phase}_ms" for phase in PHASES), "prefill_ms", "state_bytes"),
@@ -146,7 +147,7 @@ def _time_only(scope: _Scope, row: Mapping[str, Any]) -> dict[str, float]:
     if not scope.facts.time_only:
         return dict.fromkeys((*(f"time_only_{name}" for name in names), "time_only_step_ms"), _BLANK)
     found = {f"time_only_{name}": row[name] for name in names}
-    found |= dict.fromkeys((*names, "speedup_hf", "decode_speedup", "cost_per_million"), _BLANK)
+    found |= dict.fromkeys((*names, "speedup_hf", "decode_speedup", "cost_per_million", "joules_per_token"), _BLANK)
     found["time_only_step_ms"] = 1e3 * _ratio(scope.cases["decode_time_s"].sum(), scope.cases["steps"].sum())
     if scope.method in scope.facts.unaccepted:
         unknown = ("mat", "acceptance_rate", "tokens_per_s", "decode_tokens_per_s", "predicted_speedup", "efficiency")
@@ -191,7 +192,7 @@ def _speed(scope: _Scope) -> dict[str, float]:
     cases = scope.cases
     if not scope.facts.timed:
         names = ("tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_low", "speedup_high", "speedup_hf")
-        return dict.fromkeys((*names, "decode_speedup", "cost_per_million"), _BLANK)
+        return dict.fromkeys((*names, "decode_speedup", "cost_per_million", "joules_per_token"), _BLANK)
     against = _spread("speedup", _paired(scope.vanilla, cases))
     if scope.method == VANILLA:  # the reference: 1 by definition, so an interval would say nothing
         against |= {"speedup_low": _BLANK, "speedup_high": _BLANK}
@@ -199,6 +200,7 @@ def _speed(scope: _Scope) -> dict[str, float]:
     return {
         "tokens_per_s": _ratio(cases["tokens"].sum(), cases["time_s"].sum()),
         "cost_per_million": 1e6 * price / 3600 * _ratio(cases["time_s"].sum(), cases["tokens"].sum()),
+        "joules_per_token": _ratio(cases["energy_j"].sum(skipna=False), cases["all_tokens"].sum()),
         "decode_tokens_per_s": _ratio(cases["decode_tokens"].sum(), cases["decode_time_s"].sum()),
         **against,
         "speedup_hf": _paired(scope.papers, cases, resamples=0).value,

@@ -16,7 +16,14 @@ from specbench.store import RunError
 
 METRICS = tuple(column for column in COLUMNS if column not in KEYS)
 _DEFAULT = ("mat", "tokens_fed", "speedup")  # MAT is bought with tokens fed
-_LEAST_BEST = ("tokens_fed", "state_bytes", "violations", "errors")  # and every ..._ms
+_LEAST_BEST = (
+    "tokens_fed",
+    "state_bytes",
+    "cost_per_million",
+    "joules_per_token",
+    "violations",
+    "errors",
+)  # and ..._ms
 _NO_BEST = ("cases", "tokens", "steps", "draft_rate", "mean_draft")
 
 

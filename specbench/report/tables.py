@@ -32,6 +32,7 @@ _OVERALL_MEANINGS = {  # column -> what is said of it where it is shown
     "predicted_speedup": "Predicted: modelled, decode steps only, from the tokens fed and a latency profile.",
     "efficiency": "Efficiency: measured decode speedup over the one predicted without any host time.",
     "cost_per_million": "Cost: of a million tokens at the price of an hour.",
+    "joules_per_token": "Joules per token: of the GPUs in use, prefill and idling included.",
     "fed": "Tokens fed: root and draft, a step.",
     "drafting_us": "Drafting: the drafter's own time a step. The target was replayed and has no times.",
 }
@@ -55,6 +56,7 @@ OVERALL_COLUMNS: Columns = (
     ("Predicted (modelled)", "predicted_speedup", spell.number, True),
     ("Efficiency", "efficiency", spell.number, False),
     ("Cost per million", "cost_per_million", spell.number, False),
+    ("Joules per token", "joules_per_token", spell.number, False),
     ("Acceptance", "acceptance_rate", spell.share, True),
     ("Tokens fed", "fed", spell.number, False),
     ("Drafting \N{MICRO SIGN}s", "drafting_us", spell.microseconds, False),

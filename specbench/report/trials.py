@@ -10,7 +10,7 @@ from specbench.record import PHASES, CaseRecord
 
 COLUMNS = (
     *("case", "category", "subcategory", "method", "round", "block", "ok", "turns", "tokens", "steps", "emitted"),
-    *("proposed", "drafted_steps", "fed", "prefill_s", "decode_s", "time_s"),
+    *("proposed", "drafted_steps", "fed", "prefill_s", "decode_s", "time_s", "energy_j"),
     *(f"{phase}_s" for phase in PHASES),
     *("state_bytes", "judged", "equal", "held", "violations"),
 )
@@ -27,6 +27,7 @@ def trials(records: list[CaseRecord]) -> pd.DataFrame:
 
     tokens: emitted ids, the prefill's included. emitted: tokens of the decode steps. proposed: non-passenger nodes.
     drafted_steps: steps with a draft. fed: rows fed to the target. *_s: [s], a phase no turn recorded is NaN.
+    energy_j: [J], NaN where a turn has none.
     judged: compared with vanilla. held: equal to vanilla, or no id beyond the tolerance.
     """
     frame = pd.DataFrame([_row(record) for record in records], columns=list(COLUMNS))
@@ -56,6 +57,7 @@ def _row(record: CaseRecord) -> dict[str, Any]:
         "prefill_s": prefill_s,
         "decode_s": decode_s,
         "time_s": prefill_s + decode_s,
+        "energy_j": sum(float("nan") if turn.energy_j is None else turn.energy_j for turn in turns),
         "state_bytes": record.state_bytes,
         **_phases(record),
         **_judgement(record),

@@ -1,5 +1,7 @@
 """Tails, figures along the answer, and what a million tokens cost."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -55,6 +57,39 @@ def test_a_million_tokens_at_the_price_of_an_hour(two_cases):
     assert rows["overall", VANILLA]["cost_per_million"] == pytest.approx(1e6 * 0.001 * 13 / 14)
     manifest["config"]["engine"] = {"kind": "replay"}
     assert np.isnan(rows_of(records, manifest)["overall", "pld"]["cost_per_million"])
+
+
+def test_joules_a_token_over_all_rounds_where_every_turn_has_them(two_cases):
+    records, manifest = two_cases
+    assert np.isnan(rows_of(records, manifest)["overall", "pld"]["joules_per_token"])
+    again = [replace(each, round=1, turns=[replace(turn, energy_j=12.0) for turn in each.turns]) for each in records]
+    for each in records:
+        each.turns[0].energy_j = 6.0
+    rows = rows_of([*records, *again], manifest)
+    assert rows["overall", VANILLA]["joules_per_token"] == pytest.approx(2 * 18 / (2 * 14))
+    assert rows["qa", "pld"]["joules_per_token"] == pytest.approx(18 / (2 * 5))
+    again[1].turns[0].energy_j = None
+    rows = rows_of([*records, *again], manifest)
+    assert np.isnan(rows["overall", "pld"]["joules_per_token"])
+    assert rows["rag", "pld"]["joules_per_token"] == pytest.approx(18 / (2 * 9))
+    manifest["config"]["engine"] = {"kind": "timed"}  # the record's tokens are nobody's claim
+    assert np.isnan(rows_of(records, manifest)["overall", VANILLA]["joules_per_token"])
+
+
+def test_joules_are_a_column_where_there_are_some(make_run):
+    def metered(manifest, records):
+        for each in records:
+            for own in each.turns:
+                own.energy_j = 2.0 * len(own.ids)
+
+    run = make_run(per_category=1, edit=metered)
+    report = build_report([run], plots=False)
+    table = (run / "tables" / "overall.md").read_text()
+    assert "Joules per token" in table
+    assert "| 2.00 |" in table
+    assert "Joules per token" in (report.output / "report.html").read_text()
+    bare = build_report([make_run("bare", per_category=1)], plots=False)
+    assert "Joules per token:" not in (bare.output / "tables" / "overall.md").read_text()
 
 
 def timed(manifest, records):
