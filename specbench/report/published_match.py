@@ -11,7 +11,7 @@ import pandas as pd
 from specbench.report.facts import Facts
 from specbench.report.findings import Findings
 from specbench.report.published import DEFINITION, HARDWARE, Figure
-from specbench.report.published_notes import UNSTATED, differences, same_model, selected, whole
+from specbench.report.published_notes import UNSTATED, differences, same_model, selected, unfinished, whole
 from specbench.store import Run
 
 MAT_TOLERANCE = 0.03  # half of it is rounding, the rest near ties and how the prefill is counted
@@ -67,10 +67,11 @@ def _matched(run: Run, facts: Facts, row: Mapping[str, Any], figure: Figure) -> 
         return
     notes = differences(run, facts, figure.method, figure)
     if row["errors"]:
-        notes.append(f"{row['errors']} cases failed")
+        notes.append(f"{row['errors']} case{'s' if row['errors'] > 1 else ''} failed")
     verdict = SHOWN
     if figure.metric == "mat":
-        sound = same_model(facts.model, figure.model) and whole(run) and not row["errors"]
+        complete = whole(run) and not unfinished(run, facts) and not row["errors"]
+        sound = same_model(facts.model, figure.model) and complete
         near = abs(ours - figure.value) <= MAT_TOLERANCE + 1e-9
         verdict = REPRODUCED if sound and near else DIFFERS
     elif figure.metric == "speedup" and column == "speedup":

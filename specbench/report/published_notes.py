@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench.report.facts import Facts
+from specbench.report.facts import Facts, read_facts
 from specbench.report.parameters import read_parameters, read_settings, spell_value
 from specbench.report.published import Figure
 from specbench.store import Run
@@ -29,9 +29,16 @@ def selected(run: Run, method: str, figure: Figure) -> bool:
 
 
 def whole(run: Run) -> bool:
-    """Were all questions of the suite asked?"""
+    """Were all questions of the suite asked, and is it the official one by their number?"""
     suite = _section(run, "suite")
-    return all(suite.get(key) is None for key in NARROWED)
+    official = suite.get("expected") in (None, read_facts(run).planned)
+    return official and all(suite.get(key) is None for key in NARROWED)
+
+
+def unfinished(run: Run, facts: Facts) -> str:
+    """'200 of 480 cases are recorded'; '' where all are, or nothing says how many there should be."""
+    seen = len({record.case for record in run.records})
+    return f"{seen} of {facts.planned} cases are recorded" if facts.planned and seen < facts.planned else ""
 
 
 def differences(run: Run, facts: Facts, method: str, figure: Figure) -> list[str]:
@@ -39,6 +46,7 @@ def differences(run: Run, facts: Facts, method: str, figure: Figure) -> list[str
     return [
         *([] if same_model(facts.model, figure.model) else [f"model {facts.model}, not {figure.model}"]),
         *([] if whole(run) else [f"{facts.planned} of the suite's questions"]),
+        *filter(None, [unfinished(run, facts)]),
         *_tokenizer(run, facts),
         *_setup(run, facts, method, figure),
         *_corpus(run, method, figure),
