@@ -8,23 +8,25 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.report.crossover import load
+from specbench.report.crossover import Load, crossover_table, load
 from specbench.report.findings import Findings, gather
 from specbench.report.page import write_page
 from specbench.report.profiles import choose_profiles
 from specbench.report.sweep import asked_grids, default_grids
 from specbench.report.tables import caption, write_details, write_tables
+from specbench.report.tails import tails_table
 from specbench.report.token_view import keep_pieces
 from specbench.store import RunError, read_run
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found, where it was written, and the files."""
+    """What was found, where it was written, and the files. load: None where no load was asked for."""
 
     findings: Findings
     output: Path
     files: tuple[Path, ...]
+    load: Load | None = None
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -73,8 +75,11 @@ def build_report(
 
         files += write_crossover(under, list(scenes(findings)), output, plots)
     files += keep_pieces(findings, output)
-    files.append(write_page(findings, [path for path in files if path.suffix == ".png"], output))
-    return Report(findings, output, tuple(files))
+    more = {"Under load": crossover_table(under)} if under is not None else {}
+    if len(findings.detail.tails):
+        more["Waiting"] = tails_table(findings.detail.tails, "")
+    files.append(write_page(findings, [path for path in files if path.suffix == ".png"], output, more))
+    return Report(findings, output, tuple(files), under)
 
 
 def read_findings(run_directories: Sequence[Path], profile: Path | None = None) -> Findings:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.compat import compare, compare_table, files_table, score_files, write_compat
-from specbench.report.crossover import crossover_table, load
+from specbench.report.crossover import crossover_table
 from specbench.report.export import export_answers, left_out
 from specbench.report.locate import DEFAULT_RUN, find_runs
 from specbench.report.prediction_table import prediction_table
@@ -77,8 +77,8 @@ def _report(options: argparse.Namespace) -> None:
     predicted = prediction_table(report.findings)
     if predicted is not None:
         print_table(predicted, console)
-    if options.concurrency:
-        print_table(crossover_table(load(report.findings, options.concurrency)), console)
+    if report.load is not None:
+        print_table(crossover_table(report.load), console)
     console.print(f"\n{len(report.files)} files in {report.output}", markup=False, soft_wrap=True)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -21,6 +22,7 @@ from specbench.report.page_plots import gallery
 from specbench.report.page_table import table_html
 from specbench.report.sample import sample_cases
 from specbench.report.summary import OVERALL
+from specbench.report.table import Table
 from specbench.report.tables import build_tables, caption, steps_table
 from specbench.report.token_view import token_section
 from specbench.store import write_atomically
@@ -29,17 +31,21 @@ PAGE = "report.html"
 _HEADINGS = {"speedup_by_category": "Speedup by category", "mat_by_category": "MAT by category"}
 
 
-def write_page(findings: Findings, plots: Sequence[Path], output: Path) -> Path:
-    """Write the page with its plots inside. plots: png files."""
+def write_page(
+    findings: Findings, plots: Sequence[Path], output: Path, more: Mapping[str, Table] = MappingProxyType({})
+) -> Path:
+    """Write the page with its plots inside. plots: png files. more: heading -> a table behind those of every page."""
     path = output / PAGE
-    write_atomically(path, render_page(findings, plots))
+    write_atomically(path, render_page(findings, plots, more))
     return path
 
 
-def render_page(findings: Findings, plots: Sequence[Path] = ()) -> str:
+def render_page(
+    findings: Findings, plots: Sequence[Path] = (), more: Mapping[str, Table] = MappingProxyType({})
+) -> str:
     """The whole document."""
     where = "; ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
-    parts = {title: body for title, body in _parts(findings, plots).items() if body}
+    parts = {title: body for title, body in _parts(findings, plots, more).items() if body}
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n'
@@ -51,7 +57,7 @@ def render_page(findings: Findings, plots: Sequence[Path] = ()) -> str:
     )
 
 
-def _parts(findings: Findings, plots: Sequence[Path]) -> dict[str, str]:
+def _parts(findings: Findings, plots: Sequence[Path], more: Mapping[str, Table]) -> dict[str, str]:
     """Heading -> what stands below it; '' where there is nothing to say."""
     if findings.summary.empty:  # nothing was decoded yet: no table has a row
         told = {"Verdicts": _verdicts(findings), "Warnings": _list(findings.warnings)}
@@ -65,6 +71,7 @@ def _parts(findings: Findings, plots: Sequence[Path]) -> dict[str, str]:
         "Leaderboard": leaderboard(ranked, findings.facts) if unranked.empty or len(ranked) else "",
         "Time only": "" if unranked.empty else "".join(map(table_html, timed)),
         **{_HEADINGS[name]: "".join(map(table_html, tables[name])) for name in _HEADINGS if name in tables},
+        **{heading: table_html(table) for heading, table in more.items()},
         "Plots": gallery(plots) if plots else "",
         "Token by token": token_section(sample_cases(findings)),
         "A mean step": table_html(steps_table(findings.summary)),

@@ -263,6 +263,12 @@ def test_the_command_writes_and_prints_the_load(make_run, tmp_path, capsys):
         (method, count) for method in ("pld", "token_recycling") for count in ("1", "8")
     ]
     assert (run / "plots" / "crossover.png").is_file()
+    page = (run / "report.html").read_text()
+    section = page[page.index('id="under-load"') : page.index('id="plots"')]
+    assert "Modelled, batch of equal requests" in section
+    assert "8 at once" in section
+    assert main([str(run), "--no-plots"]) == 0
+    assert 'id="under-load"' not in (run / "report.html").read_text()
     assert "Modelled" in (run / "tables" / "crossover.md").read_text()
 
 

@@ -105,6 +105,12 @@ def test_the_report_has_tables_and_plots(make_run):
     frame = pd.read_csv(run / "tables" / "tails.csv")
     assert set(frame["method"]) == {"vanilla", "vanilla_aa", "pld", "token_recycling", "hf_assisted"}
     assert (frame["burst_p95_ms"] >= frame["burst_p50_ms"]).all()
+    page = (run / "report.html").read_text()
+    section = page[page.index('id="waiting"') : page.index('id="plots"')]
+    assert "Between bursts p95" in section
+    assert "token_recycling" in section.replace("<wbr>", "")
+    untimed = build_report([make_run("untimed", per_category=1)], plots=False)
+    assert 'id="waiting"' not in (untimed.output / "report.html").read_text()
 
 
 def test_several_suites_have_a_column_and_a_blank_percentile_has_none(make_run):
