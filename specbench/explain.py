@@ -29,6 +29,8 @@ def explain(message: str, options: Callable[[str], list[str]], keys: Callable[[s
     if found := KEY.search(message):
         path = found[1]
         parent, _, key = path.rpartition(".")
+        if not parent and (choices := options(key)):
+            return f"{key}: a group that no run has by itself; add one with a plus: +{key}={' | '.join(choices)}"
         siblings = keys(parent)
         if siblings:
             return f"{path}: no such setting; {near(key, siblings)}"

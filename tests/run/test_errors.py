@@ -54,6 +54,7 @@ def fail(monkeypatch, capsys, tmp_path):
         (["method.pld.rule=latest"], ["method.pld.rule=latest", "original"]),
         (["method.pld.reset=often"], ["method.pld.reset=often", "turn, case, category, never"]),
         (["+method.token_recycler.k=3"], ["method.token_recycler", "_target_"]),
+        (["experiment=cacheback_table1", "size=small"], ["size", "+size=small"]),
         (["decode.temprature=1"], ["decode.temprature", "did you mean temperature?"]),
         (["+decode.temprature=1"], ["decode.temprature", "did you mean temperature?"]),
         (["+seeed=1"], ["seeed"]),
