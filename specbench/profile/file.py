@@ -52,7 +52,7 @@ def read_profile(path: Path) -> Profile:
             f"profile {path}: {error.strerror}; expected a file that scripts/profile_latency.py wrote, or a"
             " published fit"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(f"profile {path}: not JSON ({error}); write it again with profile_latency.py") from error
     try:
         return _profile(raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -131,10 +132,10 @@ def _runs(options: argparse.Namespace) -> list[Path]:
 
 def _counts(text: str) -> tuple[int, ...]:
     """'1,8,32' -> (1, 8, 32)."""
-    found = [int(part) for part in text.split(",")]
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError(f"got {text}; expected whole numbers of at least 1")
-    return tuple(sorted(set(found)))
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"0*[1-9][0-9]{0,5}", part) for part in parts):
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected whole numbers from 1 to 999999, such as 1,8,32,128")
+    return tuple(sorted({int(part) for part in parts}))
 
 
 def _parser() -> argparse.ArgumentParser:

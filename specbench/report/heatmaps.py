@@ -94,7 +94,8 @@ def draw_heatmap(grid: Grid) -> Figure:
     rest = f"; {grid.rest}" if grid.rest else ""
     missing = "; hatched: not run, or blank" if np.isnan(values).any() else ""
     title = f"{_TITLES.get(grid.metric, grid.metric)}, {label(grid.method)}"
-    head(canvas, title, f"{grid.model} on {grid.suite}{rest}{best}{missing}{mean}")
+    profile = f"; profile: {grid.profile}" if grid.profile else ""
+    head(canvas, title, f"{grid.model} on {grid.suite}{rest}{profile}{best}{missing}{mean}")
     return canvas
 
 

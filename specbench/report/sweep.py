@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -15,15 +15,10 @@ from specbench.report.summary import COLUMNS, KEYS, OVERALL
 from specbench.store import RunError
 
 METRICS = tuple(column for column in COLUMNS if column not in KEYS)
-_DEFAULT = ("mat", "tokens_fed", "speedup")  # MAT is bought with tokens fed
-_LEAST_BEST = (
-    "tokens_fed",
-    "state_bytes",
-    "cost_per_million",
-    "joules_per_token",
-    "violations",
-    "errors",
-)  # and ..._ms
+_DEFAULT = ("mat", "tokens_fed", "predicted_speedup", "speedup")  # MAT is bought with tokens fed
+# and every ..._ms
+_LEAST_BEST = ("tokens_fed", "state_bytes", "cost_per_million", "joules_per_token", "violations", "errors")
+_MODELLED = ("predicted_speedup", "efficiency")
 _NO_BEST = ("cases", "tokens", "steps", "draft_rate", "mean_draft")
 
 
@@ -32,7 +27,7 @@ class Grid:
     """One metric of one method over two parameters.
 
     cells: rows are values of y, columns those of x, NaN where no run has the pair. where: what else names the grid.
-    runs: the most runs behind one cell, whose mean it is.
+    runs: the most runs behind one cell, whose mean it is. profile: what a modelled figure is modelled with.
     """
 
     metric: str
@@ -44,6 +39,7 @@ class Grid:
     suite: str
     rest: str
     runs: int
+    profile: str = ""
 
     @property
     def best(self) -> tuple[int, int] | None:
@@ -66,12 +62,13 @@ class _Point:
     method: str
     settings: dict[str, Any]
     row: Mapping[str, Any]
+    profile: str
 
 
 def default_grids(findings: Findings, metrics: Sequence[str] = _DEFAULT) -> list[Grid]:
-    """MAT, what it costs and speedup of every method of which exactly two parameters vary, each over its two.
+    """MAT, what it costs, and speedup as predicted and as measured, each over the two parameters that vary.
 
-    metrics: columns of the summary to show instead.
+    Of methods that vary in exactly two. metrics: columns of the summary to show instead.
     """
     grids = []
     for points in _points(findings).values():
@@ -121,16 +118,13 @@ def _points(findings: Findings) -> dict[tuple[str, str, str], list[_Point]]:
             if method in (VANILLA, CONTROL) or row is None:
                 continue
             own = {f"{method}.{name}": value for name, value in read_parameters(run, method).items()}
-            groups.setdefault(key, []).append(_Point(*key, read_settings(run) | own, row))
+            groups.setdefault(key, []).append(_Point(*key, read_settings(run) | own, row, facts.profile))
     return {key: _only_varied(points) for key, points in groups.items() if len(points) > 1}
 
 
 def _only_varied(points: Sequence[_Point]) -> list[_Point]:
     kept = differing([point.settings for point in points])
-    return [
-        _Point(point.model, point.suite, point.method, settings, point.row)
-        for point, settings in zip(points, kept, strict=True)
-    ]
+    return [replace(point, settings=settings) for point, settings in zip(points, kept, strict=True)]
 
 
 def _grids(points: Sequence[_Point], metric: str, x: str, y: str) -> Iterator[Grid]:
@@ -149,7 +143,8 @@ def _grids(points: Sequence[_Point], metric: str, x: str, y: str) -> Iterator[Gr
         cells.index.name, cells.columns.name = y, x
         most = int(table.groupby(["x", "y"]).size().max())
         first = members[0]
-        yield Grid(metric, first.method, x, y, cells, first.model, first.suite, rest, most)
+        profiles = dict.fromkeys(point.profile for point in members if metric.startswith(_MODELLED))
+        yield Grid(metric, first.method, x, y, cells, first.model, first.suite, rest, most, "; ".join(profiles))
 
 
 def _ordered(points: Sequence[_Point], name: str) -> list[str]:

@@ -98,9 +98,10 @@ def test_a_wrong_entry_is_named(tmp_path, changes, said):
 def test_no_file_and_no_json_are_named(tmp_path):
     with pytest.raises(ProfileError, match=r"nowhere\.json"):
         read_profile(tmp_path / "nowhere.json")
-    (tmp_path / "half.json").write_text("{")
-    with pytest.raises(ProfileError, match="not JSON"):
-        read_profile(tmp_path / "half.json")
+    for text in ("{", "", "[" * 100_000):
+        (tmp_path / "half.json").write_text(text)
+        with pytest.raises(ProfileError, match="not JSON"):
+            read_profile(tmp_path / "half.json")
 
 
 def test_the_newest_profile_of_the_very_same_thing_is_found_and_a_broken_one_passed_over(tmp_path, caplog):

@@ -276,8 +276,10 @@ def test_a_load_needs_a_profile_and_whole_numbers(make_run, capsys):
     run = str(make_run(per_category=1))
     assert main([run, "--concurrency", "1,8"]) == 2
     assert "--profile" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([run, "--concurrency", "0"])
+    for wrong in ("0", "1,-8", "1e9", "1,,2", "", "many", "9" * 40):
+        with pytest.raises(SystemExit):
+            main([run, f"--concurrency={wrong}"])
+        assert "expected whole numbers from 1 to 999999" in capsys.readouterr().err
 
 
 def test_profile_and_answers_do_not_go_together(tmp_path, capsys):

@@ -2,11 +2,13 @@
 
 import pandas as pd
 import pytest
+from profiles import FIT
 from report.conftest import build_run
 
+from specbench.profile import write_profile
 from specbench.report import build_report, read_findings
 from specbench.report.cli import main
-from specbench.report.sweep import asked_grids, default_grids
+from specbench.report.sweep import Grid, asked_grids, default_grids
 from specbench.store import RunError
 
 PAIRS = [(leader, follower) for leader in (1, 2, 10) for follower in (None, 3, 20) if (leader, follower) != (2, 3)]
@@ -59,6 +61,13 @@ def test_two_parameters_give_a_grid(sweep):
     assert (fed.cells.isna() == cells.isna()).all(axis=None)
 
 
+def test_with_a_profile_the_predicted_speedup_has_a_grid_that_names_it(tmp_path):
+    settings = [{"leader": leader, "follower": follower} for leader in (1, 2) for follower in (1, 2)]
+    findings = read_findings(write_sweep(tmp_path, settings), write_profile(FIT, tmp_path))
+    found = {grid.metric: grid.profile for grid in default_grids(findings)}
+    assert found == {"mat": "", "tokens_fed": "", "predicted_speedup": FIT.label, "speedup": ""}
+
+
 def test_cells_are_the_summary(sweep):
     (grid,) = asked_grids(sweep, "mat", "method.cacheback.follower", "cacheback.leader")
     rows = sweep.summary.query("category == 'overall' and method == 'cacheback'").set_index("variant")["mat"]
@@ -75,6 +84,12 @@ def test_least_is_best_for_times_and_nothing_for_counts(sweep):
     (grid,) = asked_grids(sweep, "forward_ms", *axes)
     assert grid.cells.iloc[grid.best] == grid.cells.min(axis=None)
     assert asked_grids(sweep, "steps", *axes)[0].best is None
+
+
+@pytest.mark.parametrize("metric", ["cost_per_million", "joules_per_token", "tokens_fed", "errors"])
+def test_the_cheapest_cell_is_the_best(metric):
+    cells = pd.DataFrame([[3.0, 1.0], [2.0, 4.0]])
+    assert Grid(metric, "m", "x", "y", cells, "model", "suite", "", 1).best == (0, 1)
 
 
 @pytest.mark.parametrize(
