@@ -9,6 +9,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -118,9 +119,9 @@ def _load(
     if card.path == "random":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(card.config, dtype=dtype, attn_implementation=attention)
-        return model.eval().to(card.device)
-    placing = {"device_map": "balanced", "max_memory": _memory(gpus)} if gpus and gpus > 1 else {}
+            model = AutoModelForCausalLM.from_config(card.config, dtype=dtype, attn_implementation=attention).eval()
+        return _spread(model, _memory(card.device, gpus)) if gpus and gpus > 1 else model.to(card.device)
+    placing = {"device_map": "balanced", "max_memory": _memory(card.device, gpus)} if gpus and gpus > 1 else {}
     model = AutoModelForCausalLM.from_pretrained(
         card.path,
         revision=revision,
@@ -133,9 +134,18 @@ def _load(
     return model.eval() if placing else model.eval().to(card.device)
 
 
-def _memory(gpus: int) -> dict[int, int]:
-    """Room [bytes] on the first ``gpus`` devices; the others get nothing."""
-    return {index: int(torch.cuda.mem_get_info(index)[0] * 0.9) for index in range(gpus)}
+def _memory(device: str, gpus: int) -> dict[int, int]:
+    """Room [bytes] on ``gpus`` devices from ``device`` on; the others get nothing."""
+    first = torch.device(device).index or 0
+    return {index: int(torch.cuda.mem_get_info(index)[0] * 0.9) for index in range(first, first + gpus)}
+
+
+def _spread(model: Any, room: dict[int, int]) -> Any:
+    """Layer after layer over the devices of ``room``, as ``from_pretrained`` puts what it reads."""
+    whole = list(model._no_split_modules)
+    room = accelerate.utils.get_balanced_memory(model, room, no_split_module_classes=whole)
+    where = accelerate.infer_auto_device_map(model, room, no_split_module_classes=whole)
+    return accelerate.dispatch_model(model, where, skip_keys=list(model._skip_keys_device_placement or ()))
 
 
 def locate(path: str, key: str) -> str:
@@ -228,6 +238,11 @@ def choose_device(device: str, gpus: int | None, prefix: str = "model.") -> str:
         raise InputError(f"{prefix}device={device}: expected auto, cpu, cuda or cuda:N")
     if kind == "cuda" and int(index or 0) >= present:
         raise InputError(f"{prefix}device={device}: this machine has {present} GPUs; expected cpu or a smaller number")
+    if kind == "cuda" and int(index or 0) + (gpus or 1) > present:
+        raise InputError(
+            f"{prefix}gpus={gpus} from {prefix}device={device} on: this machine has {present} GPUs; expected fewer, or"
+            f" {prefix}device=cuda:0"
+        )
     return "cuda:0" if device == "cuda" else device
 
 

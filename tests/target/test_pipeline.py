@@ -25,8 +25,8 @@ from specbench.measure.clock import Clock
 from specbench.target.eager import EagerEngine
 from specbench.target.facade import ModelCard, Target
 from specbench.target.fast import FastEngine
-from specbench.target.load import choose_device
-from specbench.types import ROOT, Draft, Needs
+from specbench.target.load import choose_device, load_model
+from specbench.types import ROOT, Draft, InputError, Needs
 
 COUNT = 32
 PROMPT = [5, 17, 3, 42, 8]
@@ -175,3 +175,22 @@ def test_the_device_of_a_draft_model_is_where_it_is_loaded(tmp_path):
     with Places():
         method.bind(Target(card, target, 64, None))
         assert method.lm.device == SECOND
+
+
+def test_random_weights_too_lie_on_several_devices_from_the_runs_own_on(monkeypatch):
+    """A shape that no device holds alone is timed without weights."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (10**9, 10**9))
+    placed = []
+    monkeypatch.setattr("accelerate.dispatch_model", lambda model, where, **options: placed.append(where) or model)
+    config = AutoConfig.for_model("llama", **{**BASE, "num_hidden_layers": 8})
+    card = ModelCard("m", "random", config, None, 512, frozenset(), "float32", choose_device("cuda:1", 2))
+    load_model(card, gpus=2)
+    (where,) = placed
+    layers = [where[f"model.layers.{number}"] for number in range(8)]
+    assert layers == sorted(layers)
+    assert 2 < layers.count(1) < 6
+    assert set(where.values()) == {1, 2}
+    assert where["model.embed_tokens"] == 1
+    with pytest.raises(InputError, match=r"gpus=2 from model\.device=cuda:3 on: this machine has 4 GPUs"):
+        choose_device("cuda:3", 2)
