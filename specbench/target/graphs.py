@@ -1,9 +1,9 @@
 """CUDA graphs by key: a function of tensors is recorded once and replayed; without a GPU it is simply called.
 
 What a call may do is what a graph can hold: no host synchronisation, no shape that depends on content, the same buffers
-every time. All graphs share one memory pool: what one leaves behind may lie where another computes, so outputs are valid until
-the next step's forward runs. Every ``run`` carries its call out once, the recording one too: moving a cache twice would
-not be moving it once.
+every time. All graphs share one memory pool: what one leaves behind may lie where another computes, so outputs are
+valid until the next step's forward runs. Every ``run`` carries its call out once, the recording one too: moving a cache
+twice would not be moving it once.
 """
 
 from __future__ import annotations
