@@ -46,6 +46,8 @@ def compare(findings: Findings, figures: Sequence[Figure]) -> list[Match]:
     found: list[Match] = []
     for figure in figures:
         for run, facts, variants in zip(findings.runs, findings.facts, findings.variants, strict=True):
+            if figure.method not in facts.methods:
+                continue  # another run's row would be found under its name
             row = rows.get((facts.model, facts.suite, figure.category, figure.method, variants.get(figure.method, "")))
             if row is not None and _belongs(run, facts, figure, figures):
                 found += _matched(run, facts, row, figure)

@@ -162,6 +162,22 @@ def test_a_row_is_compared_only_where_the_run_was_set_so(measured):
     )
 
 
+def test_a_run_is_not_compared_by_another_runs_row(measured, tmp_path):
+    """Beside each other, as a replay with a corpus beside those without."""
+    one = measured("one")
+    other = build_run(
+        tmp_path / "other",
+        {"sam": (6.0, 0.5, 4e-4)},
+        per_category=2,
+        peers=(),
+        manifest={key: one.runs[0].manifest[key] for key in ("model", "suite", "machine", "config")},
+    )
+    findings = read_findings([one.runs[0].directory, other])
+    matches = compare(findings, [figure(2.0), figure(2.0, method="sam", corpus="a corpus")])
+    assert [(match.figure.method, match.method) for match in matches] == [("pld", "pld"), ("sam", "sam")]
+    assert [match.ours for match in matches] == [mat_of(findings), mat_of(findings, "sam")]
+
+
 def test_other_models_only_where_the_suite_has_none_of_ones_own(measured):
     own = measured("own")
     figures = [figure(2.0), figure(2.0, model="vicuna-13b-v1.3")]
