@@ -57,19 +57,27 @@ def print_table(table: Printed, console: Console | None = None) -> None:
     console = console or open_console()
     console.print(Text(table.where, style="bold"))
     console.print(Text(table.meaning, style="dim"))
+    whole = _sheet(table, None)
+    console.print(whole if console.measure(whole).maximum <= console.width else _sheet(table, _HEADER_WIDTH))
+
+
+def _sheet(table: Printed, width: int | None) -> Table:
+    """width: of labels, which are broken to it; None = as long as they are."""
     sheet = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     for column, title in enumerate(table.header):
         sheet.add_column(Text(title), justify="left" if column < table.labels else "right", no_wrap=True)
+    names = [row[0].text for row in table.rows]
+    apart = len(set(names)) < len(names) or width is not None  # a name of several lines or rows
     said = ""
     for row in table.rows:
-        name = row[0].text
-        first = "" if name == said else broken(name, _HEADER_WIDTH)
-        if said and first:
+        labels = [cell.text if width is None else broken(cell.text, width) for cell in row[: table.labels]]
+        if row[0].text == said:
+            labels[0] = ""
+        elif said and apart:
             sheet.add_section()
-        said = name
-        others = (broken(cell.text, _HEADER_WIDTH + 1) for cell in row[1 : table.labels])
-        sheet.add_row(Text(first), *map(Text, others), *(Text(cell.text) for cell in row[table.labels :]))
-    console.print(sheet)
+        said = row[0].text
+        sheet.add_row(*map(Text, labels), *(Text(cell.text) for cell in row[table.labels :]))
+    return sheet
 
 
 def open_console() -> Console:
