@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.report.crossover import Load, crossover_table, load
+from specbench.report.crossover import Load, crossover_table, load, usual_load
 from specbench.report.findings import Findings, gather
 from specbench.report.page import write_page
 from specbench.report.profiles import choose_profiles
@@ -21,7 +21,7 @@ from specbench.store import RunError, read_run
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found, where it was written, and the files. load: None where no load was asked for."""
+    """What was found, where it was written, and the files. load: None where there is no profile to model it with."""
 
     findings: Findings
     output: Path
@@ -52,11 +52,12 @@ def build_report(
 
     output: default the run's own directory; for several runs ``report`` beside the first. heatmaps: (metric, x, y),
     beside those that a sweep of two parameters gets by itself. profile: a latency profile to predict speedups with,
-    default the one of the run's own machine if there is one. concurrency: requests at once to model. Raises RunError
-    when a directory holds no run, or when a heatmap or a load asks for what is not there.
+    default the one of the run's own machine if there is one. concurrency: requests at once to model, the usual ones
+    where there is a profile. Raises RunError when a directory holds no run, or when a heatmap or a load asks for what
+    is not there.
     """
     findings = read_findings(run_directories, profile)
-    under = load(findings, concurrency) if concurrency else None
+    under = load(findings, concurrency) if concurrency else usual_load(findings)
     output = output or default_output(findings)
     grids = [grid for wanted in heatmaps for grid in asked_grids(findings, *wanted)]
     output.mkdir(parents=True, exist_ok=True)

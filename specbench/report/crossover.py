@@ -32,6 +32,7 @@ from specbench.report.prediction_table import profiles_of
 from specbench.report.table import Table, name_columns
 from specbench.store import RunError
 
+USUAL = (1, 8, 32, 128)
 MOST = 4096  # requests at once; what still pays there is reported so
 PAYING = 1 + 1e-9  # rounding alone is no speedup
 QUERIES = (2, 3, 4, 6, 8, 11, 16, 24, 32, 48, 64, 96)
@@ -60,6 +61,14 @@ def load(findings: Findings, concurrency: Sequence[int]) -> Load:
             "--concurrency: no latency profile; name one with --profile FILE (scripts/profile_latency.py measures one,"
             " results/profiles/published/ holds published fits)"
         )
+    found = usual_load(findings, concurrency)
+    if found is None:
+        raise RunError("--concurrency: no method of these runs has a decode step that drafts; nothing to model")
+    return found
+
+
+def usual_load(findings: Findings, concurrency: Sequence[int] = USUAL) -> Load | None:
+    """What every report with a profile shows; None where there is no profile, or no step to model."""
     speedups: list[tuple[str | float, ...]] = []
     pays: list[tuple[str | float, ...]] = []
     even: list[tuple[str | float, ...]] = []
@@ -80,7 +89,7 @@ def load(findings: Findings, concurrency: Sequence[int]) -> Load:
             pays.append((*key, float(steps[2].sum() / len(steps[0])), _pays_to(found.profile, steps, concurrency)))
         even += _break_even(found.profile, (facts.model, facts.suite), succeeded(run, VANILLA), concurrency)
     if not speedups:
-        raise RunError("--concurrency: no method of these runs has a decode step that drafts; nothing to model")
+        return None
     even_frame = pd.DataFrame(even, columns=list(BREAK_EVEN)).drop_duplicates(["model", "suite", "concurrency", "fed"])
     return Load(
         pd.DataFrame(speedups, columns=list(CROSSOVER)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from specbench.profile import Profile
 from specbench.report.canvas import GRID, add_legend, head
 from specbench.report.factors import FACTORS
+from specbench.report.findings import Findings
 from specbench.report.fronts import mark_of, priced
 from specbench.report.label import label
 from specbench.report.palette import PARTS
-from specbench.report.scene import Scene
+from specbench.report.predict import steps_of
+from specbench.report.scene import Scene, scenes
 
 _WIDTH_INCH, _ROW_INCH = 3.6, 0.27
 _NAMES = {
@@ -52,6 +55,18 @@ def draw_factors(row: pd.Series) -> Figure:
     note = f"{row['model']} on {row['suite']}, {row['basis']}; log scale; dashed: vanilla"
     head(canvas, title, note)
     return canvas
+
+
+def draw_prices(findings: Findings) -> Iterator[tuple[str, Figure]]:
+    """(file name without suffix, figure) of each model and suite that a latency profile was found for."""
+    for scene in scenes(findings):
+        for run, facts, found in zip(findings.runs, findings.facts, findings.predictions, strict=True):
+            if found is None or (facts.model, facts.suite) != (scene.model, scene.suite):
+                continue
+            contexts = steps_of(run.records)[1]
+            if len(contexts) and priced(scene):
+                yield f"latency{scene.tag}", draw_price(scene, found.profile, int(np.median(contexts)))
+                break
 
 
 def draw_price(scene: Scene, profile: Profile, context: int) -> Figure:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from specbench.report.bars import draw_bars, draw_groups
 from specbench.report.canvas import drawing, save
 from specbench.report.depths import draw_accept_positions, shown
+from specbench.report.factor_plot import draw_prices
 from specbench.report.findings import Findings
 from specbench.report.frontier import draw_frontier, gained
 from specbench.report.fronts import draw_front, priced
@@ -44,6 +45,7 @@ def draw_plots(findings: Findings) -> Iterator[tuple[str, Figure]]:
                 LOG.info("plot %s of %s skipped: %s", name, scene.where, reason)
             else:
                 yield f"{name}{scene.tag}", draw(scene)
+    yield from draw_prices(findings)
 
 
 def _missing(name: str, scene: Scene) -> str:

@@ -6,7 +6,7 @@ from matplotlib.text import Text
 from profiles import FIT
 
 from specbench.profile import write_profile
-from specbench.report import explain, rank, read_findings
+from specbench.report import build_report, explain, rank, read_findings
 from specbench.report.canvas import drawing
 from specbench.report.factor_plot import draw_factors, draw_price
 from specbench.report.factors import FACTORS, MEASURED, MODELLED
@@ -74,3 +74,23 @@ def test_settings_are_ranked_by_a_figure(findings):
 def test_a_run_without_a_finished_case_has_no_scene(make_run):
     with pytest.raises(RunError, match="no case has finished yet"):
         first_scene(read_findings([make_run(per_category=0)]))
+
+
+def test_a_profile_brings_its_curve_and_the_crossover(make_run, tmp_path):
+    """Into every report that has one, a plot a model; none without."""
+    options = {"methods": METHODS, "peers": ("hf_assisted",), "per_category": 2}
+    big = {"model": {"name": "big", "dtype": "float16", "device": "cuda"}}
+    runs = [make_run("one", **options), make_run("two", manifest=big, **options)]
+    report = build_report(runs, profile=write_profile(FIT, tmp_path))
+    names = {path.name for path in report.files}
+    kinds = {f"{kind}-{model}-mini.png" for kind in ("latency", "crossover") for model in ("tiny", "big")}
+    assert kinds | {"crossover.csv"} <= names
+    assert 'id="under-load"' in (report.output / "report.html").read_text(encoding="utf-8")
+    without = {path.name for path in build_report(runs[:1], tmp_path / "without").files}
+    assert not any(name.startswith(("latency", "crossover")) for name in without)
+
+
+def test_a_profile_without_a_step_to_price_changes_nothing(make_run, tmp_path):
+    report = build_report([make_run(per_category=0)], profile=write_profile(FIT, tmp_path))
+    assert report.load is None
+    assert not any(path.suffix == ".png" for path in report.files)

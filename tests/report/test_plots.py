@@ -8,12 +8,14 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.container import ErrorbarContainer
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from profiles import FIT, MEASURED
 from report.conftest import build_run
+from report.handmade import turn
 
 from specbench.profile import RowGrid, write_profile
 from specbench.report import read_findings
@@ -81,6 +83,25 @@ def test_every_text_is_legible_in_a_column(figures, saved):
         assert width <= SHEET_INCH + 0.02, name
         sizes = {text.get_fontsize() for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()}
         assert min(sizes) * min(1, COLUMN_INCH / width) >= LEAST_PT - 0.01, name
+
+
+def long_answers(manifest, records):
+    """One answer that reaches into the longest bins."""
+    for each in records[:4]:
+        each.turns[0] = turn([2] * 1200, [3] * 1200, prompt_tokens=40)
+
+
+def test_names_along_an_axis_do_not_touch(figures, make_run):
+    run = make_run(methods={"pld": (4.0, 0.3, 1e-3)}, peers=(), per_category=2, edit=long_answers)
+    with drawing():
+        drawn = figures | {"by_length of long answers": dict(draw_plots(read_findings([run])))["by_length"]}
+        for name, figure in drawn.items():
+            renderer = FigureCanvasAgg(figure).get_renderer()
+            for axes in figure.axes:
+                ticks = [tick for tick in axes.get_xticklabels() if tick.get_text() and tick.get_visible()]
+                boxes = [tick.get_window_extent(renderer) for tick in ticks]
+                spans = sorted((box.x0, box.x1) for box in boxes if axes.name != "polar")
+                assert all(left[1] <= right[0] for left, right in pairwise(spans)), f"{name}: {ticks}"
 
 
 def test_the_pdf_is_vectors_with_its_fonts(saved):
