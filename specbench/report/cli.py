@@ -50,18 +50,18 @@ def _check(options: argparse.Namespace) -> None:
         raise RunError("--answers: reads answer files alone; expected no RUN, --compat or --export-answers beside it")
     if options.answers and len(options.answers) < 2:
         raise RunError("--answers: got one file; expected the baseline's and at least one method's")
-    if (options.profile or options.concurrency) and (options.answers or options.compat or options.export_answers):
-        raise RunError(
-            "--profile and --concurrency belong to the report; give them without --answers, --compat, --export-answers"
-        )
+    instead = [name for name in ("answers", "compat", "export_answers", "published") if getattr(options, name)]
+    if instead and (options.profile or options.concurrency or options.heatmaps):
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in instead)
+        raise RunError(f"--profile, --concurrency and --heatmap belong to the report; give them without {named}")
+    if options.tokenizer and not (options.answers or options.compat):
+        raise RunError("--tokenizer: counts tokens of texts; expected --answers or --compat beside it")
     if options.published and options.answers:
         raise RunError("--published: compares runs; expected no --answers beside it")
     if options.count and not options.published:
         raise RunError("--count: counts the published figures; expected --published beside it")
     if options.heatmaps and not options.plots:
         raise RunError("--heatmap is a plot; leave out --no-plots")
-    if options.heatmaps and (options.answers or options.compat or options.export_answers):
-        raise RunError("--heatmap belongs to the report; give it without --answers, --compat and --export-answers")
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -27,6 +27,7 @@ _NAME_WIDTHS = 10, 30
 _HEADER_WIDTH = 13
 _GUTTER = 2  # between two columns
 _EDGES = 2  # a blank on either side of a table
+_ROOM = 1 << 16
 
 
 def print_findings(findings: Findings, console: Console | None = None) -> None:
@@ -57,8 +58,16 @@ def print_table(table: Printed, console: Console | None = None) -> None:
     console = console or open_console()
     console.print(Text(table.where, style="bold"))
     console.print(Text(table.meaning, style="dim"))
-    whole = _sheet(table, None)
-    console.print(whole if console.measure(whole).maximum <= console.width else _sheet(table, _HEADER_WIDTH))
+    sheet = _sheet(table, None)
+    if _width(sheet, console) > console.width:
+        sheet = _sheet(table, _HEADER_WIDTH)
+    sheet.width = _width(sheet, console)  # rather too wide than a figure cut short
+    console.print(sheet, crop=False, no_wrap=True)
+
+
+def _width(sheet: Table, console: Console) -> int:
+    """Columns that a table takes where it has all the room it wants."""
+    return console.measure(sheet, options=console.options.update(width=_ROOM)).maximum
 
 
 def _sheet(table: Printed, width: int | None) -> Table:

@@ -1,9 +1,11 @@
 """The command: what it writes, what it takes, and what it says when it cannot."""
 
+import re
 import subprocess
 import sys
 
 import pandas as pd
+import pytest
 
 from specbench.report.cli import main
 
@@ -33,6 +35,26 @@ def test_command_names_what_is_missing(tmp_path, capsys, monkeypatch):
     assert "expected" in error
     assert main([str(tmp_path)]) == 2
     assert "manifest.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--published", "--profile", "p.json"], "--profile, .* without --published"),
+        (["--published", "--heatmap", "mat", "a", "b"], "--heatmap .* without --published"),
+        (["--compat", "spec_bench", "--concurrency", "8"], "--concurrency .* without --compat"),
+        (["--export-answers", "out", "--heatmap", "mat", "a", "b"], "without --export-answers"),
+        (["--tokenizer", "folder"], "--tokenizer: .* --answers or --compat"),
+        (["--count"], "--count: .* --published"),
+        (["--heatmap", "mat", "a", "b", "--no-plots"], "--no-plots"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(make_run, capsys, arguments, said):
+    run = make_run(per_category=1)
+    before = sorted(run.iterdir())
+    assert main([str(run), *arguments]) == 2
+    assert re.search(said, capsys.readouterr().err)
+    assert sorted(run.iterdir()) == before
 
 
 def test_module_runs_as_a_command(tmp_path):

@@ -38,3 +38,13 @@ def test_names_are_broken_where_there_is_none():
 def test_a_name_of_several_rows_is_said_once():
     lines = printed([("pld", "qa", "1"), ("pld", "math", "2"), ("sam", "qa", "3")], 60, labels=2)
     assert sum("pld" in line for line in lines) == 1
+
+
+def test_figures_are_whole_on_any_terminal():
+    """Where even broken names leave no room the table is wider than the terminal; no digit is lost."""
+    rows = [("a_method_with_a_long_name", *(f"{number}.125" for number in range(9)))]
+    for width in (30, 80, 90, 110, 200):
+        text = "\n".join(printed(rows, width))
+        assert "…" not in text
+        assert all(figure in text.split() for figure in rows[0][1:])
+        assert ("a_method_with_a_long_name" in text) == (width >= 120)
