@@ -168,14 +168,6 @@ function fillPane(pane) {
   listen(pane);
 }
 
-function choice(title, options, value) {
-  const label = make("label", "", `${title} `);
-  const select = make("select");
-  options.forEach(([key, text]) => select.append(new Option(text, key, false, String(key) === String(value))));
-  label.append(select);
-  return { label, select };
-}
-
 /* ---- the view ---- */
 
 function drawPane(name) {
@@ -187,13 +179,13 @@ function drawPane(name) {
   remove.title = "Remove this answer";
   bar.append(label, remove);
   pane.element.append(bar, pane.body);
-  const rename = () => {
+  pane.rename = (chosen) => {
+    pane.name = select.value = chosen;
     remove.setAttribute("aria-label", `Remove ${pane.name}`);
     pane.element.setAttribute("aria-label", `Answer of ${pane.name}`);
   };
   select.addEventListener("change", () => {
-    pane.name = select.value;
-    rename();
+    pane.rename(select.value);
     fillPane(pane);
     choose(pane);
   });
@@ -201,7 +193,7 @@ function drawPane(name) {
     state.panes.splice(state.panes.indexOf(pane), 1);
     arrange();
   });
-  rename();
+  pane.rename(name);
   pane.remove = remove;
   return pane;
 }
@@ -210,11 +202,21 @@ function methodNames() {
   return [...new Set(data.cases.flatMap((entry) => entry.answers.map((answer) => answer.name)))];
 }
 
-/* The two lossless methods that emit most a step, else whoever is there. */
-function firstPanes() {
+/* Who answered a case, lossless methods that emit most a step first, vanilla last. */
+function ranked(entry) {
   const rank = (answer) => (answer.kind === "reference" ? 0 : answer.kind === "lossy" ? 1 : 1 + mat(answer));
-  const answers = [...data.cases[0].answers].sort((left, right) => rank(right) - rank(left));
-  return answers.slice(0, 2).map((answer) => drawPane(answer.name));
+  return [...entry.answers].sort((left, right) => rank(right) - rank(left)).map((answer) => answer.name);
+}
+
+/* A pane whose method was not run on the case's model and suite gives way to the best that is not shown. */
+function giveWay(entry) {
+  const here = data.cases.filter((other) => other.where === entry.where);
+  const run = new Set(here.flatMap((other) => other.answers.map((answer) => answer.name)));
+  for (const pane of state.panes) {
+    const open = new Set(state.panes.map((other) => other.name));
+    const next = ranked(entry).find((name) => !open.has(name));
+    if (next && !run.has(pane.name)) pane.rename(next);
+  }
 }
 
 /* Begin where the first method's longest step begins, among those whose drafts are here. */
@@ -245,6 +247,7 @@ function showCase(number) {
   prompt.querySelector("pre").textContent = entry.prompt;
   const note = entry.left_out ? `${entry.left_out} more answers to this case are not on the page.` : "";
   document.getElementById("token-note").textContent = note;
+  giveWay(entry);
   state.panes.forEach(fillPane);
   chooseLongest();
 }
@@ -256,18 +259,6 @@ function addPane() {
   fillPane(pane);
   arrange();
   choose(pane);
-}
-
-function drawLegend() {
-  const legend = make("p", "legend soft");
-  const step = make("span", "step odd");
-  step.append(make("span", "token", "one"), make("span", "token", " decode"), make("span", "token", " step"));
-  legend.append(step, make("span", "token own", "the target's own"));
-  legend.append(make("span", "token drafted", "drafted"));
-  const late = data.cases.some((entry) => entry.answers.some(({ turns }) => turns.some((turn) => turn.late.length)));
-  if (late) legend.append(make("span", "token drafted late", "drafted late, while the target ran"));
-  data.sources.forEach((name, source) => legend.append(mark(make("span", "token drafted", `by ${name}`), source)));
-  return legend;
 }
 
 function startTokenView(place) {
@@ -290,7 +281,7 @@ function startTokenView(place) {
   const panes = make("div", "panes");
   panes.id = "token-panes";
   place.append(bar, note, drawLegend(), prompt, panes);
-  state.panes = firstPanes();
+  state.panes = ranked(data.cases[0]).slice(0, 2).map(drawPane);
   arrange();
   select.addEventListener("change", () => showCase(Number(select.value)));
   add.addEventListener("click", addPane);

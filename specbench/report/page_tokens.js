@@ -14,6 +14,14 @@ function make(name, className = "", text = "") {
   return node;
 }
 
+function choice(title, options, value) {
+  const label = make("label", "", `${title} `);
+  const select = make("select");
+  options.forEach(([key, text]) => select.append(new Option(text, key, false, String(key) === String(value))));
+  label.append(select);
+  return { label, select };
+}
+
 function total(values) {
   return values.reduce((sum, value) => sum + value, 0);
 }

@@ -1,8 +1,20 @@
-/* The draft of one step as a tree, with what was accepted of it. */
+/* How sources are marked, and the draft of one step as a tree, with what was accepted of it. */
 
 function mark(node, source) {
   if (source !== OWN) node.classList.add("from", `line${source % 4}`, `ink${source % 6}`);
   return node;
+}
+
+function drawLegend() {
+  const legend = make("p", "legend soft");
+  const step = make("span", "step odd");
+  step.append(make("span", "token", "one"), make("span", "token", " decode"), make("span", "token", " step"));
+  legend.append(step, make("span", "token own", "the target's own"));
+  legend.append(make("span", "token drafted", "drafted"));
+  const late = data.cases.some((entry) => entry.answers.some(({ turns }) => turns.some((turn) => turn.late.length)));
+  if (late) legend.append(make("span", "token drafted late", "drafted late, while the target ran"));
+  data.sources.forEach((name, source) => legend.append(mark(make("span", "token drafted", `by ${name}`), source)));
+  return legend;
 }
 
 function readTree(packed) {

@@ -265,6 +265,29 @@ def test_another_case_is_shown(page):
     assert page.run("document.querySelector('#token-prompt pre').textContent") == " w11 w12 w13"
 
 
+def test_panes_of_another_run_give_way(browser, tmp_path):
+    """Cases of several suites: what is shown answered the case, as long as there is anyone who did."""
+    other = {"suite": {"name": "other", "cases": 2, "turns": 2, "sha256": "cd" * 32}}
+    runs = [
+        build_run(tmp_path / "one", {"pld": (4.0, 0.3, 1e-3), "sam": (9.0, 0.8, 1e-3)}, peers=(), per_category=1),
+        build_run(tmp_path / "two", {"rest": (4.0, 0.4, 1e-3)}, peers=(), per_category=1, manifest=other),
+    ]
+    browser.troubles.clear()
+    browser.open(build_report(runs, plots=False).output / "report.html", WIDE)
+    titles = browser.run("[...document.querySelector('#token-view select').options].map(option => option.textContent)")
+    place = next(number for number, title in enumerate(titles) if "on other" in title)
+    shown = "[...document.querySelectorAll('.pane select')].map(select => select.value)"
+    assert set(browser.run(shown)) == {"pld", "sam"}
+    select(browser, "#token-view select", str(place))
+    assert set(browser.run(shown)) == {"rest", "vanilla"}
+    labels = browser.run("[...document.querySelectorAll('.pane')].map(pane => pane.getAttribute('aria-label'))")
+    assert set(labels) == {"Answer of rest", "Answer of vanilla"}
+    assert "no finished answer" not in browser.run("document.querySelector('#token-view').textContent")
+    select(browser, ".pane select", "pld")  # asked for by name it is said to be missing
+    assert "no finished answer" in browser.run("document.querySelector('.pane').textContent")
+    assert browser.troubles == []
+
+
 def test_hostile_text_stays_text(page):
     assert EVIL in page.run("document.querySelector('.pane .tokens').textContent")
     assert EVIL in page.run("document.querySelector('.legend').textContent")
