@@ -126,7 +126,10 @@ def _cut(total: int) -> str:
 
 
 def environment(findings: Findings) -> str:
-    """For each run: what it was, on what it ran, its methods' parameters, and its whole configuration folded."""
+    """For each run: what it was, on what it ran, its methods' parameters, and its whole configuration folded.
+
+    Several runs are folded themselves.
+    """
     return "".join(_run(run, len(findings.runs) > 1) for run in findings.runs)
 
 
@@ -134,9 +137,9 @@ def _run(run: Run, several: bool) -> str:
     manifest = run.manifest
     found = {key: manifest[key] for key in _SECTIONS if manifest.get(key) not in (None, {}, "")}
     facts = "".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in _lines(found))
-    title = f"<h3>{html.escape(run.directory.name)}</h3>" if several else ""
     methods = _folded("Methods and their parameters", manifest.get("methods"))
-    return f"{title}<dl>{facts}</dl>{methods}{_folded('Configuration', manifest.get('config'))}"
+    text = f"<dl>{facts}</dl>{methods}{_folded('Configuration', manifest.get('config'))}"
+    return f"<details><summary>{html.escape(run.directory.name)}</summary>{text}</details>" if several else text
 
 
 def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,10 +43,20 @@ def gallery(plots: Sequence[Path]) -> str:
 def _figure(path: Path) -> str:
     """An image inside the page, all at one scale; its title is in the image."""
     title = html.escape(title_of(path.stem))
-    data = path.read_bytes()
+    data = _light(path.read_bytes())
     width = int.from_bytes(data[_PNG_WIDTH], "big") * _SCREEN_DPI // DPI
     source = base64.b64encode(data).decode("ascii")
     return f'<figure><img src="data:image/png;base64,{source}" alt="{title}" width="{width}"></figure>\n'
+
+
+def _light(png: bytes) -> bytes:
+    """The picture in 256 colours, a third of the bytes: a page of many models holds hundreds of pictures."""
+    from PIL import Image  # matplotlib's own, and slow to import
+
+    memory = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as picture:
+        picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(memory, "png")
+    return memory.getvalue()
 
 
 def title_of(stem: str) -> str:

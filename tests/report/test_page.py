@@ -1,10 +1,14 @@
 """The page's text: the leaderboard without a script, the token view's data, and nothing recorded that can break out."""
 
+import base64
+import io
 import json
 import re
 from functools import partial
 
+import numpy as np
 import pytest
+from PIL import Image
 from report.conftest import build_run
 from report.drawn import draw_records
 from report.handmade import record, turn
@@ -67,6 +71,16 @@ def test_leaderboard_figures_are_the_summarys(page):
         method = CONTROL if name == "vanilla (A/A)" else name
         values = [float(found) for found in re.findall('data-v="(.*?)"', cells)]
         assert values[1] == pytest.approx(summary.loc[(category, method), "mat"], rel=1e-5)
+
+
+def test_the_environments_of_several_runs_are_folded(make_run):
+    runs = [make_run(name, per_category=1) for name in ("one", "two & three")]
+    for given, folds in ((runs[:1], []), (runs, ["one", "two &amp; three"])):
+        text = text_of(build_report(given, plots=False))
+        section = text[text.index('<section id="environment">') :]
+        titles = re.findall(r"<summary>(.*?)</summary>", section)
+        assert [title for title in titles if title not in ("Methods and their parameters", "Configuration")] == folds
+        assert section.count("a processor") == len(given)
 
 
 def test_best_figures_of_each_category_are_bold(page):
@@ -262,6 +276,19 @@ def test_pieces_spell_a_text_again(make_run):
     broken = tokenizer.encode("é", add_special_tokens=False).ids
     if len(broken) > 1:
         assert [spell_ids(run, broken)[token] for token in broken] == ["<C3>", "<A9>"]
+
+
+def test_pictures_are_light_and_alike(built):
+    """A picture of the page shows what the file beside it shows, in a third of the bytes."""
+    text = text_of(built)
+    pictures = [base64.b64decode(data) for data in re.findall(r'src="data:image/png;base64,(.*?)"', text)]
+    files = [path for path in built.files if path.suffix == ".png"]
+    assert len(pictures) == len(files)
+    assert sum(map(len, pictures)) < 0.6 * sum(path.stat().st_size for path in files)
+    for data, path in zip(pictures, files, strict=True):
+        shown, drawn = (np.asarray(Image.open(each).convert("RGB")).astype(int) for each in (io.BytesIO(data), path))
+        assert shown.shape == drawn.shape
+        assert np.abs(shown - drawn).mean() < 1.5
 
 
 def test_plots_have_words():
