@@ -12,6 +12,7 @@ UNSET = "unset"
 _RUN_SECTIONS = ("model", "engine", "decode", "measure")
 _SELECTION = ("order", "seed", "limit", "first", "sample", "categories", "ids", "shots")  # of the suite's section
 _UNTOLD = ("model.name", "model.path", "measure.fresh")  # two are the model column, the last moves nothing
+_MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datastore")  # a parameter of who uses it
 
 
 def read_settings(run: Run) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def read_settings(run: Run) -> dict[str, Any]:
     chosen = suite if isinstance(suite, Mapping) else {}
     flat |= {f"suite.{key}": chosen[key] for key in _SELECTION if key in chosen}
     flat.setdefault("decode.temperature", read_facts(run).temperature)
-    return {key: value for key, value in flat.items() if key not in _UNTOLD}
+    return {key: value for key, value in flat.items() if key not in _UNTOLD and not key.startswith(_MATERIAL)}
 
 
 def read_parameters(run: Run, method: str) -> dict[str, Any]:

@@ -47,6 +47,15 @@ def test_settings_of_the_run_are_a_variant(two_cases, make_manifest):
     assert set(frame["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
 
 
+def test_what_some_methods_use_is_no_variant_of_the_others(two_cases, make_manifest):
+    runs = [
+        Run(Path(name), make_manifest({method: {}}, config={"model": {"frozen_table": table}}), two_cases[0])
+        for name, table, method in (("x", "old", "cacheback"), ("y", "new", "pld"))
+    ]
+    overall = summarise(runs).query("category == 'overall' and method == 'pld'")
+    assert not any("frozen_table" in variant for variant in overall["variant"])
+
+
 def test_other_models_and_suites_are_columns(two_cases, make_manifest):
     other = make_manifest({"pld": {}}, model={"name": "big"})
     frame = summarise([Run(Path("x"), make_manifest({"pld": {}}), two_cases[0]), Run(Path("y"), other, two_cases[0])])
