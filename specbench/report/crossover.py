@@ -33,6 +33,7 @@ from specbench.report.table import Table, name_columns
 from specbench.store import RunError
 
 USUAL = (1, 8, 32, 128)
+FEW = 0.05  # share of steps that may lie outside of what was measured before a figure is marked
 MOST = 4096  # requests at once; what still pays there is reported so
 PAYING = 1 + 1e-9  # rounding alone is no speedup
 QUERIES = (2, 3, 4, 6, 8, 11, 16, 24, 32, 48, 64, 96)
@@ -158,9 +159,9 @@ def crossover_table(found: Load) -> Table:
         for column in ROW:
             own = own[own[column] == getattr(entry, column)]
         cells = own.set_index("concurrency")
-        words = [f"{cells.at[c, 'modelled_speedup']:.2f}{'*' if cells.at[c, 'outside'] else ''}" for c in counts]
+        words = [f"{cells.at[c, 'modelled_speedup']:.2f}{'*' if cells.at[c, 'outside'] > FEW else ''}" for c in counts]
         rows.append((*name, *map(Cell, (f"{entry.mat:.2f}", *words, _spell(entry.pays_to)))))
-    star = " *: steps beyond what the profile measured." if (found.speedups["outside"] > 0).any() else ""
+    star = " *: more than one step in 20 beyond what the profile measured." if (found.speedups["outside"] > FEW).any() else ""
     meaning = f"{LABELLED}: speedup over vanilla by requests that share a forward, drafting time not counted.{star}"
     header = (*names, "MAT", *(f"{count} at once" for count in counts), "Pays up to")
     return Table("crossover", f"{found.where}.", meaning, header, tuple(rows), frozenset(), len(names))

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from specbench.report.canvas import GRID, add_legend, drawing, head, save
-from specbench.report.crossover import LABELLED, Load, crossover_table
+from specbench.report.crossover import FEW, LABELLED, Load, crossover_table
 from specbench.report.palette import style
 from specbench.report.scene import Scene
 from specbench.report.table import to_latex, to_markdown
@@ -78,7 +78,7 @@ def draw_crossover(scene: Scene, speedups: pd.DataFrame, even: pd.DataFrame, whe
     lower.set_ylim(0.95, min(16.0, float(even["break_even_mat"].max()) * 1.1))
     lower.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     lower.legend(ncols=2)
-    outside = "; partly beyond what the profile measured" if (speedups["outside"] > 0).any() else ""
+    outside = "; partly beyond what the profile measured" if (speedups["outside"] > FEW).any() else ""
     note = f"{LABELLED}; {scene.where}; {where}; dashed: vanilla under the same load{outside}"
     head(canvas, "When speculation stops paying", note)
     add_legend(canvas, [series.name for series in drawn], lines)

@@ -205,6 +205,16 @@ def test_a_measured_grid_counts_each_requests_attention_to_its_own_context_only(
     assert found.speedups["outside"].item() == 0
 
 
+@pytest.mark.parametrize(("wide", "starred"), [(1, False), (4, True)])
+def test_a_few_steps_beyond_the_profile_are_no_reason_to_doubt(make_manifest, wide, starred):
+    fed = [4] * (40 - wide) + [20] * wide
+    steps = [record(name, "a", [turn([1] * len(q), q, prompt_tokens=100, phases_s={})])
+             for name, q in ((VANILLA, [0] * 40), ("pld", fed))]  # fmt: skip
+    table = crossover_table(load(gather([Run(Path("r"), make_manifest({"pld": {}}), steps)], [MEASURED]), (1,)))
+    assert table.rows[0][2].text.endswith("*") is starred
+    assert ("one step in 20" in table.meaning) is starred
+
+
 def test_what_pays_under_load_alone_is_found(make_manifest):
     """A machine on which eight tokens cost as much as 64, and one much less: nothing pays alone, but in company."""
     fed, ms = np.array([1.0, 2.0, 8.0, 64.0, 640.0]), np.array([1.0, 6.0, 10.0, 10.0, 100.0])
