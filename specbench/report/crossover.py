@@ -161,7 +161,8 @@ def crossover_table(found: Load) -> Table:
         cells = own.set_index("concurrency")
         words = [f"{cells.at[c, 'modelled_speedup']:.2f}{'*' if cells.at[c, 'outside'] > FEW else ''}" for c in counts]
         rows.append((*name, *map(Cell, (f"{entry.mat:.2f}", *words, _spell(entry.pays_to)))))
-    star = " *: more than one step in 20 beyond what the profile measured." if (found.speedups["outside"] > FEW).any() else ""
+    far = (found.speedups["outside"] > FEW).any()
+    star = " *: more than one step in 20 beyond what the profile measured." if far else ""
     meaning = f"{LABELLED}: speedup over vanilla by requests that share a forward, drafting time not counted.{star}"
     header = (*names, "MAT", *(f"{count} at once" for count in counts), "Pays up to")
     return Table("crossover", f"{found.where}.", meaning, header, tuple(rows), frozenset(), len(names))
