@@ -9,7 +9,6 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-import accelerate
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -142,6 +141,8 @@ def _memory(device: str, gpus: int) -> dict[int, int]:
 
 def _spread(model: Any, room: dict[int, int]) -> Any:
     """Layer after layer over the devices of ``room``, as ``from_pretrained`` puts what it reads."""
+    import accelerate  # here, since one device needs it not
+
     whole = list(model._no_split_modules)
     room = accelerate.utils.get_balanced_memory(model, room, no_split_module_classes=whole)
     where = accelerate.infer_auto_device_map(model, room, no_split_module_classes=whole)
