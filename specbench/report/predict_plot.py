@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.typing import FillStyleType
 
 from specbench.report.canvas import GRID, add_legend, head
-from specbench.report.palette import HATCHES
+from specbench.report.points import mark
 from specbench.report.scene import Scene
 from specbench.report.series import Series
 from specbench.report.summary import OVERALL
 
 _INCH = 3.3
-_FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "bottom")  # in the order of palette.HATCHES
 
 
 def both(scene: Scene) -> list[tuple[Series, float, float]]:
@@ -53,9 +51,7 @@ def draw_predicted(scene: Scene) -> Figure:
         bounds = _whiskers([(series, measured, predicted)])
         if bounds:
             axes.vlines(measured, bounds[0], bounds[1], color=look.colour, linewidth=1.0)
-        (mark,) = axes.plot(measured, predicted, look.marker, color=look.colour, markersize=7)
-        mark.set_fillstyle(_FILLS[HATCHES.index(look.hatch)])
-        marks.append(mark)
+        marks.append(mark(axes, (measured, predicted), look))
     axes.set_xlim(low, top)
     axes.set_ylim(low, top)
     axes.set_xlabel("measured speedup, decode steps")
