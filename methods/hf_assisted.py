@@ -11,7 +11,7 @@ from typing import Literal
 
 from transformers import GenerationConfig
 
-from methods.parts.draft_lm import read_draft_card
+from methods.parts.draft_lm.draft_lm import read_draft_card
 from methods.parts.hf_peer import Emit, HFPeer
 from specbench.target.facade import ModelCard, Target
 from specbench.target.load import load_model

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-from methods.parts.lookahead_window import Gram, Window, chain_branch, largest_window, trie_branch
-from methods.parts.lru_table import LruTable
+from methods.parts.lookup.lookahead_window import Gram, Window, chain_branch, largest_window, trie_branch
+from methods.parts.lookup.lru_table import LruTable
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
 from specbench.types import MOST, Draft, InputError, Needs, Prefill, Step, require_count

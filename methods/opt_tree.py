@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from methods.parts.draft_model import DraftModelMethod
+from methods.parts.draft_lm.draft_model import DraftModelMethod
 from specbench.method import Drafter
 from specbench.target.facade import Target
 from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_count

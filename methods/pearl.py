@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.parts.draft_lm import DraftRequest
-from methods.parts.forward_time import between, mark
-from methods.parts.parallel_draft import DraftActor, ParallelDraft, ParallelDrafter
-from methods.parts.port import Backend, Ticket
+from methods.parts.draft_lm.draft_lm import DraftRequest
+from methods.parts.draft_lm.forward_time import between, mark
+from methods.parts.draft_lm.parallel_draft import DraftActor, ParallelDraft, ParallelDrafter
+from methods.parts.draft_lm.port import Backend, Ticket
 from specbench.method import Drafter
 from specbench.target.facade import Target
 from specbench.types import Draft, InputError, Prefill, Step, require_count

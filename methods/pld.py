@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from methods.parts.ngram import NgramIndex
+from methods.parts.lookup.ngram import NgramIndex
 from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, Prefill, require_count
 

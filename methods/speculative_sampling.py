@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from methods.parts.draft_model import DraftModelMethod
+from methods.parts.draft_lm.draft_model import DraftModelMethod
 from specbench.method import Drafter
 from specbench.types import EMPTY, Draft, InputError, Prefill, Step, require_count
 

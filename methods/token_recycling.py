@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from methods.parts.recycling import RecyclingMatrix, Update
-from methods.parts.tree_template import TreeTemplate
+from methods.parts.lookup.recycling import RecyclingMatrix, Update
+from methods.parts.trees.tree_template import TreeTemplate
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
 from specbench.types import Draft, InputError, Needs, Prefill, Step, require_count

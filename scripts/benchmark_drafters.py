@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from methods.parts.corpus import read_documents, tokenize
+from methods.parts.lookup.corpus import read_documents, tokenize
+from specbench.bench.drafting import COLUMNS, lines_of, repeating_tokens, time_scan
 from specbench.cli import conf_dir, job_of
 from specbench.job import Entry
-from specbench.measure.drafting import COLUMNS, lines_of, repeating_tokens, time_scan
 from specbench.method import Peer
 from specbench.record import VANILLA
 from specbench.target.facade import Target

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import time
 
-from methods.parts.corpus_arguments import corpus_parser, read_corpus
-from methods.parts.static_automaton import build_automaton
+from methods.parts.lookup.corpus_arguments import corpus_parser, read_corpus
+from methods.sam.static_automaton import build_automaton
 from specbench.types import InputError
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import time
 
-from methods.parts.corpus_arguments import corpus_parser, read_corpus
-from methods.parts.lru_table import build_frozen_table
+from methods.parts.lookup.corpus_arguments import corpus_parser, read_corpus
+from methods.parts.lookup.lru_table import build_frozen_table
 from specbench.types import InputError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from specbench.tiny.card import CHECK_FILE, write_card
-from specbench.tiny.check import Checker, read_suite, rows, table
+from tiny.card import CHECK_FILE, write_card
+from tiny.check import Checker, read_suite, rows, table
 
 ASSETS = Path(__file__).resolve().parent.parent / "specbench" / "assets"
 NOTE = (

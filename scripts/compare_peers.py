@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 import transformers
 
+from specbench.bench.peers import PAIRS, in_turn, pair_named, require_equal, time_pair
 from specbench.cli import job_of
 from specbench.job import unbound
-from specbench.measure.peers import PAIRS, in_turn, pair_named, require_equal, time_pair
-from specbench.report.peers import compare, peers_text
+from specbench.report.compat.peers import compare, peers_text
 from specbench.stage import bind, set_stage
 from specbench.stats import MIN_CASES
 from specbench.types import InputError

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
+from specbench.bench.ops import OpCounter
 from specbench.cli import job_of
 from specbench.decode.loop import Request, decode
 from specbench.job import Entry
 from specbench.measure.clock import Clock
-from specbench.measure.ops import OpCounter
 from specbench.method import Peer
 from specbench.target.choose import make_engine
 from specbench.target.facade import Target

@@ -16,15 +16,15 @@ from typing import Any
 import torch
 
 from methods.pld import PromptLookup
-from methods.sam import SAM
+from methods.sam.method import SAM
 from methods.token_recycling import TokenRecycling
 from methods.vanilla import Vanilla
-from specbench.measure.engine_check import SMALL, equality, random_model, ties
+from specbench.bench.engine_check import SMALL, equality, random_model, ties
+from specbench.bench.goals import Goal, goals_text
+from specbench.bench.speed_goals import against_generate, roofline, steadiness, steps
 from specbench.measure.environment import machine, versions
-from specbench.measure.goals import Goal, goals_text
-from specbench.measure.speed_goals import against_generate, roofline, steadiness, steps
 from specbench.target.facade import ModelCard, Target
-from specbench.target.fast import FastEngine
+from specbench.target.fast.engine import FastEngine
 from specbench.target.load import ASSETS, load_model, read_card
 
 SHAPES: dict[str, dict[str, Any]] = {

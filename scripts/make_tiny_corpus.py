@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from specbench.tiny.corpus import write_corpus, write_suite
+from tiny.corpus import write_corpus, write_suite
 
 SUITE = Path(__file__).resolve().parent.parent / "specbench" / "assets" / "mini" / "question.jsonl"
 

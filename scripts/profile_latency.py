@@ -16,15 +16,15 @@ from pathlib import Path
 
 import torch
 
+from specbench.bench.latency import Bench, Reach, sweep, sweep_rows, traits_of, whole_numbers
+from specbench.bench.roofline import best_of, measure_ceilings
 from specbench.cli import job_of
 from specbench.measure.environment import machine, versions
-from specbench.measure.latency import Bench, Reach, sweep, sweep_rows, traits_of, whole_numbers
-from specbench.measure.roofline import best_of, measure_ceilings
 from specbench.profile import Profile, ProfileError, device_name, require_folder, write_profile
-from specbench.report.latency import latency_text
-from specbench.report.latency_plot import write_latency_plots
+from specbench.report.plots.latency import write_latency_plots
+from specbench.report.tables.latency import latency_text
 from specbench.stage import set_stage
-from specbench.target.parallel_way import TENSOR
+from specbench.target.tensor_parallel.way import TENSOR
 from specbench.types import InputError
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from specbench.tiny.head_training import LOG_EVERY, HeadSettings, held_out_shares, save_head, train_head
+from tiny.head_training import LOG_EVERY, HeadSettings, held_out_shares, save_head, train_head
 
 ASSETS = Path(__file__).resolve().parent.parent / "specbench" / "assets"
 

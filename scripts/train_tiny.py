@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer
 
-from specbench.tiny.tokenizer import save_tokenizer, train_tokenizer
-from specbench.tiny.train import Run, Settings
+from tiny.tokenizer import save_tokenizer, train_tokenizer
+from tiny.train import Run, Settings
 
 ASSETS = Path(__file__).resolve().parent.parent / "specbench" / "assets"
 

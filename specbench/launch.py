@@ -16,7 +16,7 @@ from specbench.material import REPLAY
 from specbench.progress import Progress
 from specbench.record import CONTROL, VANILLA
 from specbench.run import execute
-from specbench.target.parallel_team import TeamError
+from specbench.target.tensor_parallel.team import TeamError
 from specbench.types import InputError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run_job(job: Job, directory: Path) -> int:
                 " what is done is safe, the same command goes on from there"
             ) from error
     from specbench.report import build_report  # pandas and matplotlib only once there is something to report
-    from specbench.report.terminal import print_findings
+    from specbench.report.tables.terminal import print_findings
 
     report = build_report([directory], plots=job.config.report.plots)
     print_findings(report.findings, console)

@@ -26,7 +26,7 @@ from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.suite.prompt import answer_text
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
-from specbench.target.parallel_team import TeamError
+from specbench.target.tensor_parallel.team import TeamError
 from specbench.types import Case, CaseError
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from specbench.target.choose import make_engine, make_timed, use_threads
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
 from specbench.target.load import load_model
-from specbench.target.parallel_start import Terms, start
-from specbench.target.parallel_way import TENSOR
 from specbench.target.replay import ReplayEngine
+from specbench.target.tensor_parallel.start import Terms, start
+from specbench.target.tensor_parallel.way import TENSOR
 from specbench.target.timed import TIMED, TimedEngine, WatchedTarget
 from specbench.types import Case, InputError, named
 

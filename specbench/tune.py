@@ -22,8 +22,8 @@ from specbench.explain import near
 from specbench.job import Job
 from specbench.profile import Profile
 from specbench.record import VANILLA
-from specbench.report.facts import read_facts
-from specbench.report.predict import predict
+from specbench.report.data.facts import read_facts
+from specbench.report.data.predict import predict
 from specbench.run import execute
 from specbench.store import read_run
 from specbench.target.timed import TIMED
@@ -119,7 +119,7 @@ class Tuner:
         return self._seen[key]
 
     def replay(self, point: Point, part: str) -> pd.DataFrame:
-        """The cases of one half, as ``specbench.report.predict`` prices them. Raises InputError."""
+        """The cases of one half, as ``specbench.report.data.predict`` prices them. Raises InputError."""
         job = self.job_of([*self.overrides, *assignments(point), f"suite.part={part}"])
         with tempfile.TemporaryDirectory() as folder:
             execute(job, Path(folder) / "run", lambda records, done, total: None)

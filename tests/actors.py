@@ -6,7 +6,7 @@ import os
 import random
 import time
 
-from methods.card import CardActor
+from methods.card.method import CardActor
 from methods.pearl import PearlActor
 from specbench.types import InputError
 

@@ -9,11 +9,11 @@ import torch
 from transformers import AutoConfig
 
 from joint_law import MarkovEngine, emitted, exact, p_value
-from methods.parts.draft_lm import DraftLM
+from methods.parts.draft_lm.draft_lm import DraftLM
 from models import VOCAB
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.target.eager import EagerEngine
+from specbench.target.eager.engine import EagerEngine
 from specbench.types import Prefill
 
 CONTEXT = 512

@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 from models import VOCAB
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.target.eager import EagerEngine
+from specbench.target.eager.engine import EagerEngine
 from specbench.target.facade import ModelCard, Target
 
 CONTEXT = 512

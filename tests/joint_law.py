@@ -15,7 +15,7 @@ from specbench.decode.law import Law
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.method import Method
-from specbench.target.eager import EagerEngine
+from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Engine
 
 LEAST = 5.0  # expected count of an outcome; rarer ones are put together, as the chi-square test wants it

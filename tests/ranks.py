@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 
 from specbench.target.facade import ModelCard
-from specbench.target.graphs import Graphs
-from specbench.target.parallel_engine import Follower
-from specbench.target.parallel_start import Terms, start
+from specbench.target.fast.graphs import Graphs
+from specbench.target.tensor_parallel.engine import Follower
+from specbench.target.tensor_parallel.start import Terms, start
 
 NODES = 64
 

@@ -19,7 +19,7 @@ from specbench.cli import _plain, digest
 from specbench.entry import make_entry
 from specbench.record import PHASES, VANILLA
 from specbench.report.build import read_findings
-from specbench.report.findings import Findings, gather
+from specbench.report.data.findings import Findings, gather
 from specbench.report.locate import find_runs
 from specbench.run import execute
 from specbench.store import read_run

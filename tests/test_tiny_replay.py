@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods.pld import PromptLookup
-from specbench.tiny.replay import accepted_lengths, lookup
 from specbench.types import Prefill
+from tiny.replay import accepted_lengths, lookup
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=50), st.integers(1, 3), st.integers(1, 6))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from specbench.tiny.check import is_periodic
-from specbench.tiny.corpus import MAKERS, SHARES, documents, suite, write_suite
-from specbench.tiny.lexicon import LEXICON
-from specbench.tiny.replay import accepted_lengths, lookup
-from specbench.tiny.tasks_arithmetic import PROBLEMS
-from specbench.tiny.world import ANIMALS, TOWNS, article, join
+from tiny.check import is_periodic
+from tiny.corpus import MAKERS, SHARES, documents, suite, write_suite
+from tiny.lexicon import LEXICON
+from tiny.replay import accepted_lengths, lookup
+from tiny.tasks_arithmetic import PROBLEMS
+from tiny.world import ANIMALS, TOWNS, article, join
 
 MINI = Path(__file__).resolve().parent.parent / "specbench" / "assets" / "mini" / "question.jsonl"
 STEP = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")

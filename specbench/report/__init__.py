@@ -5,16 +5,16 @@ What draws needs matplotlib and is imported by its module: ``plots``, ``heatmaps
 
 from specbench.answers import Answer, AnswerTurn, read_answers
 from specbench.report.build import Report, build_report, read_findings
-from specbench.report.choices import rank
-from specbench.report.factors import explain
-from specbench.report.findings import Findings, gather
+from specbench.report.data.choices import rank
+from specbench.report.data.factors import explain
+from specbench.report.data.findings import Findings, gather
+from specbench.report.data.summary import summarise
+from specbench.report.data.sweep import default_grids
 from specbench.report.locate import chosen_profile, chosen_runs
-from specbench.report.published import read_published
-from specbench.report.published_match import compare
-from specbench.report.published_table import published_frame, published_tables
-from specbench.report.summary import summarise
-from specbench.report.sweep import default_grids
-from specbench.report.terminal import print_findings
+from specbench.report.published.figures import read_published
+from specbench.report.published.match import compare
+from specbench.report.published.table import published_frame, published_tables
+from specbench.report.tables.terminal import print_findings
 
 __all__ = [
     "Answer",

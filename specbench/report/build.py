@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.report.crossover import Load, crossover_table, load, usual_load
-from specbench.report.findings import Findings, gather
-from specbench.report.page import write_page
-from specbench.report.profiles import choose_profiles
-from specbench.report.sweep import asked_grids, default_grids
-from specbench.report.tables import caption, write_details, write_tables
-from specbench.report.tails import tails_table
-from specbench.report.token_view import keep_pieces
+from specbench.report.data.findings import Findings, gather
+from specbench.report.data.load import Load, crossover_table, load, usual_load
+from specbench.report.data.profiles import choose_profiles
+from specbench.report.data.sweep import asked_grids, default_grids
+from specbench.report.data.tails import tails_table
+from specbench.report.page.page import write_page
+from specbench.report.page.token_view import keep_pieces
+from specbench.report.tables.tables import caption, write_details, write_tables
 from specbench.store import RunError, read_run
 
 
@@ -65,14 +65,14 @@ def build_report(
     files += write_details(findings.detail, output, caption(findings.facts, findings.summary))
     grids += default_grids(findings)
     if plots:
-        from specbench.report.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
-        from specbench.report.plots import write_plots
+        from specbench.report.plots.catalogue import write_plots
+        from specbench.report.plots.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
 
         files += write_plots(findings, output)
         files += write_heatmaps(grids, output)
     if under is not None:
-        from specbench.report.crossover_plot import write_crossover
-        from specbench.report.scene import scenes
+        from specbench.report.plots.load import write_crossover
+        from specbench.report.plots.scene import scenes
 
         files += write_crossover(under, list(scenes(findings)), output, plots)
     files += keep_pieces(findings, output)

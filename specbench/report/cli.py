@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.report.build import build_report, default_output, read_findings
-from specbench.report.compat import compare, compare_table, files_table, score_files, write_compat
-from specbench.report.crossover import crossover_table
-from specbench.report.export import export_answers, left_out
+from specbench.report.compat.compare import compare, compare_table, files_table, score_files, write_compat
+from specbench.report.compat.export import export_answers, left_out
+from specbench.report.data.load import crossover_table
 from specbench.report.locate import DEFAULT_RUN, find_runs
-from specbench.report.prediction_table import prediction_table
-from specbench.report.published_report import show_count, show_published
-from specbench.report.terminal import open_console, print_findings, print_table, print_warnings
+from specbench.report.published.report import show_count, show_published
+from specbench.report.tables.predictions import prediction_table
+from specbench.report.tables.terminal import open_console, print_findings, print_table, print_warnings
 from specbench.store import RunError
 
 EXIT_OK, EXIT_USAGE = 0, 2

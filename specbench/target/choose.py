@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from specbench.target.compact import unfit
-from specbench.target.eager import EagerEngine
+from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Engine
 from specbench.target.facade import ModelCard
-from specbench.target.fast import FastEngine
+from specbench.target.fast.compact import unfit
+from specbench.target.fast.engine import FastEngine
 from specbench.target.timed import TimedEager, TimedEngine, TimedFast
 from specbench.types import InputError
 

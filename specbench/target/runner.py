@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from specbench.target.cache import SlotCache
-from specbench.target.compact import CompactModel, Rows, unfit
+from specbench.target.eager.cache import SlotCache
 from specbench.target.family import windows_of
-from specbench.target.linear import can_pack
-from specbench.target.static_kv import StaticKV
+from specbench.target.fast.compact import CompactModel, Rows, unfit
+from specbench.target.fast.linear import can_pack
+from specbench.target.fast.static_kv import StaticKV
 from specbench.target.tree import causal_mask
 
 Mask = Tensor | Mapping[str, Tensor] | None

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.target.eager import EagerEngine
+from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Engine, Laps, Verifier
 from specbench.target.facade import Target
-from specbench.target.fast import FastEngine
-from specbench.target.frame import Frame
+from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.frame import Frame
 from specbench.types import Draft, Needs, Prefill
 
 TIMED = "timed"

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from models import build
-from specbench.measure.peers import PAIRS, CpuClock, in_turn, pair_named, require_equal, time_pair
+from specbench.bench.peers import PAIRS, CpuClock, in_turn, pair_named, require_equal, time_pair
 from specbench.method import Peer
-from specbench.target.eager import EagerEngine
+from specbench.target.eager.engine import EagerEngine
 from specbench.types import InputError
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_peers.py"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods.pld import PromptLookup
+from specbench.bench.drafting import COLUMNS, cost_at, follow, repeating_tokens, replay, scan, time_scan
 from specbench.decode.walk import Walk
-from specbench.measure.drafting import COLUMNS, cost_at, follow, repeating_tokens, replay, scan, time_scan
 from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, Prefill
 

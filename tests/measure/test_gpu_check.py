@@ -13,9 +13,9 @@ import torch
 
 from methods.pld import PromptLookup
 from methods.vanilla import Vanilla
-from specbench.measure.engine_check import equality
-from specbench.measure.goals import Goal, goals_text
-from specbench.target import compact
+from specbench.bench.engine_check import equality
+from specbench.bench.goals import Goal, goals_text
+from specbench.target.fast import compact
 
 ROOT = Path(__file__).parents[2]
 

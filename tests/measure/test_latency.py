@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from compose import job_for
-from specbench.measure import latency
-from specbench.measure.latency import Bench, Reach, shape_of, sweep, sweep_rows, traits_of, whole_numbers
-from specbench.measure.roofline import best_of, measure_ceilings
+from specbench.bench import latency
+from specbench.bench.latency import Bench, Reach, shape_of, sweep, sweep_rows, traits_of, whole_numbers
+from specbench.bench.roofline import best_of, measure_ceilings
 from specbench.profile import Ceilings, Shape
 from specbench.stage import set_stage
 from specbench.target.engine import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specbench.measure.ops import OpCounter
+from specbench.bench.ops import OpCounter
 
 
 @pytest.mark.parametrize("inference", [False, True])

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from draft_models import MarkovLM, begin, fitted, noisy, run
-from methods.card import Card, CardActor
-from methods.parts.draft_cache import DraftCache
+from methods.card.draft_cache import DraftCache
+from methods.card.method import Card, CardActor
 from models import build, plain_greedy
 from specbench.target.facade import Target
 from specbench.types import InputError, Step

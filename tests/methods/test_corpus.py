@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from methods.parts.corpus import read_documents, tokenize, without_overlap
+from methods.parts.lookup.corpus import read_documents, tokenize, without_overlap
 from specbench.types import InputError
 
 

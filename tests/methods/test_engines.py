@@ -11,7 +11,7 @@ from specbench.entry import make_entry
 from specbench.method import Peer
 from specbench.run import execute
 from specbench.store import read_run
-from specbench.target.fast import FastEngine
+from specbench.target.fast.engine import FastEngine
 
 NAMES = sorted(path.stem for path in (cli.conf_dir() / "method").glob("*.yaml"))
 SUITE = ("suite.limit=1", "suite.first=1", "decode.max_new_tokens=20", "measure=quick", "measure.warmup=0")

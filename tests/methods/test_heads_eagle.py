@@ -9,17 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import methods.eagle as eagle_module
+import methods.eagle.method as eagle_module
 from draft_models import markov_tables
 from head_models import Eagle1, bound, card_of, paths_of, run, states, target_of
 from head_models import Eagle3 as Eagle3Module
 from joint_law import MarkovEngine, emitted, exact, p_value
-from methods.eagle import Eagle, Eagle3
-from methods.parts.draft_layer import LayerMemory
-from methods.parts.eagle_head import EagleRun, target_ids
-from methods.parts.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
-from methods.parts.head_trees import EAGLE, MEDUSA, fixed_tree
-from methods.parts.tree_shape import TreeShape
+from methods.eagle.head import EagleRun, target_ids
+from methods.eagle.method import Eagle, Eagle3
+from methods.parts.heads.draft_layer import LayerMemory
+from methods.parts.heads.head_trees import EAGLE, MEDUSA, fixed_tree
+from methods.parts.trees.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
+from methods.parts.trees.tree_shape import TreeShape
 from models import VOCAB, build, plain_greedy
 from specbench.decode.law import Law
 from specbench.method import Drafter, Method

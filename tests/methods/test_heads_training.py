@@ -8,13 +8,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from compose import job_for
 from head_models import bound, run, states
-from methods.eagle import Eagle, Eagle3
-from methods.parts.draft_layer import LayerMemory
-from methods.parts.eagle_head import EagleRun
+from methods.eagle.head import EagleRun
+from methods.eagle.method import Eagle, Eagle3
+from methods.parts.heads.draft_layer import LayerMemory
 from models import BASE, VOCAB
 from specbench.target.load import ASSETS, load_model
-from specbench.tiny.head_modules import Eagle3Module, EagleModule, attend, visible
-from specbench.tiny.head_training import HeadSettings, head_config, held_out_shares, save_head, train_head
+from tiny.head_modules import Eagle3Module, EagleModule, attend, visible
+from tiny.head_training import HeadSettings, head_config, held_out_shares, save_head, train_head
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +99,9 @@ def test_training_makes_the_head_better(tmp_path, kind):
 def entropy(head, target, tokenizer, settings) -> float:
     from itertools import islice
 
-    from specbench.tiny.corpus import documents
-    from specbench.tiny.head_training import loss_of
-    from specbench.tiny.packing import Packer
+    from tiny.corpus import documents
+    from tiny.head_training import loss_of
+    from tiny.packing import Packer
 
     packer = Packer(tokenizer, documents(99, held_out=True), settings.length, settings.rows, 0.0)
     losses = [loss_of(head, target, batch, settings)[0].item() for batch in islice(packer, 4)]

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compose import job_for
-from methods.hybrid import Hybrid
-from methods.parts.acceptance import AcceptanceRates
-from methods.parts.merge_kernels import class_of
-from methods.parts.merged_tree import MergedTree
+from methods.hybrid.acceptance import AcceptanceRates
+from methods.hybrid.merge_kernels import class_of
+from methods.hybrid.merged_tree import MergedTree
+from methods.hybrid.method import Hybrid
 from methods.pld import PromptLookup
 from specbench.method import Drafter, Method
 from specbench.types import Draft, InputError, Needs, Prefill, Step

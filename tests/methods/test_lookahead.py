@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods.lookahead import Lookahead
-from methods.parts import lookahead_window
-from methods.parts.lookahead_window import chain_branch, largest_window, trie_branch, window_parents
+from methods.parts.lookup import lookahead_window
+from methods.parts.lookup.lookahead_window import chain_branch, largest_window, trie_branch, window_parents
 from models import build
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.eager import EagerEngine
+from specbench.target.eager.engine import EagerEngine
 from specbench.types import ROOT, InputError, Prefill, Step, TopK
 
 

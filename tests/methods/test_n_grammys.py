@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.n_grammys import NGrammys
-from methods.parts.row_index import RowIndex
-from methods.parts.row_trie import merge_rows
-from methods.parts.target_ngrams import bigram_ids, fingerprint, greedy_rows, unigram_ids
+from methods.n_grammys.method import NGrammys
+from methods.n_grammys.row_index import RowIndex
+from methods.n_grammys.row_trie import merge_rows
+from methods.n_grammys.target_ngrams import bigram_ids, fingerprint, greedy_rows, unigram_ids
 from models import VOCAB, build, plain_greedy
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.target.eager import EagerEngine
+from specbench.target.eager.engine import EagerEngine
 from specbench.target.facade import ModelCard, Target
 from specbench.types import InputError, Prefill, Step
 
@@ -164,7 +164,7 @@ def target_of(model, bos=1) -> Target:
 @pytest.mark.parametrize("first", [None, 1])
 @torch.inference_mode()
 def test_bigram_is_what_the_model_says_after_one_token(first, monkeypatch):
-    monkeypatch.setattr("methods.parts.target_ngrams.BATCH_LOGITS", 7 * VOCAB)  # a last batch that is not full
+    monkeypatch.setattr("methods.n_grammys.target_ngrams.BATCH_LOGITS", 7 * VOCAB)  # a last batch that is not full
     model = build("llama", torch.float64)
     table = bigram_ids(target_of(model), 6, first)
     assert table.shape == (VOCAB, 6)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draft_models import begin, fitted, noisy, run
-from methods.ouroboros import Ouroboros
-from methods.parts.phrase_pool import PhrasePool
+from methods.ouroboros.method import Ouroboros
+from methods.ouroboros.phrase_pool import PhrasePool
 from models import build, plain_greedy
 from specbench.decode.law import Law
 from specbench.types import InputError, Step, TopK

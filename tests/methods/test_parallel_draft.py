@@ -12,8 +12,8 @@ import torch
 from actors import DawdlingCard, DawdlingPearl, DelayedPort, MortalCard, MortalPearl
 from compose import job_for
 from draft_models import begin, fitted, noisy, run
-from methods.card import Card, CardActor
-from methods.parts.forward_time import RoundTimes, ratio_of
+from methods.card.method import Card, CardActor
+from methods.parts.draft_lm.forward_time import RoundTimes, ratio_of
 from methods.pearl import Pearl, PearlActor
 from methods.vanilla import Vanilla
 from models import FAMILIES, build, plain_greedy

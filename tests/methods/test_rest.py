@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from methods.parts.datastore import Datastore
-from methods.rest import Rest
+from methods.rest.datastore import Datastore
+from methods.rest.method import Rest
 from specbench.types import InputError, Prefill
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from compose import composed, job_for
-from methods.parts.automaton_kernels import EDGES, STATES
-from methods.parts.static_automaton import StaticAutomaton, build_automaton
-from methods.parts.suffix_automaton import SuffixAutomaton
-from methods.sam import AUXILIARY, DYNAMIC, SAM, STATIC
+from methods.parts.lookup.automaton_kernels import EDGES, STATES
+from methods.parts.lookup.suffix_automaton import SuffixAutomaton
+from methods.sam.method import AUXILIARY, DYNAMIC, SAM, STATIC
+from methods.sam.static_automaton import StaticAutomaton, build_automaton
 from specbench import cli
 from specbench.run import execute
 from specbench.store import read_run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from methods.parts.automaton_kernels import STATES
-from methods.suffix_decoding import GLOBAL, LOCAL, SuffixDecoding
+from methods.parts.lookup.automaton_kernels import STATES
+from methods.suffix_decoding.method import GLOBAL, LOCAL, SuffixDecoding
 from specbench.types import InputError, Prefill
 
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compose import composed
-from methods.parts.recycling import RecyclingMatrix
-from methods.parts.tree_template import REFERENCE, SHARES, TreeTemplate
+from methods.parts.lookup.recycling import RecyclingMatrix
+from methods.parts.trees.tree_template import REFERENCE, SHARES, TreeTemplate
 from methods.token_recycling import TokenRecycling
 from specbench import cli
-from specbench.measure.ops import OpCounter
+from specbench.bench.ops import OpCounter
 from specbench.types import InputError, Prefill, Step, TopK
 
 COUNTS = [[2], [2, 1], [0, 0, 0]]

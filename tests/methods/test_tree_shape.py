@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.parts.tree_shape import TreeShape, best_shape, expanded
+from methods.parts.trees.tree_shape import TreeShape, best_shape, expanded
 from specbench.target.tree import depths_of
 
 

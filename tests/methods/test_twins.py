@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compose import job_for
-from methods.parts.static_automaton import build_automaton
+from methods.sam.static_automaton import build_automaton
 from specbench.record import VANILLA, CaseRecord, TurnRecord
 from specbench.run import execute
 from specbench.store import read_run

@@ -6,7 +6,7 @@ import pytest
 from report.handmade import failed as failed_record
 from report.handmade import record, turn
 
-from specbench.report.draft_tree import MOST_LINES, best_step, find_record, show_step, speller
+from specbench.report.page.draft_tree import MOST_LINES, best_step, find_record, show_step, speller
 from specbench.store import Run, RunError
 
 TREE = {"tokens": [7, 8, 9, 10], "parents": [-1, 0, -1, 0], "path": [0, 3]}

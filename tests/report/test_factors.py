@@ -7,10 +7,10 @@ from profiles import FIT
 
 from specbench.profile import write_profile
 from specbench.report import build_report, explain, rank, read_findings
-from specbench.report.canvas import drawing
-from specbench.report.factor_plot import draw_factors, draw_price
-from specbench.report.factors import FACTORS, MEASURED, MODELLED
-from specbench.report.scene import first_scene, scenes
+from specbench.report.data.factors import FACTORS, MEASURED, MODELLED
+from specbench.report.plots.canvas import drawing
+from specbench.report.plots.factors import draw_factors, draw_price
+from specbench.report.plots.scene import first_scene, scenes
 from specbench.store import RunError
 
 METHODS = {"pld": (4.0, 0.35, 4e-4), "sam": (20.0, 0.5, 9e-3), "hf_assisted": (5.0, 0.6, 4e-3)}

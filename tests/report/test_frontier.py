@@ -9,9 +9,9 @@ from report.handmade import record, turn
 from specbench.profile import write_profile
 from specbench.record import VANILLA
 from specbench.report import build_report, read_findings
-from specbench.report.canvas import drawing
-from specbench.report.frontier import draw_frontier, gained
-from specbench.report.scene import scenes
+from specbench.report.plots.canvas import drawing
+from specbench.report.plots.frontier import draw_frontier, gained
+from specbench.report.plots.scene import scenes
 
 
 def scene_of(directory, profile=None):

@@ -7,9 +7,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from specbench.report import read_findings
-from specbench.report.canvas import drawing
-from specbench.report.fronts import draw_front, priced, undominated
-from specbench.report.scene import scenes
+from specbench.report.plots.canvas import drawing
+from specbench.report.plots.fronts import draw_front, priced, undominated
+from specbench.report.plots.scene import scenes
 
 COORDINATE = st.integers(1, 9).map(float)
 

@@ -15,12 +15,12 @@ from report.handmade import record, turn
 
 from specbench.record import CONTROL, VANILLA
 from specbench.report import build_report, gather
-from specbench.report.page import render_page
-from specbench.report.page_plots import title_of
-from specbench.report.pieces import PIECES, read_pieces, spell_ids
-from specbench.report.sample import MOST_ANSWERS, MOST_CASES, MOST_TOKENS, sample_cases
-from specbench.report.token_data import OWN, token_data
-from specbench.report.token_view import embed
+from specbench.report.page.page import render_page
+from specbench.report.page.page_plots import title_of
+from specbench.report.page.pieces import PIECES, read_pieces, spell_ids
+from specbench.report.page.sample import MOST_ANSWERS, MOST_CASES, MOST_TOKENS, sample_cases
+from specbench.report.page.token_data import OWN, token_data
+from specbench.report.page.token_view import embed
 from specbench.store import Run, read_run
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -266,7 +266,7 @@ def test_damaged_pieces_are_not_used(make_run, text):
 def test_pieces_spell_a_text_again(make_run):
     bundled = {"config": {"model": {"path": "bundled:tiny"}}}
     run = read_run(make_run(per_category=0, manifest=bundled))
-    from specbench.report.tokenizer import find_tokenizer, read_tokenizer
+    from specbench.report.text.tokenizer import find_tokenizer, read_tokenizer
 
     tokenizer = read_tokenizer(find_tokenizer(run))
     text = "The cats returned a list:\n    def f(x): return 'x'"

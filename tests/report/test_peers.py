@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specbench.measure.peers import Timed
-from specbench.report.peers import FASTER, NONE, SLOWER, compare, peers_text
+from specbench.bench.peers import Timed
+from specbench.report.compat.peers import FASTER, NONE, SLOWER, compare, peers_text
 
 PROMPTS, ROUNDS, TOKENS = 12, 4, 20
 

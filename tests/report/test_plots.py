@@ -19,16 +19,16 @@ from report.handmade import turn
 
 from specbench.profile import RowGrid, write_profile
 from specbench.report import read_findings
-from specbench.report.bars import draw_groups
-from specbench.report.canvas import COLUMN_INCH, SHEET_INCH, STYLE, drawing, save
-from specbench.report.crossover import load
-from specbench.report.crossover_plot import draw_crossover
-from specbench.report.heatmaps import draw_heatmap
-from specbench.report.latency_plot import draw_latency, draw_rows
-from specbench.report.palette import DPI, HATCHES, style
-from specbench.report.plots import draw_plots
-from specbench.report.scene import scenes
-from specbench.report.sweep import Grid
+from specbench.report.data.load import load
+from specbench.report.data.sweep import Grid
+from specbench.report.plots.bars import draw_groups
+from specbench.report.plots.canvas import COLUMN_INCH, SHEET_INCH, STYLE, drawing, save
+from specbench.report.plots.catalogue import draw_plots
+from specbench.report.plots.heatmaps import draw_heatmap
+from specbench.report.plots.latency import draw_latency, draw_rows
+from specbench.report.plots.load import draw_crossover
+from specbench.report.plots.palette import DPI, HATCHES, style
+from specbench.report.plots.scene import scenes
 
 LEAST_PT = 6
 METHODS = {f"method_{place}": (2.0 + place, 0.3 + 0.03 * place, 1e-3) for place in range(9)}

@@ -16,13 +16,13 @@ from specbench.profile import Fit, Grid, device_name, write_profile
 from specbench.record import CONTROL, VANILLA
 from specbench.report import build_report, gather
 from specbench.report.cli import main
-from specbench.report.crossover import MOST, crossover_table, load
-from specbench.report.facts import TIME_ONLY, read_facts
-from specbench.report.predict import predict, steps_of
-from specbench.report.predict_plot import both, median_error
-from specbench.report.prediction_table import prediction_table
-from specbench.report.profiles import choose_profiles, is_own
-from specbench.report.scene import scenes
+from specbench.report.data.facts import TIME_ONLY, read_facts
+from specbench.report.data.load import MOST, crossover_table, load
+from specbench.report.data.predict import predict, steps_of
+from specbench.report.data.profiles import choose_profiles, is_own
+from specbench.report.plots.predictions import both, median_error
+from specbench.report.plots.scene import scenes
+from specbench.report.tables.predictions import prediction_table
 from specbench.store import Run, RunError
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from specbench.report import published
 from specbench.report.cli import main
-from specbench.report.published import TRACE, read_published
+from specbench.report.published import figures as published
+from specbench.report.published.figures import TRACE, read_published
 from specbench.store import RunError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ def test_a_broken_file_is_named(tmp_path, capsys, monkeypatch, change, said):
         writer = csv.DictWriter(file, row)
         writer.writeheader()
         writer.writerow(row)
-    monkeypatch.setattr("specbench.report.published.published_dir", lambda: tmp_path)
+    monkeypatch.setattr("specbench.report.published.figures.published_dir", lambda: tmp_path)
     assert main(["--published", "--count"]) == 2
     assert re.search(f"own.csv.*{said}", capsys.readouterr().err)
 
@@ -97,7 +97,11 @@ def test_published_figures_are_package_data(tmp_path):
     [built] = wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     names = set(zipfile.ZipFile(built).namelist())
     assert {f"specbench/published/{path.name}" for path in (ROOT / "results/published").iterdir()} <= names
-    assert {"specbench/conf/config.yaml", "specbench/conf/size/small.yaml", "specbench/report/published.py"} <= names
+    assert {
+        "specbench/conf/config.yaml",
+        "specbench/conf/size/small.yaml",
+        "specbench/report/published/figures.py",
+    } <= names
 
 
 def test_an_installation_looks_inside_the_package(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from report.handmade import EQUAL, failed, record, rows_of, turn
 
 from specbench.record import CONTROL, VANILLA, Lossless
 from specbench.report import summarise
-from specbench.report.summary import OVERALL
+from specbench.report.data.summary import OVERALL
 from specbench.store import Run
 
 

@@ -8,7 +8,7 @@ from report.conftest import build_run
 from specbench.profile import write_profile
 from specbench.report import build_report, read_findings
 from specbench.report.cli import main
-from specbench.report.sweep import Grid, asked_grids, default_grids
+from specbench.report.data.sweep import Grid, asked_grids, default_grids
 from specbench.store import RunError
 
 PAIRS = [(leader, follower) for leader in (1, 2, 10) for follower in (None, 3, 20) if (leader, follower) != (2, 3)]

@@ -9,10 +9,10 @@ from report.conftest import build_run
 from report.test_report_files import printed
 
 from specbench.report import build_report
-from specbench.report.compat import compare
-from specbench.report.export import export_answers
-from specbench.report.facts import TIME_ONLY
-from specbench.report.findings import gather
+from specbench.report.compat.compare import compare
+from specbench.report.compat.export import export_answers
+from specbench.report.data.facts import TIME_ONLY
+from specbench.report.data.findings import gather
 from specbench.store import RunError, read_run
 
 TRACE = "answers: 12 conversations, 14 answers, 640 tokens; 13 of 14 answers have the recorded number of tokens"
@@ -132,8 +132,8 @@ def test_it_is_no_answer_file(report, tmp_path):
 
 
 def test_other_harnesses_formulas_claim_no_times(report, monkeypatch):
-    monkeypatch.setattr("specbench.report.compat.find_tokenizer", lambda run: None)
-    monkeypatch.setattr("specbench.report.compat.read_counter", lambda path: lambda text: 1 + len(text))
+    monkeypatch.setattr("specbench.report.compat.compare.find_tokenizer", lambda run: None)
+    monkeypatch.setattr("specbench.report.compat.compare.read_counter", lambda path: lambda text: 1 + len(text))
     frame, _ = compare(gather([read_run(report.output)]))
     assert set(frame["method"]) == {"vanilla", "vanilla_aa", "pld"}
     assert frame[["speedup", "tokens_per_s"]].isna().all(axis=None)

@@ -115,7 +115,7 @@ def test_drafts_of_numpy_numbers_are_written(tmp_path, suite, monkeypatch):
 
 
 def test_a_case_that_cannot_be_judged_stays(tmp_path, suite, monkeypatch):
-    from specbench.target.fast import FastEngine
+    from specbench.target.fast.engine import FastEngine
 
     def gaps(self, prompt, ids):
         raise torch.OutOfMemoryError("judge")

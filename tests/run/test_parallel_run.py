@@ -11,14 +11,14 @@ from dataclasses import replace
 import pytest
 
 import specbench.stage
-import specbench.target.parallel_start
+import specbench.target.tensor_parallel.start
 from compose import job_for
 from methods.pld import PromptLookup
 from specbench.launch import FAILED, run_job
 from specbench.run import execute
 from specbench.store import read_manifest, read_run
-from specbench.target.parallel_start import start
-from specbench.target.parallel_way import way_of
+from specbench.target.tensor_parallel.start import start
+from specbench.target.tensor_parallel.way import way_of
 from specbench.types import InputError
 
 METHODS = "method=[pld,token_recycling,cacheback,eagle,n_grammys,speculative_sampling]"
@@ -139,7 +139,7 @@ def test_a_team_that_fails_to_load_leaves_nothing_behind(tmp_path, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("no room")
 
-    monkeypatch.setattr(specbench.target.parallel_start, "load_share", broken)
+    monkeypatch.setattr(specbench.target.tensor_parallel.start, "load_share", broken)
     with pytest.raises(RuntimeError, match="no room"):
         execute(job, tmp_path, lambda *_: None)
     assert not [each for each in multiprocessing.active_children() if each.name.startswith("rank")]

@@ -13,22 +13,22 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from models import FAMILIES, VOCAB, Scripted, build, plain_greedy, scripts
+from specbench.bench.latency import shape_of
 from specbench.decode.check import check_engine
 from specbench.decode.law import Law
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.measure.latency import shape_of
 from specbench.profile import Shape
-from specbench.target.accept import Outcome, accept
-from specbench.target.buckets import EXACT, GRAPHED, Buckets
-from specbench.target.compact import unfit
-from specbench.target.eager import EagerEngine
-from specbench.target.fast import FastEngine
-from specbench.target.frame import Frame
-from specbench.target.graphs import Graphs, _tensors
-from specbench.target.layout import lay_out
-from specbench.target.static_kv import StaticKV
+from specbench.target.eager.engine import EagerEngine
+from specbench.target.fast.accept import Outcome, accept
+from specbench.target.fast.buckets import EXACT, GRAPHED, Buckets
+from specbench.target.fast.compact import unfit
+from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.frame import Frame
+from specbench.target.fast.graphs import Graphs, _tensors
+from specbench.target.fast.layout import lay_out
+from specbench.target.fast.static_kv import StaticKV
 from specbench.types import ROOT, CaseError, Draft, InputError, Needs
 
 COUNT = 40

@@ -8,7 +8,7 @@ import torch
 from models import FAMILIES, Scripted, build, plain_greedy, scripts
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.target.eager import EagerEngine
+from specbench.target.eager.engine import EagerEngine
 
 COUNT = 40
 PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}

@@ -15,16 +15,16 @@ import pytest
 import torch
 from ranks import NODES, Dawdling, Dying, Failing, Forgetful, Narrow, Recorder, Recording, Twisted, team
 
-import specbench.target.parallel_engine as parallel_engine
+import specbench.target.tensor_parallel.engine as parallel_engine
 from models import VOCAB, Scripted, build, plain_greedy, scripts
 from specbench.decode.check import check_engine
 from specbench.decode.law import Law
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.buckets import GRAPHED, Buckets
-from specbench.target.fast import FastEngine
-from specbench.target.parallel_team import TeamError
+from specbench.target.fast.buckets import GRAPHED, Buckets
+from specbench.target.fast.engine import FastEngine
+from specbench.target.tensor_parallel.team import TeamError
 from specbench.types import ROOT, CaseError, Draft, Needs
 
 COUNT = 20
@@ -232,7 +232,7 @@ ORPHANS = """
 import os, sys
 from models import build
 from ranks import NODES, card_of
-from specbench.target.parallel_start import Terms, start
+from specbench.target.tensor_parallel.start import Terms, start
 
 if __name__ == "__main__":
     engine, _ = start(Terms(card_of(build("llama")), 2, NODES, threads=1))

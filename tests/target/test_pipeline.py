@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from draft_models import fitted, noisy
 from methods.opt_tree import OptTree
-from methods.ouroboros import Ouroboros
+from methods.ouroboros.method import Ouroboros
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
@@ -22,9 +22,9 @@ from specbench.decode.law import Law
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.eager import EagerEngine
+from specbench.target.eager.engine import EagerEngine
 from specbench.target.facade import ModelCard, Target
-from specbench.target.fast import FastEngine
+from specbench.target.fast.engine import FastEngine
 from specbench.target.load import choose_device, load_model
 from specbench.types import ROOT, Draft, InputError, Needs
 

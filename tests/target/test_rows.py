@@ -10,8 +10,8 @@ from specbench.decode.law import Law
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.cache import RowCopies
-from specbench.target.eager import EagerEngine
+from specbench.target.eager.cache import RowCopies
+from specbench.target.eager.engine import EagerEngine
 from specbench.target.rows import RowBatch
 from specbench.types import ROOT, CaseError, Draft, Needs
 

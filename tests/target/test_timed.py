@@ -20,9 +20,9 @@ from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.run import execute
 from specbench.store import read_manifest, read_run
-from specbench.target.buckets import EXACT, GRAPHED
-from specbench.target.eager import EagerEngine
-from specbench.target.fast import FastEngine
+from specbench.target.eager.engine import EagerEngine
+from specbench.target.fast.buckets import EXACT, GRAPHED
+from specbench.target.fast.engine import FastEngine
 from specbench.target.replay import ReplayEngine
 from specbench.target.timed import TimedEager, TimedFast
 from specbench.types import Draft, InputError, Needs

@@ -1,0 +1,217 @@
+"""EAGLE (Li et al. 2024; 2025): a layer trained to continue the target's hidden features drafts a tree of tokens.
+
+A draft position takes a feature and the embedding of the token behind it, so it knows what was chosen where features
+alone are ambiguous; drafted positions take the head's own output in place of the feature. EAGLE-1 fills a fixed tree,
+EAGLE-2 and -3 let the head's confidence shape it; EAGLE-3 reads three of the target's layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from methods.eagle.head import (
+    IGNORED,
+    IGNORED_3,
+    LAYOUT,
+    LAYOUT_3,
+    EagleHead,
+    EagleRun,
+    FirstHead,
+    ThirdHead,
+    first_shapes,
+    fused_layers,
+    layer_config,
+    renamed,
+    third_shapes,
+)
+from methods.parts.heads.draft_layer import LayerMemory
+from methods.parts.heads.head_file import HeadFile, Layout, Shape, find_head, hold_to, random_weights
+from methods.parts.heads.head_method import HeadMethod
+from methods.parts.heads.head_trees import EAGLE, fixed_tree
+from methods.parts.heads.target_ends import TargetEnds
+from methods.parts.trees.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
+from methods.parts.trees.tree_shape import TreeShape
+from specbench.method import Drafter
+from specbench.target.facade import ModelCard, Target
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count
+
+
+class _Tree(Drafter):
+    def __init__(self, method: Eagle, run: EagleRun, seed: int) -> None:
+        self._method, self._run = method, run
+        self._random = torch.Generator(run.memory.pair.device).manual_seed(seed)
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        method, run = self._method, self._run
+        if budget < 1:
+            return EMPTY
+        if method.tree == "dynamic":
+            return grow(run, method.top_k, method.depth, min(budget, method.total_tokens - 1))
+        plan = method.plan(budget)
+        parents = plan.shape.parents
+        if method.law is None or not method.draws:
+            return Draft(fill(run, plan, best_choice(run)), parents, source=[0] * len(parents))
+        drawn = DrawnChoice(run, method.law, self._random)
+        tokens = fill(run, plan, drawn)
+        return Draft(tokens, parents, torch.cat(drawn.laws), source=[0] * len(parents))
+
+    def observe(self, step: Step) -> None:
+        if not step.done:
+            rows = [0, *(node + 1 for node in step.path)]
+            self._method.remember(self._run, step.hidden, rows, step.emitted)
+
+    def finish(self, context: Sequence[int]) -> None:
+        self._method.free.append(self._run.memory)
+
+
+class Eagle(HeadMethod):
+    """EAGLE-1 and -2. head: folder, hub id, ``bundled:NAME`` or ``random``.
+
+    tree: ``dynamic`` (EAGLE-2): top_k nodes expanded depth times, the best total_tokens - 1 kept (total_tokens counts
+    the root). ``static`` (EAGLE-1): a fixed tree, filled with the best tokens or, at temperature > 0 with
+    sampling=drawn, drawn without replacement; choices: its child counts level by level, null = the published one.
+    safetensors: false reads torch files.
+    """
+
+    layout: Layout = LAYOUT
+
+    def __init__(
+        self,
+        head: str | None,
+        tree: Literal["dynamic", "static"] = "dynamic",
+        top_k: int = 10,
+        depth: int = 5,
+        total_tokens: int = 60,
+        choices: list[list[int]] | None = None,
+        sampling: Literal["top", "drawn"] = "top",
+        safetensors: bool = True,
+    ) -> None:
+        for name, value, least in (("top_k", top_k, 1), ("depth", depth, 0), ("total_tokens", total_tokens, 2)):
+            require_count(name, value, least)
+        if sampling == "drawn" and tree == "dynamic":
+            raise InputError("sampling=drawn: a dynamic tree takes the best tokens; expected top, or tree=static")
+        super().__init__(head, safetensors)
+        self.tree, self.draws = tree, sampling == "drawn"
+        self.top_k, self.depth, self.total_tokens = top_k, depth, total_tokens
+        self._shape = fixed_tree(choices, EAGLE, "choices")
+
+    @property
+    def needs(self) -> Needs:
+        """The features that the head continues, of every token."""
+        return Needs(hidden=self._layers, prompt_hidden=True)
+
+    def check(self, model: ModelCard) -> None:
+        """The head must be there, be one of this kind, and fit the target's width and vocabulary."""
+        shape = model.config.get_text_config()
+        file = find_head(self.head, self.layout, self._safetensors, model.name)
+        self._config = layer_config(file, shape)
+        self._layers = self.features(file, shape.num_hidden_layers)
+        self._expected = self.expected(file, shape)
+        names = file.shapes()
+        if names is not None:
+            hold_to(self.named(names), self._expected, self.ignored, file)
+        self._file = file
+
+    def bind(self, target: Target) -> None:
+        """Load the head beside the target's output head."""
+        target.dtype  # noqa: B018 (a replay has no weights, and says so)
+        if self._file is None:
+            self.check(target.card)
+        assert self._file is not None
+        if self._file.random:
+            state = random_weights(self._expected)
+        else:
+            state = self.named(self._file.load())
+            hold_to(
+                {name: tuple(weight.shape) for name, weight in state.items()}, self._expected, self.ignored, self._file
+            )
+        ends = TargetEnds(target)
+        self.law, self._device = target.law, ends.device
+        self._head = self.build(ends.place({name: state[name] for name in self._expected}), self._file, ends)
+        self._plans: dict[int, ShapePlan] = {}
+        self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
+
+    # what differs between the generations
+
+    ignored: tuple[str, ...] = IGNORED
+
+    def features(self, file: HeadFile, layers: int) -> tuple[int, ...]:
+        """Hidden states that the head continues."""
+        return (layers,)
+
+    def expected(self, file: HeadFile, target: Any) -> dict[str, Shape]:
+        """Names and shapes of the checkpoint; target: its configuration. Raises InputError when the widths differ."""
+        if self._config.hidden_size != target.hidden_size:
+            raise InputError(
+                f"{file.where}: made for a hidden size of {self._config.hidden_size}; expected the target's"
+                f" {target.hidden_size}"
+            )
+        return first_shapes(file, self._config)
+
+    def named(self, names: dict[str, Any]) -> dict[str, Any]:
+        """Names as they are expected."""
+        return names
+
+    def build(self, state: dict[str, Tensor], file: HeadFile, ends: TargetEnds) -> EagleHead:
+        """The head."""
+        return FirstHead(state, file, self._config, ends)
+
+    # what a request uses
+
+    def plan(self, budget: int) -> ShapePlan:
+        """The fixed tree, cut to ``budget`` nodes."""
+        nodes = min(budget, len(self._shape))
+        if nodes not in self._plans:
+            self._plans[nodes] = ShapePlan(TreeShape.of(self._shape.parents[:nodes]), self._device)
+        return self._plans[nodes]
+
+    def remember(
+        self, run: EagleRun, hidden: Mapping[int, Tensor], rows: list[int] | None, following: Sequence[int]
+    ) -> None:
+        """Queue true tokens' features, in ``rows`` of each layer (None = all), with the tokens that follow them."""
+        taken = [hidden[layer].to(self._device) for layer in self._layers]
+        if rows is not None:
+            index = torch.tensor(rows, device=self._device)
+            taken = [layer.index_select(0, index) for layer in taken]
+        run.remember(taken, torch.tensor(following, device=self._device))
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """The prompt's features are read with the first draft."""
+        run = EagleRun(self._head, self.free.pop() if self.free else self._memory())
+        self.remember(run, prefill.hidden, None, [*prompt[1:], prefill.token])
+        return _Tree(self, run, seed)
+
+    def _memory(self) -> LayerMemory:
+        if self.tree == "dynamic":
+            return LayerMemory(self._head.layer, self.depth * self.top_k, self.top_k)
+        inner = [len(level.inner) for level in self._shape.levels]
+        return LayerMemory(self._head.layer, sum(inner), max(inner))
+
+
+class Eagle3(Eagle):
+    """EAGLE-3, with the parameters of ``Eagle``: fused features, an output head of its own."""
+
+    layout = LAYOUT_3
+    ignored = IGNORED_3
+
+    def features(self, file: HeadFile, layers: int) -> tuple[int, ...]:
+        """Three layers: the configuration's, or the published rule's."""
+        return fused_layers(file, layers)
+
+    def expected(self, file: HeadFile, target: Any) -> dict[str, Shape]:
+        """See ``third_shapes``."""
+        width = int(target.hidden_size)
+        own = self._config.hidden_size != width
+        return third_shapes(file, self._config, len(self._layers) * width, int(target.vocab_size), own)
+
+    def named(self, names: dict[str, Any]) -> dict[str, Any]:
+        """The speculators library's names too."""
+        return renamed(names)
+
+    def build(self, state: dict[str, Tensor], file: HeadFile, ends: TargetEnds) -> EagleHead:
+        """The head."""
+        return ThirdHead(state, file, self._config, ends)

@@ -1,0 +1,144 @@
+"""Hybrid: drafts of several methods in one tree, the nodes most likely to be accepted first, within a node budget.
+
+No source has it in this form: the Cacheback paper proposes its branches beside any other drafter's (section 6), and
+SAM-Decoding switches between two drafters. Here every member drafts, equal paths are merged, each node's chance is
+estimated from how often nodes of its class were right so far, and the budget goes to the likeliest paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+
+from methods.hybrid.acceptance import AcceptanceRates
+from methods.hybrid.merged_tree import MergedTree
+from specbench.method import Drafter, Method, Peer
+from specbench.target.facade import ModelCard, Target
+from specbench.types import Draft, InputError, Needs, Prefill, Step, named, require_count
+
+
+class _Union(Drafter):
+    def __init__(self, method: Hybrid, drafters: Sequence[Drafter]) -> None:
+        self._method, self._drafters = method, drafters
+        self._tree = MergedTree([Draft() for _ in drafters], method.rates)
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        method = self._method
+        room = min(budget, method.member_budget)
+        self._tree = MergedTree([drafter.propose(context, room) for drafter in self._drafters], method.rates)
+        return self._tree.best(min(budget, method.budget), method.threshold)
+
+    def observe(self, step: Step) -> None:
+        accepted = len(step.path)
+        for path, drafter in zip(self._tree.judge(step.emitted), self._drafters, strict=True):
+            drafter.observe(replace(step, path=tuple(path[:accepted])))
+
+    def finish(self, context: Sequence[int]) -> None:
+        for drafter in self._drafters:
+            drafter.finish(context)
+
+    def stats(self) -> dict[str, float]:
+        named = zip(self._method.sources, self._drafters, strict=True)
+        return {f"{name}.{key}": value for name, drafter in named for key, value in drafter.stats().items()}
+
+
+class Hybrid(Method):
+    """members: name -> method whose drafts are merged; they see every forward as their own.
+
+    budget: nodes of the merged tree. member_budget: nodes of each member's draft. threshold: least estimated chance
+    of a node to be accepted for being fed. prior: chance of a node of a member without scores before anything is
+    known; strength: [observations] that this beginning is worth.
+    """
+
+    def __init__(
+        self,
+        members: Mapping[str, Method],
+        budget: int = 32,
+        member_budget: int = 64,
+        threshold: float = 0.0,
+        prior: float = 0.3,
+        strength: float = 8.0,
+    ) -> None:
+        for name, value in (("budget", budget), ("member_budget", member_budget)):
+            require_count(name, value)
+        for name, share in (("threshold", threshold), ("prior", prior)):
+            if not 0 <= share <= 1:
+                raise InputError(f"{name}={share}: expected a probability, 0 to 1")
+        if not strength > 0:
+            raise InputError(f"strength={strength}: expected more than 0")
+        if not members:
+            raise InputError("members: none; expected at least one method")
+        for name, member in members.items():
+            if isinstance(member, Peer) or not member.lossless:
+                raise InputError(f"members.{name}: decodes by itself; expected a method that proposes drafts")
+        self.members, self.sources = dict(members), tuple(members)
+        self.budget, self.member_budget, self.threshold = budget, member_budget, threshold
+        self.rates = AcceptanceRates(len(members), prior, strength)
+
+    @property
+    def needs(self) -> Needs:
+        """What any member needs."""
+        return reduce(_both, (member.needs for member in self.members.values()), Needs())
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The members' files."""
+        return tuple(path for member in self.members.values() for path in member.inputs)
+
+    def check(self, model: ModelCard) -> None:
+        """Every member looks at the card."""
+        for name, member in self.members.items():
+            with named(f"members.{name}."):
+                member.check(model)
+
+    def bind(self, target: Target) -> None:
+        """Every member meets the target."""
+        for name, member in self.members.items():
+            with named(f"members.{name}."):
+                member.bind(target)
+            if reason := _unfit(member):
+                raise InputError(
+                    f"members.{name}: {reason}; expected a method that proposes a tree from tokens or top-k"
+                )
+        tree = MergedTree([Draft.chain([1, 2])], AcceptanceRates(1, 0.5, 1.0))  # compile, so that no request does
+        tree.best(1, 0.0)
+        tree.judge([1])
+
+    def reset(self) -> None:
+        """Every member forgets, and so do the rates."""
+        self.rates.clear()
+        for member in self.members.values():
+            member.reset()
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Every member begins, under a seed of its own."""
+        members = enumerate(self.members.values())
+        return _Union(self, [member.begin(prompt, prefill, seed + number) for number, member in members])
+
+    def state_bytes(self) -> int:
+        """Bytes of the members' state."""
+        return sum(member.state_bytes() for member in self.members.values())
+
+    def close(self) -> None:
+        """Close every member."""
+        for member in self.members.values():
+            member.close()
+
+
+def _unfit(member: Method) -> str:
+    """Why a method cannot be a member; empty if it can."""
+    needs = member.needs
+    if needs.hidden or member.by_node:
+        return "reads a step by its own draft's nodes, and the merged tree has others"
+    if needs.rows:
+        return "drafts rows for a batch"
+    return "drafts while the target runs" if needs.concurrent else ""
+
+
+def _both(first: Needs, second: Needs) -> Needs:
+    """What serves both."""
+    return Needs(
+        node_topk=max(first.node_topk, second.node_topk),
+        prompt_topk=max(first.prompt_topk, second.prompt_topk),
+    )

@@ -1,0 +1,181 @@
+"""N-Grammys (Stewart et al. 2024): a batch of k rows of w tokens, from n-grams of the context and of the model itself.
+
+The one idea: the next token is seldom a cheap n-gram's first guess but often among its first k, so k guesses are
+verified at once. Rows from the context come first, the model's own bigram, followed greedily, fills the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+
+from methods.n_grammys.row_index import RowIndex, Ties
+from methods.n_grammys.row_trie import merge_rows
+from methods.n_grammys.table_cache import TableCache
+from methods.n_grammys.target_ngrams import Measure, bigram_ids, fingerprint, greedy_rows, unigram_ids
+from specbench.method import Drafter, Method
+from specbench.target.facade import ModelCard, Target
+from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count
+
+Strategy = Literal["mixed", "context", "bigram", "extended_bigram", "unigram"]
+Rows = list[Sequence[int]]
+CONTEXT, BIGRAM, UNIGRAM = 0, 1, 2
+COLUMNS = 32  # best tokens kept on disk, so that a sweep of k reads one file
+
+
+class _Batch(Drafter):
+    def __init__(self, method: NGrammys, prompt: Sequence[int]) -> None:
+        self._method = method
+        self._index: RowIndex | None = None
+        if method.strategy in ("mixed", "context"):
+            self._index = RowIndex(method.q, method.w, method.k, method.ties)
+            self._index.extend(prompt)
+        self._from_context = 0  # rows of the last draft
+        self._owners: Sequence[int] = ()  # of the last draft's nodes, if it was a trie
+        self._figures: Counter[str] = Counter()
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        method = self._method
+        rows: Rows = []
+        if self._index is not None:
+            self._index.extend(context)
+            rows.extend(self._index.find(context))
+        self._from_context = len(rows)
+        if len(rows) < method.k:
+            rows.extend(method.fill(context[-1], rows))
+        rows = rows[: min(method.k, budget // method.width)]
+        self._from_context = min(self._from_context, len(rows))
+        self._note(len(rows))
+        if not rows:
+            return EMPTY
+        return self._trie(rows) if method.verify == "trie" else self._rows(rows)
+
+    def _rows(self, rows: Rows) -> Draft:
+        method, own = self._method, self._from_context * self._method.width
+        tokens = list(chain.from_iterable(rows))
+        source = [CONTEXT] * own + [method.filler] * (len(tokens) - own)
+        return Draft(tokens, method.parents[: len(tokens)], source=source)
+
+    def _trie(self, rows: Rows) -> Draft:
+        tokens, parents, self._owners = merge_rows(rows)
+        own, filler = self._from_context, self._method.filler
+        return Draft(tokens, parents, source=[CONTEXT if row < own else filler for row in self._owners])
+
+    def _note(self, rows: int) -> None:
+        figures, filler = self._figures, self._method.sources[self._method.filler]
+        figures["steps"] += 1
+        figures["rows_context"] += self._from_context
+        figures[f"rows_{filler}"] += rows - self._from_context
+        figures[f"steps_with_context_rows_{self._from_context}"] += 1
+
+    def observe(self, step: Step) -> None:
+        if not step.path:
+            return
+        node = step.path[-1]
+        row = self._owners[node] if self._method.verify == "trie" else node // self._method.width
+        winner = "context" if row < self._from_context else self._method.sources[self._method.filler]
+        self._figures[f"won_{winner}"] += 1
+        self._figures[f"accepted_rank_{row}"] += 1
+        self._figures[f"{winner}_accepted_{len(step.path)}"] += 1
+
+    def stats(self) -> dict[str, float]:
+        return {name: float(count) for name, count in self._figures.items()}
+
+
+class NGrammys(Method):
+    """k: rows. w: tokens of a row. q: tokens looked up in the context. strategy: what fills the rows.
+
+    verify: batch (k rows over the shared prefix, the paper's) | trie (the same rows as a tree). ties: see ``RowIndex``.
+    dedupe: leave out a model row that the context gave already. bos: put it before the token whose successors are
+    computed. unigram: see ``unigram_ids``. cache: folder that keeps the model's tables between runs, null = none.
+    """
+
+    sources = ("context", "bigram", "unigram")
+
+    def __init__(
+        self,
+        k: int = 10,
+        w: int = 10,
+        q: int = 1,
+        strategy: Strategy = "mixed",
+        verify: Literal["batch", "trie"] = "batch",
+        ties: Ties = "recent",
+        dedupe: bool = False,
+        bos: bool = False,
+        unigram: Measure = "distance",
+        cache: str | None = None,
+    ) -> None:
+        for name, value in (("k", k), ("w", w), ("q", q)):
+            require_count(name, value, high=MOST)
+        require_count("k * w", k * w, high=MOST)
+        self.k, self.w, self.q = k, w, q
+        self.strategy, self.verify, self.ties, self.dedupe = strategy, verify, ties, dedupe
+        self.width = 1 if strategy in ("bigram", "unigram") else w
+        self.filler = UNIGRAM if strategy == "unigram" else BIGRAM
+        self.parents = [ROOT if node % self.width == 0 else node - 1 for node in range(k * self.width)]
+        self._bos, self._unigram, self._cache = bos, unigram, TableCache(cache)
+        self._first: int | None = None  # the BOS token's id
+        self._top = np.empty((0, 0), np.int32)  # (V, k) best successors, or (1, k) for the unigram
+        self._rows = np.empty((0, 0), np.int32)  # (V, width) each token and what follows it greedily
+
+    @property
+    def needs(self) -> Needs:
+        """A batch of rows, or nothing for the trie."""
+        return Needs(rows=self.verify == "batch")
+
+    def check(self, model: ModelCard) -> None:
+        """Is there a BOS token to put before?"""
+        if self._bos and model.tokenizer.bos_token_id is None:
+            raise InputError(f"bos=true: the tokenizer of model={model.name} has no BOS token; expected bos=false")
+        self._first = model.tokenizer.bos_token_id if self._bos else None
+
+    def bind(self, target: Target) -> None:
+        """Read the model's n-grams from the cache, or compute them; the context's need no weights."""
+        if self.k * self.width > target.max_nodes:
+            raise InputError(
+                f"k={self.k}, w={self.w}: {self.k * self.width} nodes; expected at most"
+                f" engine.max_nodes={target.max_nodes}, which can be raised"
+            )
+        if self.strategy == "context":
+            return
+        if target.model is None:
+            raise InputError(
+                f"strategy={self.strategy}: needs the target's weights, and a replay has recorded tokens"
+                " only; expected strategy=context, or a model"
+            )
+        vocab = target.vocab_size
+        columns = min(vocab, max(self.k, COLUMNS))
+        name, shape = fingerprint(target)[:24] if self._cache.kept else "", (vocab, columns)
+        if self.strategy == "unigram":
+            name, shape = f"{name}_unigram_{self._unigram}_{columns}", (1, columns)
+            top = self._cache.get(name, shape, vocab, lambda: unigram_ids(target, columns, self._unigram)[None])
+            best = np.zeros(vocab, np.int32)
+        else:
+            name += f"_bigram_{columns}" + (f"_bos{self._first}" if self._bos else "")
+            top = self._cache.get(name, shape, vocab, lambda: bigram_ids(target, columns, self._first))
+            best = top[:, 0]
+        self._top = np.ascontiguousarray(top[:, : self.k])
+        self._rows = greedy_rows(best, self.width)
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Index the prompt's n-grams."""
+        return _Batch(self, prompt)
+
+    def fill(self, last: int, taken: Rows) -> Rows:
+        """Model rows after ``last`` for the places that ``taken`` leaves, best first."""
+        if not len(self._top):
+            return []
+        successors = self._top[0 if self.strategy == "unigram" else last]
+        free = self.k - len(taken)
+        if not (self.dedupe and taken):
+            return self._rows[successors[:free]].tolist()
+        held = {tuple(row) for row in taken}
+        return [row for row in self._rows[successors].tolist() if tuple(row) not in held][:free]
+
+    def state_bytes(self) -> int:
+        """Bytes of the model's tables."""
+        return self._top.nbytes + self._rows.nbytes

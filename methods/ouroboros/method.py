@@ -1,0 +1,191 @@
+"""Ouroboros (Zhao et al. 2024): the draft model drafts phrase by phrase, and the draft is lengthened by phrases.
+
+The draft model runs lookahead decoding on a pool of phrases; the pool's newest phrases behind the last drafted token
+are verified as alternative endings; and what the target says about rejected tokens and endings becomes phrases again.
+This is the algorithm of the paper (EMNLP 2024), not the variant that its authors put into Spec-Bench.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from methods.ouroboros.phrase_pool import Phrase, PhrasePool
+from methods.parts.draft_lm.draft_model import DraftModelMethod
+from methods.parts.draft_lm.tree_lm import TreeRequest
+from methods.parts.lookup.lookahead_window import Window, chain_branch
+from specbench.decode.walk import Walk
+from specbench.method import Drafter
+from specbench.target.facade import Target
+from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count
+
+DRAFT, ENDING = 0, 1
+
+
+class _Lookahead:
+    """Lookahead decoding with the draft model: its window and cache are the request's, the pool is shared."""
+
+    def __init__(self, request: TreeRequest, window: Window, pool: PhrasePool, guesses: int) -> None:
+        self.request = request
+        self._window, self._pool, self._guesses = window, pool, guesses
+        self._settled = 0
+        self.forwards = 0
+
+    def read(self, context: Sequence[int]) -> None:
+        """Go back to what ``context`` has in common with what was drafted; a long text is read at once."""
+        held = self.request.rewind(context, self._settled)
+        if not held and len(context) > 1:
+            self.request.feed(context[:-1], 0)
+        self._settled = len(context) - 1
+
+    def draft(self, context: Sequence[int], least: int, eos: frozenset[int]) -> list[int]:
+        """At least ``least`` tokens behind ``context``, or up to an EOS."""
+        fresh = context[self.request.held :]
+        drafted: list[int] = []
+        while len(drafted) < least:
+            new = self._forward(fresh)
+            ends = [place for place, token in enumerate(new) if token in eos]
+            drafted += new[: ends[0] + 1] if ends else new
+            if ends:
+                break
+            fresh = new[-1:]
+        return drafted
+
+    def _forward(self, fresh: Sequence[int]) -> list[int]:
+        """One forward over ``fresh``, the tokens not read yet, with the window and the root's phrases behind it.
+
+        fresh: the root last. The tokens that follow the root, one at least; all but the last have been read.
+        """
+        self.forwards += 1
+        window, root = self._window, len(fresh) - 1
+        phrases = self._pool.newest(fresh[root], self._guesses) if window.full else []
+        # A phrase without its last token, and the draft's own word behind it, say what the phrase would.
+        branch, below = chain_branch([phrase[:-1] for phrase in phrases], 0, sys.maxsize)
+        cells = window.tokens()
+        first, behind = len(fresh), len(fresh) + len(cells)  # nodes: fresh, cells, branch
+        parents = [*range(ROOT, root), *_hung(window.parents, root, first), *_hung(below, root, behind)]
+        picks = self.request.expand([*fresh, *cells, *branch], parents).argmax(-1).tolist()
+        said = [picks[root], *picks[behind:]]
+        path = Walk.follow(branch, below, None, said)
+        drafted = [*(branch[node] for node in path), said[path[-1] + 1] if path else said[0]]
+        for key, phrase in window.move(fresh[root], picks[first:behind][window.newest()]):
+            self._pool.add(key, phrase)
+        self.request.commit([*range(first), *(behind + node for node in path)], [*fresh, *drafted[:-1]])
+        return drafted
+
+
+def _hung(parents: Sequence[int], root: int, first: int) -> list[int]:
+    """Parents of nodes that begin at number ``first`` and hang from the node ``root``."""
+    return [root if parent == ROOT else parent + first for parent in parents]
+
+
+class _Ouroboros(Drafter):
+    def __init__(self, method: Ouroboros, prompt: Sequence[int], first: int, seed: int) -> None:
+        self._method = method
+        window = Window(method.level, method.window, prompt or [first], seed)
+        self._lookahead = _Lookahead(method.tree(), window, method.pool, method.window)
+        self._drafted: list[int] = []
+        self._endings: list[Phrase] = []
+        self._lengths: list[int] = []
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        method = self._method
+        self._drafted, self._endings = [], []
+        if not budget:
+            return EMPTY
+        self._lookahead.read(context)
+        drafted = self._drafted = self._lookahead.draft(context, min(method.gamma, budget), method.eos)[:budget]
+        self._lengths.append(len(drafted))
+        count = len(drafted)
+        if drafted[-1] not in method.eos:
+            room = (budget - count) // (method.level - 1)
+            self._endings = method.pool.newest(drafted[-1], min(method.endings, room))
+        tokens, parents = chain_branch(self._endings, 0, budget)
+        return Draft(
+            drafted + tokens,
+            [*range(ROOT, count - 1), *_hung(parents, count - 1, count)],
+            source=[DRAFT] * count + [ENDING] * len(tokens),
+        )
+
+    def observe(self, step: Step) -> None:
+        drafted = self._drafted
+        if step.done or not drafted:
+            return
+        assert step.topk is not None
+        said = step.topk.ids[:, 0].tolist()  # row 0 is the root, row i + 1 node i
+        pool, length, count = self._method.pool, self._method.level - 1, len(drafted)
+        right = sum(node < count for node in step.path)
+        pool.learn(drafted[right:], said[right + 1 : count + 1], length)
+        for number, ending in enumerate(self._endings):
+            start = count + number * length + 1
+            pool.replace(drafted[-1], ending, (said[count], *said[start : start + length - 1]))
+
+    def finish(self, context: Sequence[int]) -> None:
+        self._method.free.append(self._lookahead.request.cache)
+
+    def stats(self) -> dict[str, float]:
+        """Tokens drafted a step, endings aside, and the draft's forwards for them."""
+        steps = len(self._lengths)
+        if not steps:
+            return {}
+        return {"mean_draft_length": sum(self._lengths) / steps, "mean_forwards": self._lookahead.forwards / steps}
+
+
+class Ouroboros(DraftModelMethod):
+    """draft: hub id or folder of the draft model. gamma: tokens drafted at least. endings K: phrases behind them.
+
+    window W: columns of the lookahead window, and phrases kept for a token. level: of the window; phrases have
+    ``level`` - 1 tokens. dtype, device: of the draft; default the target's.
+    """
+
+    by_node = True
+    sources = ("draft model", "phrases")
+
+    def __init__(
+        self,
+        draft: str | None,
+        gamma: int = 12,
+        window: int = 20,
+        level: int = 7,
+        endings: int = 3,
+        dtype: str | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(draft, dtype, device, None)
+        for name, value, low in (
+            ("gamma", gamma, 1),
+            ("window", window, 1),
+            ("level", level, 3),
+            ("endings", endings, 0),
+        ):
+            require_count(name, value, low, MOST)
+        self.gamma, self.window, self.level, self.endings = gamma, window, level, endings
+        self.pool = PhrasePool(window)
+
+    @property
+    def needs(self) -> Needs:
+        """The best token of every row: what the target says after rejected tokens too."""
+        return Needs(node_topk=1)
+
+    def bind(self, target: Target) -> None:
+        """Refuse what makes a draft larger than the engine takes; load the draft's weights."""
+        nodes = self.gamma + self.level - 2 + self.endings * (self.level - 1)
+        if nodes > target.max_nodes:
+            raise InputError(
+                f"gamma={self.gamma}: with level={self.level} and endings={self.endings} a draft has up to {nodes}"
+                f" nodes; expected at most engine.max_nodes={target.max_nodes}: lower one of them,"
+                f" or set engine.max_nodes={nodes}"
+            )
+        super().bind(target)
+
+    def reset(self) -> None:
+        """An empty pool."""
+        self.pool.clear()
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """The window is the request's own, its first level drawn from the prompt by ``seed``."""
+        return _Ouroboros(self, prompt, prefill.token, seed)
+
+    def state_bytes(self) -> int:
+        """Bytes of the pool."""
+        return self.pool.nbytes()

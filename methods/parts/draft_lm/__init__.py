@@ -1,0 +1,1 @@
+"""A draft language model, on the host's thread or beside the target."""

@@ -1,0 +1,211 @@
+"""How a port reaches a thread or a process: messages both ways, with an end to every wait.
+
+A process is started afresh (spawn: a CUDA context cannot be inherited) and exchanges bytes (``wire``); a thread gets
+the objects themselves. Neither outlives the run: both are daemons, and a process whose other side is gone ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import socket
+import struct
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.multiprocessing
+
+from methods.parts.draft_lm.wire import decode, encode
+
+Serve = Callable[..., None]
+CLOSE_S = 2.0  # [s] that a partner has to end by itself
+
+
+class Lost(Exception):
+    """The partner does not answer; the text follows "the drafting partner"."""
+
+
+class Channel(ABC):
+    """One side's end. serve: what runs on the other side, with its end and ``arguments``."""
+
+    @abstractmethod
+    def send(self, message: Any) -> None:
+        """Send without waiting for the other side to work. Raises Lost."""
+
+    @abstractmethod
+    def receive(self, patience_s: float) -> Any:
+        """The next message. Raises Lost when none comes in time, or none can come any more."""
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether the other side runs."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process of the other side, if it is another one."""
+        return None
+
+    @abstractmethod
+    def close(self, grace_s: float = CLOSE_S) -> None:
+        """End the other side; it has ``grace_s`` to do so by itself."""
+
+
+class _Box:
+    """The thread's end of two queues."""
+
+    def __init__(self) -> None:
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def receive(self) -> Any:
+        """A message; None is the end."""
+        return self.inbox.get()
+
+    def send(self, message: Any) -> None:
+        """An answer."""
+        self.outbox.put(message)
+
+
+class ThreadChannel(Channel):
+    """A daemon thread. One that is stuck cannot be ended: it is left to itself, and ends when it comes to."""
+
+    def __init__(self, serve: Serve, arguments: tuple[Any, ...], patience_s: float) -> None:
+        self._box = _Box()
+        self._thread = threading.Thread(target=serve, args=(self._box, *arguments), daemon=True, name="drafting")
+        self._thread.start()
+
+    def send(self, message: Any) -> None:
+        """Put into its queue."""
+        self._box.inbox.put(message)
+
+    def receive(self, patience_s: float) -> Any:
+        """Get from its queue."""
+        try:
+            return self._box.outbox.get(timeout=patience_s)
+        except queue.Empty as error:
+            raise Lost(f"gave no answer for {patience_s:g} s") from error
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def close(self, grace_s: float = CLOSE_S) -> None:
+        """Send the end."""
+        self._box.inbox.put(None)
+        self._thread.join(grace_s)
+
+
+class _Line:
+    """The process's end of a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def receive(self) -> Any:
+        """A message; None when the other side is gone, or says so with an empty one."""
+        try:
+            data = self._connection.recv_bytes()
+        except (EOFError, OSError):
+            return None
+        return decode(data) if data else None
+
+    def send(self, message: Any) -> None:
+        """An answer; one that nobody waits for is dropped."""
+        with contextlib.suppress(OSError):
+            self._connection.send_bytes(encode(message))
+
+
+def _run(connection: Connection, threads: int, serve: Serve, arguments: tuple[Any, ...]) -> None:
+    """What the process does. threads: torch's, as many as here, since sums depend on it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends this process
+    torch.set_num_threads(threads)
+    serve(_Line(connection), *arguments)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """A process started here is born deaf to Ctrl-C: its parent hears it, and ends it."""
+    if threading.current_thread() is not threading.main_thread():  # only there can a signal's handler be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class ProcessChannel(Channel):
+    """A process of its own."""
+
+    def __init__(self, serve: Serve, arguments: tuple[Any, ...], patience_s: float) -> None:
+        context = torch.multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        _limit(self._connection, patience_s)
+        given = (theirs, torch.get_num_threads(), serve, arguments)
+        self._process = context.Process(target=_run, args=given, daemon=True, name="drafting")
+        with _deaf():
+            self._process.start()
+        theirs.close()  # so that its end is noticed here
+
+    def send(self, message: Any) -> None:
+        """Write; a partner that does not read for too long is stuck."""
+        try:
+            self._connection.send_bytes(encode(message))
+        except BlockingIOError as error:
+            raise Lost("is stuck: it reads no message") from error
+        except OSError as error:
+            raise Lost(self._ended()) from error
+
+    def receive(self, patience_s: float) -> Any:
+        """Read."""
+        try:
+            if not self._connection.poll(patience_s):
+                raise Lost(f"gave no answer for {patience_s:g} s")
+            return decode(self._connection.recv_bytes())
+        except BlockingIOError as error:
+            raise Lost("is stuck in the middle of an answer") from error
+        except (EOFError, OSError) as error:
+            raise Lost(self._ended()) from error
+
+    def _ended(self) -> str:
+        self._process.join(CLOSE_S)
+        return f"(process {self._process.pid}) ended with exit code {self._process.exitcode}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.is_alive()
+
+    @property
+    def pid(self) -> int | None:
+        """Its number."""
+        return self._process.pid
+
+    def close(self, grace_s: float = CLOSE_S) -> None:
+        """Say the end; then end it. Its exit is waited for, so that no zombie stays."""
+        if grace_s:
+            with contextlib.suppress(OSError):
+                self._connection.send_bytes(b"")
+            self._process.join(grace_s)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._connection.close()
+
+
+def _limit(connection: Connection, seconds: float) -> None:
+    """No single read or write of this end takes longer: then it raises BlockingIOError."""
+    whole = int(seconds)
+    limit = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+    with socket.socket(fileno=connection.fileno()) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        end.detach()  # the connection's own, not to be closed here

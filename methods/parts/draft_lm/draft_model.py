@@ -1,0 +1,87 @@
+"""What every method with a draft language model shares: its card, its weights, its laws, and buffers to reuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest, read_draft_card
+from methods.parts.draft_lm.tree_lm import TreeRequest
+from specbench.method import Method
+from specbench.target.facade import ModelCard, Target
+from specbench.target.runner import HeldCache
+from specbench.types import InputError
+
+
+class DraftModelMethod(Method):
+    """draft: hub id or folder. dtype, device: of the draft; None = the target's.
+
+    temperature: of the law that nodes are drawn from; None = the request's own law, top-k and top-p included.
+    """
+
+    sources: tuple[str, ...] = ("draft model",)
+    law: Callable[[Tensor], Tensor] | None = None
+
+    def __init__(self, draft: str | None, dtype: str | None, device: str | None, temperature: float | None) -> None:
+        if temperature is not None and not 1e-3 <= temperature <= 1e3:
+            raise InputError(f"draft_temperature={temperature}: expected 0.001 to 1000, or null for the request's")
+        self.draft, self.temperature = draft, temperature
+        self._dtype, self._device = dtype, device
+        self._card: ModelCard | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The draft model."""
+        return (self._card.path,) if self._card else ()
+
+    def check(self, model: ModelCard) -> None:
+        """The draft must speak the target's vocabulary."""
+        self._card = read_draft_card(self.draft, model, self._dtype, self._device)
+
+    def bind(self, target: Target) -> None:
+        """Load the draft's weights."""
+        if self._card is None:
+            self.check(target.card)
+        assert self._card is not None
+        self.adopt(DraftLM.load(self._card), target.vocab_size, target.eos, target.law, target.device)
+
+    def adopt(
+        self,
+        lm: DraftLM,
+        vocab: int,
+        eos: frozenset[int],
+        law: Callable[[Tensor], Tensor] | None,
+        device: torch.device,
+    ) -> None:
+        """Draft with ``lm`` for a target whose logits are ``vocab`` wide and whose law is wanted on ``device``."""
+        self.lm, self.vocab, self.eos, self.law, self._target_device = lm, vocab, eos, law, device
+        self.free: list[HeldCache] = []  # buffers of finished requests: allocated once, their content forgotten
+
+    def chain(self) -> DraftRequest:
+        """A request that drafts chains."""
+        return DraftRequest(self.lm, self._cache(), self.vocab)
+
+    def tree(self) -> TreeRequest:
+        """A request that drafts trees."""
+        return TreeRequest(self.lm, self._cache(), self.vocab)
+
+    def _cache(self) -> HeldCache:
+        return self.free.pop() if self.free else self.lm.new_cache()
+
+    def drawn_from(self, logits: Tensor) -> Tensor:
+        """(m, v) logits of the draft -> (m, v) float32, the law that its nodes are drawn from."""
+        if self.temperature is not None:
+            return (logits.float() / self.temperature).softmax(-1)
+        assert self.law is not None
+        return self.law(logits)
+
+    def as_probs(self, laws: Tensor) -> Tensor:
+        """(N, v) laws -> (N, V) as ``Draft.probs``: on the target's device, and as wide as its logits."""
+        return pad(laws, (0, self.vocab - laws.shape[-1])).to(self._target_device)
+
+    def generator(self, seed: int) -> torch.Generator:
+        """The drafter's own stream of random numbers, on the draft's device."""
+        return torch.Generator(self.lm.device).manual_seed(seed)

@@ -1,0 +1,215 @@
+"""What CARD and PEARL share: a draft model behind a port, that drafts while the target judges what it drafted before.
+
+The actor holds the draft model and, for each request that is alive, one session; it never sees the method, the target
+or the verifier's random numbers. The drafter's end turns the harness's calls into messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from torch.nn.functional import pad
+
+from methods.parts.draft_lm.draft_lm import DraftLM
+from methods.parts.draft_lm.draft_model import DraftModelMethod
+from methods.parts.draft_lm.forward_time import RoundTimes
+from methods.parts.draft_lm.port import Backend, Port, open_port
+from specbench.method import Drafter
+from specbench.target.facade import ModelCard, Target
+from specbench.target.runner import HeldCache
+from specbench.types import CaseError, InputError, Needs
+
+log = logging.getLogger(__name__)
+
+ONE_DEVICE = (
+    "%s drafts on the target's own device (%s): expect no gain from working in parallel;"
+    " modelled_s in its stats is what two devices would take"
+)
+
+LawOf = Callable[[Tensor], Tensor]
+
+
+class DraftActor(ABC):
+    """One draft model and its sessions, by request number. vocab: width of the target's logits. law: the request's."""
+
+    def __init__(
+        self, lm: DraftLM, vocab: int, eos: frozenset[int], law: LawOf | None, options: dict[str, Any]
+    ) -> None:
+        self.lm, self.vocab, self.eos, self.law, self.options = lm, vocab, eos, law, options
+        self.sessions: dict[int, Any] = {}
+        self._free: list[HeldCache] = []
+
+    def open(self, number: int, alive: Sequence[int], context: Sequence[int], seed: int) -> Any:
+        """A request begins; sessions of others than those ``alive`` are over."""
+        for gone in [known for known in self.sessions if known not in alive]:
+            self.close(gone)
+        self.sessions[number] = self.session(list(context), seed)
+        return self.opened(self.sessions[number])
+
+    @abstractmethod
+    def session(self, context: list[int], seed: int) -> Any:
+        """A new session behind ``context``; it has its cache in ``cache``."""
+
+    def opened(self, session: Any) -> Any:
+        """What ``open`` answers."""
+        return None
+
+    def close(self, number: int) -> None:
+        """The request is over; its buffers are for the next one."""
+        if session := self.sessions.pop(number, None):
+            self._free.append(session.cache)
+
+    def new_cache(self) -> HeldCache:
+        """Buffers of a finished request, else new ones."""
+        return self._free.pop() if self._free else self.lm.new_cache()
+
+    def laws(self, logits: Tensor) -> Tensor:
+        """(m, v) logits -> (m, V) probabilities that nodes are drawn from, as wide as the target's."""
+        assert self.law is not None
+        found = self.law(logits)
+        return pad(found, (0, self.vocab - found.shape[-1]))
+
+
+def load_actor(kind: Callable[..., DraftActor], card: ModelCard, *rest: Any) -> DraftActor:
+    """The actor with the weights of ``card``; in a process of its own, quietly."""
+    if multiprocessing.parent_process() is not None:
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+    return kind(DraftLM.load(card), *rest)
+
+
+class ParallelDrafter(Drafter):
+    """One request's end of the port."""
+
+    def __init__(self, method: ParallelDraft, number: int, seed: int) -> None:
+        self.number, self.port, self.times = number, method.port, RoundTimes(method.device)
+        self._method, self._seed = method, seed
+        self._opened = False
+        self._rounds = 0
+        self._emitted = 0
+
+    def opening(self, context: Sequence[int]) -> Any:
+        """What the actor says to a new request; None if it has been opened before."""
+        if self._opened:
+            return None
+        self._opened = True
+        return self.port.ask("open", self.number, self._method.alive(), list(context), self._seed)
+
+    def settled(self, emitted: int, drafts: list[float]) -> None:
+        """A round is over: so many tokens, and the draft forwards beside it [s]."""
+        self.times.settled(drafts)
+        self._rounds += 1
+        self._emitted += emitted
+
+    def finish(self, context: Sequence[int]) -> None:
+        """Give the session's buffers back; a partner that is gone has none."""
+        if self._opened:
+            with contextlib.suppress(CaseError):
+                self.port.post("close", self.number)
+
+    def stats(self) -> dict[str, float]:
+        """Rounds and their times."""
+        per_round = {"tokens_per_round": self._emitted / self._rounds} if self._rounds else {}
+        found = {"rounds": float(self._rounds), "one_device": float(self._method.one_device)}
+        return {**found, **per_round, **self.times.stats()}
+
+
+class ParallelDraft(DraftModelMethod):
+    """port: inline | thread | process. patience_s: [s] without an answer after which the partner counts as lost."""
+
+    kind: type[DraftActor]
+    port: Port
+    one_device = True  # draft model and target share a device, so nothing is gained by working at once
+
+    def __init__(
+        self, draft: str | None, port: Backend, patience_s: float, dtype: str | None, device: str | None
+    ) -> None:
+        super().__init__(draft, dtype, device, None)
+        if not 1e-3 <= patience_s <= 86_400:
+            raise InputError(f"patience_s={patience_s}: expected seconds, from 0.001 to 86400")
+        self.backend, self.patience_s = port, patience_s
+        self._requests = 0
+        self._drafters: weakref.WeakValueDictionary[int, ParallelDrafter] = weakref.WeakValueDictionary()
+
+    @property
+    def needs(self) -> Needs:
+        """Work beside the target."""
+        return Needs(concurrent=True)
+
+    def options(self) -> dict[str, Any]:
+        """Of the actor: plain values."""
+        return {}
+
+    def bind(self, target: Target) -> None:
+        """Start the partner, which loads the draft's weights."""
+        if self._card is None:
+            self.check(target.card)
+        assert self._card is not None
+        card = replace(self._card, tokenizer=None)  # the partner sees ids only
+        self.connect(load_actor, (self.kind, card), target.vocab_size, target.eos, target.law, target.device)
+        self.one_device = _same(torch.device(card.device), target.device)
+        if self.one_device:
+            log.warning(ONE_DEVICE, type(self).__name__, target.device)
+
+    def adopt(self, lm: DraftLM, vocab: int, eos: frozenset[int], law: LawOf | None, device: torch.device) -> None:
+        """As ``bind``, with a draft model that is loaded already."""
+        self.connect(self.kind, (lm,), vocab, eos, law, device)
+        self.one_device = _same(lm.device, device)
+
+    def connect(
+        self,
+        build: Callable[..., DraftActor],
+        first: tuple[Any, ...],
+        vocab: int,
+        eos: frozenset[int],
+        law: LawOf | None,
+        device: torch.device,
+    ) -> None:
+        """Open the port to an actor; ``first``: what ``build`` takes before the target's facts."""
+        self.device, self.law, self.vocab, self.eos = device, law, vocab, eos
+        arguments = (*first, vocab, eos, law, self.options())
+        try:
+            self.port = open_port(self.backend, build, arguments, self.patience_s)
+        except CaseError as error:
+            raise InputError(f"port={self.backend}: {error}") from error
+
+    def reset(self) -> None:
+        """Nothing is learned; but a partner that was lost is replaced here, where no clock runs."""
+        try:
+            self.port.open()
+        except (CaseError, InputError) as error:
+            log.warning("%s; the next case tries again", error)
+
+    def number(self) -> int:
+        """A new request's number; a partner that was lost is replaced."""
+        self.port.open()
+        self._requests += 1
+        return self._requests
+
+    def enter(self, drafter: ParallelDrafter) -> Drafter:
+        """Keep track of which requests are alive, without keeping them so."""
+        self._drafters[drafter.number] = drafter
+        return drafter
+
+    def alive(self) -> list[int]:
+        """Numbers of the requests that somebody still holds."""
+        return list(self._drafters)
+
+    def close(self) -> None:
+        """End the partner."""
+        if getattr(self, "port", None) is not None:
+            self.port.close()
+
+
+def _same(one: torch.device, other: torch.device) -> bool:
+    return one.type == other.type and (one.index or 0) == (other.index or 0)

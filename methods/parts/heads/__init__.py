@@ -1,0 +1,1 @@
+"""Trained heads: their files, layers and trees."""

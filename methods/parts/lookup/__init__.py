@@ -1,0 +1,1 @@
+"""Tables and indices of token sequences that several methods draft from."""

@@ -1,0 +1,1 @@
+"""Shapes of draft trees, fixed, grown and drawn."""

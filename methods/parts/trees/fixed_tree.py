@@ -1,0 +1,148 @@
+"""A draft tree of fixed shape filled by a draft model, a forward a level: the engine of SpecInfer and Sequoia.
+
+At temperature 0 a node's children are the draft's best tokens. Above they are drawn, each with the law that it was
+drawn from given its earlier siblings, which is what the walker needs to keep the target's law.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import torch
+from torch import Tensor
+
+from methods.parts.draft_lm.draft_model import DraftModelMethod
+from methods.parts.trees.drawing import race, without_earlier
+from methods.parts.trees.tree_shape import Level, TreeShape
+from specbench.method import Drafter
+from specbench.target.facade import Target
+from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step
+
+
+class FixedTreeMethod(DraftModelMethod):
+    """A draft-model method whose tree has the same shape at every step. Its constructor calls ``plant``.
+
+    replace: siblings are drawn with replacement, and may repeat.
+    """
+
+    draws = True
+    replace = False
+
+    def plant(self, parents: Sequence[int], setting: str) -> None:
+        """parents: of the nodes, level by level. setting: what the user would change to have fewer of them.
+
+        Raises InputError where there are none.
+        """
+        if not parents:
+            raise InputError(f"{setting}: makes a tree without a node, which never drafts; expected at least one")
+        self._setting, self.shape = setting, TreeShape.of(parents)
+
+    def bind(self, target: Target) -> None:
+        """Refuse a tree that is no draft; load the draft's weights."""
+        if len(self.shape) > target.max_nodes:
+            raise InputError(
+                f"{self._setting}: makes trees of {len(self.shape)} nodes; expected at most"
+                f" engine.max_nodes={target.max_nodes}: lower it, or set engine.max_nodes={len(self.shape)}"
+            )
+        if max(self.shape.ranks, default=0) >= target.vocab_size:
+            raise InputError(f"{self._setting}: a node has more children than there are {target.vocab_size} tokens")
+        super().bind(target)
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Start from an empty cache. seed: of the tokens drawn."""
+        return _FixedTree(self, seed)
+
+
+class _FixedTree(Drafter):
+    def __init__(self, method: FixedTreeMethod, seed: int) -> None:
+        self._method, self._request = method, method.tree()
+        self._random = method.generator(seed)
+        self._settled = 0
+        self._shape = method.shape
+        self._kept: Sequence[int] = ()  # of each proposed node, its number in the shape
+        ranks = max(self._shape.ranks) + 1
+        self._tried, self._taken = [0] * ranks, [0] * ranks
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        whole = self._method.shape
+        shape = self._shape = whole if len(whole) <= budget else TreeShape.of(whole.parents[:budget])
+        self._kept = range(len(shape))
+        if not len(shape):
+            return EMPTY
+        rows = self._request.feed(context, self._settled)[None]
+        self._settled = len(context)
+        drawn = self._method.law is not None
+        probs = rows.new_zeros(len(shape), rows.shape[-1], dtype=torch.float32) if drawn else None
+        tokens: list[Tensor] = []
+        alive: list[Tensor] = []
+        for level in shape.levels:
+            children, living = self._fill(rows, level, probs)
+            tokens.append(children)
+            alive.append(living)
+            if level.inner:
+                rows = self._request.expand(children[list(level.inner)], level.above)
+        if probs is None:
+            return Draft(torch.cat(tokens), shape.parents, source=[0] * len(shape))
+        return self._living(torch.cat(tokens), torch.cat(alive).tolist(), probs)
+
+    def _fill(self, rows: Tensor, level: Level, probs: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(m,) tokens of a level's nodes, and whether each could be drawn; their laws go into ``probs``."""
+        device, count = rows.device, max(level.ranks) + 1
+        row, rank = torch.tensor([level.rows, level.ranks], device=device)
+        if probs is None:
+            return rows.topk(count, dim=-1).indices[row, rank], torch.ones_like(row, dtype=torch.bool)
+        laws = self._method.drawn_from(rows)
+        nodes = slice(level.start, level.start + len(row))
+        if self._method.replace:
+            drawn = torch.multinomial(laws, count, replacement=True, generator=self._random)
+            probs[nodes] = laws[row]
+            return drawn[row, rank], torch.ones_like(row, dtype=torch.bool)
+        drawn, living = race(laws, count, self._random)
+        for sibling in range(count):
+            mine = [place for place, number in enumerate(level.ranks) if number == sibling]
+            parents = row[mine]
+            place = torch.tensor(mine, device=device)
+            probs[level.start + place] = without_earlier(laws[parents], drawn[parents, :sibling])
+        return drawn[row, rank], living[row, rank]
+
+    def _living(self, tokens: Tensor, alive: list[bool], probs: Tensor) -> Draft:
+        """The nodes that could be drawn: where the law has fewer tokens than a node has children, the rest is left."""
+        parents = self._shape.parents
+        place: dict[int, int] = {ROOT: ROOT}
+        for node, parent in enumerate(parents):
+            if alive[node] and parent in place:
+                place[node] = len(place) - 1
+        kept = self._kept = list(place)[1:]
+        if len(kept) < len(parents):
+            tokens, probs = tokens[kept], probs[kept]
+        return Draft(
+            tokens, [place[parents[node]] for node in kept], self._method.as_probs(probs), source=[0] * len(kept)
+        )
+
+    def observe(self, step: Step) -> None:
+        shape = self._shape
+        path = [self._kept[node] for node in step.path]
+        fed = [shape.inner[node] for node in path if node in shape.inner]
+        self._request.commit(fed, step.emitted[: len(fed)])
+        if not step.done:  # the last path may have been cut
+            self._count(path)
+
+    def _count(self, path: Sequence[int]) -> None:
+        """Which child was accepted, at every node that was reached."""
+        parents, ranks = self._shape.parents, self._shape.ranks
+        widths = Counter(parents[node] for node in self._kept)
+        for node, child in zip_longest((ROOT, *path), path):
+            for rank in range(widths[node]):
+                self._tried[rank] += 1
+            if child is not None:
+                self._taken[ranks[child]] += 1
+
+    def finish(self, context: Sequence[int]) -> None:
+        self._method.free.append(self._request.cache)
+
+    def stats(self) -> dict[str, float]:
+        """Share of the nodes reached with at least i children whose i-th child was accepted."""
+        rates = enumerate(zip(self._taken, self._tried, strict=True), 1)
+        return {f"accepted_child_{rank}": taken / tried for rank, (taken, tried) in rates if tried}

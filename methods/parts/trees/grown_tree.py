@@ -1,0 +1,135 @@
+"""Trees that a head grows: of a fixed shape with its best or drawn tokens, or of the shape that its own beliefs give.
+
+The dynamic tree (EAGLE-2, Li et al. 2024, section 4): expand the best nodes of each level by the product of the head's
+probabilities along their path, then keep the best of all candidates. That product cannot rise along a path, and equal
+ones are taken shallower first, so that no node is kept without its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from methods.parts.trees.tree_shape import TreeShape
+from specbench.types import Draft
+
+
+class Growing(Protocol):
+    """A head's place in a request (``EagleRun``)."""
+
+    def root(self) -> Tensor:
+        """(1, Vd) logits of what follows the root."""
+
+    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
+        """(w, Vd) logits below w nodes, whose parents are ``rows`` of the last call."""
+
+    def ids(self, choice: Tensor) -> Tensor:
+        """The head's ids -> the target's."""
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """(w, Vd) -> (w, V)."""
+
+
+def beliefs(logits: Tensor) -> Tensor:
+    """Log probabilities in at least single precision."""
+    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def grow(run: Growing, top_k: int, depth: int, nodes: int) -> Draft:
+    """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best ``nodes`` kept."""
+    depth = min(depth, nodes - 1)  # deeper ones cannot all be kept
+    logs, choice = beliefs(run.root()).topk(min(top_k, nodes))
+    ids, scores, steps = run.ids(choice)[0], logs[0], logs[0]
+    rows = torch.zeros_like(ids)
+    parents = torch.full_like(ids, -1)  # of candidates, numbered level by level
+    kept = [(ids, scores, steps, parents)]
+    numbers, start = torch.arange(len(ids), device=ids.device), len(ids)
+    for level in range(depth):
+        logs, choice = beliefs(run.expand(ids, rows)).topk(top_k)
+        below = (scores[:, None] + logs).view(-1)
+        kept.append((run.ids(choice).view(-1), below, logs.view(-1), numbers.repeat_interleave(top_k)))
+        if level < depth - 1:
+            scores, place = below.topk(min(top_k, len(below)))
+            ids, rows, numbers = kept[-1][0][place], place // top_k, place + start
+            start += len(below)
+    return _best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes)
+
+
+def _best(candidates: list[Tensor], nodes: int) -> Draft:
+    """The best of (C,) candidates in level order: ids, path scores, own log probabilities, parents."""
+    ids, scores, steps, parents = candidates
+    order = torch.sort(scores, descending=True, stable=True).indices  # of equal ones the shallower first
+    chosen = torch.sort(order[:nodes]).values
+    above = torch.searchsorted(chosen, parents[chosen])  # of the root's children 0, corrected below
+    above = torch.where(parents[chosen] < 0, -1, above)
+    hosted = torch.stack([above.double(), steps[chosen].exp().double()]).tolist()  # the draft's only read-back
+    return Draft(ids[chosen], [int(parent) for parent in hosted[0]], score=hosted[1], source=[0] * len(chosen))
+
+
+class ShapePlan:
+    """A fixed tree's index tensors on a device, made once."""
+
+    def __init__(self, shape: TreeShape, device: torch.device) -> None:
+        """shape: nodes level by level."""
+        self.shape = shape
+        self.levels = [
+            tuple(
+                torch.tensor(part, device=device, dtype=torch.long) for part in (level.rows, level.ranks, level.inner)
+            )
+            for level in shape.levels
+        ]
+        self.most = [max(level.ranks) + 1 for level in shape.levels]
+        self.expanded = [len(level.inner) for level in shape.levels]
+
+
+Choose = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+
+
+def fill(run: Growing, plan: ShapePlan, choose: Choose) -> Tensor:
+    """(N,) tokens of a tree of fixed shape, level by level.
+
+    choose: (logits (w, Vd) below the inner nodes, rows, ranks (n,) of the level's nodes, children at most) -> (n,) ids.
+    """
+    logits, filled = run.root(), []
+    for (rows, ranks, inner), most in zip(plan.levels, plan.most, strict=True):
+        filled.append(choose(logits, rows, ranks, most))
+        if len(inner):
+            logits = run.expand(filled[-1][inner], rows[inner])
+    return torch.cat(filled)
+
+
+def best_choice(run: Growing) -> Choose:
+    """A node of rank r holds its parent's r-th best token."""
+
+    def choose(logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
+        return run.ids(logits.topk(most).indices)[rows, ranks]
+
+    return choose
+
+
+class DrawnChoice:
+    """Children drawn from the request's law over the head's logits, siblings without replacement.
+
+    ``laws`` collects the (n, V) law of each node given its earlier siblings. Where nothing is left to draw, a token is
+    taken whatever it is, and its law says so with certainty: such a node is judged as a chosen one.
+    """
+
+    def __init__(self, run: Growing, law: Callable[[Tensor], Tensor], random: torch.Generator) -> None:
+        self._run, self._law, self._random = run, law, random
+        self.laws: list[Tensor] = []
+
+    def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
+        law = self._law(self._run.spread(logits))
+        waits = torch.empty_like(law).exponential_(generator=self._random)
+        drawn = (law / waits).topk(most).indices  # races of exponentials: the order of draws without replacement
+        given = law.new_empty(len(law), most, law.shape[-1])
+        for rank in range(most):
+            mine = drawn[:, rank, None]
+            certain = torch.zeros_like(law).scatter_(1, mine, 1.0)
+            given[:, rank] = torch.where(law.gather(1, mine) > 0, law / law.sum(-1, keepdim=True), certain)
+            law = law.scatter(1, mine, 0.0)
+        self.laws.append(given[rows, ranks])
+        return drawn[rows, ranks]

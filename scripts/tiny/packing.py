@@ -1,0 +1,98 @@
+"""Packing: whole conversations laid side by side in sequences of one length, with masks that keep them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from tiny.document import Document
+from tiny.tokenizer import encode
+
+_BUFFER = 64
+
+
+@dataclass
+class Bin:
+    """One sequence under construction."""
+
+    ids: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+
+    def add(self, ids: list[int], weights: list[float]) -> None:
+        """Append one conversation; its positions start at zero, which also marks the border to the one before."""
+        self.ids += ids
+        self.weights += weights
+        self.positions += range(len(ids))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors of one step; ``weights`` belongs to the prediction of each token from those before it."""
+
+    ids: torch.Tensor
+    weights: torch.Tensor
+    positions: torch.Tensor
+
+
+class Packer:
+    """Deterministic batches of one stream of documents."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        stream: Iterator[Document],
+        length: int,
+        rows: int,
+        prompt_weight: float,
+    ):
+        self._tokenizer = tokenizer
+        self._stream = stream
+        self._length, self._rows, self._prompt_weight = length, rows, prompt_weight
+        self._buffer: list[tuple[list[int], list[float]]] = []
+        self.documents = 0
+
+    def _fill(self) -> None:
+        """Keep the buffer full, skipping the rare conversation that does not fit a sequence."""
+        while len(self._buffer) < _BUFFER:
+            ids, answered = encode(self._tokenizer, next(self._stream))
+            self.documents += 1
+            if len(ids) <= self._length:
+                weights = [1.0 if answer else self._prompt_weight for answer in answered]
+                self._buffer.append((ids, [0.0, *weights[1:]]))
+
+    def _row(self) -> Bin:
+        """One sequence: the oldest conversation of the buffer, then whichever still fits."""
+        self._fill()
+        row, pad = Bin(), self._tokenizer.pad_token_id
+        row.add(*self._buffer.pop(0))
+        place = 0
+        while place < len(self._buffer):
+            if len(row.ids) + len(self._buffer[place][0]) <= self._length:
+                row.add(*self._buffer.pop(place))
+            else:
+                place += 1
+        rest = self._length - len(row.ids)
+        row.add([pad] * rest, [0.0] * rest)
+        return row
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Endless batches."""
+        while True:
+            rows = [self._row() for _ in range(self._rows)]
+            yield Batch(
+                torch.tensor([row.ids for row in rows]),
+                torch.tensor([row.weights for row in rows]),
+                torch.tensor([row.positions for row in rows]),
+            )
+
+
+def separate(positions: torch.Tensor) -> torch.Tensor:
+    """Attention mask (rows, 1, length, length): each token sees those before it in its own conversation."""
+    conversation = (positions == 0).cumsum(dim=-1)
+    same = conversation[:, None, :, None] == conversation[:, None, None, :]
+    length = positions.shape[-1]
+    return same & torch.ones(length, length, dtype=torch.bool).tril()

@@ -1,0 +1,202 @@
+"""Task ``code``: small Python functions from a description.
+
+A function is composed of what it keeps of a list, what it does to each item and how it ends; text and dictionary
+functions come from tables of their own. The description fixes the style of the code.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from tiny.document import Document
+from tiny.world import pick, words
+
+_LISTS = words("numbers values items scores prices ages weights points sizes lengths marks amounts")
+_ITEMS = {
+    "numbers": "number",
+    "values": "value",
+    "items": "item",
+    "scores": "score",
+    "prices": "price",
+    "ages": "age",
+    "weights": "weight",
+    "points": "point",
+    "sizes": "size",
+    "lengths": "length",
+    "marks": "mark",
+    "amounts": "amount",
+}
+_TEXTS = words("text word line name title sentence message label")
+
+# description, condition, tag for the name of the function
+_FILTERS = (
+    ("even", "{x} % 2 == 0", "even"),
+    ("odd", "{x} % 2 == 1", "odd"),
+    ("positive", "{x} > 0", "positive"),
+    ("negative", "{x} < 0", "negative"),
+    ("greater than {n}", "{x} > {n}", "large"),
+    ("less than {n}", "{x} < {n}", "small"),
+    ("divisible by {n}", "{x} % {n} == 0", "divisible"),
+    ("equal to {n}", "{x} == {n}", "equal"),
+    ("not zero", "{x} != 0", "nonzero"),
+)
+# description, expression, tag
+_MAPS = (
+    ("doubled", "{x} * 2", "double"),
+    ("squared", "{x} ** 2", "square"),
+    ("increased by {m}", "{x} + {m}", "add"),
+    ("reduced by {m}", "{x} - {m}", "subtract"),
+    ("multiplied by {m}", "{x} * {m}", "scale"),
+    ("negated", "-{x}", "negate"),
+    ("turned into text", "str({x})", "text"),
+    ("halved", "{x} / 2", "half"),
+)
+# description, expression over the argument, name
+_TEXT_OPS = (
+    ("returns {t} in reverse order", "{t}[::-1]", "reverse_{t}"),
+    ("returns {t} in upper case", "{t}.upper()", "shout_{t}"),
+    ("returns {t} in lower case", "{t}.lower()", "lower_{t}"),
+    ("returns {t} without spaces", '{t}.replace(" ", "")', "pack_{t}"),
+    ("returns the number of vowels in {t}", 'sum(1 for letter in {t} if letter in "aeiou")', "count_vowels"),
+    ("returns the first {m} letters of {t}", "{t}[:{m}]", "head_of_{t}"),
+    ("returns the last {m} letters of {t}", "{t}[-{m}:]", "tail_of_{t}"),
+    ("returns {t} repeated {m} times", "{t} * {m}", "repeat_{t}"),
+    ("returns the number of words in {t}", "len({t}.split())", "count_words"),
+    ("returns True if {t} is the same backwards", "{t} == {t}[::-1]", "is_palindrome"),
+    ("returns True if {t} starts with the letter {c}", '{t}.startswith("{c}")', "starts_with_{c}"),
+    ("returns True if {t} ends with the letter {c}", '{t}.endswith("{c}")', "ends_with_{c}"),
+    ("returns how often the letter {c} occurs in {t}", '{t}.count("{c}")', "count_{c}"),
+    ("returns {t} with every {c} removed", '{t}.replace("{c}", "")', "remove_{c}"),
+)
+_ASK = (
+    "Write a Python function `{name}` that {what}.",
+    "Write `{name}`, a Python function that {what}.",
+    "I need a Python function called `{name}`. It {what}.",
+    "Please write a function `{name}` in Python that {what}.",
+    "Implement `{name}` in Python, a function that {what}.",
+)
+
+Snippet = tuple[str, str, str]
+
+
+def _loop(name: str, many: str, start: str, test: str, update: str, result: str) -> str:
+    """A function with an explicit loop; ``test`` may be empty."""
+    one = _ITEMS[many]
+    inner = f"        if {test}:\n            {update}\n" if test else f"        {update}\n"
+    return f"def {name}({many}):\n    {result} = {start}\n    for {one} in {many}:\n{inner}    return {result}"
+
+
+def _count(rng: random.Random) -> Snippet:
+    """Counts or adds up the items of one kind, with a loop or in one line."""
+    many = pick(rng, _LISTS)
+    one, n = _ITEMS[many], rng.randint(2, 50)
+    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
+    adds, loop = rng.random() < 0.5, rng.random() < 0.5
+    name = f"{'sum' if adds else 'count'}_{tag}_{many}"
+    what = f"returns the {'sum' if adds else 'number'} of all {many} that are {kind}"
+    amount = one if adds else "1"
+    if loop:
+        result = "total" if adds else "count"
+        return name, f"{what}, using a loop", _loop(name, many, "0", test, f"{result} += {amount}", result)
+    return name, what, f"def {name}({many}):\n    return sum({amount} for {one} in {many} if {test})"
+
+
+def _select(rng: random.Random) -> Snippet:
+    """Keeps, changes, or keeps and changes the items of a list."""
+    many = pick(rng, _LISTS)
+    one, n, m = _ITEMS[many], rng.randint(2, 50), rng.randint(2, 20)
+    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
+    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _MAPS))
+    share = rng.random()
+    if share < 0.3:
+        value, name, what = one, f"keep_{tag}_{many}", f"returns a list of all {many} that are {kind}"
+    elif share < 0.6:
+        test, name, what = "", f"{verb}_{many}", f"returns a list of all {many}, each {change}"
+    else:
+        name, what = f"{verb}_{tag}_{many}", f"returns a list of all {many} that are {kind}, each {change}"
+    if rng.random() < 0.5:
+        return name, f"{what}, using a loop", _loop(name, many, "[]", test, f"result.append({value})", "result")
+    clause = f" if {test}" if test else ""
+    return name, what, f"def {name}({many}):\n    return [{value} for {one} in {many}{clause}]"
+
+
+def _extreme(rng: random.Random) -> Snippet:
+    """Largest or smallest item, with a loop."""
+    many, largest = pick(rng, _LISTS), rng.random() < 0.5
+    one, word, sign = _ITEMS[many], "largest" if largest else "smallest", ">" if largest else "<"
+    name = f"{word}_{one}"
+    what = f"returns the {word} of the {many}"
+    if rng.random() < 0.5:
+        return name, what, f"def {name}({many}):\n    return {'max' if largest else 'min'}({many})"
+    code = _loop(name, many, f"{many}[0]", f"{one} {sign} best", f"best = {one}", "best")
+    return name, f"{what}, using a loop", code
+
+
+def _any_all(rng: random.Random) -> Snippet:
+    """Whether any or all items are of one kind."""
+    many, every = pick(rng, _LISTS), rng.random() < 0.5
+    one, n = _ITEMS[many], rng.randint(2, 50)
+    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
+    name = f"{'all' if every else 'any'}_{tag}"
+    what = f"returns True if {'all' if every else 'any'} of the {many} are {kind}"
+    if rng.random() < 0.5:
+        return name, what, f"def {name}({many}):\n    return {'all' if every else 'any'}({test} for {one} in {many})"
+    first, last = (f"not ({test})", ("False", "True")) if every else (test, ("True", "False"))
+    code = (
+        f"def {name}({many}):\n    for {one} in {many}:\n        if {first}:\n            return {last[0]}\n"
+        f"    return {last[1]}"
+    )
+    return name, f"{what}, using a loop", code
+
+
+def _text(rng: random.Random) -> Snippet:
+    """A function on a text, plain or with a check for the empty text."""
+    text, letter, m = pick(rng, _TEXTS), pick(rng, "abcdefghijklmnoprstuvwz"), rng.randint(2, 9)
+    what, value, name = (part.format(t=text, c=letter, m=m) for part in pick(rng, _TEXT_OPS))
+    kind = rng.random()
+    if kind < 0.4:
+        return name, what, f"def {name}({text}):\n    return {value}"
+    if kind < 0.7:
+        code = f"def {name}({text}):\n    if not {text}:\n        return None\n    return {value}"
+        return name, f"{what}, or None if {text} is empty", code
+    code = f'def {name}({text}):\n    """{what[0].upper()}{what[1:]}."""\n    return {value}'
+    return name, f"{what}, with a docstring", code
+
+
+def _lookup(rng: random.Random) -> Snippet:
+    """Builds a dictionary from a list."""
+    many = pick(rng, _LISTS)
+    one, m = _ITEMS[many], rng.randint(2, 20)
+    if rng.random() < 0.5:
+        name, what = f"tally_{many}", f"counts how often each {one} occurs in {many} and returns a dictionary"
+        code = _loop(name, many, "{}", "", f"counts[{one}] = counts.get({one}, 0) + 1", "counts")
+        return name, what, code
+    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _MAPS))
+    name, what = f"map_{many}_to_{verb}", f"returns a dictionary from each {one} in {many} to the {one} {change}"
+    return name, what, f"def {name}({many}):\n    return {{{one}: {value} for {one} in {many}}}"
+
+
+_KINDS: tuple[Callable[[random.Random], Snippet], ...] = (
+    _count,
+    _select,
+    _select,
+    _extreme,
+    _any_all,
+    _text,
+    _text,
+    _lookup,
+)
+
+
+def make_code(rng: random.Random) -> Document:
+    """A request for one function, answered by the function in a fenced block and a closing remark."""
+    name, what, code = pick(rng, _KINDS)(rng)
+    request = pick(rng, _ASK).format(name=name, what=what)
+    kind = rng.random()
+    if kind < 0.4:
+        return Document("code", (f"{request} Only give the code.",), (f"```python\n{code}\n```",))
+    if kind < 0.7:
+        answer = f"Here is the function `{name}`:\n\n```python\n{code}\n```\n\nThe function {what}."
+        return Document("code", (f"{request} Explain it.",), (answer,))
+    return Document("code", (request,), (f"Here is the function:\n\n```python\n{code}\n```",))

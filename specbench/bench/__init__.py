@@ -1,0 +1,1 @@
+"""What measures the harness and the machine, for scripts only: no run needs it."""

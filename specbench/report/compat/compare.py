@@ -1,0 +1,184 @@
+"""A run in Spec-Bench's formulas beside ours, and answer files in its formulas alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench.answers import Answer, read_answers
+from specbench.record import VANILLA
+from specbench.report.compat.export import answers_of
+from specbench.report.compat.spec_bench import Score, doubts, score
+from specbench.report.data.facts import Facts
+from specbench.report.data.findings import Findings
+from specbench.report.data.summary import category_order
+from specbench.report.tables.tables import caption
+from specbench.report.text import label as spell
+from specbench.report.text.label import Cell, label
+from specbench.report.text.table import Table, to_markdown, without_blanks
+from specbench.report.text.tokenizer import find_tokenizer, read_counter
+from specbench.store import Run, RunError, write_atomically
+
+NAME = "compat_spec_bench"
+FORMULAS = (
+    "Spec-Bench: tokens/s is the mean over questions; speedup is that mean over the baseline's, whose tokens are "
+    "counted by tokenising its text again, without EOS; MAT counts the prefill's forward as a step, as its baseline "
+    "and PLD do."
+)
+_OURS = (
+    "Ours: ratios of totals, committed ids on both sides, paired by case; MAT without the prefill. "
+    "Diff: theirs from ours."
+)
+_COMPARED = ("tokens_per_s", "mat", "speedup")
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "tokens_per_s": spell.rate,
+    "baseline_tokens_per_s": spell.rate,
+    "mat": spell.number,
+    "speedup": spell.number,
+}
+_TITLES = {"tokens_per_s": "tokens/s", "baseline_tokens_per_s": "baseline", "mat": "MAT", "speedup": "speedup"}
+
+
+def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataFrame, list[str]]:
+    """A row a (model, suite, method, variant, task), overall last; and what to know about them.
+
+    Columns: Spec-Bench's figures, ours as ``<figure>_ours``, and ``<figure>_difference`` [%] of theirs from ours.
+    tokenizer: folder or file; default the run's own. Raises RunError where there is none, or no vanilla.
+    """
+    ours = findings.summary.set_index(["model", "suite", "category", "method", "variant"])
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for run, facts, variants in zip(findings.runs, findings.facts, findings.variants, strict=True):
+        count = lru_cache(maxsize=None)(read_counter(tokenizer or find_tokenizer(run)))
+        timed = facts.timed and not facts.time_only
+        for method, scores in _scores(run, facts, count, notes).items():
+            if method in facts.unaccepted:
+                continue
+            for task, found in scores.items():
+                key = (facts.model, facts.suite, task, method, variants.get(method, ""))
+                rows.append(_row(key, found, ours.loc[key], timed))
+    return pd.DataFrame(rows), list(dict.fromkeys(notes))
+
+
+def _scores(run: Run, facts: Facts, count: Callable[[str], int], notes: list[str]) -> dict[str, dict[str, Score]]:
+    """Method -> task -> score. notes: what the formulas pass over is added."""
+    rounds = sorted({record.round for record in run.records})
+    baseline = {number: answers_of(run, facts, VANILLA, number) for number in rounds}
+    if not any(baseline.values()):
+        raise RunError(
+            f"run {run.directory}: vanilla has no finished case; Spec-Bench's speedup is measured against it"
+        )
+    found = {}
+    for method in facts.methods:
+        answers = {number: answers_of(run, facts, method, number) for number in rounds}
+        both = [number for number in rounds if answers[number] and baseline[number]]
+        if both:
+            found[method] = _ordered(score([answers[n] for n in both], [baseline[n] for n in both], count))
+            notes += [note for n in both for note in doubts(label(method), answers[n], baseline[n])]
+    return found
+
+
+def _ordered(scores: Mapping[str, Score]) -> dict[str, Score]:
+    """Spec-Bench's tasks in its order, overall last."""
+    *tasks, last = scores
+    return {task: scores[task] for task in (*category_order(tasks), last)}
+
+
+def _row(key: Sequence[str], found: Score, ours: pd.Series, timed: bool) -> dict[str, Any]:
+    """A replayed target's times are not the model's: what rests on them is blank."""
+    names = ("model", "suite", "category", "method", "variant")
+    row: dict[str, Any] = dict(zip(names, key, strict=True)) | asdict(found)
+    if not timed:
+        row |= dict.fromkeys(("tokens_per_s", "baseline_tokens_per_s", "speedup", "speedup_std"), float("nan"))
+    for figure in _COMPARED:
+        value = float(ours[figure])
+        row[f"{figure}_ours"] = value
+        row[f"{figure}_difference"] = 100 * (row[figure] / value - 1) if value else float("nan")
+    return row
+
+
+def compare_table(frame: pd.DataFrame, findings: Findings) -> Table:
+    """The comparison as printed: Spec-Bench's figure, ours, and by how much theirs differs."""
+    several = frame[["model", "suite"]].drop_duplicates().shape[0] > 1
+    header = ["Method", "Task"]
+    for figure in _COMPARED:
+        header += [_TITLES[figure], "ours", "diff"]
+    rows = []
+    for row in frame.to_dict("records"):
+        place = f", {row['model']} on {row['suite']}" if several else ""
+        cells = [label(row["method"], row["variant"]) + place, row["category"]]
+        for figure in _COMPARED:
+            write = _SHOWN[figure]
+            cells += [write(row[figure]), write(row[f"{figure}_ours"]), _signed(row[f"{figure}_difference"])]
+        rows.append(tuple(map(Cell, cells)))
+    where = caption(findings.facts, findings.summary)
+    return without_blanks(Table(NAME, where, f"{FORMULAS} {_OURS}", tuple(header), tuple(rows), frozenset(), labels=2))
+
+
+def _signed(percent: float) -> str:
+    if pd.isna(percent):
+        return spell.BLANK
+    return f"{percent:+.1f}%" if abs(percent) >= 0.05 else "0.0%"
+
+
+def score_files(baseline: Path, methods: Sequence[Path], tokenizer: Path | None) -> tuple[pd.DataFrame, list[str]]:
+    """A row a (file, task) in Spec-Bench's formulas, the baseline itself first; and what they pass over.
+
+    Raises RunError for a file that is none, and without a tokenizer, which answer files do not name.
+    """
+    if tokenizer is None:
+        raise RunError(
+            "--answers: no tokenizer; Spec-Bench counts the baseline's tokens by tokenising its text, so give the "
+            "folder that holds the model's tokenizer.json: --tokenizer DIR"
+        )
+    count = lru_cache(maxsize=None)(read_counter(tokenizer))
+    reference = read_answers(baseline)
+    steps = [length for answer in reference for length in answer.accept_lengths]
+    if sum(steps) > len(steps):
+        raise RunError(
+            f"{baseline}: its steps emit {sum(steps) / len(steps):.2f} tokens each, so it is no baseline; expected the "
+            "file of plain decoding first, then the methods'"
+        )
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for path in dict.fromkeys((baseline, *methods)):
+        answers: list[Answer] = reference if path == baseline else read_answers(path)
+        notes += doubts(path.stem, answers, reference)
+        scores = _ordered(score([answers], [reference], count))
+        rows += [{"file": path.stem, "category": task} | asdict(found) for task, found in scores.items()]
+    return pd.DataFrame(rows).drop(columns="speedup_std"), notes
+
+
+def files_table(frame: pd.DataFrame, baseline: Path) -> Table:
+    """The figures of answer files as printed."""
+    header = ("File", "Task", "Questions", *(_TITLES[figure] for figure in _SHOWN))
+    rows = tuple(
+        tuple(
+            map(
+                Cell,
+                (
+                    row["file"],
+                    row["category"],
+                    spell.count(row["questions"]),
+                    *(write(row[figure]) for figure, write in _SHOWN.items()),
+                ),
+            )
+        )
+        for row in frame.to_dict("records")
+    )
+    return Table(NAME, f"Baseline: {baseline.name}.", FORMULAS, header, rows, frozenset(), labels=2)
+
+
+def write_compat(frame: pd.DataFrame, table: Table, output: Path) -> list[Path]:
+    """tables/compat_spec_bench.csv, unrounded, and .md. Returns the files."""
+    folder = output / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{NAME}.{kind}" for kind in ("csv", "md")]
+    write_atomically(files[0], frame.to_csv(index=False))
+    write_atomically(files[1], to_markdown(table))
+    return files

@@ -1,0 +1,84 @@
+"""What a reader should know before believing the figures: the run's own warnings and those its records give away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from specbench.record import VANILLA
+from specbench.report.data.control import Control
+from specbench.report.data.facts import TIME_ONLY, Facts
+from specbench.report.data.summary import OVERALL
+from specbench.report.text.label import label
+from specbench.stats import MIN_CASES
+from specbench.store import Run
+
+
+def find_doubts(run: Run, facts: Facts, rows: pd.DataFrame, control: Control | None) -> list[str]:
+    """Warnings of one run, the manifest's first. rows: the run's rows of the summary."""
+    recorded = run.manifest.get("warnings")
+    listed = [str(warning) for warning in recorded] if isinstance(recorded, list) else []
+    overall = rows[rows["category"] == OVERALL]
+    found = [
+        *listed,
+        *_coverage(run, facts, overall),
+        *_methods(overall, facts),
+        *_timing(run, facts, overall, control),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _coverage(run: Run, facts: Facts, overall: pd.DataFrame) -> Iterator[str]:
+    seen = len({record.case for record in run.records})
+    if not seen:
+        yield "no records: no case has finished yet"
+    elif facts.planned and seen < facts.planned:
+        yield f"unfinished: {seen} of {facts.planned} cases are recorded; the same command goes on"
+    if VANILLA not in set(overall["method"]) and seen:
+        yield "vanilla has no records: there is no speedup"
+    if 0 < seen < MIN_CASES:
+        yield f"{seen} case{'s' if seen > 1 else ''}: no intervals are given under {MIN_CASES}"
+
+
+def _methods(overall: pd.DataFrame, facts: Facts) -> Iterator[str]:
+    for row in overall.itertuples():
+        name = label(row.method, row.variant)
+        total = row.cases + row.errors
+        if row.errors:
+            yield f"{name}: {row.errors} of {total} cases failed and are in none of its figures (see Errors)"
+        if row.method == VANILLA and row.violations > 0:
+            yield f"{name}: {int(row.violations)} ids beyond the tolerance: its own rounding exceeds what ties explain"
+        elif row.lossless < 1 and row.method not in facts.lossy:
+            yield f"{name}: {_parting(int(row.violations))}"
+
+
+def _parting(violations: int) -> str:
+    if violations:
+        return f"{violations} ids lie beyond the tolerance of lossless output"
+    return "outputs that differ from vanilla's were not judged (measure.lossless=true judges them)"
+
+
+def _timing(run: Run, facts: Facts, overall: pd.DataFrame, control: Control | None) -> Iterator[str]:
+    if not facts.timed:
+        yield (
+            "replayed target: MAT, acceptance, tokens fed and the drafters' own time are real; no model was run, so"
+            " its times and every speedup stay blank"
+        )
+        return
+    if facts.time_only:
+        yield (
+            f"{TIME_ONLY}: the model's forwards are real and follow recorded answers, so times hold for drafts that are"
+            " accepted as recorded; no speedup is claimed"
+        )
+    for name in sorted(facts.unaccepted):
+        yield (
+            f"{label(name)}: it drafts from what the model computes, which has no part in the record: its time a step"
+            " is real, MAT and all that rests on it stay blank"
+        )
+    if control is None and run.manifest.get("control"):
+        yield "the A/A control has no finished case beside vanilla's: how steady the timing was is not known"
+    elif control is None:
+        yield "no A/A control: how steady the timing was is not known (measure.control=true)"
+    elif not control.steady:
+        yield f"A/A control, {control.sentence()}"

@@ -1,0 +1,77 @@
+"""One speedup as a product: what a step brings, what its forward costs, and what the rest of the step costs.
+
+With F the forward and S the whole decode step, m a method and v vanilla,
+
+    speedup = MAT  x  F_v / F_m  x  (F_m / S_m) / (F_v / S_v)  x  remainder.
+
+Modelled, F comes from a latency profile at the recorded tokens fed and contexts, F_v / F_m is T(1) / T(q), and there is
+no remainder. Measured, F and S are the recorded phases; the remainder is what the phases do not see: time between them,
+and tokens that a step emitted beyond the end of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from specbench.record import CONTROL, PHASES, VANILLA
+from specbench.report.data.findings import Findings
+from specbench.report.data.predict import Prediction
+from specbench.report.data.summary import OVERALL
+
+FACTORS = ("mat", "forward", "overhead", "remainder")
+MEASURED, MODELLED = "measured", "modelled"
+_KEYS = ("model", "suite", "method", "variant")
+_COLUMNS = (*_KEYS, "basis", *FACTORS, "speedup")
+
+
+def explain(findings: Findings) -> pd.DataFrame:
+    """A row a method and basis, measured and modelled, whose four factors multiply to its decode speedup.
+
+    Methods whose phases nobody saw, and what was not timed or has no profile, have no row.
+    """
+    rows = [*_measured(findings), *_modelled(findings)]
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+def _measured(findings: Findings) -> Iterator[dict[str, object]]:
+    overall = findings.summary[findings.summary["category"] == OVERALL]
+    for _, group in overall.groupby(["model", "suite"], sort=False):
+        base = group[(group["method"] == VANILLA) & group["forward_ms"].notna()]
+        if base.empty:
+            continue
+        vanilla = base.iloc[0]
+        for _, row in group[~group["method"].isin([VANILLA, CONTROL])].iterrows():
+            figures = row[["mat", "forward_ms", "decode_speedup"]].astype(float)
+            if figures.notna().all():
+                forward = vanilla["forward_ms"] / row["forward_ms"]
+                overhead = (row["forward_ms"] / _step_ms(row)) / (vanilla["forward_ms"] / _step_ms(vanilla))
+                yield _row(tuple(row[list(_KEYS)]), MEASURED, (row["mat"], forward, overhead), row["decode_speedup"])
+
+
+def _step_ms(row: pd.Series) -> float:
+    return float(np.nansum([row[f"{phase}_ms"] for phase in PHASES]))
+
+
+def _modelled(findings: Findings) -> Iterator[dict[str, object]]:
+    for facts, variants, found in zip(findings.facts, findings.variants, findings.predictions, strict=True):
+        if found is None or found.cases.empty:
+            continue
+        for method in found.cases.index.unique("method"):
+            factors, speedup = _of_profile(found, method)
+            yield _row((facts.model, facts.suite, method, variants.get(method, "")), MODELLED, factors, speedup)
+
+
+def _of_profile(found: Prediction, method: str) -> tuple[tuple[float, float, float], float]:
+    total = found.of(method).drop(columns="outside").sum()
+    ideal = total["vanilla_ideal_ms"] / total["ideal_ms"]
+    mat = total["emitted"] / total["steps"]
+    speedup = float(total["vanilla_ms"] / total["method_ms"])
+    return (float(mat), float(ideal / mat), float(speedup / ideal)), speedup
+
+
+def _row(key: tuple[object, ...], basis: str, factors: tuple[float, float, float], speedup: float) -> dict[str, object]:
+    figures = (*factors, speedup / float(np.prod(factors)), speedup)
+    return dict(zip(_COLUMNS, (*key, basis, *map(float, figures)), strict=True))

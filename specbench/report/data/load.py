@@ -1,0 +1,174 @@
+"""When speculation stops paying: a method's modelled speedup when many equal requests share each forward.
+
+B requests that all take the same recorded steps feed B times the tokens and read B times the context, but no token
+attends to another request's. So with S(fed, context) the profile's step and T its forward, a shared step takes
+
+    U(B, f, c) = S(B f, c) + T(1, B c) - T(1, c),
+
+which for a linear fit is S(B f, B c), and
+
+    speedup(B) = sum over emitted tokens of U(B, 1, c)  /  sum over steps of U(B, f_i, c_i).
+
+Drafters' own time is left out: how a server spreads it over cores is its own choice. A draft of q - 1 tokens pays where
+it emits more than U(B, q, c) / U(B, 1, c) tokens a step, the break-even MAT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from specbench.profile import Profile
+from specbench.profile.surface import Floats
+from specbench.record import CONTROL, VANILLA, CaseRecord
+from specbench.report.data.detail import ROW, succeeded
+from specbench.report.data.findings import Findings
+from specbench.report.data.predict import steps_of
+from specbench.report.tables.predictions import profiles_of
+from specbench.report.text.label import Cell
+from specbench.report.text.table import Table, name_columns
+from specbench.store import RunError
+
+USUAL = (1, 8, 32, 128)
+FEW = 0.05  # share of steps that may lie outside of what was measured before a figure is marked
+MOST = 4096  # requests at once; what still pays there is reported so
+PAYING = 1 + 1e-9  # rounding alone is no speedup
+QUERIES = (2, 3, 4, 6, 8, 11, 16, 24, 32, 48, 64, 96)
+CROSSOVER = (*ROW, "concurrency", "modelled_speedup", "outside")
+PAYS = (*ROW, "mat", "pays_to")
+BREAK_EVEN = ("model", "suite", "concurrency", "fed", "break_even_mat", "outside")
+LABELLED = "Modelled, batch of equal requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """speedups: a row a (method, concurrency). pays: (methods) the most requests at which it is above 1, 0 for none,
+    ``MOST`` for no end found. break_even: the MAT that pays for a width of forward. outside: share of steps, or 1.
+    """
+
+    speedups: pd.DataFrame
+    pays: pd.DataFrame
+    break_even: pd.DataFrame
+    where: str
+
+
+def load(findings: Findings, concurrency: Sequence[int]) -> Load:
+    """Every method that drafts under each number of requests. Raises RunError without a profile or a decode step."""
+    if not any(findings.predictions):
+        raise RunError(
+            "--concurrency: no latency profile; name one with --profile FILE (scripts/profile_latency.py measures one,"
+            " results/profiles/published/ holds published fits)"
+        )
+    found = usual_load(findings, concurrency)
+    if found is None:
+        raise RunError("--concurrency: no method of these runs has a decode step that drafts; nothing to model")
+    return found
+
+
+def usual_load(findings: Findings, concurrency: Sequence[int] = USUAL) -> Load | None:
+    """What every report with a profile shows; None where there is no profile, or no step to model."""
+    speedups: list[tuple[str | float, ...]] = []
+    pays: list[tuple[str | float, ...]] = []
+    even: list[tuple[str | float, ...]] = []
+    for run, facts, names, found in zip(
+        findings.runs, findings.facts, findings.variants, findings.predictions, strict=True
+    ):
+        if found is None:
+            continue
+        for method in facts.methods:
+            if method in (VANILLA, CONTROL) or method in facts.peers | facts.unaccepted:
+                continue
+            key = (facts.model, facts.suite, method, names.get(method, ""))
+            steps = steps_of(succeeded(run, method))
+            if not len(steps[0]):
+                continue
+            rows = [(*key, count, *_shared(found.profile, steps, count)) for count in concurrency]
+            speedups += rows
+            pays.append((*key, float(steps[2].sum() / len(steps[0])), _pays_to(found.profile, steps, concurrency)))
+        even += _break_even(found.profile, (facts.model, facts.suite), succeeded(run, VANILLA), concurrency)
+    if not speedups:
+        return None
+    even_frame = pd.DataFrame(even, columns=list(BREAK_EVEN)).drop_duplicates(["model", "suite", "concurrency", "fed"])
+    return Load(
+        pd.DataFrame(speedups, columns=list(CROSSOVER)),
+        pd.DataFrame(pays, columns=list(PAYS)),
+        even_frame,
+        profiles_of(findings),
+    )
+
+
+def _shared(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], count: int) -> tuple[float, float]:
+    """(speedup, share of steps outside of what was measured) with ``count`` requests at once."""
+    fed, context, _, each = steps
+    vanilla = _step_ms(profile, count, np.ones(len(each)), each).sum()
+    method = _step_ms(profile, count, fed, context).sum()
+    beyond = profile.outside(count * fed, context) | profile.outside(np.ones(len(fed)), count * context)
+    return float(vanilla / method), float(beyond.mean())
+
+
+def _step_ms(profile: Profile, count: int, fed: Floats, context: Floats) -> Floats:
+    """U of the module's docstring."""
+    one = np.ones(len(fed))
+    others = profile.forward_ms(one, count * context) - profile.forward_ms(one, context)
+    return profile.step_ms(count * fed, context) + others
+
+
+def _pays_to(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], asked: Sequence[int]) -> int:
+    """The largest number of requests with a speedup above 1: of the powers of two and those that were asked for the
+    last one that pays, then by bisection towards the next.
+
+    The speedup need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
+    """
+    tried = sorted({1 << power for power in range(MOST.bit_length())} | {count for count in asked if count < MOST})
+    paying = [place for place, count in enumerate(tried) if _shared(profile, steps, count)[0] > PAYING]
+    if not paying:
+        return 0
+    if tried[paying[-1]] == MOST:
+        return MOST
+    low, high = tried[paying[-1]], tried[paying[-1] + 1]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _shared(profile, steps, middle)[0] > PAYING else (low, middle)
+    return low
+
+
+def _break_even(
+    profile: Profile, place: tuple[str, str], records: Sequence[CaseRecord], concurrency: Sequence[int]
+) -> Iterator[tuple[str | float, ...]]:
+    """At the mean context of these records, vanilla's."""
+    _, context, _, _ = steps_of(records)
+    mean = np.full(len(QUERIES), float(context.mean()) if len(context) else 0.0)
+    fed = np.array(QUERIES, dtype=np.float64)
+    for count in concurrency:
+        ratio = _step_ms(profile, count, fed, mean) / _step_ms(profile, count, np.ones(len(fed)), mean)
+        beyond = profile.outside(count * fed, mean) | profile.outside(np.ones(len(fed)), count * mean)
+        for query, value, far in zip(QUERIES, ratio, beyond, strict=True):
+            yield (*place, count, query, float(value), int(far))
+
+
+def crossover_table(found: Load) -> Table:
+    """Methods down, numbers of requests across; the last column says how far it pays."""
+    counts = sorted(found.speedups["concurrency"].unique())
+    names = name_columns(found.pays)
+    rows = []
+    for name, entry in zip(zip(*names.values(), strict=True), found.pays.itertuples(index=False), strict=True):
+        own = found.speedups
+        for column in ROW:
+            own = own[own[column] == getattr(entry, column)]
+        cells = own.set_index("concurrency")
+        words = [f"{cells.at[c, 'modelled_speedup']:.2f}{'*' if cells.at[c, 'outside'] > FEW else ''}" for c in counts]
+        rows.append((*name, *map(Cell, (f"{entry.mat:.2f}", *words, _spell(entry.pays_to)))))
+    far = (found.speedups["outside"] > FEW).any()
+    star = " *: more than one step in 20 beyond what the profile measured." if far else ""
+    meaning = f"{LABELLED}: speedup over vanilla by requests that share a forward, drafting time not counted.{star}"
+    header = (*names, "MAT", *(f"{count} at once" for count in counts), "Pays up to")
+    return Table("crossover", f"{found.where}.", meaning, header, tuple(rows), frozenset(), len(names))
+
+
+def _spell(pays_to: int) -> str:
+    if pays_to == 0:
+        return "never"
+    return f"{MOST} or more" if pays_to >= MOST else str(pays_to)

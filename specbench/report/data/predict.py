@@ -1,0 +1,100 @@
+"""Recorded steps and a latency profile make a modelled speedup: what these drafts bring where a forward costs that.
+
+For the steps i of a request, with the context c_i in the cache and f_i tokens fed, predicted is
+
+    sum over emitted tokens of S(1, c)  /  sum over steps of (S(f_i, c_i) + own_i),     S = T + host,
+
+T the forward and host the engine's time beside it, vanilla's too; own: the drafter's recorded time. Ideal is the same
+with T alone, so that measured over ideal is what is lost besides the forwards (design, section 6: efficiency).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from specbench.profile import Profile
+from specbench.profile.surface import Floats
+from specbench.record import CONTROL, VANILLA, CaseRecord
+from specbench.report.data.drafting import OWN
+from specbench.store import Run
+
+PREDICTED = (
+    *("method", "case", "emitted", "steps", "outside", "own_ms"),
+    *("vanilla_ms", "method_ms", "vanilla_ideal_ms", "ideal_ms"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a profile makes of one run. cases: a row a (method, case), indexed so, summed over the rounds.
+
+    outside: steps whose time is an extension of what the profile measured. own_ms: the drafter's, part of method_ms.
+    own: the profile is of the run's own machine, model and engine, so that measured and predicted may be compared.
+    """
+
+    profile: Profile
+    cases: pd.DataFrame
+    own: bool = False
+
+    def of(self, method: str) -> pd.DataFrame:
+        """The rows of one method, indexed by case."""
+        return self.cases[self.cases.index.get_level_values("method") == method].droplevel("method")
+
+    def doubts(self) -> list[str]:
+        """What to know before believing it."""
+        share = self.cases["outside"].sum() / max(1, self.cases["steps"].sum())
+        if share == 0:
+            return []
+        return [
+            f"predicted speedups: {100 * share:.1f} % of the steps lie outside what the profile measured (fewer or more"
+            " tokens, shorter or longer contexts); its edges were extended"
+        ]
+
+
+def predict(run: Run, peers: Iterable[str], profile: Profile) -> Prediction:
+    """A run's cases under a profile; a peer, whose drafts nobody saw, has none."""
+    silent = {VANILLA, CONTROL, *peers}
+    rows = [_row(record, profile) for record in run.records if record.status == "ok" and record.method not in silent]
+    frame = pd.DataFrame(rows, columns=list(PREDICTED))
+    numbers = dict.fromkeys(PREDICTED[2:], float)
+    return Prediction(profile, frame.astype(numbers).groupby(["method", "case"], sort=False).sum())
+
+
+def steps_of(records: Sequence[CaseRecord]) -> tuple[Floats, Floats, Floats, Floats]:
+    """Every decode step's fed, context and emitted, (S,) each, and the context of every emitted token, (E,).
+
+    Context: tokens in the cache before the forward, that is prompt and answer but for the root.
+    """
+    fed, context, emitted, each = [], [], [], []
+    for record in records:
+        for turn in record.turns:
+            accept = np.asarray(turn.accept, dtype=np.float64)
+            fed.append(np.asarray(turn.fed, dtype=np.float64))
+            context.append(turn.prompt_tokens + np.cumsum(accept) - accept)
+            emitted.append(accept)
+            each.append(turn.prompt_tokens + np.arange(accept.sum()))
+    none = [np.empty(0)]
+    return tuple(np.concatenate(parts or none) for parts in (fed, context, emitted, each))  # type: ignore[return-value]
+
+
+def own_ms(record: CaseRecord) -> float:
+    """[ms] The drafter's recorded time in all turns."""
+    return 1e3 * sum(turn.phases_s.get(phase, 0.0) for turn in record.turns for phase in OWN)
+
+
+def _row(record: CaseRecord, profile: Profile) -> tuple[str | float, ...]:
+    fed, context, emitted, each = steps_of([record])
+    one = np.ones(len(each))
+    return (
+        *(record.method, record.case, float(emitted.sum()), len(fed)),
+        int(profile.outside(fed, context).sum()),
+        own_ms(record),
+        float(profile.step_ms(one, each).sum()),
+        float(profile.step_ms(fed, context).sum()) + own_ms(record),
+        float(profile.forward_ms(one, each).sum()),
+        float(profile.forward_ms(fed, context).sum()),
+    )

@@ -1,0 +1,272 @@
+"""Records to one row per (model, suite, category, method, variant): every figure that a report prints.
+
+A figure that does not apply is blank (NaN), never 0 or 1. A case that failed under a method is left out of that
+method's figures and of its pairing with vanilla, and is counted in ``errors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from specbench import stats
+from specbench.record import CONTROL, PHASES, VANILLA
+from specbench.report.data.cases import fold_cases
+from specbench.report.data.drafting import OWN
+from specbench.report.data.facts import Facts, read_facts
+from specbench.report.data.predict import Prediction
+from specbench.report.data.trials import trials
+from specbench.report.data.variant import name_variants
+from specbench.store import Run
+
+OVERALL = "overall"
+PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
+TASKS = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")  # Spec-Bench's, in its order
+KEYS = ("model", "suite", "category", "method", "variant")
+COLUMNS = (
+    *KEYS,
+    *("cases", "tokens", "steps", "mat", "mat_low", "mat_high", "tokens_per_s", "decode_tokens_per_s"),
+    *("speedup", "speedup_low", "speedup_high", "speedup_hf", "decode_speedup", "predicted_speedup"),
+    *("predicted_speedup_low", "predicted_speedup_high", "efficiency", "cost_per_million"),
+    "joules_per_token",
+    *("time_only_speedup", "time_only_speedup_low", "time_only_speedup_high", "time_only_step_ms"),
+    *("acceptance_rate", "draft_rate", "mean_draft"),
+    *("tokens_fed", "target_compute", *(f"{phase}_ms" for phase in PHASES), "prefill_ms", "state_bytes"),
+    *("lossless", "equal", "violations", "errors"),
+)
+_BLANK = float("nan")
+_NO_ESTIMATE = stats.Estimate(_BLANK, None, None, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """The cases of one method in one category. cases: its own that succeeded; the baselines' beside them."""
+
+    facts: Facts
+    method: str
+    cases: pd.DataFrame
+    vanilla: pd.DataFrame
+    papers: pd.DataFrame
+    errors: int
+    drafts: bool  # the method proposed a node somewhere in the run
+    prediction: Prediction | None = None
+
+
+def summarise(runs: Sequence[Run]) -> pd.DataFrame:
+    """All runs' rows; overall first, then categories; vanilla first, its control, then methods in manifest order.
+
+    Raises RunError where a manifest lacks its model, suite or methods.
+    """
+    return unite([summarise_run(run, variants) for run, variants in zip(runs, name_variants(runs), strict=True)])
+
+
+def summarise_run(run: Run, variants: Mapping[str, str], prediction: Prediction | None = None) -> pd.DataFrame:
+    """One run's rows. variants: method -> what tells it from the same method in other runs."""
+    facts = read_facts(run)
+    folded = fold_cases(trials(run.records))
+    rows: list[dict[str, Any]] = []
+    for category in (OVERALL, *category_order(folded["category"])):
+        chosen = folded if category == OVERALL else folded[folded["category"] == category]
+        for scope in _scopes(facts, chosen, folded, prediction):
+            rows.append({"category": category, "variant": variants.get(scope.method, ""), **_row(scope)})
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def category_order(names: Sequence[str] | pd.Series) -> list[str]:
+    """Spec-Bench's tasks in its order, then any others by name."""
+    present = set(names)
+    return [*(task for task in TASKS if task in present), *sorted(present - set(TASKS))]
+
+
+def unite(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of several runs of one model and suite side by side: category by category, methods in first-seen order."""
+    frame = pd.concat(frames, ignore_index=True)
+    categories = [OVERALL, *category_order(frame.loc[frame["category"] != OVERALL, "category"])]
+    methods = [name for name in (VANILLA, CONTROL) if name in set(frame["method"])]
+    orders = {
+        "model": frame["model"].unique(),
+        "suite": frame["suite"].unique(),
+        "category": categories,
+        "method": dict.fromkeys([*methods, *frame["method"]]),
+    }
+    ranks = {column: {name: rank for rank, name in enumerate(names)} for column, names in orders.items()}
+    order = pd.DataFrame({column: frame[column].map(ranks[column]) for column in orders})
+    return frame.loc[order.sort_values(list(orders), kind="stable").index].reset_index(drop=True)
+
+
+def _scopes(facts: Facts, chosen: pd.DataFrame, folded: pd.DataFrame, prediction: Prediction | None) -> list[_Scope]:
+    """A scope for each method with a record among the chosen cases."""
+    good = chosen[chosen["ok"]]
+    present = set(chosen.index.get_level_values("method"))
+    proposed = folded["proposed"].groupby("method").sum()
+    scope = _Scope(facts, "", good, _of(good, VANILLA), _of(good, PAPERS_BASELINE), 0, False, prediction)
+    return [
+        replace(
+            scope,
+            method=name,
+            cases=_of(good, name),
+            errors=int((~_of(chosen, name)["ok"]).sum()),
+            drafts=bool(proposed[name] > 0),
+        )
+        for name in facts.methods
+        if name in present
+    ]
+
+
+def _of(folded: pd.DataFrame, method: str) -> pd.DataFrame:
+    """The rows of one method, indexed by case."""
+    return folded[folded.index.get_level_values("method") == method].droplevel("method")
+
+
+def _row(scope: _Scope) -> dict[str, Any]:
+    cases = scope.cases
+    row: dict[str, Any] = {
+        "model": scope.facts.model,
+        "suite": scope.facts.suite,
+        "method": scope.method,
+        "cases": len(cases),
+        "tokens": int(cases["all_tokens"].sum()),
+        "steps": int(cases["steps"].sum()),
+        "violations": _BLANK,
+        "errors": scope.errors,
+    }
+    row |= _mat(cases) | _drafting(scope) | _speed(scope) | _predicted(scope) | _times(scope) | _verdict(scope)
+    return row | _time_only(scope, row)
+
+
+def _time_only(scope: _Scope, row: Mapping[str, Any]) -> dict[str, float]:
+    """A model that was driven along recorded answers: its speedups are moved to columns of their own, never claimed.
+
+    Where the drafts came from what it computed, nothing is known but what a step costs.
+    """
+    names = ("speedup", "speedup_low", "speedup_high")
+    if not scope.facts.time_only:
+        return dict.fromkeys((*(f"time_only_{name}" for name in names), "time_only_step_ms"), _BLANK)
+    found = {f"time_only_{name}": row[name] for name in names}
+    found |= dict.fromkeys((*names, "speedup_hf", "decode_speedup", "cost_per_million", "joules_per_token"), _BLANK)
+    found["time_only_step_ms"] = 1e3 * _ratio(scope.cases["decode_time_s"].sum(), scope.cases["steps"].sum())
+    if scope.method in scope.facts.unaccepted:
+        unknown = ("mat", "acceptance_rate", "tokens_per_s", "decode_tokens_per_s", "predicted_speedup", "efficiency")
+        gone = [name for name in (*unknown, *found) if name != "time_only_step_ms"]
+        bounds = [f"{name}_{side}" for name in ("mat", "predicted_speedup") for side in ("low", "high")]
+        found |= dict.fromkeys((*gone, *bounds), _BLANK)
+    return found
+
+
+def _mat(cases: pd.DataFrame) -> dict[str, float]:
+    estimate = stats.ratio_of_totals(cases["emitted"], cases["steps"])
+    return _spread("mat", estimate)
+
+
+def _spread(name: str, estimate: stats.Estimate) -> dict[str, float]:
+    low, high = (_BLANK if bound is None else bound for bound in (estimate.low, estimate.high))
+    return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
+
+
+def _drafting(scope: _Scope) -> dict[str, float]:
+    """How much was proposed and taken; blank for vanilla, for peers, and for methods that never proposed anything."""
+    cases = scope.cases
+    steps, proposed = cases["steps"].sum(), cases["proposed"].sum()
+    peer = scope.method in scope.facts.peers
+    fed = _BLANK if peer else _ratio(cases["fed"].sum(), steps)
+    parameters = scope.facts.parameters
+    row = {
+        "tokens_fed": fed,
+        "target_compute": _BLANK if parameters is None else parameters * 1e-9 * fed,
+        "state_bytes": _BLANK if peer or cases.empty else float(cases["state_bytes"].max()),
+    }
+    if peer or not scope.drafts or scope.method in (VANILLA, CONTROL):
+        return row | dict.fromkeys(("acceptance_rate", "draft_rate", "mean_draft"), _BLANK)
+    return row | {
+        "acceptance_rate": _ratio(cases["emitted"].sum() - steps, proposed),
+        "draft_rate": _ratio(cases["drafted_steps"].sum(), steps),
+        "mean_draft": _ratio(proposed, steps),
+    }
+
+
+def _speed(scope: _Scope) -> dict[str, float]:
+    cases = scope.cases
+    if not scope.facts.timed:
+        names = ("tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_low", "speedup_high", "speedup_hf")
+        return dict.fromkeys((*names, "decode_speedup", "cost_per_million", "joules_per_token"), _BLANK)
+    against = _spread("speedup", _paired(scope.vanilla, cases))
+    if scope.method == VANILLA:  # the reference: 1 by definition, so an interval would say nothing
+        against |= {"speedup_low": _BLANK, "speedup_high": _BLANK}
+    price = _BLANK if scope.facts.price is None else scope.facts.price
+    return {
+        "tokens_per_s": _ratio(cases["tokens"].sum(), cases["time_s"].sum()),
+        "cost_per_million": 1e6 * price / 3600 * _ratio(cases["time_s"].sum(), cases["tokens"].sum()),
+        "joules_per_token": _ratio(cases["energy_j"].sum(skipna=False), cases["all_tokens"].sum()),
+        "decode_tokens_per_s": _ratio(cases["decode_tokens"].sum(), cases["decode_time_s"].sum()),
+        **against,
+        "speedup_hf": _paired(scope.papers, cases, resamples=0).value,
+        "decode_speedup": _decode_speedup(scope),
+    }
+
+
+def _decode_speedup(scope: _Scope) -> float:
+    """The same without prefills: what a prediction, which knows decode steps only, is to be held against."""
+    common = scope.cases.index.intersection(scope.vanilla.index)
+    columns = ["decode_time_s", "decode_tokens"]
+    theirs, ours = (frame.loc[common, columns].sum() for frame in (scope.vanilla, scope.cases))
+    spent = _ratio(ours["decode_time_s"], ours["decode_tokens"])
+    return _ratio(_ratio(theirs["decode_time_s"], theirs["decode_tokens"]), spent)
+
+
+def _predicted(scope: _Scope) -> dict[str, float]:
+    """Modelled from the steps with a latency profile (``predict``); blank without, and for vanilla."""
+    blank = dict.fromkeys(
+        ("predicted_speedup", "predicted_speedup_low", "predicted_speedup_high", "efficiency"), _BLANK
+    )
+    if scope.prediction is None:
+        return blank
+    rows = scope.prediction.of(scope.method)
+    rows = rows.loc[rows.index.intersection(scope.cases.index)]
+    if rows.empty:
+        return blank
+    found = stats.speedup(rows["vanilla_ms"], rows["emitted"], rows["method_ms"], rows["emitted"])
+    ideal = _ratio(rows["vanilla_ideal_ms"].sum(), rows["ideal_ms"].sum())
+    measured = _decode_speedup(scope) if scope.prediction.own else _BLANK
+    return _spread("predicted_speedup", found) | {"efficiency": _ratio(measured, ideal)}
+
+
+def _paired(baseline: pd.DataFrame, cases: pd.DataFrame, resamples: int = stats.RESAMPLES) -> stats.Estimate:
+    """Speedup over the cases that both finished."""
+    common = cases.index.intersection(baseline.index)
+    if common.empty:
+        return _NO_ESTIMATE
+    ours, theirs = cases.loc[common], baseline.loc[common]
+    return stats.speedup(theirs["time_s"], theirs["tokens"], ours["time_s"], ours["tokens"], resamples=resamples)
+
+
+def _times(scope: _Scope) -> dict[str, float]:
+    """Mean milliseconds a step by phase, and a turn for the prefill; a phase that nobody recorded is blank.
+
+    Of a replayed target only the phases are real in which a drafter runs.
+    """
+    cases = scope.cases
+    steps, turns = cases["steps"].sum(), cases["turns"].sum()
+    row = {f"{phase}_ms": 1e3 * _ratio(cases[f"{phase}_s"].sum(min_count=1), steps) for phase in PHASES}
+    row["prefill_ms"] = 1e3 * _ratio(cases["prefill_s"].sum(), turns)
+    if scope.facts.timed:
+        return row
+    return dict.fromkeys(row, _BLANK) | {f"{phase}_ms": row[f"{phase}_ms"] for phase in OWN}
+
+
+def _verdict(scope: _Scope) -> dict[str, float]:
+    """Shares of the judged cases; blank when none was judged, and lossless blank when sampling."""
+    judged = scope.cases[scope.cases["judged"]]
+    if judged.empty:
+        return {"lossless": _BLANK, "equal": _BLANK}
+    row = {"equal": float(judged["equal"].mean())}
+    if scope.facts.temperature > 0:
+        return row | {"lossless": _BLANK}
+    return row | {"lossless": float(judged["held"].mean()), "violations": float(judged["violations"].sum())}
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return float(numerator / denominator) if denominator > 0 and np.isfinite(numerator) else _BLANK

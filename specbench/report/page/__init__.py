@@ -1,0 +1,1 @@
+"""``report.html``: tables, plots and the token view in one file."""

@@ -1,0 +1,94 @@
+"""The leaderboard of a page: every method's figures, overall and by category, to be sorted and filtered in place.
+
+Without a script it is the plain table of the overall figures; lossy methods have a table of their own.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+import pandas as pd
+
+from specbench.record import CONTROL, VANILLA
+from specbench.report.data.drafting import told_once, with_drafting
+from specbench.report.data.facts import Facts
+from specbench.report.data.summary import OVERALL, category_order
+from specbench.report.page.page_table import cell_html, tag
+from specbench.report.tables.tables import INTERVALS, OVERALL_COLUMNS, Columns, best_of, interval_of, meaning
+from specbench.report.text.label import Cell, label
+
+_MARKS = {VANILLA: "reference", CONTROL: "control"}
+
+
+def leaderboard(summary: pd.DataFrame, facts: Sequence[Facts]) -> str:
+    """Filters, the table of lossless methods, then that of lossy ones where there are any."""
+    lossy = frozenset(name for fact in facts for name in fact.lossy)
+    rows = with_drafting(told_once(summary))
+    overall = rows[rows["category"] == OVERALL]
+    columns = tuple(entry for entry in OVERALL_COLUMNS if overall.empty or overall[entry[1]].notna().any())
+    parts = [(rows[~rows["method"].isin(lossy)], "")]
+    if rows["method"].isin(lossy).any():
+        parts.append((rows[rows["method"].isin(lossy)], "Lossy methods: their output may differ from vanilla's. "))
+    tables = "".join(
+        _table(part, columns, f"{remark}{meaning(part)} {INTERVALS}", bool(remark)) for part, remark in parts
+    )
+    return _filters(rows) + tables
+
+
+def _filters(rows: pd.DataFrame) -> str:
+    """Hidden until the script runs that they need."""
+    categories = [OVERALL, *category_order(rows.loc[rows["category"] != OVERALL, "category"])]
+    places = list(dict.fromkeys(_where(row) for row in rows.to_dict("records")))
+    selects = _select("category", "Category", categories) if len(categories) > 1 else ""
+    if len(places) > 1:
+        selects += _select("where", "Model and suite", ["", *places])
+    hint = '<span class="soft" role="status" id="board-status"></span>'
+    return f'<div class="controls" id="board-filters" hidden>{selects}{hint}</div>\n'
+
+
+def _select(name: str, title: str, values: Sequence[str]) -> str:
+    options = "".join(
+        f'<option value="{html.escape(value)}">{html.escape(value or "all")}</option>' for value in values
+    )
+    return f'<label>{title} <select data-filter="{name}">{options}</select></label>'
+
+
+def _where(row: dict[str, object]) -> str:
+    return f"{row['model']} on {row['suite']}"
+
+
+def _table(rows: pd.DataFrame, columns: Columns, text: str, lossy: bool) -> str:
+    names = [column for column in ("model", "suite") if rows[column].nunique() > 1]
+    header = [*(name.capitalize() for name in names), "Method", *(entry[0] for entry in columns)]
+    head = "".join(
+        tag("th", "name" if place <= len(names) else "", html.escape(name)) for place, name in enumerate(header)
+    )
+    body = "".join(_rows(group, columns, names, lossy) for _, group in rows.groupby("category", sort=False))
+    return (
+        f'<p class="soft">{html.escape(text)}</p>\n<div class="scroll"><table class="sortable board">\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
+    )
+
+
+def _rows(rows: pd.DataFrame, columns: Columns, names: Sequence[str], lossy: bool) -> str:
+    """The rows of one category; the best figures among them are bold."""
+    best: set[tuple[int, str]] = set()
+    printed = {column: [write(value) for value in rows[column].astype(float)] for _, column, write, _ in columns}
+    for _, column, _, bold in columns:
+        best |= {(place, column) for place in (best_of(rows, rows[column], printed[column]) if bold else ())}
+    lines = ""
+    for place, row in enumerate(rows.to_dict("records")):
+        mark = "lossy" if lossy else _MARKS.get(row["method"], "")
+        chip = f' <span class="chip">{mark}</span>' if mark else ""
+        cells = [tag("td", "name", html.escape(str(row[name]))) for name in names]
+        cells.append(tag("td", "name", cell_html(Cell(label(row["method"], row["variant"])), False) + chip))
+        for _, column, _, _ in columns:
+            value = float(row[column])
+            key = "" if pd.isna(value) else f' data-v="{value:.6g}"'
+            text = cell_html(Cell(printed[column][place], interval_of(row, column)), (place, column) in best)
+            cells.append(f"<td{key}>{text}</td>")
+        hidden = "" if row["category"] == OVERALL else " hidden"
+        where = f'data-category="{html.escape(row["category"])}" data-where="{html.escape(_where(row))}"'
+        lines += f"<tr {where}{hidden}>{''.join(cells)}</tr>\n"
+    return lines

@@ -1,0 +1,220 @@
+"""``report.html``: one file that holds everything, so that it can be mailed. Whatever a run recorded is escaped."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import pandas as pd
+
+from specbench.record import CONTROL, VANILLA
+from specbench.report.data.drafting import with_drafting
+from specbench.report.data.facts import TIME_ONLY
+from specbench.report.data.findings import Findings
+from specbench.report.data.summary import OVERALL
+from specbench.report.page.evidence import environment, failures, lossless_section
+from specbench.report.page.leaderboard import leaderboard
+from specbench.report.page.page_assets import policy, script, style
+from specbench.report.page.page_plots import gallery
+from specbench.report.page.page_table import table_html
+from specbench.report.page.sample import sample_cases
+from specbench.report.page.token_view import token_section
+from specbench.report.tables.definitions import DEFINITIONS
+from specbench.report.tables.tables import build_tables, caption, steps_table
+from specbench.report.text.label import label, microseconds, share
+from specbench.report.text.table import Table
+from specbench.store import write_atomically
+
+PAGE = "report.html"
+_HEADINGS = {"speedup_by_category": "Speedup by category", "mat_by_category": "MAT by category"}
+
+
+def write_page(
+    findings: Findings, plots: Sequence[Path], output: Path, more: Mapping[str, Table] = MappingProxyType({})
+) -> Path:
+    """Write the page with its plots inside. plots: png files. more: heading -> a table behind those of every page."""
+    path = output / PAGE
+    write_atomically(path, render_page(findings, plots, more))
+    return path
+
+
+def render_page(
+    findings: Findings, plots: Sequence[Path] = (), more: Mapping[str, Table] = MappingProxyType({})
+) -> str:
+    """The whole document."""
+    where = "; ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
+    parts = {title: body for title, body in _parts(findings, plots, more).items() if body}
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(where)} | specbench</title>\n<style>{style()}</style>\n</head>\n<body>\n"
+        f"<header>{_head(findings, where)}\n{_contents(parts)}</header>\n<main>\n"
+        + "\n".join(_section(title, body) for title, body in parts.items())
+        + f"\n</main>\n<script>{script()}</script>\n</body>\n</html>\n"
+    )
+
+
+def _parts(findings: Findings, plots: Sequence[Path], more: Mapping[str, Table]) -> dict[str, str]:
+    """Heading -> what stands below it; '' where there is nothing to say."""
+    if findings.summary.empty:  # nothing was decoded yet: no table has a row
+        told = {"Verdicts": _verdicts(findings), "Warnings": _list(findings.warnings)}
+        return {**told, "Environment": environment(findings)}
+    tables = build_tables(findings.summary, findings.facts)
+    ranked, unranked = _ranked(findings.summary)
+    timed = build_tables(unranked, [facts for facts in findings.facts if facts.time_only])["overall"]
+    return {
+        "Verdicts": _verdicts(findings),
+        "Warnings": _list(findings.warnings) if findings.warnings else "",
+        "Leaderboard": leaderboard(ranked, findings.facts) if unranked.empty or len(ranked) else "",
+        "Time only": "" if unranked.empty else "".join(map(table_html, timed)),
+        **{_HEADINGS[name]: "".join(map(table_html, tables[name])) for name in _HEADINGS if name in tables},
+        **{heading: table_html(table) for heading, table in more.items()},
+        "Plots": gallery(plots) if plots else "",
+        "Token by token": token_section(sample_cases(findings)),
+        "A mean step": table_html(steps_table(findings.summary)),
+        "Lossless": lossless_section(findings),
+        "Errors": failures(findings),
+        "What each number means": _definitions(),
+        "Environment": environment(findings),
+    }
+
+
+def _ranked(summary: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows that a leaderboard may rank, and those whose accepted lengths were replayed."""
+    unranked = summary["time_only_step_ms"].notna()
+    return summary[~unranked], summary[unranked]
+
+
+def _contents(titles: Iterable[str]) -> str:
+    links = "".join(f'<li><a href="#{_slug(title)}">{html.escape(title)}</a></li>' for title in titles)
+    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
+
+
+def _slug(title: str) -> str:
+    return title.lower().replace(" ", "-")
+
+
+def _head(findings: Findings, where: str) -> str:
+    facts = caption(findings.facts, findings.summary)
+    created = ", ".join(
+        dict.fromkeys(str(run.manifest["created"]) for run in findings.runs if "created" in run.manifest)
+    )
+    replays = [
+        f"{title} {'; '.join(dict.fromkeys(each.trace for each in found if each.trace))}."
+        for title, found in (
+            ("Replay of", [each for each in findings.facts if not each.timed]),
+            (f"{TIME_ONLY.capitalize()},", [each for each in findings.facts if each.time_only]),
+        )
+        if any(each.trace for each in found)
+    ]
+    lines = [facts, *replays, f"Created {created}." if created else ""]
+    return f'<h1>{html.escape(where)}</h1>\n<p class="soft">{html.escape(" ".join(filter(None, lines)))}</p>'
+
+
+def _section(title: str, body: str) -> str:
+    return f'<section id="{_slug(title)}">\n<h2>{html.escape(title)}</h2>\n{body}\n</section>'
+
+
+def _list(items: Iterable[str]) -> str:
+    return "<ul>" + "".join(f"<li>{html.escape(item)}</li>" for item in items) + "</ul>"
+
+
+def _verdicts(findings: Findings) -> str:
+    rows = findings.summary[findings.summary["category"] == OVERALL]
+    leader = _fastest(rows, findings.lossy) or _most_accepted(rows, findings)
+    cards = [leader, _time_only(findings), _lossless(rows, findings), _steadiness(findings), _errors(rows)]
+    items = (
+        f'<li class="{tone}"><b>{html.escape(title)}</b>{html.escape(text)}</li>'
+        for tone, title, text in filter(None, cards)
+    )
+    return f'<ul class="verdicts">{"".join(items)}</ul>'
+
+
+def _fastest(rows: pd.DataFrame, lossy: frozenset[str]) -> tuple[str, str, str] | None:
+    """The largest speedup, where it is one model and suite; lossy methods are no rivals."""
+    rivals = rows[~rows["method"].isin([VANILLA, CONTROL, *lossy]) & rows["speedup"].notna()]
+    if rivals.empty or len(rows.groupby(["model", "suite"])) > 1:
+        return None
+    best = rivals.loc[rivals["speedup"].idxmax()]
+    text = f"{label(best['method'], best['variant'])}: {best['speedup']:.2f} times vanilla"
+    if pd.notna(best["speedup_low"]):
+        text += f" [{best['speedup_low']:.2f}, {best['speedup_high']:.2f}]"
+    faster = best["speedup_low"] > 1 or (pd.isna(best["speedup_low"]) and best["speedup"] > 1)
+    return ("good" if faster else "warn", "Fastest lossless method", text)
+
+
+def _most_accepted(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str] | None:
+    """Without times, the largest MAT and what it costs, where it is one model and suite and no case failed."""
+    rivals = rows[~rows["method"].isin([VANILLA, *findings.lossy]) & rows["mat"].notna() & (rows["errors"] == 0)]
+    timed = any(facts.timed for facts in findings.facts)
+    if timed or rivals.empty or len(rows.groupby(["model", "suite"])) > 1:
+        return None
+    best = with_drafting(rivals).loc[rivals["mat"].idxmax()]
+    cost = f"{best['fed']:.1f} tokens fed and {microseconds(best['drafting_us'])} \N{MICRO SIGN}s of drafting a step"
+    return ("", "Most tokens a step", f"{label(best['method'], best['variant'])}: MAT {best['mat']:.2f}, for {cost}")
+
+
+def _time_only(findings: Findings) -> tuple[str, str, str] | None:
+    if not any(facts.time_only for facts in findings.facts):
+        return None
+    return ("warn", "Time only", "accepted lengths were replayed: what a step costs is measured, no speedup is claimed")
+
+
+def _lossless(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str]:
+    others = rows[~rows["method"].isin([VANILLA, *findings.lossy])]
+    judged = others[others["lossless"].notna()]
+    if judged.empty:
+        return ("", "Lossless", _unjudged(findings))
+    failed = judged[judged["lossless"] < 1]
+    if failed.empty:
+        equal = float(judged["equal"].min())
+        ids = "all" if equal == 1 else f"at least {share(equal)}"
+        return ("good", "Lossless", f"every judged case of every method; {ids} have vanilla's very ids")
+    names = (f"{label(row.method, row.variant)} {share(row.lossless)}" for row in failed.itertuples())
+    return ("bad", "Not lossless", "cases that hold: " + ", ".join(names))
+
+
+def _unjudged(findings: Findings) -> str:
+    if all(facts.time_only or not facts.timed for facts in findings.facts):
+        return "nothing to judge: the recorded tokens are emitted"
+    if all(facts.temperature > 0 for facts in findings.facts):
+        return "does not apply when sampling"
+    return "not judged in this run"
+
+
+def _steadiness(findings: Findings) -> tuple[str, str, str] | None:
+    if not any(facts.timed for facts in findings.facts):
+        return None
+    found = [control for control in findings.controls if control is not None]
+    if not found:
+        return ("warn", "A/A control", "none: how steady the timing was is not known")
+    if len(found) == 1:
+        tones = {True: "good", False: "bad", None: "warn"}
+        return (tones[found[0].steady], "A/A control", found[0].sentence())
+    steady = sum(control.steady is True for control in found)
+    values = [control.retimed.value for control in found]
+    text = f"{steady} of {len(found)} runs steady; vanilla against itself from {min(values):.4f} to {max(values):.4f}"
+    return ("good" if steady == len(findings.runs) else "bad", "A/A control", text)
+
+
+def _errors(rows: pd.DataFrame) -> tuple[str, str, str]:
+    failed = rows[rows["errors"] > 0]
+    if rows.empty:
+        return ("warn", "Errors", "no case has finished")
+    if failed.empty:
+        return ("good", "Errors", "no case failed")
+    names = (
+        f"{label(row.method, row.variant)} {row.errors} of {row.cases + row.errors}" for row in failed.itertuples()
+    )
+    return ("bad", "Errors", "cases that failed: " + ", ".join(names))
+
+
+def _definitions() -> str:
+    return (
+        "<dl>"
+        + "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in DEFINITIONS.items())
+        + "</dl>"
+    )

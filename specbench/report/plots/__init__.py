@@ -1,0 +1,1 @@
+"""The plots, a file a kind; ``catalogue`` lists them."""

@@ -1,0 +1,127 @@
+"""How every plot is set and saved: one sheet as wide as fits a paper's column, a png to look at and a pdf to print.
+
+The look is ``paper.mplstyle``. A sheet is at most SHEET_INCH wide, names and legend included, with no text below
+SMALLEST_PT, so that scaled to a column of COLUMN_INCH nothing is below 6 pt.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from specbench.report.plots.palette import DPI
+from specbench.report.text.label import broken
+
+STYLE = Path(__file__).with_name("paper.mplstyle")
+COLUMN_INCH = 3.3
+SHEET_INCH = 4.4
+SMALLEST_PT = 8.0
+NOTE = "#555555"
+GRID = "#dddddd"
+_PAD_INCH = 0.05
+_INNER_INCH = SHEET_INCH - 2 * _PAD_INCH
+_NOTE_CHARS, _TITLE_CHARS = 75, 50  # of a line as wide as the sheet
+_LEGEND_CHARS = 56
+_LEGEND_ENTRY_INCH, _CHAR_INCH = 0.62, 0.068
+_LEAST_INCH = 1.2  # axes never shrink below this, however long the names beside them
+
+
+def plain(text: str) -> str:
+    """Text that is drawn as it is: a dollar sign would start mathematics."""
+    return text.replace("$", r"\$")
+
+
+def slug(name: str) -> str:
+    """A name as part of a file's."""
+    return re.sub(r"[^A-Za-z0-9.]+", "_", name)
+
+
+def fit(canvas: Figure) -> Bbox:
+    """Narrow the figure until all that is drawn, names beside the axes too, fits the sheet. Returns its box [inch]."""
+    for _ in range(3):  # narrower axes may have other ticks
+        box = _drawn(canvas)
+        over = box.width - _INNER_INCH
+        if over <= 0.005 or canvas.get_figwidth() - over < _LEAST_INCH:
+            break
+        canvas.set_figwidth(canvas.get_figwidth() - over)
+    return _drawn(canvas)
+
+
+def _drawn(canvas: Figure) -> Bbox:
+    return canvas.get_tightbbox()
+
+
+def head(canvas: Figure, title: str, note: str) -> None:
+    """Above all that is drawn the title, and under it in grey what was measured and how to read it. Fits the sheet."""
+    box = fit(canvas)
+    lines = textwrap.wrap(note, _NOTE_CHARS)
+    place: dict[str, Any] = {"va": "bottom", "ha": "left", "linespacing": 1.15}
+    above = box.y1 + 0.09
+    left, high = box.x0 / canvas.get_figwidth(), canvas.get_figheight()
+    canvas.text(left, above / high, plain("\n".join(lines)), fontsize=8, color=NOTE, **place)
+    above += 0.135 * len(lines) + 0.05
+    canvas.text(left, above / high, plain(textwrap.fill(title, _TITLE_CHARS)), fontsize=10, fontweight="bold", **place)
+
+
+def add_legend(canvas: Figure, names: Sequence[str], handles: Sequence[Any]) -> None:
+    """Below all that is drawn, in as many columns as the sheet holds."""
+    box = fit(canvas)
+    names = [plain(broken(name, _LEGEND_CHARS)) for name in names]
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    columns = int(np.clip(_INNER_INCH / (_CHAR_INCH * longest + _LEGEND_ENTRY_INCH), 1, len(names)))
+    canvas.legend(
+        list(handles),
+        names,
+        loc="upper left",
+        bbox_to_anchor=(box.x0 / canvas.get_figwidth(), (box.y0 - 0.08) / canvas.get_figheight()),
+        ncols=columns,
+        handlelength=2.6,
+        columnspacing=1.4,
+        borderaxespad=0,
+        borderpad=0,
+    )
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw and save inside this."""
+    with mpl.rc_context(fname=STYLE), _quiet_fonts():
+        yield
+
+
+@contextmanager
+def _quiet_fonts() -> Iterator[None]:
+    """Embedding text in a pdf logs a page of font tables at INFO, which would bury a run's own log."""
+    logger = logging.getLogger("fontTools")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write png and pdf, each in one step."""
+    files = []
+    for kind in ("png", "pdf"):
+        memory = io.BytesIO()
+        metadata = {"CreationDate": None} if kind == "pdf" else None  # the same figures give the same bytes
+        figure.savefig(memory, format=kind, dpi=DPI, bbox_inches="tight", pad_inches=_PAD_INCH, metadata=metadata)
+        path = stem.with_name(f"{stem.name}.{kind}")
+        partial = path.with_name(path.name + ".partial")
+        partial.write_bytes(memory.getvalue())
+        partial.replace(path)
+        files.append(path)
+    return files

@@ -1,0 +1,72 @@
+"""The growth curve: what a method gains as it remembers more, a line a run, its cases as faint dots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from specbench.report.data.growth import HELD, running, window_of
+from specbench.report.plots.canvas import GRID, add_legend, head
+from specbench.report.plots.scene import Scene
+from specbench.report.plots.series import Series
+from specbench.stats import MIN_CASES
+
+_PANEL_INCH = (3.8, 2.2)
+_FAINT = 0.22
+_COVERED = 0.98  # of the dots: the few far above would flatten the lines
+
+
+def growing(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of methods that held more in some cases than in others, in enough cases for a line."""
+    groups = frame.groupby(["method", "variant"], sort=False)[HELD]
+    return frame[(groups.transform("nunique") > 1) & (groups.transform("size") >= MIN_CASES)]
+
+
+def draw_growth(scene: Scene) -> Figure:
+    """MAT against tokens held; below it tokens/s where the target was timed."""
+    frame = growing(scene.detail.growth)
+    panels = [("mean accepted tokens (MAT)", "emitted", "steps")]
+    if frame["time_s"].notna().any():
+        panels.append(("tokens/s", "tokens", "time_s"))
+    canvas = Figure(figsize=(_PANEL_INCH[0], _PANEL_INCH[1] * len(panels)))
+    sheets = canvas.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=0.1)
+    drawn: dict[str, tuple[Series, Any]] = {}
+    sheets[-1].set_xlabel("tokens held when the case began")
+    for axes, (title, above, below) in zip(sheets, panels, strict=True):
+        for series in scene.series:
+            method, variant = series.rows["method"].iloc[0], series.rows["variant"].iloc[0]
+            own = frame[(frame["method"] == method) & (frame["variant"] == variant)]
+            if len(own) and own[below].notna().any():
+                drawn.setdefault(series.name, (series, _line(axes, own, above, below, series)))
+        _dress(axes, frame, title, above, below)
+    sizes = sorted({window_of(count) for count in frame.groupby(["method", "variant"]).size()})
+    line = f"line: over {' or '.join(map(str, sizes))} neighbouring cases"
+    note = f"{scene.where}; dots: cases (the highest 2 % not all shown), {line}"
+    head(canvas, "Growth with what is remembered", note)
+    add_legend(canvas, list(drawn), [line for _, line in drawn.values()])
+    return canvas
+
+
+def _line(axes: Axes, rows: pd.DataFrame, above: str, below: str, series: Series) -> Any:
+    look = series.style
+    axes.scatter(rows[HELD], rows[above] / rows[below], s=9, color=look.colour, alpha=_FAINT, linewidths=0)
+    (line,) = axes.plot(*running(rows, above, below), color=look.colour, linestyle=look.line, linewidth=1.8)
+    return line
+
+
+def _dress(axes: Axes, frame: pd.DataFrame, title: str, above: str, below: str) -> None:
+    figures = (frame[above] / frame[below]).dropna()
+    low = 0.9 if above == "emitted" else 0.0
+    axes.set_ylim(low, low + 1.1 * (max(1.0, float(figures.quantile(_COVERED))) - low))
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_ylabel(title)
+    if above == "emitted":
+        axes.axhline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.grid(color=GRID, linewidth=0.6)

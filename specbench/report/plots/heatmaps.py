@@ -1,0 +1,136 @@
+"""Heatmaps of a sweep: every cell annotated, the best outlined, a pair that was not run hatched and blank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from specbench.report.data.sweep import Grid
+from specbench.report.plots.canvas import drawing, fit, head, plain, save, slug
+from specbench.report.text import label as spell
+from specbench.report.text.label import broken, label
+from specbench.store import write_atomically
+
+_MAP = "cividis"  # one that colour-blind readers see as others do (Nunez, Anderton and Renslow 2018)
+_CELL_INCH = (0.72, 0.46)
+VECTOR: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.2, "rasterized": False}  # cells without seams in a pdf
+_WIDEST_INCH = 3.2  # of the axes on a sheet
+_FIGURE_INCH = 0.31  # a cell that holds its figure
+_LABEL_CHARS = 16
+_DARK = 0.18  # relative luminance (WCAG) below which white text has more contrast than black
+_TITLES = {
+    "mat": "Mean accepted tokens (MAT)",
+    "tokens_fed": "Tokens fed a step",
+    "speedup": "Speedup over vanilla",
+    "predicted_speedup": "Predicted speedup (modelled)",
+    "acceptance_rate": "Acceptance rate",
+    "tokens_per_s": "Tokens/s",
+    "decode_tokens_per_s": "Decode tokens/s",
+}
+
+
+def write_heatmaps(grids: Sequence[Grid], output: Path) -> list[Path]:
+    """plots/heatmap_<metric>-<method>.png and .pdf, its cells under tables/ as csv, one a row. Returns the files."""
+    files = []
+    for name, grid in _named(grids).items():
+        path = output / "tables" / f"{name}.csv"
+        long = grid.cells.reset_index().melt(id_vars=grid.y, var_name=grid.x, value_name=grid.metric)
+        write_atomically(path, long.to_csv(index=False))
+        with drawing():
+            files += [path, *save(draw_heatmap(grid), output / "plots" / name)]
+    return files
+
+
+def _named(grids: Iterable[Grid]) -> dict[str, Grid]:
+    """File name -> grid; model, suite and what else varies only where it takes them to tell two apart."""
+    grids = list({(g.metric, g.method, g.x, g.y, g.model, g.suite, g.rest): g for g in grids}.values())
+    places = len({(grid.model, grid.suite) for grid in grids})
+    axes = len({(grid.method, grid.x, grid.y) for grid in grids}) > len({grid.method for grid in grids})
+    named: dict[str, Grid] = {}
+    for grid in grids:
+        parts = [f"heatmap_{grid.metric}", grid.method]
+        parts += [grid.x.rpartition(".")[2], grid.y.rpartition(".")[2]] if axes else []
+        parts += [grid.model, grid.suite] if places > 1 else []
+        parts += [grid.rest.replace(", ", "-")] if grid.rest else []
+        name = "-".join(map(slug, parts))[:120]
+        named[name if name not in named else f"{name}-{len(named)}"] = grid
+    return named
+
+
+def draw_heatmap(grid: Grid) -> Figure:
+    """x to the right, y upwards, as in a plot of two numbers."""
+    rows, columns = grid.cells.shape
+    names = [plain(broken(text, _LABEL_CHARS)) for text in grid.cells.columns]
+    name_inch = 0.075 * max(len(line) for name in names for line in name.split("\n")) + 0.1
+    width, height = max(_CELL_INCH[0], name_inch) * columns, max(_CELL_INCH[1] * rows, 0.6)
+    canvas = Figure(figsize=(width, height))
+    axes = canvas.add_axes((0, 0, 1, 1))
+    values = grid.cells.to_numpy(dtype=float)
+    image = _paint(axes, grid, values)
+    axes.set_xticks(range(columns), names, rotation=0 if name_inch * columns < _WIDEST_INCH else 90)
+    axes.set_yticks(range(rows), [plain(broken(text, _LABEL_CHARS)) for text in grid.cells.index])
+    axes.set_xlabel(plain(broken(grid.x, max(24, int(width / 0.075)))))
+    axes.set_ylabel(plain(broken(grid.y, max(24, int(height / 0.075)))))
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    bar = canvas.add_axes((1 + 0.15 / width, 0, 0.13 / width, 1))
+    legend = canvas.colorbar(image, cax=bar)
+    legend.outline.set_visible(False)
+    if legend.solids is not None:
+        legend.solids.set(**VECTOR)
+    if fit(canvas) and canvas.get_figwidth() / columns >= _FIGURE_INCH:  # else the colours alone, and the csv
+        _write(axes, grid, values, image)
+    best = "; outlined: the best" if grid.best else ""
+    mean = f"; mean of up to {grid.runs} runs a cell" if grid.runs > 1 else ""
+    rest = f"; {grid.rest}" if grid.rest else ""
+    missing = "; hatched: not run, or blank" if np.isnan(values).any() else ""
+    title = f"{_TITLES.get(grid.metric, grid.metric)}, {label(grid.method)}"
+    profile = f"; profile: {grid.profile}" if grid.profile else ""
+    head(canvas, title, f"{grid.model} on {grid.suite}{rest}{profile}{best}{missing}{mean}")
+    return canvas
+
+
+def _paint(axes: Axes, grid: Grid, values: np.ndarray) -> QuadMesh:
+    finite = values[np.isfinite(values)]
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    scale = Normalize(low, high)
+    edges = [np.arange(count + 1) - 0.5 for count in reversed(values.shape)]
+    image = axes.pcolormesh(*edges, np.ma.masked_invalid(values), cmap=_MAP, norm=scale, **VECTOR)
+    for row, column in np.argwhere(np.isnan(values)):
+        axes.add_patch(_box(row, column, facecolor="white", edgecolor="#bbbbbb", hatch="////", linewidth=0))
+    if grid.best:
+        axes.add_patch(_box(*grid.best, fill=False, edgecolor="#D55E00", linewidth=2.4, zorder=3, clip_on=False))
+    return image
+
+
+def _write(axes: Axes, grid: Grid, values: np.ndarray, image: QuadMesh) -> None:
+    """The figure in every cell, black or white, whichever has more contrast."""
+    for row, column in np.argwhere(np.isfinite(values)):
+        value = values[row, column]
+        red, green, blue = (channel**2.2 for channel in image.cmap(image.norm(value))[:3])
+        dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < _DARK
+        ink = "white" if dark else "black"
+        axes.text(column, row, _spell(grid.metric, value), ha="center", va="center", color=ink, fontsize=8)
+
+
+def _box(row: int, column: int, **look: object) -> Rectangle:
+    return Rectangle((column - 0.5, row - 0.5), 1, 1, **look)  # type: ignore[arg-type]
+
+
+def _spell(metric: str, value: float) -> str:
+    if metric in ("acceptance_rate", "draft_rate", "lossless", "equal"):
+        return spell.share(value)
+    if metric in ("cases", "tokens", "steps", "state_bytes", "violations", "errors"):
+        return spell.count(value)
+    return spell.rate(value) if metric.endswith("_per_s") else f"{value:.3g}" if value >= 100 else spell.number(value)

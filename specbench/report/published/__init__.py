@@ -1,0 +1,1 @@
+"""The papers' and leaderboards' figures beside a run's."""

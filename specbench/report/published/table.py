@@ -1,0 +1,139 @@
+"""Published beside measured, as printed: a table a source's table, notes as letters told below it; and as files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from string import ascii_lowercase
+
+import pandas as pd
+
+from specbench.report.published.figures import Figure
+from specbench.report.published.match import MAT_TOLERANCE, REPRODUCED, Match
+from specbench.report.text import label as spell
+from specbench.report.text.label import Cell
+from specbench.report.text.table import Table, to_latex, to_markdown
+from specbench.store import write_atomically
+
+NAME = "published"
+TITLES = {"mat": "MAT", "speedup": "speedup", "tokens_per_s": "tokens/s", "target_compute": "target compute"}
+_WRITTEN: dict[str, Callable[[float], str]] = {"mat": lambda value: spell.number(value, 3), "tokens_per_s": spell.rate}
+_HEADER = ("Row there: ours", "Task", "Figure", "Paper", "Ours", "Difference", "Verdict", "Notes")
+_PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
+_JUDGED = f"MAT within {MAT_TOLERANCE} is reproduced; times of another machine are shown and not judged."
+
+
+def published_tables(matches: Sequence[Match], figures: Sequence[Figure]) -> list[Table]:
+    """One table for each published one that has a counterpart; figures: all that were published."""
+    places = dict.fromkeys(match.figure.place for match in matches)
+    return [
+        _table(
+            [match for match in matches if match.figure.place == place],
+            sum(figure.place == place for figure in figures),
+        )
+        for place in places
+    ]
+
+
+def _table(matches: Sequence[Match], printed: int) -> Table:
+    first = matches[0].figure
+    told = dict.fromkeys(note for match in matches for note in _told(match))
+    letters = {note: _letters(number) for number, note in enumerate(told)}
+    machines = ", ".join(dict.fromkeys(match.ran_on for match in matches))
+    date = f" ({first.date})" if first.date else ""
+    there = first.hardware or "hardware not stated"
+    shared = len({id(match.figure) for match in matches})
+    legend = " ".join(f"{letter}: {note}." for note, letter in letters.items())
+    return Table(
+        f"{NAME} {first.source} {first.table}",
+        f"{first.source}, {first.table}{date}, measured on: {there}; ours: {machines}.",
+        f"Figures with a counterpart here: {shared} of {printed}. {_JUDGED} {legend}".strip(),
+        _HEADER,
+        tuple(_row(match, letters) for match in matches),
+        frozenset(),
+        labels=2,
+        spread=False,
+    )
+
+
+def _told(match: Match) -> list[str]:
+    """The notes, behind what tells the row from those of other runs."""
+    return [*([f"run with {match.variant}"] if match.variant else []), *match.notes]
+
+
+def _letters(number: int) -> str:
+    """a ... z, aa, ab ..."""
+    high, low = divmod(number, len(ascii_lowercase))
+    return (_letters(high - 1) if high else "") + ascii_lowercase[low]
+
+
+def _row(match: Match, letters: Mapping[str, str]) -> tuple[Cell, ...]:
+    figure = match.figure
+    setting = ", ".join(f"{key}={value}" for key, value in figure.setting.items())
+    write = _WRITTEN.get(figure.metric, spell.number)
+    there = f"{figure.name} [{setting}]" if setting else figure.name
+    sign = "+" if match.difference >= 0 else "-"
+    return tuple(
+        Cell(text)
+        for text in (
+            f"{there}: {match.method}",
+            figure.category,
+            TITLES.get(figure.metric, figure.metric),
+            figure.printed,
+            write(match.ours),
+            f"{sign}{write(abs(match.difference))}",
+            match.verdict or spell.BLANK,
+            " ".join(letters[note] for note in _told(match)),
+        )
+    )
+
+
+def published_frame(matches: Sequence[Match]) -> pd.DataFrame:
+    """A row a pair of figures, unrounded, with its notes in words."""
+    return pd.DataFrame(
+        [
+            {
+                **{
+                    key: getattr(match.figure, key) for key in ("source", "table", "model", "suite", "category", "name")
+                },
+                "setting": ";".join(f"{key}={value}" for key, value in match.figure.setting.items()),
+                "method": match.method,
+                "variant": match.variant,
+                "metric": match.figure.metric,
+                "published": match.figure.value,
+                "printed": match.figure.printed,
+                "ours": match.ours,
+                "difference": match.difference,
+                "verdict": match.verdict,
+                "note": "; ".join(match.notes),
+                "published_on": match.figure.hardware,
+                "ours_on": match.ran_on,
+                "date": match.figure.date,
+                "url": match.figure.url,
+            }
+            for match in matches
+        ]
+    )
+
+
+def write_published(matches: Sequence[Match], tables: Sequence[Table], output: Path) -> list[Path]:
+    """tables/published.csv, unrounded, .md and .tex. Returns the files."""
+    folder = output / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "csv": published_frame(matches).to_csv(index=False),
+        "md": "\n".join(to_markdown(table) for table in tables),
+        "tex": _PACKAGES + "\n".join(to_latex(table) for table in tables),
+    }
+    for kind, text in texts.items():
+        write_atomically(folder / f"{NAME}.{kind}", text)
+    return [folder / f"{NAME}.{kind}" for kind in texts]
+
+
+def verdicts(matches: Sequence[Match]) -> str:
+    """A closing line: how many MATs were compared and how many agree."""
+    judged = [match for match in matches if match.verdict]
+    agree = sum(match.verdict == REPRODUCED for match in judged)
+    return (
+        f"{agree} of {len(judged)} compared MATs are reproduced; {len(matches) - len(judged)} other figures are shown."
+    )

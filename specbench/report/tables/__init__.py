@@ -1,0 +1,1 @@
+"""The printed tables, as Markdown, LaTeX, csv and on the terminal."""

@@ -1,0 +1,255 @@
+"""The tables of a report, made from the summary's rows, and their files: csv with full figures, md and tex to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench.record import CONTROL, PHASES, VANILLA
+from specbench.report.data.detail import Detail
+from specbench.report.data.drafting import OWN, told_once, with_drafting
+from specbench.report.data.facts import TIME_ONLY, Facts
+from specbench.report.data.summary import COLUMNS, KEYS, OVERALL, category_order
+from specbench.report.data.tails import tails_table
+from specbench.report.text import label as spell
+from specbench.report.text.label import Cell
+from specbench.report.text.table import Table, name_columns, to_latex, to_markdown, without_blanks
+from specbench.stats import MIN_CASES
+from specbench.store import write_atomically
+
+INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES} cases."
+_PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
+_OVERALL_MEANINGS = {  # column -> what is said of it where it is shown
+    "speedup": "Speedup: time per token, vanilla over method, paired by case.",
+    "mat": "MAT: tokens per decode step.",
+    "time_only_speedup": (
+        "Speedup (time only): real forwards along recorded answers, whose accepted lengths were replayed; no speedup is"
+        " claimed, and a method that drafts from what the model computes has its time a step alone."
+    ),
+    "predicted_speedup": "Predicted: modelled, decode steps only, from the tokens fed and a latency profile.",
+    "efficiency": "Efficiency: measured decode speedup over the one predicted without any host time.",
+    "cost_per_million": "Cost: of a million tokens at the price of an hour.",
+    "joules_per_token": "Joules per token: of the GPUs in use, prefill and idling included.",
+    "fed": "Tokens fed: root and draft, a step.",
+    "drafting_us": "Drafting: the drafter's own time a step. The target was replayed and has no times.",
+}
+_MEANINGS = {
+    "speedup_by_category": "Speedup over vanilla: time per token, paired by case.",
+    "mat_by_category": "MAT: mean accepted tokens, tokens per decode step (vanilla = 1).",
+}
+_ROW_KEYS = ("model", "suite", "method", "variant")
+
+# title, column of the summary, spelling, bold the largest
+Columns = tuple[tuple[str, str, Callable[[float], str], bool], ...]
+OVERALL_COLUMNS: Columns = (
+    ("Cases", "cases", spell.count, False),
+    ("MAT", "mat", spell.number, True),
+    ("Tokens/s", "tokens_per_s", spell.rate, True),
+    ("Decode tokens/s", "decode_tokens_per_s", spell.rate, True),
+    ("Speedup", "speedup", spell.number, True),
+    ("Speedup over HF", "speedup_hf", spell.number, True),
+    ("Speedup (time only)", "time_only_speedup", spell.number, True),
+    ("Step ms", "time_only_step_ms", spell.milliseconds, False),
+    ("Predicted (modelled)", "predicted_speedup", spell.number, True),
+    ("Efficiency", "efficiency", spell.number, False),
+    ("Cost per million", "cost_per_million", spell.number, False),
+    ("Joules per token", "joules_per_token", spell.number, False),
+    ("Acceptance", "acceptance_rate", spell.share, True),
+    ("Tokens fed", "fed", spell.number, False),
+    ("Drafting \N{MICRO SIGN}s", "drafting_us", spell.microseconds, False),
+    ("Lossless", "lossless", spell.share, False),
+    ("Errors", "errors", spell.count, False),
+)
+_STEPS: Columns = (
+    ("Steps", "steps", spell.count, False),
+    ("Tokens", "tokens", spell.count, False),
+    ("Draft rate", "draft_rate", spell.share, False),
+    ("Mean draft", "mean_draft", spell.number, False),
+    ("Tokens fed", "tokens_fed", spell.number, False),
+    *((f"{phase.capitalize()} ms", f"{phase}_ms", spell.milliseconds, False) for phase in PHASES),
+    *((f"{phase.capitalize()} \N{MICRO SIGN}s", f"{phase}_us", spell.microseconds, False) for phase in OWN),
+    ("Prefill ms", "prefill_ms", spell.milliseconds, False),
+    ("State bytes", "state_bytes", spell.count, False),
+)
+
+
+def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
+    """Model, suite, dtype, device, cases and temperature: 'tiny on mini (float32, cpu), 60 cases, temperature 0.'"""
+    settings: dict[str, None] = {}
+    for fact in facts:
+        here = rows[(rows["model"] == fact.model) & (rows["suite"] == fact.suite) & (rows["category"] == OVERALL)]
+        counts = here["cases"] + here["errors"]
+        where = f"{fact.model} on {fact.suite}" + (f" ({fact.ran_on})" if fact.ran_on else "")
+        text = f"{where}, {counts.max() if len(counts) else 0} cases, temperature {fact.temperature:g}"
+        settings[text + (f", predicted by the profile {fact.profile}" if fact.profile else "")] = None
+    return "; ".join(settings) + "."
+
+
+def build_tables(summary: pd.DataFrame, facts: Sequence[Facts]) -> dict[str, list[Table]]:
+    """Name -> the table of lossless methods, then that of lossy ones where there are any.
+
+    A figure that is blank in every row of the summary has no table.
+    """
+    lossy = summary["method"].isin({name for fact in facts for name in fact.lossy})
+    parts = [(summary[~lossy], "")]
+    if lossy.any():
+        parts.append((summary[lossy], "Lossy methods: their output may differ from vanilla's. "))
+    wanted = [name for name in _MEANINGS if summary.empty or summary[_figure(name)].notna().any()]
+    tables: dict[str, list[Table]] = {name: [] for name in ("overall", *wanted)}
+    where = caption(facts, summary)
+    for rows, remark in parts:
+        text = (where, f"{remark}{meaning(rows)} {INTERVALS}")
+        tables["overall"].append(_overall("overall", rows, text, OVERALL_COLUMNS))
+        for name in wanted:
+            text = (where, f"{remark}{_forced(rows)}{_MEANINGS[name]} {INTERVALS}")
+            tables[name].append(_by_category(name, rows, text))
+    return tables
+
+
+def meaning(rows: pd.DataFrame) -> str:
+    """What stands in the columns of the overall table that are shown."""
+    figures = with_drafting(rows[rows["category"] == OVERALL])
+    return " ".join(text for column, text in _OVERALL_MEANINGS.items() if rows.empty or figures[column].notna().any())
+
+
+def _forced(rows: pd.DataFrame) -> str:
+    """What a table must say of a model that was driven along recorded answers."""
+    marked = rows["time_only_step_ms"].notna()
+    some = "" if marked.all() else " in some rows, of runs with engine.kind=timed"
+    return f"{TIME_ONLY.capitalize()}{some}. " if marked.any() else ""
+
+
+def _figure(name: str) -> str:
+    return name.removesuffix("_by_category")
+
+
+def steps_table(summary: pd.DataFrame) -> Table:
+    """What happened in a mean step of each method, lossy ones too: sizes of drafts and where the time went."""
+    text = ("", f"{_forced(summary)}Means a decode step (prefill: a turn), over all cases.")
+    return _overall("steps", summary, text, _STEPS)
+
+
+def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: Columns) -> Table:
+    rows = with_drafting(told_once(rows[rows["category"] == OVERALL]))  # the csv has them all
+    names = name_columns(rows)
+    cells, best = [], set()
+    for place, (_, column, write, bold) in enumerate(wanted):
+        printed = [write(value) for value in rows[column].astype(float)]
+        cells.append([Cell(word, interval_of(row, column)) for word, row in zip(printed, _dicts(rows), strict=True)])
+        if bold:
+            best |= {(row, place + len(names)) for row in best_of(rows, rows[column], printed)}
+    header = (*names, *(entry[0] for entry in wanted))
+    table = Table(name, *text, header, _stack([*names.values(), *cells]), frozenset(best), len(names))
+    return without_blanks(table)
+
+
+def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str]) -> Table:
+    figure = _figure(name)
+    rows = told_once(rows)
+    keyed = {tuple(row[key] for key in (*_ROW_KEYS, "category")): row for row in _dicts(rows)}
+    shown = rows.drop_duplicates(list(_ROW_KEYS))
+    shown = shown[
+        ~shown["method"].isin([VANILLA, CONTROL]) | (shown["variant"] == "")
+    ]  # not a row of ones for each run
+    names = name_columns(shown)
+    cells, best = [], set()
+    categories = _categories(rows)
+    for place, category in enumerate(categories):
+        entries = [keyed.get((*key, category), {}) for key in _keys(shown)]
+        values = pd.Series([float(entry.get(figure, float("nan"))) for entry in entries], index=shown.index)
+        printed = [spell.number(value) for value in values]
+        cells.append([Cell(word, interval_of(entry, figure)) for word, entry in zip(printed, entries, strict=True)])
+        best |= {(row, place + len(names)) for row in best_of(shown, values, printed)}
+    header = (*names, *categories)
+    stacked = _stack([*names.values(), *cells])
+    return Table(name, *text, header, stacked, frozenset(best), len(names), spread=False)
+
+
+def _categories(rows: pd.DataFrame) -> list[str]:
+    """The categories as columns, overall last."""
+    return [*category_order(rows.loc[rows["category"] != OVERALL, "category"]), OVERALL]
+
+
+def _keys(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    return list(rows[list(_ROW_KEYS)].itertuples(index=False, name=None))
+
+
+def _dicts(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return rows.to_dict("records")
+
+
+def interval_of(row: dict[str, Any], column: str) -> str:
+    low, high = (float(row.get(f"{column}_{side}", float("nan"))) for side in ("low", "high"))
+    return spell.interval(low, high)
+
+
+def best_of(rows: pd.DataFrame, values: pd.Series, printed: list[str]) -> list[int]:
+    """Positions of the best of each model and suite; those that print alike are all best. The control is no rival."""
+    words = pd.Series(printed, index=rows.index)
+    rivals = values.astype(float).where(rows["method"] != CONTROL)
+    found: list[int] = []
+    for _, group in rivals.groupby([rows["model"], rows["suite"]], sort=False):
+        if group.notna().sum() > 1:
+            top = words[group.idxmax()]
+            alike = group.index[group.notna() & (words[group.index] == top)]
+            found += [rows.index.get_loc(place) for place in alike]
+    return found
+
+
+def _stack(columns: list[list[Cell]]) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(zip(*columns, strict=True))
+
+
+def write_tables(summary: pd.DataFrame, facts: Sequence[Facts], output: Path) -> list[Path]:
+    """summary.csv, and tables/ as csv, md and tex. Returns the files."""
+    folder = output / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {output / "summary.csv": _whole(summary).to_csv(index=False)}
+    for name, tables in build_tables(summary, facts).items():
+        texts[folder / f"{name}.md"] = "\n".join(to_markdown(table) for table in tables)
+        texts[folder / f"{name}.tex"] = _PACKAGES + "\n".join(to_latex(table) for table in tables)
+        texts[folder / f"{name}.csv"] = _raw(name, _whole(summary), facts).to_csv(index=False)
+    for path, text in texts.items():
+        write_atomically(path, text)
+    return list(texts)
+
+
+def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
+    """The frames behind the step plots, unrounded, as tables/<name>.csv. Returns the files."""
+    folder = output / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, frame in detail.frames().items():
+        path = folder / f"{name}.csv"
+        write_atomically(path, frame.to_csv(index=False))
+        files.append(path)
+    if len(detail.tails):
+        path = folder / "tails.md"
+        write_atomically(path, to_markdown(tails_table(detail.tails, where)))
+        files.append(path)
+    return files
+
+
+def _whole(summary: pd.DataFrame) -> pd.DataFrame:
+    """Counts that may be blank as whole numbers: 4096, not 4096.0."""
+    return summary.astype({"state_bytes": "Int64", "violations": "Int64"})
+
+
+def _raw(name: str, summary: pd.DataFrame, facts: Sequence[Facts]) -> pd.DataFrame:
+    """The figures behind a table, unrounded; ``lossy`` tells the second table's rows."""
+    lossy = {method for fact in facts for method in fact.lossy}
+    if name == "overall":
+        rows = summary.loc[summary["category"] == OVERALL, [column for column in COLUMNS if column != "category"]]
+        return rows.assign(lossy=rows["method"].isin(lossy))
+    figure = _figure(name)
+    parts = [figure, f"{figure}_low", f"{figure}_high"]
+    wide = summary.set_index(list(KEYS))[parts].unstack("category")
+    order = pd.MultiIndex.from_frame(summary[list(_ROW_KEYS)].drop_duplicates())
+    wide = wide.reindex(order).swaplevel(axis=1)
+    wide = wide.reindex(columns=[(category, part) for category in _categories(summary) for part in parts])
+    wide.columns = [category + part.removeprefix(figure) for category, part in wide.columns]
+    wide = wide.reset_index()
+    return wide.assign(lossy=wide["method"].isin(lossy))

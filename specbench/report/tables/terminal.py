@@ -1,0 +1,208 @@
+"""The report as a terminal shows it: the overall table, speedups by category, and the warnings under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from specbench.record import CONTROL, VANILLA
+from specbench.report.data.drafting import told_once, with_drafting
+from specbench.report.data.facts import TIME_ONLY
+from specbench.report.data.findings import Findings
+from specbench.report.data.summary import OVERALL, category_order
+from specbench.report.text import label as spell
+from specbench.report.text.label import broken
+from specbench.report.text.table import Table as Printed
+
+WIDTH = 100
+_FIGURES_WIDTH = 65  # the overall table without its names
+_NAME_WIDTHS = 10, 30
+_HEADER_WIDTH = 13
+_GUTTER = 2  # between two columns
+_EDGES = 2  # a blank on either side of a table
+_ROOM = 1 << 16
+
+
+def print_findings(findings: Findings, console: Console | None = None) -> None:
+    """Print the tables and warnings; plain text, without colour, where the output is not a terminal."""
+    console = console or open_console()
+    width = min(WIDTH, console.width)
+    lossy = findings.summary["method"].isin(findings.lossy)
+    for (model, suite), rows in findings.summary.groupby(["model", "suite"], sort=False):
+        console.print(Text(f"\n{model} on {suite}", style="bold"))
+        for line in _replays(findings, str(model), str(suite)):
+            console.print(Text(line, style="dim"))
+        console.print(_overall(rows[~lossy[rows.index]], width))
+        for table in _by_category(rows[~lossy[rows.index]], width):
+            console.print(table)
+        if lossy[rows.index].any():
+            console.print(Text("lossy methods: their output may differ from vanilla's", style="bold"))
+            console.print(_overall(rows[lossy[rows.index]], width))
+    for run, control in zip(findings.runs, findings.controls, strict=True):
+        if control is not None:
+            source = f" of {run.directory.name}" if len(findings.runs) > 1 else ""
+            console.print(Text(f"A/A control{source}, {control.sentence()}", style="dim"))
+    said = [control.sentence() for control in findings.controls if control is not None]
+    print_warnings([text for text in findings.warnings if not any(part in text for part in said)], console)
+
+
+def print_table(table: Printed, console: Console | None = None) -> None:
+    """Print a table under its caption; a name is said once for the rows that share it."""
+    console = console or open_console()
+    console.print(Text(table.where, style="bold"))
+    console.print(Text(table.meaning, style="dim"))
+    sheet = _sheet(table, None)
+    if _width(sheet, console) > console.width:
+        sheet = _sheet(table, _HEADER_WIDTH)
+    sheet.width = _width(sheet, console)  # rather too wide than a figure cut short
+    console.print(sheet, crop=False, no_wrap=True)
+
+
+def _width(sheet: Table, console: Console) -> int:
+    """Columns that a table takes where it has all the room it wants."""
+    return console.measure(sheet, options=console.options.update(width=_ROOM)).maximum
+
+
+def _sheet(table: Printed, width: int | None) -> Table:
+    """width: of labels, which are broken to it; None = as long as they are."""
+    sheet = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    for column, title in enumerate(table.header):
+        sheet.add_column(Text(title), justify="left" if column < table.labels else "right", no_wrap=True)
+    names = [row[0].text for row in table.rows]
+    apart = len(set(names)) < len(names) or width is not None  # a name of several lines or rows
+    said = ""
+    for row in table.rows:
+        labels = [cell.text if width is None else broken(cell.text, width) for cell in row[: table.labels]]
+        if row[0].text == said:
+            labels[0] = ""
+        elif said and apart:
+            sheet.add_section()
+        said = row[0].text
+        sheet.add_row(*map(Text, labels), *(Text(cell.text) for cell in row[table.labels :]))
+    return sheet
+
+
+def open_console() -> Console:
+    """Standard output; a hundred columns of plain text where it is not a terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+
+
+def _replays(findings: Findings, model: str, suite: str) -> Iterator[str]:
+    """What stood in for the model, or led it, a line each; nothing where it decoded by itself."""
+    here = [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite)]
+    for trace in dict.fromkeys(facts.trace for facts in here if not facts.timed):
+        yield f"replay of {trace or 'recorded tokens'}"
+    for trace in dict.fromkeys(facts.trace for facts in here if facts.time_only):
+        yield f"{TIME_ONLY}, {trace or 'recorded tokens'}"
+
+
+def _overall(rows: pd.DataFrame, width: int) -> Table:
+    """A figure that is blank in every row is not shown."""
+    shown = with_drafting(told_once(rows[rows["category"] == OVERALL]))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    columns = [entry for entry in _COLUMNS if shown.empty or shown[entry[1]].notna().any()]
+    for title, _, _ in columns:
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in shown.to_dict("records"):
+        style = "dim" if row["method"] == CONTROL else ""
+        cells = [_name(row["method"], row["variant"], width), *(write(row) for _, _, write in columns)]
+        table.add_row(*map(Text, cells), style=style)
+    return table
+
+
+def _speedup(row: dict[str, Any], name: str = "speedup") -> str:
+    speedup = spell.number(row[name])
+    bounds = spell.interval(row[f"{name}_low"], row[f"{name}_high"])
+    return f"{speedup} [{bounds}]" if bounds else speedup
+
+
+def _errors(row: dict[str, Any]) -> str:
+    return f"{row['errors']}/{row['cases'] + row['errors']}" if row["errors"] else "0"
+
+
+# title, column of the summary, how its cell is spelled
+_COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
+    ("MAT", "mat", lambda row: spell.number(row["mat"])),
+    ("tokens/s", "tokens_per_s", lambda row: spell.rate(row["tokens_per_s"])),
+    ("speedup [95 %]", "speedup", _speedup),
+    ("time only [95 %]", "time_only_speedup", lambda row: _speedup(row, "time_only_speedup")),
+    ("step ms", "time_only_step_ms", lambda row: spell.milliseconds(row["time_only_step_ms"])),
+    ("accepted", "acceptance_rate", lambda row: spell.share(row["acceptance_rate"])),
+    ("tokens fed", "fed", lambda row: spell.number(row["fed"])),
+    ("drafting \N{MICRO SIGN}s", "drafting_us", lambda row: spell.microseconds(row["drafting_us"])),
+    ("lossless", "lossless", lambda row: spell.share(row["lossless"])),
+    ("errors", "errors", _errors),
+)
+
+
+def _name(method: str, variant: str, width: int) -> str:
+    """On as many lines as it takes to leave the figures their room."""
+    least, most = _NAME_WIDTHS
+    return broken(spell.label(method, variant), max(least, min(most, width - _FIGURES_WIDTH)))
+
+
+def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table]:
+    """'speedup MAT' a cell, vanilla being 1 and 1; MAT alone where no speedup is known.
+
+    As many tables as the width needs, none for a single category, nor where every figure is blank.
+    """
+    categories = category_order(rows.loc[rows["category"] != OVERALL, "category"])
+    methods = rows[~rows["method"].isin([VANILLA, CONTROL])]
+    keys = dict.fromkeys(zip(methods["method"], methods["variant"], strict=True))
+    names = {key: _name(*key, width) for key in keys}
+    figures = {"speedup": "speedup", "mat": "MAT"} if methods["speedup"].notna().any() else {"mat": "MAT"}
+    if len(categories) < 2 or not names or methods[list(figures)].isna().all(axis=None):
+        return
+    found = {
+        (row["category"], row["method"], row["variant"]): " ".join(spell.number(row[figure]) for figure in figures)
+        for row in rows.to_dict("records")
+    }
+    title = " ".join(figures.values())
+    room = width - _EDGES - max(len(line) for name in (title, *names.values()) for line in name.split("\n"))
+    for chosen in _fitting(categories, room, max(map(len, found.values()))):
+        yield _category_table(title, chosen, names, found)
+
+
+def _fitting(categories: Sequence[str], room: int, cell: int) -> Iterator[list[str]]:
+    """Runs of categories whose columns fit into ``room`` characters."""
+    chosen: list[str] = []
+    used = 0
+    for category in categories:
+        width = max(cell, *map(len, broken(category, _HEADER_WIDTH).split("\n"))) + _GUTTER
+        if chosen and used + width > room:
+            yield chosen
+            chosen, used = [], 0
+        chosen.append(category)
+        used += width
+    yield chosen
+
+
+def _category_table(
+    title: str, categories: Sequence[str], names: dict[tuple[str, str], str], found: dict[tuple[str, str, str], str]
+) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    table.add_column(title, no_wrap=True)
+    for category in categories:
+        table.add_column(Text(broken(category, _HEADER_WIDTH)), justify="right", no_wrap=True)
+    for key, name in names.items():
+        table.add_row(Text(name), *(Text(found.get((category, *key), spell.BLANK)) for category in categories))
+    return table
+
+
+def print_warnings(warnings: Sequence[str], console: Console | None = None) -> None:
+    """Each on its own lines, under how many there are; nothing where there are none."""
+    console = console or open_console()
+    if not warnings:
+        return
+    console.print(Text(f"\n{len(warnings)} warning{'s' if len(warnings) > 1 else ''}", style="bold yellow"))
+    for warning in warnings:
+        console.print(Padding(Text(f"! {warning}", style="yellow"), (0, 0, 0, 2)))

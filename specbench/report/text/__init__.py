@@ -1,0 +1,1 @@
+"""How figures and rows are spelled, and tokens as text."""

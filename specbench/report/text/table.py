@@ -1,0 +1,171 @@
+"""A table ready to print, and its spelling in Markdown and LaTeX (booktabs)."""
+
+from __future__ import annotations
+
+import html
+import re
+import textwrap
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from specbench.report.text.label import BLANK, Cell, label
+
+_LATEX = {
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", BLANK: "--", "\N{MICRO SIGN}": r"\ensuremath{\mu}"},
+    **{
+        "\N{MULTIPLICATION SIGN}": r"\ensuremath{\times}",
+        "\N{PLUS-MINUS SIGN}": r"\ensuremath{\pm}",
+        "\N{NO-BREAK SPACE}": "~",
+    },
+}
+_HEADER_CHARS = 10
+_SMALL_COLUMNS = 9
+_SMALL, _SMALLER = r"\small\setlength{\tabcolsep}{3.5pt}", r"\footnotesize\setlength{\tabcolsep}{2.5pt}"
+# No wider than the line that it is pasted to; without graphicx, as wide as it is.
+_FITTED = r"\ifdefined\resizebox\ifdim\wd0>\linewidth\sbox0{\resizebox{\linewidth}{!}{\usebox0}}\fi\fi\usebox0"
+_MARKDOWN = re.compile(r"([\\|*`\[\]])")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Printed cells. where, meaning: the caption's two halves, what was run and what the figures are.
+
+    rows: one tuple of cells a row, the first ``labels`` of them names (left-aligned). best: (row, column) printed bold.
+    spread: Markdown and LaTeX print intervals too (a page always does).
+    """
+
+    name: str
+    where: str
+    meaning: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    best: frozenset[tuple[int, int]]
+    labels: int = 1
+    spread: bool = True
+
+    @property
+    def caption(self) -> str:
+        """A table that is pasted elsewhere has to say it all."""
+        return f"{self.where} {self.meaning}".strip()
+
+
+def name_columns(rows: pd.DataFrame) -> dict[str, list[Cell]]:
+    """Title -> cells, of rows with model, suite, method, variant; model and suite only where there are several."""
+    varying = [column for column in ("model", "suite") if rows[column].nunique() > 1]
+    columns = {column.capitalize(): [Cell(str(value)) for value in rows[column]] for column in varying}
+    pairs = zip(rows["method"], rows["variant"], strict=True)
+    return columns | {"Method": [Cell(label(method, variant)) for method, variant in pairs]}
+
+
+def without_blanks(table: Table) -> Table:
+    """The table without the columns of figures that are blank in every row."""
+    kept = [
+        column
+        for column in range(len(table.header))
+        if column < table.labels or not table.rows or any(row[column].text != BLANK for row in table.rows)
+    ]
+    return replace(
+        table,
+        header=tuple(table.header[column] for column in kept),
+        rows=tuple(tuple(row[column] for column in kept) for row in table.rows),
+        best=frozenset((row, kept.index(column)) for row, column in table.best if column in kept),
+    )
+
+
+def to_markdown(table: Table) -> str:
+    """A GitHub table under its caption."""
+    align = [":--" if column < table.labels else "--:" for column in range(len(table.header))]
+    lines = [_escape_markdown(table.caption), "", _markdown_row([_escape_markdown(name) for name in table.header])]
+    lines.append(_markdown_row(align))
+    for index, row in enumerate(table.rows):
+        lines.append(_markdown_row([_markdown_cell(table, index, column, cell) for column, cell in enumerate(row)]))
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown_cell(table: Table, row: int, column: int, cell: Cell) -> str:
+    text = _escape_markdown(cell.text)
+    text = f"**{text}**" if (row, column) in table.best else text
+    return f"{text} \\[{cell.interval}\\]" if table.spread and cell.interval else text
+
+
+def _escape_markdown(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", html.escape(text, quote=False))
+
+
+def to_latex(table: Table) -> str:
+    """A ``table`` environment; needs the packages booktabs and, to fit a line that is too short for it, graphicx.
+
+    Intervals stand under their figures.
+    """
+    size = _SMALL if len(table.header) <= _SMALL_COLUMNS else _SMALLER
+    align = "l" * table.labels + "r" * (len(table.header) - table.labels)
+    lines = [
+        r"\begin{table}[t]",
+        rf"\centering{size}",
+        rf"\caption{{{escape_latex(table.caption)}}}",
+        rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.name.lower())}}}",
+        rf"\sbox0{{\begin{{tabular}}{{{align}}}",
+        r"\toprule",
+        _latex_row(
+            [
+                _latex_lines(_words(name), "l" if column < table.labels else "r")
+                for column, name in enumerate(table.header)
+            ]
+        ),
+        r"\midrule",
+    ]
+    for index, row in enumerate(table.rows):
+        lines.append(_latex_row([_latex_cell(table, index, column, cell) for column, cell in enumerate(row)]))
+        below = [_latex_below(table, column, cell) for column, cell in enumerate(row)]
+        if any(below):
+            lines += [_latex_row(below), r"\addlinespace[2pt]"]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}", _FITTED, r"\end{table}"]) + "\n"
+
+
+def _latex_row(cells: list[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _latex_cell(table: Table, row: int, column: int, cell: Cell) -> str:
+    text = escape_latex(_halves(cell.text)[0] if column < table.labels else cell.text)
+    return rf"\textbf{{{text}}}" if (row, column) in table.best else text
+
+
+def _latex_below(table: Table, column: int, cell: Cell) -> str:
+    """In small under a method its variant, under a figure its interval.
+
+    The braces keep a bracket that opens a cell from being read as the optional argument of the row before it.
+    """
+    interval = f"[{cell.interval}]" if table.spread and cell.interval else ""
+    text = escape_latex(_halves(cell.text)[1] if column < table.labels else interval)
+    return rf"{{\scriptsize {text}}}" if text else ""
+
+
+def _halves(name: str) -> tuple[str, str]:
+    """'pld [max_ngram=3]' -> 'pld', '[max_ngram=3]'."""
+    method, bracket, variant = name.partition(" [")
+    return method, f"[{variant}" if bracket else ""
+
+
+def _latex_lines(text: str, side: str) -> str:
+    """Lines of text as one cell; side: l or r."""
+    lines = [escape_latex(line) for line in text.split("\n")]
+    inside = r"\\".join(lines)
+    return lines[0] if len(lines) == 1 else rf"\shortstack[{side}]{{{inside}}}"
+
+
+def _words(name: str) -> str:
+    """A column's name on lines that hold its longest word."""
+    return textwrap.fill(name, _HEADER_CHARS, break_long_words=False, break_on_hyphens=False)
+
+
+def escape_latex(text: str) -> str:
+    """Text as LaTeX prints it verbatim in a paragraph."""
+    return "".join(_LATEX.get(char, char) for char in text)

@@ -1,0 +1,1 @@
+"""The fast engine: our own forward of the Llama family on static buffers."""

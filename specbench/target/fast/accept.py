@@ -1,0 +1,59 @@
+"""Greedy acceptance on the device, in operations whose shapes do not depend on the draft: no wait, no branch.
+
+A node is right if it holds the argmax of its parent's row, and accepted if every node above it is right too; the path
+ends at the deepest accepted node, the first one among equals, as ``specbench.decode.walk.Walk.follow`` has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specbench.target.fast.frame import Frame
+from specbench.target.fast.static_kv import StaticKV
+from specbench.target.judge import require_finite
+
+_FAR = 1e6  # more than any depth: one wrong node above rules a row out
+
+
+def accept(logits: Tensor, frame: Frame, slots: Tensor, cache: StaticKV | None) -> Tensor:
+    """Judge a draft and move its accepted path together; what the host must know of it, as one float32 tensor.
+
+    logits: (n, V). slots: (n + 1,) of the frame's rows and one behind. cache: None for a chain, whose accepted nodes
+    lie together already, and for a root alone. A frame that is told its picks has them in place of the argmax, which is
+    taken all the same. Returns what ``Outcome`` reads; exact, since no token id is beyond 2^24.
+    """
+    peaks, picks = logits.max(-1)
+    if frame.told is not None:
+        picks = frame.told
+    if frame.width == 1:
+        return torch.cat([frame.reach, picks, peaks])
+    torch.ne(picks.index_select(0, frame.parents), frame.ids, out=frame.wrong)
+    depth, best = torch.addmv(frame.reach, frame.above, frame.wrong, alpha=-_FAR).max(0, keepdim=True)
+    found = [depth, picks.index_select(0, best), peaks.sum(0, keepdim=True, dtype=torch.float32)]
+    if cache is None:
+        return torch.cat([*found, frame.ids])
+    path = frame.above.index_select(0, best)[0].sort(descending=True, stable=True).indices
+    cache.move(slots.index_select(0, path), slots[1:])
+    return torch.cat([*found, frame.ids.index_select(0, path), path])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """rows: of the accepted nodes, root side first. tokens: theirs, and behind them the target's own."""
+
+    rows: list[int]
+    tokens: list[int]
+
+    @classmethod
+    def read(cls, result: Tensor, width: int, chain: bool, dtype: torch.dtype) -> Outcome:
+        """Wait for the device. Raises CaseError when a row's logits are not finite."""
+        depth, bonus, total, *rest = result.tolist()
+        require_finite([total], dtype)
+        count = int(depth)
+        if chain:
+            return cls(list(range(1, count + 1)), [*map(int, rest[1 : count + 1]), int(bonus)])
+        rows = rest[width : width + count]
+        return cls([*map(int, rows)], [*map(int, rest[:count]), int(bonus)])

@@ -1,0 +1,147 @@
+"""One rank's share of a model, read from its files without the whole of it ever being in memory.
+
+The library's modules are built without memory; then each parameter's part is read from the file, cast, and put on the
+rank's device, one after the other. So a rank holds its share on its device and one parameter's part on the host. Random
+weights are drawn whole, as in one process, so that they are the same ones: then each rank's host holds all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+from transformers.utils.hub import cached_file
+
+from specbench.target.facade import ModelCard
+from specbench.target.tensor_parallel.shard import HEAD, Cut, Shape, cut_of, share_of
+from specbench.types import InputError
+
+SAFE = ("model.safetensors", "model.safetensors.index.json")
+TORCH = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+EMBEDDING = "model.embed_tokens.weight"
+
+
+class Source(Protocol):
+    """Weights by name."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether it holds the weight."""
+
+    def take(self, name: str, cut: Cut | None) -> Tensor:
+        """A part of a weight, on the host."""
+
+
+def _part(weight: Any, cut: Cut | None) -> Tensor:
+    """weight: a tensor, or a slice of a file, which is read here."""
+    if cut is None:
+        return weight[:]
+    parts = [weight[start:end] if cut.dim == 0 else weight[:, start:end] for start, end in cut.ranges]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class Held:
+    """Weights in memory, or in torch files that are mapped into it."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        self._weights = weights
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._weights
+
+    def take(self, name: str, cut: Cut | None) -> Tensor:
+        """See ``Source.take``."""
+        return _part(self._weights[name], cut)
+
+
+class SafeFiles:
+    """Weights in safetensors files: of each only the part that is asked for is read."""
+
+    def __init__(self, files: list[str]) -> None:
+        self._files = [safe_open(file, framework="pt") for file in files]
+        self._where = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118 - no mapping
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where
+
+    def take(self, name: str, cut: Cut | None) -> Tensor:
+        """See ``Source.take``."""
+        return _part(self._where[name].get_slice(name), cut)
+
+
+def load_share(
+    card: ModelCard, device: str, rank: int, ranks: int, *, revision: str | None, safetensors: bool, seed: int
+) -> Any:
+    """The library's model with one rank's share of the weights on ``device``, in eval mode; for ``CompactModel`` only.
+
+    Its own forward would leave the other ranks out. Raises InputError for files that lack a weight.
+    """
+    dtype = getattr(torch, card.dtype)
+    if card.path == "random":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            drawn = AutoModelForCausalLM.from_config(card.config, dtype=dtype)
+        source: Source = Held(drawn.state_dict())
+    else:
+        source = _open(card.path, revision, safetensors)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(card.config, dtype=dtype)
+    shape = Shape.of(card.config)
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        if name.startswith(f"{HEAD}.") and name not in source and card.config.get_text_config().tie_word_embeddings:
+            continue
+        if name not in source:
+            raise InputError(
+                f"model.path={card.path}: its files hold no weight {name}; expected the family's own names"
+            )
+        cut = cut_of(name, tuple(parameter.shape), shape, rank, ranks)
+        _put(model, name, None if cut and not cut.ranges else source.take(name, cut).to(device, dtype, copy=True))
+    body: Any = model.model
+    if model.lm_head.weight.is_meta:  # the embeddings' own, and where it is never read one row of them
+        embedding = model.get_input_embeddings().weight
+        _put(model, f"{HEAD}.weight", embedding.data[:1] if rank else embedding.data)
+    with torch.device("cpu"):
+        body.rotary_emb = type(body.rotary_emb)(config=card.config.get_text_config()).to(device)
+    model.config = share_of(card.config, ranks)
+    return model.eval()
+
+
+def _put(model: Any, name: str, weight: Tensor | None) -> None:
+    owner, _, kind = name.rpartition(".")
+    held = None if weight is None else nn.Parameter(weight, requires_grad=False)
+    model.get_submodule(owner).register_parameter(kind, held)
+
+
+def _open(path: str, revision: str | None, safetensors: bool) -> Source:
+    """The weights of a folder or hub id."""
+    for names in (SAFE,) if safetensors else (SAFE, TORCH):
+        if files := _files(path, revision, names):
+            return SafeFiles(files) if names is SAFE else Held(_mapped(files))
+    kind = "*.safetensors" if safetensors else "*.safetensors or torch files"
+    raise InputError(f"model.path={path}: no weights found to share between ranks; expected {kind}")
+
+
+def _files(path: str, revision: str | None, names: tuple[str, str]) -> list[str]:
+    """All files of one kind, one or those that an index lists; none where there is none."""
+    options: Any = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
+    single, index = (cached_file(path, name, **options) for name in names)
+    if single:
+        return [single]
+    if not index:
+        return []
+    listed = sorted(set(json.loads(Path(index).read_text())["weight_map"].values()))
+    found = [cached_file(path, name, revision=revision) for name in listed]
+    return [file for file in found if file]
+
+
+def _mapped(files: list[str]) -> dict[str, Tensor]:
+    """Torch files, mapped: a page is read when its part is taken."""
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        weights.update(torch.load(file, map_location="cpu", weights_only=True, mmap=True))
+    return weights

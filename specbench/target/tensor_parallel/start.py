@@ -1,0 +1,144 @@
+"""Start a tensor-parallel target: rank 0 here, every other rank in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from dataclasses import dataclass, replace
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import transformers
+
+from specbench.target.facade import ModelCard
+from specbench.target.fast.buckets import Buckets
+from specbench.target.tensor_parallel.engine import Follower, Leader
+from specbench.target.tensor_parallel.load import load_share
+from specbench.target.tensor_parallel.message import Format
+from specbench.target.tensor_parallel.model import WholeModel
+from specbench.target.tensor_parallel.ranks import LOST, Ranks
+from specbench.target.tensor_parallel.team import Team, open_store
+from specbench.types import InputError
+
+PATIENCE_S = 120.0  # for one sum; graphs are recorded and kernels chosen within it
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every rank is started with. threads: of a CPU rank, None = as many as here, shared out.
+
+    check: compare the ranks after every step. patience_s: of a sum. follower: what the others run.
+    """
+
+    card: ModelCard
+    ranks: int
+    max_nodes: int
+    revision: str | None = None
+    safetensors: bool = True
+    seed: int = 0
+    pack: bool = True
+    threads: int | None = None
+    check: bool = False
+    patience_s: float = PATIENCE_S
+    buckets: Buckets | None = None
+    follower: type[Follower] = Follower
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One rank's place."""
+
+    terms: Terms
+    rank: int
+    port: int
+    device: str
+
+    def load(self) -> Any:
+        """Its share of the model."""
+        terms = self.terms
+        options: Any = {"revision": terms.revision, "safetensors": terms.safetensors, "seed": terms.seed}
+        return load_share(terms.card, self.device, self.rank, terms.ranks, **options)
+
+    def join(self, store: Any) -> Team:
+        """Meet the others."""
+        card, terms = self.terms.card, self.terms
+        format = Format(int(card.config.get_text_config().num_hidden_layers), terms.max_nodes)
+        return Team(store, self.rank, terms.ranks, torch.device(self.device), format, terms.patience_s)
+
+    def engine(self, kind: Any, share: Any, team: Team, **options: Any) -> Any:
+        """Of ``kind``, on its share."""
+        card, terms = self.terms.card, self.terms
+        given: Any = {"buckets": terms.buckets, "pack": terms.pack, "check": terms.check, **options}
+        return kind(share, card.context, card.eos, terms.max_nodes, team, **given)
+
+
+def start(terms: Terms) -> tuple[Leader, WholeModel]:
+    """The engine, and what stands for the model. Raises InputError or TeamError; then nothing is left running."""
+    if terms.card.device == "cpu":
+        threads = terms.threads or max(1, torch.get_num_threads() // terms.ranks)
+        torch.set_num_threads(threads)
+        terms = replace(terms, threads=threads)
+    devices = _devices(terms.card.device, terms.ranks)
+    store = open_store(0, terms.ranks)
+    told = replace(terms, card=replace(terms.card, tokenizer=None))
+    seats = [Seat(told, rank, store.port, device) for rank, device in enumerate(devices)]
+    ranks = Ranks(follow, seats[1:])
+    team = None
+    try:
+        share = seats[0].load()
+        ranks.await_ready()
+        team = seats[0].join(store)
+        ranks.watch(team)
+        engine = seats[0].engine(Leader, share, team, ranks=ranks)
+    except BaseException:
+        ranks.close(team)
+        raise
+    return engine, WholeModel(share, terms.card.config, engine)
+
+
+def _devices(first: str, ranks: int) -> list[str]:
+    """One for each rank, from the run's device on."""
+    kind, _, index = first.partition(":")
+    if kind == "cpu":
+        return ["cpu"] * ranks
+    start, present = int(index or 0), torch.cuda.device_count()
+    if start + ranks > present:
+        raise InputError(
+            f"model.gpus={ranks} from model.device={first} on: this machine has {present} GPUs; expected fewer,"
+            " or model.device=cuda:0"
+        )
+    return [f"cuda:{start + rank}" for rank in range(ranks)]
+
+
+def follow(seat: Seat, words: Connection) -> None:
+    """What the process of a rank does; its last word is what it dies of."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        if seat.terms.threads:
+            torch.set_num_threads(seat.terms.threads)
+        share = seat.load()
+        _say(words, "ready", "")
+        team = seat.join(open_store(seat.port, seat.terms.ranks))
+        seat.engine(seat.terms.follower, share, team).serve()
+    except Exception as error:  # the boundary of the process: rank 0 tells the user
+        _say(words, type(error).__name__, str(error))
+        os._exit(LOST)  # no clean-up may wait for the other ranks
+    team.leave()
+
+
+def _say(words: Connection, kind: str, text: str) -> None:
+    words.send_bytes(json.dumps({"kind": kind, "text": text}).encode())
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(LOST)
