@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -60,8 +61,8 @@ def test_the_pages_show_the_files_that_they_speak_of():
 @pytest.mark.slow
 def test_the_examples_run_as_the_readme_says(checkout):
     """The command that stands below the example, and a real draft in what it reports."""
-    [command] = re.findall(r"^specbench (method=\[pld,echo\].*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
-    done = run(checkout, "specbench.cli", *command.split(), "suite.limit=1", "report.plots=false")
+    [command] = re.findall(r"^specbench ('method=\[pld,echo\]'.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    done = run(checkout, "specbench.cli", *shlex.split(command), "suite.limit=1", "report.plots=false")
     assert done.returncode == 0, done.stderr
     [row] = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["echo"] and "%" in line]
     assert float(row[1]) > 1.1  # MAT

@@ -1,4 +1,4 @@
-"""The file maps of README and docs/architecture.md name what there is, and link to what there is."""
+"""README names the rooms and docs/architecture.md the files, and every link leads to a file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,19 @@ def words(*pages: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("place", ["scripts/*.py", "notebooks/*.ipynb"])
-def test_both_maps_name_every_entry_point(place):
+def test_the_map_names_every_entry_point(place):
     names = {path.stem for path in ROOT.glob(place)}
     assert names
-    assert names <= words(README), names - words(README)
     assert names <= words(ARCHITECTURE), names - words(ARCHITECTURE)
+
+
+def test_readme_has_a_line_for_every_room():
+    """Every package of the harness, and every folder of the checkout that belongs to the project."""
+    [files] = re.findall(r"^## Files\n\n```\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = {line.split()[0] for line in files.splitlines()}
+    rooms = {f"{path.parent.name}/" for path in ROOT.glob("specbench/*/__init__.py")}
+    outer = {"conf/", "specbench/", "methods/", "scripts/", "notebooks/", "results/", "docs/", "tests/"}
+    assert lines - {"assets/"} == rooms | outer
 
 
 @pytest.mark.parametrize("place", ["specbench/*", "specbench/report/*", "docs/*.md", "results/*", "*.md"])
