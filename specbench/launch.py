@@ -14,7 +14,7 @@ from rich.markup import escape
 from specbench.job import Job
 from specbench.material import REPLAY
 from specbench.progress import Progress
-from specbench.record import CONTROL, VANILLA
+from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.run import execute
 from specbench.target.tensor_parallel.team import TeamError
 from specbench.types import InputError
@@ -62,7 +62,7 @@ def run_job(job: Job, directory: Path) -> int:
 
 def _verdict(report: Report, job: Job, directory: Path, console: Console) -> int:
     """Vanilla's own violations are the noise floor, lossy methods have none, half precision is not judged by them."""
-    overall = report.summary[report.summary["category"] == "overall"]
+    overall = report.summary[report.summary["category"] == OVERALL]
     dead = sorted(set(overall.loc[overall["cases"] == 0, "method"]))
     if dead:
         console.print(f"[red]no case of {', '.join(dead)} could be decoded[/]: see error in {directory}/records.jsonl")

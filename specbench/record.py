@@ -14,6 +14,7 @@ from typing import Any
 SCHEMA = 1
 VANILLA = "vanilla"
 CONTROL = "vanilla_aa"  # vanilla a second time: the A/A control
+OVERALL = "overall"  # the row of all categories in tables: no category may have this name
 PHASES = ("prepare", "draft", "forward", "verify", "update")
 
 

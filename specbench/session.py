@@ -6,8 +6,6 @@ figures. Garbage collection is off inside a block and runs between blocks.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +16,7 @@ import torch
 from specbench.decode.law import Law
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.lossless import judge_block
-from specbench.measure.clock import Clock
+from specbench.measure.clock import Clock, without_collector
 from specbench.measure.energy import Meter
 from specbench.measure.plan import Block, starts_span
 from specbench.method import Method
@@ -106,7 +104,7 @@ class Session:
 
     def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
         prompts: dict[str, list[list[int]]] = {}
-        with _no_collection():
+        with without_collector():
             records = [self._case(block, place, name, prompts) for place, name in enumerate(block.order)]
         if judge:
             try:
@@ -192,22 +190,6 @@ def _turn_record(
         step_s=transcript.step_s,
         energy_j=energy_j,
     )
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Collect now, then not until the block is over.
-
-    What survives is frozen for good: a method's tables grow to millions of objects, and every later collection would
-    walk them all.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def with_control(bound: Sequence[Bound], control: bool) -> list[Bound]:

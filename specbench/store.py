@@ -59,11 +59,14 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` in one step: a reader sees the old text or the new, never half."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace ``path`` in one step: a reader sees the old content or the new, never half. Text becomes UTF-8."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _parse_lines(path: Path) -> list[tuple[CaseRecord, int]]:

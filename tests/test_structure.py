@@ -48,8 +48,8 @@ ALLOWED = {
     "method": {"types", "target"},  # target for annotations only
     "target": {"types"},
     "decode": {"types", "method", "target"},
-    "suite": {"types"},
-    "profile": set(),
+    "suite": {"types", "record"},
+    "profile": {"store"},
     "measure": {"types", "record", "method", "target", "decode", "profile"},
     "lossless": {"types", "record"},
     "store": {"record"},

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
+
+from specbench.store import write_atomically
 
 log = logging.getLogger(__name__)
 FORMAT = "specbench token ids 1"
@@ -63,11 +64,5 @@ def _read(path: Path, shape: tuple[int, ...], vocab: int) -> np.ndarray:
 
 
 def _write(path: Path, table: np.ndarray) -> None:
-    """Under a name of this process first, so that no reader meets half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        save_file({"ids": np.ascontiguousarray(table)}, part, {"format": FORMAT})
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_atomically(path, save({"ids": np.ascontiguousarray(table)}, {"format": FORMAT}))

@@ -16,6 +16,7 @@ import numpy as np
 from specbench.profile.analytic import Shape
 from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, Profile, ProfileError, RowGrid
 from specbench.profile.surface import Fit, Floats, Grid
+from specbench.store import write_atomically
 
 LOG = logging.getLogger(__name__)
 SCHEMA = 1
@@ -37,9 +38,7 @@ def write_profile(profile: Profile, folder: Path) -> Path:
     """``<folder>/<name>.json``, replaced in one step."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{profile.name}.json"
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(_plain(profile), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_atomically(path, json.dumps(_plain(profile), indent=1, ensure_ascii=False) + "\n")
     return path
 
 

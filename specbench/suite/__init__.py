@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench.record import OVERALL
 from specbench.suite.format import Form
 from specbench.suite.formats import format_named
 from specbench.suite.prompt import PromptBuilder, answer_text
@@ -23,9 +24,6 @@ from specbench.types import Case, InputError
 __all__ = ["PromptBuilder", "Selection", "Shots", "Suite", "answer_text", "load_suite", "select"]
 
 NO_SHOTS = Shots()
-
-
-OVERALL = "overall"  # the row of all categories
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specbench.suite import OVERALL
+from specbench.record import OVERALL
 from specbench.suite.prompt import PromptBuilder
 from specbench.trace.recorded import Recorded, RecordedTurn
 from specbench.trace.retokenise import conversation_ids

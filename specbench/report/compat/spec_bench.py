@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from specbench.answers import FAILED, Answer
+from specbench.record import OVERALL
 
-OVERALL = "overall"
 _BLANK = float("nan")
 
 

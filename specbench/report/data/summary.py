@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from specbench import stats
-from specbench.record import CONTROL, PHASES, VANILLA
+from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.cases import fold_cases
 from specbench.report.data.drafting import OWN
 from specbench.report.data.facts import Facts, read_facts
@@ -23,7 +23,6 @@ from specbench.report.data.trials import trials
 from specbench.report.data.variant import name_variants
 from specbench.store import Run
 
-OVERALL = "overall"
 PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
 TASKS = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")  # Spec-Bench's, in its order
 KEYS = ("model", "suite", "category", "method", "variant")

@@ -22,6 +22,7 @@ from matplotlib.transforms import Bbox
 
 from specbench.report.plots.palette import DPI
 from specbench.report.text.label import broken
+from specbench.store import write_atomically
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
 COLUMN_INCH = 3.3
@@ -120,8 +121,6 @@ def save(figure: Figure, stem: Path) -> list[Path]:
         metadata = {"CreationDate": None} if kind == "pdf" else None  # the same figures give the same bytes
         figure.savefig(memory, format=kind, dpi=DPI, bbox_inches="tight", pad_inches=_PAD_INCH, metadata=metadata)
         path = stem.with_name(f"{stem.name}.{kind}")
-        partial = path.with_name(path.name + ".partial")
-        partial.write_bytes(memory.getvalue())
-        partial.replace(path)
+        write_atomically(path, memory.getvalue())
         files.append(path)
     return files
