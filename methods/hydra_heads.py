@@ -16,9 +16,7 @@ from torch.nn import functional
 
 from methods.parts.heads.draft_layer import DraftLayer, LayerMemory, layer_shapes
 from methods.parts.heads.head_file import RANDOM, HeadFile, Layout, Shape, find_head, hold_to, random_weights
-from methods.parts.heads.head_method import HeadMethod
-from methods.parts.heads.head_trees import MEDUSA, fixed_tree
-from methods.parts.heads.target_ends import TargetEnds
+from methods.parts.heads.head_method import MEDUSA, HeadMethod, TargetEnds, fixed_tree
 from methods.parts.trees.grown_tree import ShapePlan, best_choice, fill
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafter

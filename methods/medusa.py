@@ -16,9 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.parts.heads.head_file import RANDOM, HeadFile, Layout, Shape, find_head, hold_to, random_weights
-from methods.parts.heads.head_method import HeadMethod
-from methods.parts.heads.head_trees import MEDUSA, fixed_tree
-from methods.parts.heads.target_ends import TargetEnds
+from methods.parts.heads.head_method import MEDUSA, HeadMethod, TargetEnds, fixed_tree
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target

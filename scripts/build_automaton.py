@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 
-from methods.parts.lookup.corpus_arguments import corpus_parser, read_corpus
+from methods.parts.lookup.corpus import corpus_parser, read_corpus
 from methods.sam.static_automaton import build_automaton
 from specbench.types import InputError
 

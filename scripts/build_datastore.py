@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import time
 
-from methods.parts.lookup.corpus_arguments import corpus_parser, read_corpus
-from methods.rest.datastore import Datastore
+from methods.parts.lookup.corpus import corpus_parser, read_corpus
+from methods.rest import Datastore
 from specbench.types import InputError
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import time
 
-from methods.parts.lookup.corpus_arguments import corpus_parser, read_corpus
-from methods.parts.lookup.lru_table import build_frozen_table
+from methods.cacheback.frozen_table import build_frozen_table
+from methods.parts.lookup.corpus import corpus_parser, read_corpus
 from specbench.types import InputError
 
 

@@ -6,19 +6,68 @@ every follower grows a tree (sections 3.1 to 3.3). Defaults are the paper's (sec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from methods.cacheback.chained_tree import ChainedTree, Gram
-from methods.parts.lookup.lru_table import FrozenTable, LruTable
+from methods.cacheback.frozen_table import FrozenTable, Gram
+from methods.parts.lookup.lru_table import LruTable
+from methods.parts.trees.branches import Branches
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
 from specbench.target.load import locate_file
-from specbench.types import Draft, InputError, Prefill, Step, require_count
+from specbench.types import ROOT, Draft, InputError, Prefill, Step, require_count
 
+End = tuple[int, Gram]  # a node that followers may hang from, and the LL tokens that end there
+Query = Callable[[Gram, int], Iterable[tuple[int, Iterable[Gram]]]]
+"""(leader, room [tokens]) -> of each table its number and the followers, best first, those beyond the room but one."""
 Tables = Literal["dual", "dynamic", "frozen"]
-DYNAMIC, FROZEN = 0, 1
+DYNAMIC, FROZEN = 0, 1  # sources
+
+
+class ChainedTree(Branches):
+    """Branches that are followers, below the end of the context and of one another, breadth first (section 3.2).
+
+    Level 1 leaves ``reserve`` tokens to the deeper levels; what it did not use and the reserve then go to level 2,
+    spent greedily on its first node. The reference attaches every n-gram as a chain of its own; ``merge`` shares
+    prefixes, and then only new tokens count.
+    """
+
+    def __init__(self, tail: Gram, merge: bool = False) -> None:
+        """tail: the last LL tokens of the context. merge: share prefixes."""
+        super().__init__(merge)
+        self._lead = len(tail)
+        self._ends: list[End] = [(ROOT, tail)]
+
+    def grow(self, query: Query, room: int, reserve: int) -> int:
+        """Attach followers level by level; returns the room [tokens] that is left.
+
+        A second call goes on from every node of the first: the frozen table after the dynamic one.
+        """
+        left = room - reserve
+        frontier = list(self._ends)
+        while True:
+            attached, full, left = self._level(query, frontier, left)
+            self._ends += attached
+            frontier = attached
+            if reserve > 0:
+                left, reserve = left + reserve, 0
+            elif full or not attached:
+                return left
+
+    def _level(self, query: Query, frontier: Sequence[End], left: int) -> tuple[list[End], bool, int]:
+        """(ends attached, whether the room ran out, room left)."""
+        attached: list[End] = []
+        for node, tail in frontier:
+            for source, followers in query(tail, left):
+                for follower in followers:
+                    under, fresh = self.shared(node, follower) if self.merge else (node, follower)
+                    if len(fresh) > left:
+                        return attached, True, left
+                    if fresh:
+                        left -= len(fresh)
+                        attached.append((self.attach(under, fresh, source), (tail + follower)[-self._lead :]))
+        return attached, False, left
 
 
 class _Cache(Drafter):

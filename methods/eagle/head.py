@@ -17,7 +17,7 @@ from transformers import LlamaConfig
 
 from methods.parts.heads.draft_layer import DraftLayer, LayerMemory, layer_shapes
 from methods.parts.heads.head_file import HeadFile, Layout, Shape
-from methods.parts.heads.target_ends import TargetEnds
+from methods.parts.heads.head_method import TargetEnds
 from specbench.types import InputError
 
 LAYOUT = Layout("EAGLE", ("model.safetensors",), ("pytorch_model.bin",))

@@ -30,9 +30,7 @@ from methods.eagle.head import (
 )
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.head_file import HeadFile, Layout, Shape, find_head, hold_to, random_weights
-from methods.parts.heads.head_method import HeadMethod
-from methods.parts.heads.head_trees import EAGLE, fixed_tree
-from methods.parts.heads.target_ends import TargetEnds
+from methods.parts.heads.head_method import EAGLE, HeadMethod, TargetEnds, fixed_tree
 from methods.parts.trees.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafter

@@ -1,6 +1,9 @@
 """Several drafts as one tree: equal paths are one, a path's chance is the product of its nodes' chances.
 
-A node that several drafters propose is as likely as if they erred independently: 1 - (1 - a)(1 - b).
+A node that several drafters propose is as likely as if they erred independently: 1 - (1 - a)(1 - b). A node's
+class is its drafter, the size of that drafter's draft, its depth, its rank among its siblings and its drafter's score.
+The rate of a class is the share of its nodes that were right where their parent was; every step counts each node whose
+parent is on the emitted path, whether it was fed to the target or not.
 """
 
 from __future__ import annotations
@@ -9,11 +12,160 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+from numba import njit
 from torch import Tensor
 
-from methods.hybrid import merge_kernels as kernels
-from methods.hybrid.acceptance import AcceptanceRates
-from specbench.types import CaseError, Draft
+from specbench.types import ROOT, CaseError, Draft
+
+SIZES = 7  # of a drafter's whole draft, by doubling: drafters that know how sure they are draft more
+DEPTHS = 8  # deeper ones are one class
+RANKS = 4  # later siblings are one class
+LEVELS = 8  # of a drafter's own score, 0 to 1; one class more is for no score
+
+
+@njit(cache=True)
+def class_of(member: int, size: int, depth: int, rank: int, score: float) -> int:
+    """Number of a node's class. size: of the draft. depth, rank: from 0. score: 0 to 1, nan = the drafter has none."""
+    doublings = 0
+    while size > 1 and doublings < SIZES - 1:
+        size, doublings = (size + 1) // 2, doublings + 1
+    level = LEVELS if np.isnan(score) else min(max(int(score * LEVELS), 0), LEVELS - 1)
+    kind = member * SIZES + doublings
+    return ((kind * DEPTHS + min(depth, DEPTHS - 1)) * RANKS + min(rank, RANKS - 1)) * (LEVELS + 1) + level
+
+
+@njit(cache=True)
+def _classify(parents: np.ndarray, scores: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(depths, classes) of the nodes of all drafts. parents: within each draft; starts: where each draft begins."""
+    count = len(parents)
+    depths, classes = np.empty(count, np.int64), np.empty(count, np.int64)
+    children = np.zeros(count, np.int64)
+    for member in range(len(starts) - 1):
+        first, at_root = starts[member], 0
+        for node in range(first, starts[member + 1]):
+            if parents[node] == ROOT:
+                depths[node], rank = 0, at_root
+                at_root += 1
+            else:
+                above = first + parents[node]
+                depths[node], rank = depths[above] + 1, children[above]
+                children[above] += 1
+            classes[node] = class_of(member, starts[member + 1] - first, depths[node], rank, scores[node])
+    return depths, classes
+
+
+@njit(cache=True)
+def _merge(
+    tokens: np.ndarray, parents: np.ndarray, classes: np.ndarray, starts: np.ndarray, rates: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(tokens, parents, chances, members) of the union: equal paths are one node, its chances joined."""
+    count = len(tokens)
+    token, parent = np.empty(count, np.int64), np.empty(count, np.int64)
+    chance, member_of = np.empty(count), np.empty(count, np.int64)
+    place = np.empty(count, np.int64)
+    child, sibling = np.full(count + 1, ROOT), np.full(count, ROOT)  # of node i: child[i + 1]
+    size = 0
+    for member in range(len(starts) - 1):
+        first = starts[member]
+        for number in range(first, starts[member + 1]):
+            above = ROOT if parents[number] == ROOT else place[first + parents[number]]
+            node, last = child[above + 1], ROOT
+            while node != ROOT and token[node] != tokens[number]:
+                last, node = node, sibling[node]
+            rate = rates[classes[number]]
+            if node == ROOT:
+                node, size = size, size + 1
+                token[node], parent[node], chance[node], member_of[node] = tokens[number], above, rate, member
+                if last == ROOT:
+                    child[above + 1] = node
+                else:
+                    sibling[last] = node
+            else:
+                chance[node] = 1 - (1 - chance[node]) * (1 - rate)
+            place[number] = node
+    return token[:size], parent[:size], chance[:size], member_of[:size]
+
+
+@njit(cache=True)
+def _likeliest(
+    parents: np.ndarray, chances: np.ndarray, budget: int, threshold: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(nodes, their parents among them) of the ``budget`` likeliest paths of at least ``threshold``, in order."""
+    count = len(parents)
+    whole, kept = np.empty(count), np.zeros(count, np.bool_)
+    for node in range(count):
+        whole[node] = chances[node] if parents[node] == ROOT else chances[node] * whole[parents[node]]
+    order = np.argsort(-whole, kind="mergesort")  # stable: of equal ones a parent stays before its child
+    for place in range(min(budget, count)):
+        kept[order[place]] = whole[order[place]] >= threshold
+    nodes = np.flatnonzero(kept)
+    number = np.full(count, ROOT)
+    above = np.empty(len(nodes), np.int64)
+    for place, chosen in enumerate(nodes):
+        number[chosen] = place
+        above[place] = ROOT if parents[chosen] == ROOT else number[parents[chosen]]
+    return nodes, above
+
+
+@njit(cache=True)
+def _judge(
+    tokens: np.ndarray,
+    parents: np.ndarray,
+    depths: np.ndarray,
+    classes: np.ndarray,
+    starts: np.ndarray,
+    emitted: np.ndarray,
+    seen: np.ndarray,
+    right: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Count the nodes whose parent was emitted, and those of them that were right.
+
+    Returns each draft's right path, one after the other, and where each begins. Of right siblings the first one's
+    children are judged.
+    """  # fmt: skip
+    members = len(starts) - 1
+    path, begins = np.empty(members * len(emitted), np.int64), np.zeros(members + 1, np.int64)
+    size = 0
+    for member in range(members):
+        first, start = starts[member], size
+        for node in range(first, starts[member + 1]):
+            depth = depths[node]
+            if depth >= len(emitted) or depth > size - start:
+                continue
+            if depth > 0 and parents[node] != path[start + depth - 1]:
+                continue
+            seen[classes[node]] += 1
+            if tokens[node] == emitted[depth]:
+                right[classes[node]] += 1
+                if depth == size - start:
+                    path[size] = node - first
+                    size += 1
+        begins[member + 1] = size
+    return path[:size], begins
+
+
+class AcceptanceRates:
+    """Rates of every class of ``members`` drafters; a class begins at its drafter's own score, or at ``prior``.
+
+    strength: [observations] that the beginning is worth. seen, right: (classes,) nodes counted (``MergedTree.judge``).
+    """
+
+    def __init__(self, members: int, prior: float, strength: float) -> None:
+        level = np.append((np.arange(LEVELS) + 0.5) / LEVELS, prior)
+        self._beginning = strength * np.tile(level, members * SIZES * DEPTHS * RANKS)
+        self._strength = strength
+        self.seen = np.zeros(len(self._beginning))
+        self.right = np.zeros(len(self._beginning))
+
+    def clear(self) -> None:
+        """Forget what was seen."""
+        self.seen[:] = 0
+        self.right[:] = 0
+
+    @property
+    def rates(self) -> np.ndarray:
+        """(classes,) as they stand."""
+        return (self._beginning + self.right) / (self._strength + self.seen)
 
 
 class MergedTree:
@@ -31,14 +183,14 @@ class MergedTree:
         for start, draft in zip(self._starts, drafts, strict=False):
             if draft.score is not None:
                 scores[start : start + len(draft)] = draft.score
-        self._depths, self._classes = kernels.classify(self._parents, scores, self._starts)
-        self.tokens, self.parents, self.chances, self.members = kernels.merge(
+        self._depths, self._classes = _classify(self._parents, scores, self._starts)
+        self.tokens, self.parents, self.chances, self.members = _merge(
             self._tokens, self._parents, self._classes, self._starts, rates.rates
         )
 
     def best(self, budget: int, threshold: float) -> Draft:
         """The ``budget`` likeliest paths' nodes, those below ``threshold`` left out."""
-        nodes, parents = kernels.likeliest(self.parents, self.chances, budget, threshold)
+        nodes, parents = _likeliest(self.parents, self.chances, budget, threshold)
         return Draft(
             self.tokens[nodes].tolist(),
             parents.tolist(),
@@ -49,7 +201,7 @@ class MergedTree:
     def judge(self, emitted: Sequence[int]) -> list[list[int]]:
         """Tell the rates which nodes were right, as far as ``emitted`` tells; each draft's right path, root first."""
         rates = self._rates
-        path, begins = kernels.judge(
+        path, begins = _judge(
             self._tokens, self._parents, self._depths, self._classes, self._starts,
             np.asarray(emitted, np.int64), rates.seen, rates.right,
         )  # fmt: skip

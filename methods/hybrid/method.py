@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from methods.hybrid.acceptance import AcceptanceRates
-from methods.hybrid.merged_tree import MergedTree
+from methods.hybrid.merged_tree import AcceptanceRates, MergedTree
 from specbench.method import Drafter, Method, Peer
 from specbench.target.facade import ModelCard, Target
 from specbench.types import Draft, InputError, Needs, Prefill, Step, named, require_count

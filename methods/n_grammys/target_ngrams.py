@@ -1,19 +1,29 @@
 """N-grams that a model holds in its own weights: what it says after one token, and which tokens its head is near to.
 
 N-Grammys (Stewart et al. 2024), section 4.1 and appendix B.1. Kept are ids only: best tokens, not distributions.
+``TableCache`` keeps the tables on disk between runs.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 from torch import Tensor
 
+from specbench.store import write_atomically
 from specbench.target.facade import Target
 
+log = logging.getLogger(__name__)
+
+FORMAT = "specbench token ids 1"
 Measure = Literal["distance", "inner_product"]
 BATCH_LOGITS = 2**25  # logits a forward, so that a batch fits beside any model
 PROBES = 64
@@ -86,3 +96,55 @@ def greedy_rows(best: np.ndarray, width: int) -> np.ndarray:
     for place in range(1, width):
         rows[:, place] = best[rows[:, place - 1]]
     return rows
+
+
+class TableCache:
+    """A folder of tables, one file each; None = nothing is kept."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = Path(folder).expanduser() if folder else None
+
+    @property
+    def kept(self) -> bool:
+        """Is there a folder?"""
+        return self._folder is not None
+
+    def get(self, name: str, shape: tuple[int, ...], vocab: int, build: Callable[[], np.ndarray]) -> np.ndarray:
+        """The int32 table ``name``, ids below ``vocab``; ``build`` makes it when the folder has none that is whole.
+
+        A file that is no such table is replaced, and a folder that cannot be written is done without; both are said.
+        """
+        if self._folder is None:
+            return build()
+        path = self._folder / f"{name}.safetensors"
+        try:
+            return _read(path, shape, vocab)
+        except FileNotFoundError:
+            pass  # the first time
+        except (OSError, SafetensorError, ValueError) as error:
+            log.warning("%s: not a whole table (%s); built again", path, error)
+        table = build()
+        try:
+            _write(path, table)
+        except (OSError, SafetensorError) as error:
+            log.warning("%s: cannot be written (%s); it is built again in every run", path, error)
+        return table
+
+
+def _read(path: Path, shape: tuple[int, ...], vocab: int) -> np.ndarray:
+    """Raises ValueError when the content is not what ``get`` was asked for."""
+    with safe_open(path, framework="numpy") as file:
+        kind = (file.metadata() or {}).get("format")
+        if kind != FORMAT:
+            raise ValueError(f"format {kind}; expected {FORMAT}")
+        table = file.get_tensor("ids")
+    if table.shape != shape or table.dtype != np.int32:
+        raise ValueError(f"{table.dtype} of shape {table.shape}; expected int32 of {shape}")
+    if table.min() < 0 or table.max() >= vocab:
+        raise ValueError(f"ids from {table.min()} to {table.max()}; expected 0 to {vocab - 1}")
+    return table
+
+
+def _write(path: Path, table: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, save({"ids": np.ascontiguousarray(table)}, {"format": FORMAT}))

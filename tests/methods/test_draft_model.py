@@ -7,7 +7,7 @@ import torch
 
 from draft_models import begin, fitted, noisy, run
 from methods.opt_tree import OptTree
-from methods.ouroboros.method import Ouroboros
+from methods.ouroboros import Ouroboros
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling

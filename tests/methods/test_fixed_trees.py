@@ -7,7 +7,7 @@ import torch
 
 from draft_models import MarkovLM, begin, fitted, keeps_the_law, markov_tables, noisy, plain_logits, run
 from methods.parts.trees import fixed_tree
-from methods.parts.trees.drawing import race, without_earlier
+from methods.parts.trees.fixed_tree import race, without_earlier
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from models import build, plain_greedy

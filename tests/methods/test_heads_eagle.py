@@ -17,7 +17,7 @@ from joint_law import MarkovEngine, emitted, exact, p_value
 from methods.eagle.head import EagleRun, target_ids
 from methods.eagle.method import Eagle, Eagle3
 from methods.parts.heads.draft_layer import LayerMemory
-from methods.parts.heads.head_trees import EAGLE, MEDUSA, fixed_tree
+from methods.parts.heads.head_method import EAGLE, MEDUSA, fixed_tree
 from methods.parts.trees.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
 from methods.parts.trees.tree_shape import TreeShape
 from models import VOCAB, build, plain_greedy

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compose import job_for
-from methods.hybrid.acceptance import AcceptanceRates
-from methods.hybrid.merge_kernels import class_of
-from methods.hybrid.merged_tree import MergedTree
+from methods.hybrid.merged_tree import AcceptanceRates, MergedTree, class_of
 from methods.hybrid.method import Hybrid
 from methods.pld import PromptLookup
 from specbench.method import Drafter, Method

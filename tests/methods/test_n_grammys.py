@@ -10,9 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.n_grammys.method import NGrammys
-from methods.n_grammys.row_index import RowIndex
-from methods.n_grammys.row_trie import merge_rows
+from methods.n_grammys.method import NGrammys, RowIndex, merge_rows
 from methods.n_grammys.target_ngrams import bigram_ids, fingerprint, greedy_rows, unigram_ids
 from models import VOCAB, build, plain_greedy
 from specbench.decode.loop import Request, decode

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draft_models import begin, fitted, noisy, run
-from methods.ouroboros.method import Ouroboros
-from methods.ouroboros.phrase_pool import PhrasePool
+from methods.ouroboros import Ouroboros, PhrasePool
 from models import build, plain_greedy
 from specbench.decode.law import Law
 from specbench.types import InputError, Step, TopK

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from methods.rest.datastore import Datastore
-from methods.rest.method import Rest
+from methods.rest import Datastore, Rest
 from specbench.types import InputError, Prefill
 
 ROOT = Path(__file__).resolve().parents[2]

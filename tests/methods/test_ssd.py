@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from compose import job_for
 from methods.parts.lookup.suffix_array import SuffixArray
 from methods.parts.lookup.suffix_kernels import END
-from methods.ssd.method import CACHE, RANDOM, Spacelike
-from methods.ssd.token_ring import TokenRing
+from methods.ssd import CACHE, RANDOM, Spacelike, TokenRing
 from specbench.run import execute
 from specbench.store import read_run
 from specbench.types import InputError, Prefill

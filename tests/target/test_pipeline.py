@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from draft_models import fitted, noisy
 from methods.opt_tree import OptTree
-from methods.ouroboros.method import Ouroboros
+from methods.ouroboros import Ouroboros
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling

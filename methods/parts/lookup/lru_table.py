@@ -1,21 +1,10 @@
-"""The n-gram tables of Cacheback: leaders to followers, most recent first (Ma, Gim, Zhong 2025, section 3.1).
-
-``LruTable`` learns and evicts; ``FrozenTable`` is built offline, packed into arrays, and never changes.
-"""
+"""An n-gram table that learns and evicts: leaders to followers, most recent first (Cacheback, Ma, Gim, Zhong 2025)."""
 
 from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from pathlib import Path
-
-import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
-
-from specbench.types import InputError
+from collections.abc import Iterable
 
 Gram = tuple[int, ...]
 SLOT_BYTES = 104  # one entry of a Python dict of tuples: hash, key, value and index, at the usual fill
@@ -72,110 +61,3 @@ class LruTable:
         follower = next(iter(self._table[leader]))
         each_leader = sys.getsizeof(leader) + SLOT_BYTES + LINK_BYTES + sys.getsizeof({})
         return len(self._table) * each_leader + self._followers * (sys.getsizeof(follower) + SLOT_BYTES)
-
-
-class FrozenTable:
-    """Packed: leaders (n, LL) sorted, offsets (n+1,), followers (m, FL) with each leader's most frequent first."""
-
-    def __init__(self, leaders: np.ndarray, offsets: np.ndarray, followers: np.ndarray) -> None:
-        self.leaders, self.offsets, self.followers = leaders, offsets, followers
-        bounds = offsets.tolist()
-        keys = map(tuple, leaders.tolist())
-        self._bounds = dict(zip(keys, pairwise(bounds), strict=True))
-
-    @property
-    def leader_length(self) -> int:
-        """LL [tokens]."""
-        return self.leaders.shape[1]
-
-    @property
-    def follower_length(self) -> int:
-        """FL [tokens]."""
-        return self.followers.shape[1]
-
-    def get(self, leader: Gram, most: int | None = None) -> list[Gram]:
-        """Followers, most frequent first, at most ``most``; None = all."""
-        start, end = self._bounds.get(leader, (0, 0))
-        if most is not None:
-            end = min(end, start + most)
-        return list(map(tuple, self.followers[start:end].tolist())) if start < end else []
-
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return self.leaders.nbytes + self.offsets.nbytes + self.followers.nbytes
-
-    def save(self, path: Path, vocab: int) -> None:
-        """Write one safetensors file. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
-        arrays = {"leaders": self.leaders, "offsets": self.offsets, "followers": self.followers}
-        save_file(arrays, path, {"format": "cacheback", "vocab": str(vocab)})
-
-    @classmethod
-    def load(cls, path: Path, vocab: int, key: str) -> FrozenTable:
-        """Read a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
-        if not path.is_file():
-            raise InputError(f"{key}={path}: no such file; build one with scripts/build_frozen_table.py")
-        try:
-            with safe_open(path, framework="numpy") as file:
-                arrays = {name: file.get_tensor(name) for name in ("leaders", "offsets", "followers")}
-                built = (file.metadata() or {}).get("vocab")
-        except SafetensorError as error:
-            raise InputError(f"{key}={path}: not a frozen table ({error}); build one anew") from error
-        if built != str(vocab):
-            raise InputError(
-                f"{key}={path}: built for {built} tokens, the target's tokenizer has {vocab}; build it anew"
-            )
-        return cls(arrays["leaders"], arrays["offsets"], arrays["followers"])
-
-
-def count_windows(
-    documents: Sequence[np.ndarray], length: int, rate: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Windows of ``length`` tokens and how often each occurs; none crosses a document. rate: share of windows kept."""
-    random = np.random.default_rng(seed)
-    pieces = [np.lib.stride_tricks.sliding_window_view(ids, length) for ids in documents if len(ids) >= length]
-    if not pieces:
-        return np.zeros((0, length), np.int32), np.zeros(0, np.int64)
-    windows = np.concatenate(pieces).astype(np.int32)
-    if rate < 1:
-        windows = windows[random.random(len(windows)) < rate]
-    return np.unique(windows, axis=0, return_counts=True)
-
-
-def build_frozen_table(
-    documents: Sequence[np.ndarray],
-    leader_length: int = 1,
-    follower_length: int = 3,
-    leader_capacity: int = 2**20,
-    follower_capacity: int = 128,
-    rate: float = 1.0,
-    seed: int = 0,
-) -> FrozenTable:
-    """The most frequent leaders, and for each the most frequent n-grams behind it (section 3.3).
-
-    documents: token ids of each. rate: share of the windows sampled, separately for leaders and followers, as the
-    authors' builder does. Ties are broken by token ids, so the same corpus gives the same table.
-    """
-    grams, counts = count_windows(documents, leader_length, rate, seed)
-    kept = np.argsort(-counts, kind="stable")[:leader_capacity]
-    known = {tuple(gram) for gram in grams[kept].tolist()}
-    windows, counts = count_windows(documents, leader_length + follower_length, rate, seed + 1)
-    order = np.lexsort((-counts, *windows[:, :leader_length].T[::-1]))
-    leaders: list[list[int]] = []
-    offsets = [0]
-    chosen: list[int] = []
-    for row in order.tolist():
-        leader = windows[row, :leader_length].tolist()
-        if tuple(leader) not in known:
-            continue
-        if not leaders or leaders[-1] != leader:
-            leaders.append(leader)
-            offsets.append(len(chosen))
-        if len(chosen) - offsets[-2] < follower_capacity:
-            chosen.append(row)
-            offsets[-1] = len(chosen)
-    small = np.uint16 if not len(windows) or windows.max() < 2**16 else np.uint32
-    return FrozenTable(
-        np.array(leaders, dtype=small).reshape(-1, leader_length),
-        np.array(offsets, dtype=np.uint32),
-        windows[chosen, leader_length:].astype(small).reshape(-1, follower_length),
-    )

@@ -6,22 +6,96 @@ last tokens occurred before. The most frequent continuation there is the draft.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
 
 from methods.parts.lookup.suffix_array import SuffixArray
 from methods.parts.lookup.suffix_kernels import END
-from methods.ssd.rebuilder import Rebuilder
-from methods.ssd.token_ring import TokenRing
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
 from specbench.types import EMPTY, Draft, Prefill, require_count
 
-CACHE, RANDOM = 0, 1
+log = logging.getLogger(__name__)
+
+CACHE, RANDOM = 0, 1  # sources
+
+
+class TokenRing:
+    """capacity: the most tokens held [tokens]; memory is taken as they come."""
+
+    def __init__(self, capacity: int) -> None:
+        self._held = np.empty(capacity, np.int32)
+        self.clear()
+
+    def __len__(self) -> int:
+        return min(self._written, len(self._held))
+
+    def write(self, tokens: Sequence[int]) -> None:
+        """Append; of more than fit, the last ones."""
+        capacity = len(self._held)
+        new = np.array(tokens[-capacity:], np.int32)
+        start = (self._written + len(tokens) - len(new)) % capacity
+        before = min(len(new), capacity - start)
+        self._held[start : start + before] = new[:before]
+        self._held[: len(new) - before] = new[before:]
+        self._written += len(tokens)
+
+    def snapshot(self) -> np.ndarray:
+        """(len,) int32 copy, oldest first: where the ring wraps around, nothing is joined that did not follow."""
+        seam = self._written % len(self._held) if self._written > len(self._held) else 0
+        return np.concatenate([self._held[seam : len(self)], self._held[:seam]])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._written = 0
+
+    def nbytes(self) -> int:
+        """Bytes of the tokens held."""
+        return len(self) * self._held.itemsize
+
+
+class Rebuilder:
+    """``start`` a build, ``take`` its result later. The library that sorts does not hold the interpreter's lock."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: Future[SuffixArray] | None = None
+
+    def start(self, tokens: np.ndarray) -> None:
+        """Begin to build; ``tokens`` must not be written to any more."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "suffix-array")
+        self._pending = self._pool.submit(SuffixArray.build, tokens)
+
+    def take(self) -> SuffixArray | None:
+        """What was started last, once; waits for it. None if nothing was. Raises RuntimeError if the build failed."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return None
+        try:
+            return pending.result()
+        except Exception as error:
+            raise RuntimeError(f"the suffix array could not be rebuilt in the background: {error}") from error
+
+    def drop(self) -> None:
+        """Wait for what was started and forget it: no build runs on. A failure is logged."""
+        try:
+            self.take()
+        except RuntimeError as error:
+            log.warning("%s", error)
+
+    def close(self) -> None:
+        """End the thread."""
+        self.drop()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
 
 class _Reader(Drafter):
