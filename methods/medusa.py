@@ -146,7 +146,7 @@ class Medusa(HeadMethod):
     def bind(self, target: Target) -> None:
         """Load the heads that the tree uses, beside the target's output head."""
         target.dtype  # noqa: B018 (a replay has no weights, and says so)
-        self.lossless = self.typical is None or target.law is None  # greedy decoding stays exact
+        self.lossless = self.typical is None or target.sampling is None  # greedy decoding stays exact
         if self._file is None:
             self.check(target.card)
         assert self._file is not None

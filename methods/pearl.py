@@ -37,30 +37,30 @@ class _Session:
         del self._tokens[keep:]
         self._settled = min(self._settled, keep)
         self._tokens += tail
-        laws: list[Tensor] = []
+        drawn_from: list[Tensor] = []
         seconds: list[float] = []
         start = len(self._tokens)
         while len(self._tokens) < start + count and self._tokens[-1] not in self._actor.eos:
-            self._tokens.append(self._next(laws, seconds, fresh=not seconds))
-        probs = torch.stack(laws) if laws else None
+            self._tokens.append(self._next(drawn_from, seconds, fresh=not seconds))
+        probs = torch.stack(drawn_from) if drawn_from else None
         return {"tokens": self._tokens[start:], "probs": probs, "seconds": seconds}
 
-    def _next(self, laws: list[Tensor], seconds: list[float], fresh: bool) -> int:
+    def _next(self, drawn_from: list[Tensor], seconds: list[float], fresh: bool) -> int:
         device = self._actor.lm.device
         before = mark(device)
         row = self._request.feed(self._tokens, self._settled) if fresh else self._request.step(self._tokens[-1])
         after = mark(device)
-        token = self._choose(row, laws)  # reads back, so the second mark has been passed
+        token = self._choose(row, drawn_from)  # reads back, so the second mark has been passed
         self._settled = len(self._tokens)
         seconds.append(between(before, after))
         return token
 
-    def _choose(self, row: Tensor, laws: list[Tensor]) -> int:
-        if self._actor.law is None:
+    def _choose(self, row: Tensor, drawn_from: list[Tensor]) -> int:
+        if self._actor.sampling is None:
             return int(row.argmax())
-        law = self._actor.laws(row[None])[0]
-        laws.append(law)
-        return int(torch.multinomial(law, 1, generator=self._random))
+        probs = self._actor.distributions(row[None])[0]
+        drawn_from.append(probs)
+        return int(torch.multinomial(probs, 1, generator=self._random))
 
 
 class PearlActor(DraftActor):
@@ -71,7 +71,7 @@ class PearlActor(DraftActor):
         return _Session(self, context, seed)
 
     def extend(self, number: int, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
-        """Tokens (m,), the laws (m, V) they were drawn from (None if chosen), and each forward's seconds."""
+        """Tokens (m,), the distributions (m, V) they were drawn from (None if chosen), and each forward's seconds."""
         return self.sessions[number].extend(keep, tail, count)
 
 
@@ -80,7 +80,7 @@ class _Pearl(ParallelDrafter):
         super().__init__(method, number, seed)
         self._gamma, self._device = method.gamma, method.device
         self._pending: list[int] = []
-        self._laws: Tensor | None = None  # (pending, V)
+        self._probs: Tensor | None = None  # (pending, V)
         self._keep, self._tail = 0, list[int]()
         self._proposed = self._base = 0
         self._ticket: Ticket | None = None
@@ -95,7 +95,7 @@ class _Pearl(ParallelDrafter):
             self._keep = len(context)
         self._base = len(context)
         self._proposed = count = min(len(self._pending), budget)
-        return Draft.chain(self._pending[:count], 0, self._laws[:count] if self._laws is not None and count else None)
+        return Draft.chain(self._pending[:count], 0, self._probs[:count] if self._probs is not None and count else None)
 
     def launch(self) -> None:
         unjudged = len(self._pending) - self._proposed  # only where the budget is below gamma
@@ -110,11 +110,11 @@ class _Pearl(ParallelDrafter):
         self._pending += answer["tokens"]
         if answer["probs"] is not None:
             fresh = answer["probs"].to(self._device)
-            self._laws = fresh if self._laws is None else torch.cat([self._laws, fresh])
+            self._probs = fresh if self._probs is None else torch.cat([self._probs, fresh])
         self._pending = self._pending[self._proposed :]
-        if self._laws is not None:
-            self._laws = self._laws[self._proposed :]
-        return Draft.chain(self._pending, 0, self._laws) if self._pending else None
+        if self._probs is not None:
+            self._probs = self._probs[self._proposed :]
+        return Draft.chain(self._pending, 0, self._probs) if self._pending else None
 
     def observe(self, step: Step) -> None:
         self.settled(len(step.emitted), self._seconds)
@@ -124,12 +124,12 @@ class _Pearl(ParallelDrafter):
         if step.late:
             self._keep, self._tail = self._base + self._proposed + len(self._pending), []
             self._pending = self._pending[1:]
-            self._laws = None if self._laws is None else self._laws[1:]
+            self._probs = None if self._probs is None else self._probs[1:]
             return
         self._runs.append(self._run)
         self._run = 0
         self._keep, self._tail = self._base + len(step.path), [step.emitted[-1]]
-        self._pending, self._laws = [], None
+        self._pending, self._probs = [], None
 
     def stats(self) -> dict[str, float]:
         runs = [*self._runs, *([self._run] if self._run else [])]

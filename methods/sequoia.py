@@ -15,7 +15,8 @@ class Sequoia(FixedTreeMethod):
     """draft: hub id or folder of the draft model. nodes, depth: of the tree, at most.
 
     acceptance: at a node that was reached, the chance that its first, second, ... child is the one accepted. dtype,
-    device: of the draft; default the target's. draft_temperature: of the draft's law; None = the request's law.
+    device: of the draft; default the target's. draft_temperature: at which the draft samples;
+    None = as the request does.
     """
 
     def __init__(

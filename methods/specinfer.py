@@ -1,7 +1,7 @@
 """SpecInfer's token tree (Miao et al. 2024): an expansion configuration says how many children each depth has.
 
-Children are drawn from the draft's law independently, so siblings may repeat a token; the walker tries each of them by
-the same law (multi-step speculative sampling). At temperature 0 they are the draft's best tokens.
+Children are drawn from the draft's distribution independently, so siblings may repeat a token; the walker tries each
+of them by that distribution (multi-step speculative sampling). At temperature 0 they are the draft's best tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from specbench.types import MOST, InputError
 class SpecInfer(FixedTreeMethod):
     """draft: hub id or folder of the draft model. expansion: children of every node, by depth, the root's first.
 
-    dtype, device: of the draft; default the target's. draft_temperature: of the draft's law; None = the request's law.
+    dtype, device: of the draft; default the target's. draft_temperature: at which the draft samples;
+    None = as the request does.
     """
 
     replace = True

@@ -1,7 +1,7 @@
 """Speculative sampling with a draft model (Leviathan et al. 2023; Chen et al. 2023): a small model drafts a chain.
 
-At temperature 0 the chain is the draft's argmax; above, each token is drawn from the draft's own law, which goes with
-it for the ratio test. Draft length: fixed; the heuristic of Hugging Face's assisted generation that Spec-Bench's SpS
+At temperature 0 the chain is the draft's argmax; above, each token is drawn from the draft's own distribution, which
+the ratio test needs. Draft length: fixed; the heuristic of Hugging Face's assisted generation that Spec-Bench's SpS
 row uses (+2 when all were accepted, else -1, at least 1); or until the draft is unsure, as that library does now.
 """
 
@@ -35,29 +35,29 @@ class _Chain(Drafter):
             return EMPTY
         method = self._method
         tokens: list[int] = []
-        laws: list[Tensor] = []
+        drawn_from: list[Tensor] = []
         scores: list[float] = []
         row = self._request.feed(context, self._settled)
         self._settled = len(context)
         while True:
-            tokens.append(self._choose(row, laws))
+            tokens.append(self._choose(row, drawn_from))
             if method.schedule == "confidence":
-                scores.append(float((laws[-1] if laws else row.float().softmax(-1))[tokens[-1]]))
+                scores.append(float((drawn_from[-1] if drawn_from else row.float().softmax(-1))[tokens[-1]]))
             if len(tokens) == count or tokens[-1] in method.eos or (scores and scores[-1] < method.threshold):
                 break
             row = self._request.step(tokens[-1])
         self._proposed = len(tokens)
         self._lengths.append(len(tokens))
-        probs = method.as_probs(torch.stack(laws)) if laws else None
+        probs = method.as_probs(torch.stack(drawn_from)) if drawn_from else None
         return Draft(tokens, range(-1, len(tokens) - 1), probs, source=[0] * len(tokens), score=scores or None)
 
-    def _choose(self, row: Tensor, laws: list[Tensor]) -> int:
-        """The next token after a (V,) row of logits; the law that it was drawn from is appended to ``laws``."""
-        if self._method.law is None or not self._method.draws:
+    def _choose(self, row: Tensor, drawn_from: list[Tensor]) -> int:
+        """The next token after a (V,) row of logits; appends the distribution it was drawn from."""
+        if self._method.sampling is None or not self._method.draws:
             return int(row.argmax())
-        law = self._method.drawn_from(row[None])[0]
-        laws.append(law)
-        return int(torch.multinomial(law, 1, generator=self._random))
+        probs = self._method.drawn_from(row[None])[0]
+        drawn_from.append(probs)
+        return int(torch.multinomial(probs, 1, generator=self._random))
 
     def observe(self, step: Step) -> None:
         if self._method.schedule == "heuristic" and self._proposed:
@@ -75,9 +75,9 @@ class SpeculativeSampling(DraftModelMethod):
     """draft: hub id or folder of the draft model. length: tokens drafted at first, with ``confidence`` at most.
 
     schedule: fixed | heuristic | confidence. threshold: with ``confidence``, the chain ends behind the first token that
-    the draft gives less than this probability. choice: drawn (from the draft's law, with the ratio test) | argmax
-    (sample-and-match), at temperature > 0. dtype, device: of the draft; default the target's. draft_temperature: of
-    the draft's law; None = the request's law.
+    the draft gives less than this probability. choice at temperature > 0: drawn (from the draft's distribution, for the
+    ratio test) | argmax (sample-and-match). dtype, device: of the draft; default the target's. draft_temperature: at
+    which the draft samples; None = as the request does.
     """
 
     def __init__(

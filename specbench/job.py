@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.config import Config
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.material import REPLAY, gather
 from specbench.measure.plan import RESETS, Block, make_plan
 from specbench.method import Method, Peer
@@ -54,7 +54,7 @@ class Job:
     card: ModelCard
     prompts: PromptBuilder | None
     plan: tuple[Block, ...]
-    law: Law | None
+    sampling: Sampling | None
     trace: Trace | None = None
 
 
@@ -73,11 +73,11 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, entries: Sequ
         with named(f"method.{entry.name}."):
             entry.method.check(material.card)
     decode = config.decode
-    law = Law(decode.temperature, decode.top_k, decode.top_p) if decode.temperature > 0 else None
+    sampling = Sampling(decode.temperature, decode.top_k, decode.top_p) if decode.temperature > 0 else None
     resets = {bound.name: bound.reset for bound in with_control(unbound(entries), config.measure.control)}
     suite = material.suite
     plan = make_plan(suite.cases, resets, config.measure.rounds, config.measure.seed)
-    parts = (suite, material.card, material.prompts, tuple(plan), law, material.trace)
+    parts = (suite, material.card, material.prompts, tuple(plan), sampling, material.trace)
     return Job(config, resolved, digest, tuple(entries), *parts)
 
 

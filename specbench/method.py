@@ -56,9 +56,7 @@ class Method(ABC):
     """
 
     lossless: bool = True
-    draws: bool = (
-        False  # at temperature > 0 its nodes are drawn (``Draft.probs``), so ids are not vanilla's, their law is
-    )
+    draws: bool = False  # at temperature > 0 its nodes are drawn (``Draft.probs``): vanilla's distribution, other ids
     by_node: bool = False  # it reads a step by the numbers of its own draft's nodes: no member of a hybrid
     typical: Typical | None = None  # lossy acceptance instead of the exact walker; ``lossless`` is False with it
     sources: tuple[str, ...] = ()  # names of ``Draft.source`` numbers

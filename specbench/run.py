@@ -74,7 +74,7 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
     bound = unbound(job.entries)
     terms = Terms(
         max_new_tokens=config.decode.max_new_tokens,
-        law=job.law,
+        sampling=job.sampling,
         seed=config.decode.seed,
         dtype=job.card.dtype,
         judge=config.measure.lossless,

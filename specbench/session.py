@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from specbench.decode.law import Law
 from specbench.decode.loop import Request, Transcript, decode
+from specbench.decode.sampling import Sampling
 from specbench.lossless import judge_block
 from specbench.measure.clock import Clock, without_collector
 from specbench.measure.energy import Meter
@@ -44,7 +44,7 @@ class Terms:
     """What holds for every request of a run. judge: teacher-force every answer. dtype: of the target."""
 
     max_new_tokens: int
-    law: Law | None
+    sampling: Sampling | None
     seed: int
     dtype: str
     judge: bool = True
@@ -100,7 +100,7 @@ class Session:
             for entry in self._bound.values():
                 if block.index == start or starts_span(plan, block.index, entry.reset):
                     entry.method.reset()
-            yield self._block(block, judge=self._terms.judge and self._terms.law is None)
+            yield self._block(block, judge=self._terms.judge and self._terms.sampling is None)
 
     def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
         prompts: dict[str, list[list[int]]] = {}
@@ -136,7 +136,7 @@ class Session:
             request = Request(
                 prompt=ask.prompt,
                 limit=min(self._terms.max_new_tokens, ask.answer or self._terms.max_new_tokens),
-                law=self._terms.law,
+                sampling=self._terms.sampling,
                 seed=self._terms.seed,
                 names=(case.id, turn, block.round),
                 keep_trees=0 <= block.index < self._terms.keep_trees,

@@ -17,7 +17,7 @@ from specbench.target.engine import Engine
 from specbench.target.facade import Target
 from specbench.target.load import load_model
 from specbench.target.replay import ReplayEngine
-from specbench.target.tensor_parallel.start import Terms, start
+from specbench.target.tensor_parallel.start import TeamSettings, start
 from specbench.target.tensor_parallel.way import TENSOR
 from specbench.target.timed import TIMED, TimedEngine, WatchedTarget
 from specbench.types import Case, InputError, named
@@ -61,7 +61,7 @@ def set_stage(job: Job) -> Stage:
 def _share(job: Job, seed: int) -> Stage:
     """A model that several processes hold together."""
     model, wanted = job.config.model, job.config.engine
-    terms = Terms(
+    terms = TeamSettings(
         card=job.card,
         ranks=model.gpus or 1,
         max_nodes=wanted.max_nodes,
@@ -91,7 +91,7 @@ def _stage(job: Job, engine: Engine, model: Any, way: str | None, note: str | No
 
     # Of no suite: what warms kernels, allocators and caches must not have been measured, nor be measured later.
     warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(config.measure.warmup))
-    return Stage(engine, Target(job.card, model, config.engine.max_nodes, job.law), ask, warmup, note, way)
+    return Stage(engine, Target(job.card, model, config.engine.max_nodes, job.sampling), ask, warmup, note, way)
 
 
 def _time(job: Job, model: Any) -> Stage:
@@ -150,7 +150,7 @@ def bind(bound: Sequence[Bound], target: Target, engine: Engine) -> frozenset[st
         if engine.kind == TIMED and (reads or watched):
             readers.add(entry.name)
         if not isinstance(entry.method, Peer):
-            engine.prepare(needs, target.law is None)
+            engine.prepare(needs, target.sampling is None)
     return frozenset(readers)
 
 

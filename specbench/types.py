@@ -60,7 +60,7 @@ class Draft:
     tokens: (N,) token ids, a list of ints when drafted on the host, an int64 tensor when drafted on a device.
     parents: (N,) index of each node's parent in this draft, ``ROOT`` for the first level; parents stand before
         children, siblings in trial order, and siblings may repeat a token.
-    probs: (N, V) law each node was drawn from given its earlier siblings; None if the nodes were chosen
+    probs: (N, V) distribution each node was drawn from given its earlier siblings; None if the nodes were chosen
         deterministically. Ignored at temperature 0.
     passenger: (N,) True for nodes computed for their logits only: never accepted, nor is anything below them.
     source: (N,) small ints naming where a node came from, an index into ``Method.sources``.

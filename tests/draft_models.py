@@ -28,17 +28,17 @@ def noisy(model, epsilon: float, seed: int = 1):
     return draft
 
 
-def fitted(method, draft, law=None, vocab: int = VOCAB, eos: frozenset[int] = frozenset()):
+def fitted(method, draft, sampling=None, vocab: int = VOCAB, eos: frozenset[int] = frozenset()):
     """``method`` as ``bind`` leaves it, with ``draft`` for its draft model."""
-    method.adopt(DraftLM(draft, CONTEXT), vocab, eos, law, torch.device("cpu"))
+    method.adopt(DraftLM(draft, CONTEXT), vocab, eos, sampling, torch.device("cpu"))
     method.reset()
     return method
 
 
-def run(model, method, prompt=(5, 6, 7), limit=61, law=None, seed=0, eos=frozenset(), max_nodes=64):
+def run(model, method, prompt=(5, 6, 7), limit=61, sampling=None, seed=0, eos=frozenset(), max_nodes=64):
     """The transcript of one request."""
     engine = EagerEngine(model, CONTEXT, eos, max_nodes)
-    return decode(engine, method, Request(list(prompt), limit, law, seed), Clock(torch.device("cpu")))
+    return decode(engine, method, Request(list(prompt), limit, sampling, seed), Clock(torch.device("cpu")))
 
 
 def begin(method, context, seed: int = 0):
@@ -72,12 +72,12 @@ class MarkovLM(torch.nn.Module):
         return SimpleNamespace(logits=self.table[input_ids[:, -logits_to_keep:]])
 
 
-def keeps_the_law(method, law, table, draft_table, prompt=(0,), length=3, draws=4000) -> float:
+def keeps_the_distribution(method, sampling, table, draft_table, prompt=(0,), length=3, draws=4000) -> float:
     """p-value: are the strings that ``method`` emits with a Markov draft the Markov target's own?"""
     engine = MarkovEngine(table)
-    fitted(method, MarkovLM(draft_table), law, vocab=len(table))
-    found = emitted(engine, method, law, prompt, length, draws)
-    return p_value(found, exact(lambda context: engine.law_after(context, law), prompt, length))
+    fitted(method, MarkovLM(draft_table), sampling, vocab=len(table))
+    found = emitted(engine, method, sampling, prompt, length, draws)
+    return p_value(found, exact(lambda context: engine.distribution_after(context, sampling), prompt, length))
 
 
 def markov_tables(vocab: int = 5, seed: int = 3, spread: float = 1.5):

@@ -29,21 +29,21 @@ def card_of(model) -> ModelCard:
     return ModelCard("random", "random", model.config, None, CONTEXT, frozenset(), dtype, "cpu")
 
 
-def target_of(model, law=None) -> Target:
-    return Target(card_of(model), model, 256, law)
+def target_of(model, sampling=None) -> Target:
+    return Target(card_of(model), model, 256, sampling)
 
 
-def bound(method, model, law=None):
+def bound(method, model, sampling=None):
     method.check(card_of(model))
-    method.bind(target_of(model, law))
+    method.bind(target_of(model, sampling))
     method.reset()
     return method
 
 
-def run(model, method, prompt=(5, 6, 7, 8), limit=60, law=None, seed=0, max_nodes=128):
+def run(model, method, prompt=(5, 6, 7, 8), limit=60, sampling=None, seed=0, max_nodes=128):
     """The transcript of one request."""
     engine = EagerEngine(model, CONTEXT, frozenset(), max_nodes)
-    return decode(engine, method, Request(list(prompt), limit, law, seed), Clock(torch.device("cpu")))
+    return decode(engine, method, Request(list(prompt), limit, sampling, seed), Clock(torch.device("cpu")))
 
 
 @torch.inference_mode()

@@ -11,8 +11,8 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from specbench.decode.law import Law
 from specbench.decode.loop import Request, decode
+from specbench.decode.sampling import Sampling
 from specbench.measure.clock import Clock
 from specbench.method import Method
 from specbench.target.eager.engine import EagerEngine
@@ -43,9 +43,9 @@ class MarkovEngine(EagerEngine):
 
     def _commit(self, path) -> None: ...
 
-    def law_after(self, context: Sequence[int], law: Law) -> Tensor:
+    def distribution_after(self, context: Sequence[int], sampling: Sampling) -> Tensor:
         """(V,) what follows ``context``."""
-        return law(self.table[context[-1]][None])[0]
+        return sampling(self.table[context[-1]][None])[0]
 
 
 def exact(after: Callable[[Sequence[int]], Tensor], prompt: Sequence[int], length: int) -> dict[tuple[int, ...], float]:
@@ -65,13 +65,13 @@ def exact(after: Callable[[Sequence[int]], Tensor], prompt: Sequence[int], lengt
 
 
 def emitted(
-    engine: Engine, method: Method, law: Law, prompt: Sequence[int], length: int, draws: int
+    engine: Engine, method: Method, sampling: Sampling, prompt: Sequence[int], length: int, draws: int
 ) -> Counter[tuple[int, ...]]:
     """How often each string was emitted, one seed a draw."""
     clock = Clock(torch.device("cpu"))
     found: Counter[tuple[int, ...]] = Counter()
     for seed in range(draws):
-        found[tuple(decode(engine, method, Request(list(prompt), length, law, seed), clock).ids)] += 1
+        found[tuple(decode(engine, method, Request(list(prompt), length, sampling, seed), clock).ids)] += 1
     return found
 
 

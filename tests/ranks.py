@@ -13,7 +13,7 @@ import torch
 from specbench.target.facade import ModelCard
 from specbench.target.fast.graphs import Graphs
 from specbench.target.tensor_parallel.engine import Follower
-from specbench.target.tensor_parallel.start import Terms, start
+from specbench.target.tensor_parallel.start import TeamSettings, start
 
 NODES = 64
 
@@ -99,7 +99,7 @@ def card_of(model, name: str = "m") -> ModelCard:
 @contextlib.contextmanager
 def team(model, ranks: int = 2, **terms):
     """(engine, whole model) of a seeded random model that ``ranks`` processes hold."""
-    engine, whole = start(Terms(card_of(model), ranks, NODES, threads=1, **terms))
+    engine, whole = start(TeamSettings(card_of(model), ranks, NODES, threads=1, **terms))
     try:
         yield engine, whole
     finally:

@@ -51,11 +51,11 @@ class _Tree(Drafter):
             return grow(run, method.top_k, method.depth, min(budget, method.total_tokens - 1))
         plan = method.plan(budget)
         parents = plan.shape.parents
-        if method.law is None or not method.draws:
+        if method.sampling is None or not method.draws:
             return Draft(fill(run, plan, best_choice(run)), parents, source=[0] * len(parents))
-        drawn = DrawnChoice(run, method.law, self._random)
+        drawn = DrawnChoice(run, method.sampling, self._random)
         tokens = fill(run, plan, drawn)
-        return Draft(tokens, parents, torch.cat(drawn.laws), source=[0] * len(parents))
+        return Draft(tokens, parents, torch.cat(drawn.probs), source=[0] * len(parents))
 
     def observe(self, step: Step) -> None:
         if not step.done:
@@ -128,7 +128,7 @@ class Eagle(HeadMethod):
                 {name: tuple(weight.shape) for name, weight in state.items()}, self._expected, self.ignored, self._file
             )
         ends = TargetEnds(target)
-        self.law, self._device = target.law, ends.device
+        self.sampling, self._device = target.sampling, ends.device
         self._head = self.build(ends.place({name: state[name] for name in self._expected}), self._file, ends)
         self._plans: dict[int, ShapePlan] = {}
         self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten

@@ -46,11 +46,16 @@ class HFPeer(Peer):
         self._model, self._device = target.model, target.device
         # generate() fills whatever our config leaves open from the model's own, a repetition penalty for instance.
         self._model.generation_config = GenerationConfig()
-        law: Any = target.law
+        sampling: Any = target.sampling
         eos = sorted(target.eos)
         drawing: dict[str, Any] = {"do_sample": False}
-        if law is not None:
-            drawing = {"do_sample": True, "temperature": law.temperature, "top_k": law.top_k, "top_p": law.top_p}
+        if sampling is not None:
+            drawing = {
+                "do_sample": True,
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k,
+                "top_p": sampling.top_p,
+            }
         self.options = {"eos_token_id": eos or None, "pad_token_id": eos[0] if eos else 0, "use_cache": True, **drawing}
 
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:

@@ -19,7 +19,7 @@ import torch
 
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.profile.analytic import Shape
+from specbench.profile.analytic import ModelShape
 from specbench.profile.profile import RowGrid
 from specbench.profile.surface import Floats, Grid
 from specbench.target.engine import Engine
@@ -189,13 +189,13 @@ def traits_of(engine: Engine, model: Any, shared: bool) -> dict[str, Any]:
     """
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "shape": None if shared else Shape(**shape_of(model)),
+        "shape": None if shared else ModelShape(**shape_of(model)),
         "buckets": tuple(getattr(getattr(engine, "buckets", None), "widths", ())),
     }
 
 
 def shape_of(model: Any) -> dict[str, int]:
-    """The sizes that ``specbench.profile.Shape`` wants, from a causal LM of the library."""
+    """The sizes that ``specbench.profile.ModelShape`` wants, from a causal LM of the library."""
     text = model.config.get_text_config()
     heads = int(text.num_attention_heads)
     weights = {parameter.data_ptr(): parameter for parameter in model.parameters()}

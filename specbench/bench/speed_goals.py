@@ -23,7 +23,7 @@ from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.method import Method
-from specbench.profile import Shape
+from specbench.profile import ModelShape
 from specbench.target.engine import Engine
 from specbench.types import EMPTY, Draft, Needs
 
@@ -34,7 +34,7 @@ ROUNDS = 15
 def roofline(engine: Engine, model: Any, contexts: Sequence[int]) -> list[Goal]:
     """Forwards of 1 and of 64 tokens over max(bytes / read bandwidth, operations / matmul rate)."""
     embedding = model.get_input_embeddings().weight
-    device, shape = embedding.device, Shape(**shape_of(model))
+    device, shape = embedding.device, ModelShape(**shape_of(model))
     before = measure_ceilings(device, embedding.dtype)
     bench = Bench(engine, device, len(embedding))
     drafts = [Draft.chain(bench.ids(count - 1)) if count > 1 else EMPTY for count in FED]

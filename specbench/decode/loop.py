@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.decode.seed import seed_of
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, Method, Peer
@@ -51,7 +51,7 @@ class Request:
 
     prompt: Sequence[int]
     limit: int
-    law: Law | None
+    sampling: Sampling | None
     seed: int
     names: tuple[object, ...] = ()
     keep_trees: bool = False
@@ -156,7 +156,7 @@ def decode(engine: Engine, method: Method, request: Request, clock: Stopwatch) -
 
 def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int, clock: Stopwatch) -> Transcript:
     out = Transcript(trees=[] if request.keep_trees else None)
-    walk = Walk(request.law, seed_of(request.seed, *request.names, "verify"), method.typical)
+    walk = Walk(request.sampling, seed_of(request.seed, *request.names, "verify"), method.typical)
     clock.start()
     prefill = engine.start(request.prompt, limit, walk, method.needs, clock)
     out.prefill_s = clock.elapsed()

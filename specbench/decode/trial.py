@@ -1,6 +1,6 @@
-"""Verifying drafts that were drawn: each child is accepted at a rate that keeps the target's law, else p moves on.
+"""Verifying drafts that were drawn: acceptance by the ratio test, which keeps the target's distribution.
 
-At a node with law p its children are tried in order. A child x that was drawn from q (given its earlier siblings) is
+At a node with distribution p its children are tried in order. A child x drawn from q (given its earlier siblings) is
 accepted with probability min(1, p(x) / q(x)); after a rejection p becomes the residual max(p - q, 0), renormalised.
 The token behind the last accepted node is drawn from what is left of p there. Exact for chains (Leviathan et al. 2023,
 algorithm 1), for siblings drawn with replacement (Miao et al. 2024, SpecInfer), q staying the same, and without (Chen
@@ -19,16 +19,16 @@ from specbench.types import ROOT
 
 
 def try_drawn(
-    laws: Tensor,
+    distributions: Tensor,
     tokens: Sequence[int],
     parents: Sequence[int],
     passenger: Sequence[bool] | None,
     probs: Tensor,
     random: np.random.Generator,
 ) -> tuple[list[int], Tensor]:
-    """(the accepted path, (V,) float64 what is left of the law at its end).
+    """(the accepted path, (V,) float64 what is left of the distribution at its end).
 
-    laws: (N+1, V) the target's, row 0 the root's. probs: (N, V) the law each node was drawn from.
+    distributions: (N+1, V) the target's, row 0 the root's. probs: (N, V) the distribution each node was drawn from.
     """
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents):
@@ -37,23 +37,23 @@ def try_drawn(
     path: list[int] = []
     place = ROOT
     while True:
-        law = laws[place + 1].double()
+        distribution = distributions[place + 1].double()
         tried: list[int] = []
         for node in children.get(place, ()):
-            token, drawn = int(tokens[node]), probs[node].to(law.device).double()
-            if random.random() * float(drawn[token]) < float(law[token]):
+            token, drawn = int(tokens[node]), probs[node].to(distribution.device).double()
+            if random.random() * float(drawn[token]) < float(distribution[token]):
                 break
             tried.append(token)
-            law = _residual(law, drawn, laws[place + 1].double(), tried)
+            distribution = _residual(distribution, drawn, distributions[place + 1].double(), tried)
         else:
-            return path, law
+            return path, distribution
         path.append(node)
         place = node
 
 
-def _residual(law: Tensor, drawn: Tensor, whole: Tensor, tried: Sequence[int]) -> Tensor:
-    """max(law - drawn, 0) to one; where rounding leaves nothing of it, the node's law without what was tried."""
-    left = (law - drawn).clamp_(min=0)
+def _residual(distribution: Tensor, drawn: Tensor, whole: Tensor, tried: Sequence[int]) -> Tensor:
+    """(V,) max(distribution - drawn, 0), normalised; where that is 0 by rounding, ``whole`` without ``tried``."""
+    left = (distribution - drawn).clamp_(min=0)
     total = left.sum()
     if total > 0:
         return left / total
@@ -63,8 +63,8 @@ def _residual(law: Tensor, drawn: Tensor, whole: Tensor, tried: Sequence[int]) -
     return left / total if total > 0 else whole
 
 
-def draw(law: Tensor, random: np.random.Generator) -> int:
-    """One token of a (V,) law, by inverse distribution."""
-    below = law.double().cumsum(0)
-    at = torch.tensor([random.random()], dtype=torch.float64, device=law.device) * below[-1]
-    return min(int(torch.searchsorted(below, at, right=True)), len(law) - 1)
+def draw(distribution: Tensor, random: np.random.Generator) -> int:
+    """One token of a (V,) distribution, by inverse distribution."""
+    below = distribution.double().cumsum(0)
+    at = torch.tensor([random.random()], dtype=torch.float64, device=distribution.device) * below[-1]
+    return min(int(torch.searchsorted(below, at, right=True)), len(distribution) - 1)

@@ -2,7 +2,7 @@
 
 A node is accepted where its parent is and its probability there exceeds min(threshold, alpha * exp(-entropy)): a sure
 target asks for more than an unsure one. The deepest node wins, of equally deep ones that of the likeliest path. The
-emitted text does not follow the target's law any more; a run says so and keeps such rows in a table of their own.
+emitted text no longer follows the target's distribution; the report lists such rows in a table of their own.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from specbench.types import ROOT, Typical
 
 
 def accept_typical(
-    laws: Tensor, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, rule: Typical
+    distributions: Tensor,
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    passenger: Sequence[bool] | None,
+    rule: Typical,
 ) -> list[int]:
-    """The accepted path, root side first. laws: (N+1, V) the target's, row 0 the root's."""
+    """The accepted path, root side first. distributions: (N+1, V) the target's, row 0 the root's."""
     if not len(tokens):
         return []
-    logs = laws.clamp_min(torch.finfo(laws.dtype).tiny).log()
-    entropy = -(laws * logs).sum(-1)
+    logs = distributions.clamp_min(torch.finfo(distributions.dtype).tiny).log()
+    entropy = -(distributions * logs).sum(-1)
     bars = (rule.alpha * (-entropy).exp()).clamp_max(rule.threshold).tolist()
-    above = torch.tensor([parent + 1 for parent in parents], device=laws.device)
-    drafted = torch.tensor(list(tokens), device=laws.device)
-    chances, scores = laws[above, drafted].tolist(), logs[above, drafted].tolist()
+    above = torch.tensor([parent + 1 for parent in parents], device=distributions.device)
+    drafted = torch.tensor(list(tokens), device=distributions.device)
+    chances, scores = distributions[above, drafted].tolist(), logs[above, drafted].tolist()
     reached: dict[int, tuple[int, float]] = {ROOT: (0, 0.0)}  # node -> depth, log-probability of its path
     best = ROOT
     for node, parent in enumerate(parents):

@@ -1,9 +1,9 @@
 """The walker: which draft nodes the target agrees with. One rule for chains, trees and repeated siblings.
 
-Nodes chosen deterministically: every row of a forward picks one token, the argmax at temperature 0, else ONE draw of
-the target's law. The draw of a row at depth d uses the request's uniform number for emitted position ``emitted + d``,
-so rows at the same depth share it, a request consumes exactly one number an emitted token, and such a draft gives
-vanilla's very ids for the same seed (sample-and-match; Leviathan et al. 2023, algorithm 1, for a one-hot draft law).
+Nodes chosen deterministically: every row of a forward picks one token, the argmax at temperature 0, else ONE draw from
+the target's distribution. The draw of a row at depth d uses the uniform number of emitted position ``emitted + d``:
+rows at the same depth share it, a request consumes exactly one number an emitted token, and such a draft gives
+vanilla's ids for the same seed (sample-and-match; Leviathan et al. 2023, algorithm 1, for a one-hot draft).
 The path ends at the deepest node whose every ancestor holds its parent's pick, the lowest number first.
 Nodes that were drawn are tried one by one (``specbench.decode.trial``), with numbers of a stream of their own.
 """
@@ -11,52 +11,43 @@ Nodes that were drawn are tried one by one (``specbench.decode.trial``), with nu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.decode.trial import draw, try_drawn
 from specbench.decode.typical import accept_typical
+from specbench.target.engine import Verdict
 from specbench.target.tree import path_to
 from specbench.types import ROOT, CaseError, Draft, Typical
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """path: accepted nodes, root side first. token: emitted behind them. late: it is the late draft's first token."""
-
-    path: list[int]
-    token: int
-    late: bool
-
-
-def _require_laws(draft: Draft, late: Draft | None, vocab: int) -> None:
-    """A stated law must be one. Raises CaseError."""
+def _require_distributions(draft: Draft, late: Draft | None, vocab: int) -> None:
+    """A stated distribution must be one. Raises CaseError."""
     for stated in (draft.probs, late.probs if late is not None else None):
         if stated is not None and not (stated.shape[-1] == vocab and bool(torch.isfinite(stated).all())):
             raise CaseError(
-                f"the drafter states laws of {tuple(stated.shape)} that are not finite, or not over {vocab} tokens;"
-                " expected one finite law a node (draft model: try dtype=float32)"
+                f"the drafter states distributions of {tuple(stated.shape)}, not finite or not over {vocab} tokens;"
+                " expected one finite distribution a node (draft model: try dtype=float32)"
             )
 
 
 def _certain(tokens: Sequence[int], like: Tensor) -> Tensor:
-    """(N, V) laws that give each token all the mass."""
+    """(N, V) distributions that give each token all the mass."""
     rows = torch.zeros(len(tokens), like.shape[-1], dtype=like.dtype, device=like.device)
     rows[torch.arange(len(tokens)), torch.tensor(list(tokens))] = 1
     return rows
 
 
 class Walk:
-    """The verifier of one request: its law, and its own stream of uniform numbers."""
+    """The verifier of one request: its distribution and its own stream of uniform numbers."""
 
-    def __init__(self, law: Law | None, seed: int, typical: Typical | None = None) -> None:
-        """law: None is greedy. seed: of the verifier's numbers. typical: accept lossily, where there is a law."""
-        self.law = law
-        self.lossy = law is not None and typical is not None
+    def __init__(self, sampling: Sampling | None, seed: int, typical: Typical | None = None) -> None:
+        """sampling: None is greedy. seed: of the verifier's numbers. typical: lossy acceptance when sampling."""
+        self.sampling = sampling
+        self.lossy = sampling is not None and typical is not None
         self._typical = typical
         self._generator = np.random.default_rng(seed)
         self._trials = np.random.default_rng([seed, 1])
@@ -65,10 +56,10 @@ class Walk:
 
     def pick(self, logits: Tensor, depths: Sequence[int]) -> Tensor:
         """(rows, V) raw logits -> (rows,) the token each row chooses; depths: (rows,) 0 = the root."""
-        if self.law is None:
+        if self.sampling is None:
             return logits.argmax(-1)
         uniform = torch.tensor(self._numbers(depths), dtype=torch.float64, device=logits.device)
-        below = self.law(logits).double().cumsum(-1)
+        below = self.sampling(logits).double().cumsum(-1)
         drawn = torch.searchsorted(below, (uniform * below[:, -1])[:, None], right=True)[:, 0]
         return drawn.clamp_(max=logits.shape[-1] - 1)
 
@@ -81,23 +72,25 @@ class Walk:
     def judge(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
         """Judge nodes that were drawn, and the first token of ``late`` where the whole draft was right; or lossily.
 
-        logits: (N+1, V) raw, row 0 the root's. tokens: (N,) of the draft, on the host. Late tokens without a law of
-        their own were chosen, and count as drawn with certainty.
+        logits: (N+1, V) raw, row 0 the root's. tokens: (N,) of the draft, on the host. Late tokens without ``probs``
+        were chosen, and count as drawn with probability 1.
         """
-        assert self.law is not None
-        laws = self.law(logits)
+        assert self.sampling is not None
+        distributions = self.sampling(logits)
         if self._typical is not None:
-            path = accept_typical(laws, tokens, [int(node) for node in draft.parents], draft.passenger, self._typical)
-            return Verdict(path, draw(laws[path[-1] + 1 if path else 0], self._trials), False)
-        _require_laws(draft, late, laws.shape[-1])
-        path, left = list[int](), laws[0].double()
+            path = accept_typical(
+                distributions, tokens, [int(node) for node in draft.parents], draft.passenger, self._typical
+            )
+            return Verdict(path, draw(distributions[path[-1] + 1 if path else 0], self._trials), False)
+        _require_distributions(draft, late, distributions.shape[-1])
+        path, left = list[int](), distributions[0].double()
         if len(tokens):
-            probs = draft.probs if draft.probs is not None else _certain(tokens, laws)
+            probs = draft.probs if draft.probs is not None else _certain(tokens, distributions)
             parents = [int(parent) for parent in draft.parents]
-            path, left = try_drawn(laws, tokens, parents, draft.passenger, probs, self._trials)
+            path, left = try_drawn(distributions, tokens, parents, draft.passenger, probs, self._trials)
         if late is not None and len(late) and len(path) == len(tokens):
             token = int(late.tokens[0])
-            probs = late.probs[:1] if late.probs is not None else _certain([token], laws)
+            probs = late.probs[:1] if late.probs is not None else _certain([token], distributions)
             kept, left = try_drawn(left[None].expand(2, -1), [token], [ROOT], None, probs, self._trials)
             if kept:
                 return Verdict(path, token, True)

@@ -1,6 +1,6 @@
 """Latency profiles: how long a forward of a model takes, by tokens fed and context. No torch: reports read them too."""
 
-from specbench.profile.analytic import Shape
+from specbench.profile.analytic import ModelShape
 from specbench.profile.file import find_profile, read_profile, require_folder, write_profile
 from specbench.profile.profile import Ceilings, Profile, ProfileError, RowGrid, device_name
 from specbench.profile.surface import Fit, Grid
@@ -9,10 +9,10 @@ __all__ = [
     "Ceilings",
     "Fit",
     "Grid",
+    "ModelShape",
     "Profile",
     "ProfileError",
     "RowGrid",
-    "Shape",
     "device_name",
     "find_profile",
     "read_profile",

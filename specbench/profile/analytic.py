@@ -19,7 +19,7 @@ _MLP_STATES = 3  # gate, up and their product
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """A decoder by its sizes. streamed: parameters that every forward reads: all but the embedding, head included.
 
     hidden D, inner: of the MLP, vocab V, layers L, heads H, kv_heads K, head_dim. value_bytes: of one weight.

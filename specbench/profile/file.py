@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from specbench.profile.analytic import Shape
+from specbench.profile.analytic import ModelShape
 from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, Profile, ProfileError, RowGrid
 from specbench.profile.surface import Fit, Floats, Grid
 from specbench.store import write_atomically
@@ -135,7 +135,7 @@ def _profile(raw: Any) -> Profile:
         ceilings=Ceilings(**{key: _positive(f"ceilings.{key}", value) for key, value in ceilings.items()})
         if ceilings
         else None,
-        shape=Shape(**{key: _whole(f"shape.{key}", value) for key, value in shape.items()}) if shape else None,
+        shape=ModelShape(**{key: _whole(f"shape.{key}", value) for key, value in shape.items()}) if shape else None,
         rows=_rows(rows) if rows else None,
         versions={str(key): str(value) for key, value in _part(raw, "versions").items()},
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specbench.profile.analytic import Shape
+from specbench.profile.analytic import ModelShape
 from specbench.profile.surface import Fit, Floats, Grid, Mask
 
 MEASURED, PUBLISHED = "measured", "published"
@@ -66,7 +66,7 @@ class Profile:
     control: tuple[float, ...] = ()
     buckets: tuple[int, ...] = ()
     ceilings: Ceilings | None = None
-    shape: Shape | None = None
+    shape: ModelShape | None = None
     rows: RowGrid | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -15,20 +16,13 @@ from torch import Tensor
 from specbench.types import Draft, Needs, Prefill, Step
 
 
-class Verdict(Protocol):
-    """path: accepted nodes. token: behind them. late: whether it is the late chain's."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """path: accepted nodes, root side first. token: emitted behind them. late: it is the late draft's first token."""
 
-    @property
-    def path(self) -> list[int]:
-        """Root side first."""
-
-    @property
-    def token(self) -> int:
-        """The last one emitted."""
-
-    @property
-    def late(self) -> bool:
-        """The late chain's first token was accepted."""
+    path: list[int]
+    token: int
+    late: bool
 
 
 class Verifier(Protocol):
@@ -43,7 +37,7 @@ class Verifier(Protocol):
         """The accepted path."""
 
     @property
-    def law(self) -> Callable[[Tensor], Tensor] | None:
+    def sampling(self) -> Callable[[Tensor], Tensor] | None:
         """Raw logits -> probabilities; None is greedy."""
 
     @property
@@ -51,7 +45,7 @@ class Verifier(Protocol):
         """Every draft goes to ``judge``."""
 
     def judge(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
-        """What a drawn draft, and a late chain behind it, come to; only with a law."""
+        """Verify a drawn draft and the late chain behind it; only when sampling."""
 
     def advance(self, emitted: int) -> None:
         """So many tokens were committed."""

@@ -1,4 +1,4 @@
-"""The target as a method sees it: its shape, its embedding and head, and the request's law; never its cache."""
+"""The target as a method sees it: its shape, its embedding and head, and the request's sampling; never its cache."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class ModelCard:
 class Target:
     """What ``Method.bind`` gets. ``model`` is for peers with their own loop; None when recorded tokens stand for it.
 
-    law: (rows, V) raw logits -> (rows, V) probabilities of the request; None at temperature 0.
+    sampling: (rows, V) raw logits -> (rows, V) probabilities of the request; None at temperature 0.
     """
 
     card: ModelCard
     model: Any
     max_nodes: int
-    law: Callable[[Tensor], Tensor] | None
+    sampling: Callable[[Tensor], Tensor] | None
 
     @property
     def vocab_size(self) -> int:

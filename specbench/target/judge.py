@@ -22,10 +22,10 @@ def require_fitting(draft: Draft, max_nodes: int) -> Sequence[int]:
     return draft.parents.tolist() if isinstance(draft.parents, Tensor) else draft.parents
 
 
-def needs_laws(walk: Verifier, draft: Draft, late: Draft | None) -> bool:
-    """Whether nodes are judged by the target's whole law rather than by one token picked in each row."""
+def needs_distributions(walk: Verifier, draft: Draft, late: Draft | None) -> bool:
+    """Whether nodes are judged by the target's whole distribution rather than by one token picked in each row."""
     drawn = draft.probs is not None or (late is not None and late.probs is not None)
-    return walk.law is not None and (drawn or walk.lossy)
+    return walk.sampling is not None and (drawn or walk.lossy)
 
 
 def judge(
@@ -41,7 +41,7 @@ def judge(
 
     logits: (N+1, V), row 0 the root's. parents, depths: (N,). fed: (N+1,) tokens on the device.
     """
-    if needs_laws(walk, draft, late):
+    if needs_distributions(walk, draft, late):
         require_finite(logits.max(-1).values.tolist(), logits.dtype)
         fixed = draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens
         verdict = walk.judge(logits, draft, fixed, late)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specbench.target.eager.cache import SlotCache
 from specbench.target.family import windows_of
-from specbench.target.fast.compact import CompactModel, Rows, unfit
+from specbench.target.fast.compact import CompactModel, ForwardInput, unfit
 from specbench.target.fast.linear import can_pack
 from specbench.target.fast.static_kv import StaticKV
 from specbench.target.tree import causal_mask
@@ -126,7 +126,7 @@ class CompactRunner(Runner):
         prompt = start == 0 and mask is None
         at = self._places[places[0] : places[0] + count] if _consecutive(places) else self._at(places)
         slots = torch.arange(start, start + count, device=self.device)
-        rows = Rows(ids, at, slots, start + count, self._masks(start, count, mask, prompt), prompt)
+        rows = ForwardInput(ids, at, slots, start + count, self._masks(start, count, mask, prompt), prompt)
         states, _ = self._model(rows, cache)
         return self._model.head(states[-wanted:])
 
@@ -146,7 +146,7 @@ class CompactRunner(Runner):
         return found
 
     def _shared(self, mask: Tensor) -> Tensor:
-        """(1, 1, m, keys) -> (groups * m, keys): see ``Rows``."""
+        """(1, 1, m, keys) -> (groups * m, keys): see ``ForwardInput``."""
         return mask[0, 0] if self._model.groups == 1 else mask[0, 0].repeat(self._model.groups, 1)
 
 

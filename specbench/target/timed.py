@@ -30,7 +30,7 @@ NOTHING = -1  # picked behind the record's end; no token, so nothing that is dra
 class Recall:
     """A greedy walker that picks what is on record; the true pick is made first, and then forgotten."""
 
-    law = None
+    sampling = None
     lossy = False
 
     def __init__(self, walk: Verifier, answer: np.ndarray) -> None:
@@ -55,7 +55,7 @@ class Recall:
         return self._walk.follow(tokens, parents, passenger, picks)
 
     def judge(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Any:
-        """Never asked for without a law."""
+        """Never asked for without a distribution."""
         return self._walk.judge(logits, draft, tokens, late)
 
     def advance(self, emitted: int) -> None:

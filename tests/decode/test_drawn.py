@@ -1,4 +1,4 @@
-"""Drafts that were drawn: the emitted strings keep the target's law, and the known wrong rules do not."""
+"""Drafts that were drawn: the emitted strings keep the target's distribution, and the known wrong rules do not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from joint_law import MarkovEngine, emitted, exact, p_value
 from models import Scripted
 from specbench.decode import trial, walk
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.method import Drafter, Method
 from specbench.types import CaseError, Draft, Needs
 
@@ -18,47 +18,47 @@ RNG = np.random.default_rng
 GENERATOR = torch.Generator().manual_seed(3)
 TARGET = torch.randn(VOCAB, VOCAB, generator=GENERATOR, dtype=torch.float64) * 1.5
 DRAFT = TARGET + torch.randn(VOCAB, VOCAB, generator=GENERATOR, dtype=torch.float64)
-LAWS = [Law(1.0), Law(0.7, top_p=0.9)]
+SAMPLINGS = [Sampling(1.0), Sampling(0.7, top_p=0.9)]
 PASSES, FAILS = 1e-3, 1e-6
 
 
 class Drawing(Method):
-    """Drafts by ``grow(law, root, random) -> Draft``, law being the draft's after a token."""
+    """Drafts by ``grow(distribution, root, random) -> Draft``, distribution being the draft's after a token."""
 
     draws = True
 
-    def __init__(self, grow, law: Law) -> None:
-        self.grow, self.law = grow, law
+    def __init__(self, grow, sampling: Sampling) -> None:
+        self.grow, self.sampling = grow, sampling
 
     def begin(self, prompt, prefill, seed):
         method, random = self, np.random.default_rng(seed)
 
         class _Drawn(Drafter):
             def propose(self, context, budget):
-                return method.grow(lambda token: method.law(DRAFT[token][None])[0].double(), context[-1], random)
+                return method.grow(lambda token: method.sampling(DRAFT[token][None])[0].double(), context[-1], random)
 
         return _Drawn()
 
 
-def choose(law, random) -> int:
-    return int(random.choice(VOCAB, p=(law / law.sum()).numpy()))
+def choose(distribution, random) -> int:
+    return int(random.choice(VOCAB, p=(distribution / distribution.sum()).numpy()))
 
 
-def chain(law, root, random) -> Draft:
+def chain(distribution, root, random) -> Draft:
     tokens, rows = [], []
     for _ in range(3):
-        rows.append(law(root))
+        rows.append(distribution(root))
         root = choose(rows[-1], random)
         tokens.append(root)
     return Draft.chain(tokens, probs=torch.stack(rows))
 
 
-def siblings(law, root, random, replace: bool, stated: bool = True) -> Draft:
-    """Two levels of two children each; drawn with or without replacement. stated: say the law each was drawn from."""
+def siblings(distribution, root, random, replace: bool, stated: bool = True) -> Draft:
+    """Two levels of two children each; drawn with or without replacement. stated: with ``probs``."""
     tokens, parents, rows = [], [], []
     for level in ([-1], [0, 1]):
         for parent in level:
-            whole = law(root if parent < 0 else tokens[parent])
+            whole = distribution(root if parent < 0 else tokens[parent])
             now = whole.clone()
             for _ in range(2):
                 if now.sum() <= 0:
@@ -74,44 +74,44 @@ def siblings(law, root, random, replace: bool, stated: bool = True) -> Draft:
     return Draft(tokens, parents, probs=torch.stack(rows))
 
 
-def chosen(law, root, random) -> Draft:
+def chosen(distribution, root, random) -> Draft:
     """The two best children, chosen, but stated as drawn."""
-    now = law(root)
+    now = distribution(root)
     return Draft(now.topk(2).indices.tolist(), [-1, -1], probs=now.expand(2, -1))
 
 
-def verdict(grow, law: Law) -> float:
+def verdict(grow, sampling: Sampling) -> float:
     engine = MarkovEngine(TARGET)
-    found = emitted(engine, Drawing(grow, law), law, [0], LENGTH, DRAWS)
-    return p_value(found, exact(lambda context: engine.law_after(context, law), [0], LENGTH))
+    found = emitted(engine, Drawing(grow, sampling), sampling, [0], LENGTH, DRAWS)
+    return p_value(found, exact(lambda context: engine.distribution_after(context, sampling), [0], LENGTH))
 
 
-@pytest.mark.parametrize("law", LAWS, ids=["T1", "T0.7-p0.9"])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["T1", "T0.7-p0.9"])
 @pytest.mark.parametrize(
     "grow",
     [
         chain,
-        lambda law, root, random: siblings(law, root, random, replace=True),
-        lambda law, root, random: siblings(law, root, random, replace=False),
+        lambda distribution, root, random: siblings(distribution, root, random, replace=True),
+        lambda distribution, root, random: siblings(distribution, root, random, replace=False),
     ],
     ids=["chain", "with-replacement", "without-replacement"],
 )
-def test_drawn_drafts_keep_the_law(grow, law):
-    assert verdict(grow, law) > PASSES
+def test_drawn_drafts_keep_the_distribution(grow, sampling):
+    assert verdict(grow, sampling) > PASSES
 
 
 def test_the_plain_sampler_passes_its_own_test():
     engine = MarkovEngine(TARGET)
-    found = emitted(engine, Scripted(lambda *_: Draft()), LAWS[0], [0], LENGTH, DRAWS)
-    assert p_value(found, exact(lambda context: engine.law_after(context, LAWS[0]), [0], LENGTH)) > PASSES
+    found = emitted(engine, Scripted(lambda *_: Draft()), SAMPLINGS[0], [0], LENGTH, DRAWS)
+    assert p_value(found, exact(lambda context: engine.distribution_after(context, SAMPLINGS[0]), [0], LENGTH)) > PASSES
 
 
-def test_siblings_without_replacement_judged_by_the_first_law_fail():
-    assert verdict(lambda *a: siblings(*a, replace=False, stated=False), LAWS[0]) < FAILS
+def test_siblings_without_replacement_judged_by_the_first_distribution_fail():
+    assert verdict(lambda *a: siblings(*a, replace=False, stated=False), SAMPLINGS[0]) < FAILS
 
 
 def test_chosen_children_accepted_as_if_drawn_fail():
-    assert verdict(chosen, LAWS[0]) < FAILS
+    assert verdict(chosen, SAMPLINGS[0]) < FAILS
 
 
 def test_one_uniform_for_a_token_and_the_next_fails(monkeypatch):
@@ -131,12 +131,12 @@ def test_one_uniform_for_a_token_and_the_next_fails(monkeypatch):
     monkeypatch.setattr(
         walk.np.random, "default_rng", lambda seed: Twice(seed) if isinstance(seed, list) else RNG(seed)
     )
-    assert verdict(chain, LAWS[0]) < FAILS
+    assert verdict(chain, SAMPLINGS[0]) < FAILS
 
 
 def test_a_residual_that_is_not_taken_fails(monkeypatch):
-    monkeypatch.setattr(trial, "_residual", lambda law, drawn, whole, tried: law)
-    assert verdict(chain, LAWS[0]) < FAILS
+    monkeypatch.setattr(trial, "_residual", lambda distribution, drawn, whole, tried: distribution)
+    assert verdict(chain, SAMPLINGS[0]) < FAILS
 
 
 class Late(Method):
@@ -144,8 +144,8 @@ class Late(Method):
 
     draws = True
 
-    def __init__(self, law: Law, reuse: bool = False) -> None:
-        self.law, self.reuse = law, reuse
+    def __init__(self, sampling: Sampling, reuse: bool = False) -> None:
+        self.sampling, self.reuse = sampling, reuse
 
     @property
     def needs(self) -> Needs:
@@ -166,7 +166,7 @@ class Late(Method):
                 self.new = []
                 last = self.pending[-1][0] if self.pending else self.root
                 for _ in range(2):
-                    row = method.law(DRAFT[last][None])[0].double()
+                    row = method.sampling(DRAFT[last][None])[0].double()
                     last = choose(row, random)
                     self.new.append((last, row))
 
@@ -185,11 +185,11 @@ class Late(Method):
         return _Late()
 
 
-@pytest.mark.parametrize("law", LAWS, ids=["T1", "T0.7-p0.9"])
-def test_a_late_chain_keeps_the_law(law):
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["T1", "T0.7-p0.9"])
+def test_a_late_chain_keeps_the_distribution(sampling):
     engine = MarkovEngine(TARGET)
-    found = emitted(engine, Late(law), law, [0], LENGTH, DRAWS)
-    assert p_value(found, exact(lambda context: engine.law_after(context, law), [0], LENGTH)) > PASSES
+    found = emitted(engine, Late(sampling), sampling, [0], LENGTH, DRAWS)
+    assert p_value(found, exact(lambda context: engine.distribution_after(context, sampling), [0], LENGTH)) > PASSES
 
 
 def test_a_late_token_is_told_when_greedy():
@@ -211,8 +211,8 @@ def test_a_late_token_is_told_when_greedy():
 
 
 @pytest.mark.parametrize("probs", [torch.full((1, VOCAB), float("nan")), torch.ones(1, VOCAB - 1)])
-def test_a_law_that_is_none_is_the_cases_error(probs):
+def test_a_distribution_that_is_none_is_the_cases_error(probs):
     engine = MarkovEngine(TARGET)
     method = Scripted(lambda *_: Draft.chain([1], probs=probs))
-    with pytest.raises(CaseError, match="the drafter states laws"):
-        emitted(engine, method, LAWS[0], [0], LENGTH, 1)
+    with pytest.raises(CaseError, match="the drafter states distributions"):
+        emitted(engine, method, SAMPLINGS[0], [0], LENGTH, 1)

@@ -6,7 +6,7 @@ import torch
 
 from joint_law import MarkovEngine, emitted, exact, p_value
 from models import Scripted
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.decode.typical import accept_typical
 from specbench.types import Draft, Typical
 
@@ -14,8 +14,8 @@ RULE = Typical(threshold=0.09, alpha=0.3)
 SURE, FLAT = [0.97, 0.01, 0.01, 0.01], [0.25, 0.25, 0.25, 0.25]
 
 
-def accepted(laws, tokens, parents, passenger=None, rule=RULE):
-    return accept_typical(torch.tensor(laws), tokens, parents, passenger, rule)
+def accepted(distributions, tokens, parents, passenger=None, rule=RULE):
+    return accept_typical(torch.tensor(distributions), tokens, parents, passenger, rule)
 
 
 def test_a_sure_target_asks_for_more_than_an_unsure_one():
@@ -27,25 +27,25 @@ def test_a_sure_target_asks_for_more_than_an_unsure_one():
 
 
 def test_the_deepest_path_wins_then_the_likeliest():
-    laws = [FLAT, SURE, FLAT, FLAT, FLAT]
-    assert accepted(laws, [1, 2, 0, 3], [-1, -1, 0, 1]) == [0, 2]  # 0.25 * 0.97 beats 0.25 * 0.25
-    assert accepted(laws, [1, 2, 1, 3], [-1, -1, 0, 1]) == [1, 3]  # 0.01 is not accepted behind the sure node
-    assert accepted(laws, [1, 2, 0, 3], [-1, -1, 0, 1], [True, False, False, False]) == [1, 3]
+    distributions = [FLAT, SURE, FLAT, FLAT, FLAT]
+    assert accepted(distributions, [1, 2, 0, 3], [-1, -1, 0, 1]) == [0, 2]  # 0.25 * 0.97 beats 0.25 * 0.25
+    assert accepted(distributions, [1, 2, 1, 3], [-1, -1, 0, 1]) == [1, 3]  # 0.01 is not accepted behind the sure node
+    assert accepted(distributions, [1, 2, 0, 3], [-1, -1, 0, 1], [True, False, False, False]) == [1, 3]
 
 
-def test_it_does_not_keep_the_law():
+def test_it_does_not_keep_the_distribution():
     table = torch.randn(5, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 1.5
-    engine, law = MarkovEngine(table), Law(1.0)
-    wanted = exact(lambda context: engine.law_after(context, law), [0], 3)
+    engine, sampling = MarkovEngine(table), Sampling(1.0)
+    wanted = exact(lambda context: engine.distribution_after(context, sampling), [0], 3)
     best = table.argmax(-1).tolist()
 
     def draft(context, done, random):
         return Draft.chain([best[context[-1]], best[best[context[-1]]]])
 
     method = Scripted(draft)
-    assert p_value(emitted(engine, method, law, [0], 3, 2000), wanted) > 1e-3
+    assert p_value(emitted(engine, method, sampling, [0], 3, 2000), wanted) > 1e-3
     method.typical = RULE
-    assert p_value(emitted(engine, method, law, [0], 3, 2000), wanted) < 1e-6
+    assert p_value(emitted(engine, method, sampling, [0], 3, 2000), wanted) < 1e-6
 
 
 def test_an_empty_draft_accepts_nothing():

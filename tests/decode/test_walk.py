@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import VOCAB, Scripted, build, scripts
-from specbench.decode.law import Law
 from specbench.decode.loop import Request, decode
+from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.target.eager.engine import EagerEngine
@@ -49,19 +49,21 @@ def test_follow_is_its_definition(tree):
     assert Walk.follow(*tree) == by_definition(*tree)
 
 
-def sample(engine, script, law, seed, prompt=(5, 17, 3), limit=24):
-    return decode(engine, Scripted(script), Request(list(prompt), limit, law, seed), Clock(torch.device("cpu"))).ids
+def sample(engine, script, sampling, seed, prompt=(5, 17, 3), limit=24):
+    return decode(
+        engine, Scripted(script), Request(list(prompt), limit, sampling, seed), Clock(torch.device("cpu"))
+    ).ids
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral-window"])
-@pytest.mark.parametrize("law", [Law(0.8), Law(1.0, top_k=20, top_p=0.9)], ids=["T0.8", "T1-k20-p0.9"])
-def test_deterministic_drafts_emit_vanillas_ids_when_sampling(family, law):
+@pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(1.0, top_k=20, top_p=0.9)], ids=["T0.8", "T1-k20-p0.9"])
+def test_deterministic_drafts_emit_vanillas_ids_when_sampling(family, sampling):
     engine = EagerEngine(build(family, torch.float64), 512, frozenset(), 64)
     for seed in range(5):
-        vanilla = sample(engine, scripts([])["empty"], law, seed)
+        vanilla = sample(engine, scripts([])["empty"], sampling, seed)
         for name, script in scripts([*vanilla, 1, 2, 3, 4]).items():
-            assert sample(engine, script, law, seed) == vanilla, (name, seed)
-    assert sample(engine, scripts([])["empty"], law, 1) != sample(engine, scripts([])["empty"], law, 2)
+            assert sample(engine, script, sampling, seed) == vanilla, (name, seed)
+    assert sample(engine, scripts([])["empty"], sampling, 1) != sample(engine, scripts([])["empty"], sampling, 2)
 
 
 def test_joint_law_of_sampled_tokens():
@@ -72,7 +74,7 @@ def test_joint_law_of_sampled_tokens():
     draws = 6000
 
     def emit(seed, fixed_uniform=False):
-        walk, out = Walk(Law(1.0), seed), []
+        walk, out = Walk(Sampling(1.0), seed), []
         while len(out) < 3:
             root = out[-1] if out else 0
             tokens, parents = [0, 3, 1, 0], [-1, -1, 0, 1]
@@ -98,16 +100,16 @@ def test_joint_law_of_sampled_tokens():
 
 @given(st.integers(0, 2**31), st.integers(0, 30), st.floats(0.05, 1.0), st.floats(0.1, 2.0))
 @settings(max_examples=100, deadline=None)
-def test_law_keeps_what_it_says(seed, top_k, top_p, temperature):
+def test_distribution_keeps_what_it_says(seed, top_k, top_p, temperature):
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
-    law = Law(temperature, top_k, top_p)(logits)
+    probs = Sampling(temperature, top_k, top_p)(logits)
     full = (logits / temperature).softmax(-1)
-    assert torch.allclose(law.sum(-1), torch.ones(2), atol=1e-5)
+    assert torch.allclose(probs.sum(-1), torch.ones(2), atol=1e-5)
     for row in range(2):
-        kept = law[row] > 0
+        kept = probs[row] > 0
         assert kept.any()
         assert kept[full[row].argmax()]
         if top_k:
             assert kept.sum() <= top_k
-        ratio = law[row][kept] / full[row][kept]
+        ratio = probs[row][kept] / full[row][kept]
         assert torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-3)

@@ -10,7 +10,7 @@ from compose import job_for
 from specbench.bench import latency
 from specbench.bench.latency import Bench, Reach, shape_of, sweep, sweep_rows, traits_of, whole_numbers
 from specbench.bench.roofline import best_of, measure_ceilings
-from specbench.profile import Ceilings, Shape
+from specbench.profile import Ceilings, ModelShape
 from specbench.stage import set_stage
 from specbench.target.engine import Engine
 from specbench.types import InputError, Prefill, Step
@@ -151,7 +151,7 @@ def test_a_real_engine_is_driven_and_its_model_measured(engine):
     assert (found.grid.host_ms > 0).all()
     rows = sweep_rows(bench, [1, 2], [0, 2], [30], rounds=1)
     assert np.isfinite(rows.ms).sum() == 3
-    shape = Shape(**shape_of(stage.target.model))
+    shape = ModelShape(**shape_of(stage.target.model))
     config = stage.target.model.config
     total = sum(parameter.numel() for parameter in stage.target.model.parameters())
     embedding = config.vocab_size * config.hidden_size

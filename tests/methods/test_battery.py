@@ -127,7 +127,7 @@ def test_order_of_cases_does_not_matter(name, greedy, tmp_path):
 def test_sampling_emits_vanillas_ids_for_the_same_seed(name, tmp_path):
     entry = entry_of(name)
     if isinstance(entry.method, Peer) or entry.method.draws:
-        pytest.skip("draws random numbers of its own: its law is tested, not its ids")
+        pytest.skip("draws random numbers of its own: its distribution is tested, not its ids")
     sampled = run(tmp_path, f"method=[{name}]", "decode=sample", "decode.temperature=0.8", FEW)
     for (_, case), record in sampled.items():
         assert record.status == "ok", record.error

@@ -14,10 +14,10 @@ from methods.card.draft_cache import DraftCache
 VOCAB = 7
 
 
-def law_after(path: tuple[int, ...], seed: int) -> np.ndarray:
-    """(VOCAB,) log-probabilities, a function of the whole path: no two paths share a law."""
-    law = np.random.default_rng([seed, len(path), *path]).dirichlet(np.ones(VOCAB) * 0.7)
-    return np.log(law)
+def distribution_after(path: tuple[int, ...], seed: int) -> np.ndarray:
+    """(VOCAB,) log-probabilities, a function of the whole path: no two paths share a distribution."""
+    probs = np.random.default_rng([seed, len(path), *path]).dirichlet(np.ones(VOCAB) * 0.7)
+    return np.log(probs)
 
 
 class Paths:
@@ -28,10 +28,10 @@ class Paths:
         self.layers: list[list[tuple[int, ...]]] = []
 
     def weight(self, path):
-        return sum(law_after((*self.context, *path[:n]), self.seed)[token] for n, token in enumerate(path))
+        return sum(distribution_after((*self.context, *path[:n]), self.seed)[token] for n, token in enumerate(path))
 
     def best(self, path):
-        return np.argsort(-law_after((*self.context, *path), self.seed))[: self.children].tolist()
+        return np.argsort(-distribution_after((*self.context, *path), self.seed))[: self.children].tolist()
 
     def grow(self):
         above = self.layers[-1] if self.layers else [()]
@@ -69,7 +69,7 @@ class Paths:
 def read_frontier(cache: DraftCache, context, seed):
     """What the draft model does: the best children of every node of the frontier."""
     lines = {cache.frontier.ids[0]: ()} if not cache.layers else paths_of(cache)
-    rows = [law_after((*context, *lines[node]), seed) for node in cache.frontier.ids]
+    rows = [distribution_after((*context, *lines[node]), seed) for node in cache.frontier.ids]
     best = np.array([np.argsort(-row)[: cache.children] for row in rows])
     cache.grow(best, np.take_along_axis(np.array(rows), best, axis=1))
 

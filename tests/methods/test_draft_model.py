@@ -12,7 +12,7 @@ from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
 from models import VOCAB, build, plain_greedy
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.types import InputError
 
 MAKE = {
@@ -53,25 +53,25 @@ def test_two_requests_alive_at_once_do_not_share_a_cache(make):
 
 @pytest.mark.parametrize("width", [VOCAB - 50, VOCAB + 64])
 def test_models_padded_to_other_widths_go_together(make, width):
-    """A draft whose logits are narrower or wider than the target's: same ids, and laws as wide as the target's."""
+    """A draft whose logits are narrower or wider than the target's: same ids, distributions of the target's width."""
     model = build("llama", torch.float64)
     draft = noisy(model, 0.0)
     draft.resize_token_embeddings(width)
     assert run(model, fitted(make(), draft), limit=30).ids == plain_greedy(model, [5, 6, 7], 30)
-    law = Law(1.0)
-    method = fitted(make(), draft, law)
+    sampling = Sampling(1.0)
+    method = fitted(make(), draft, sampling)
     probs = begin(method, [5, 6, 7]).propose([5, 6, 7], 64).probs
     assert (probs is not None) == method.draws
     if probs is not None:
         assert probs.shape[1] == VOCAB
         assert torch.allclose(probs.sum(-1), torch.ones(len(probs)))
-    assert len(run(model, method, law=law, limit=30).ids) == 30
+    assert len(run(model, method, sampling=sampling, limit=30).ids) == 30
 
 
 def test_a_request_with_a_seed_gives_the_same_again(make):
-    model, law = build("llama", torch.float64), Law(1.0)
+    model, sampling = build("llama", torch.float64), Sampling(1.0)
     draft = noisy(model, 0.03)
-    outs = [run(model, fitted(make(), draft, law), law=law, seed=seed) for seed in (3, 3, 4)]
+    outs = [run(model, fitted(make(), draft, sampling), sampling=sampling, seed=seed) for seed in (3, 3, 4)]
     assert (outs[0].ids, outs[0].accept) == (outs[1].ids, outs[1].accept)
     assert outs[0].ids != outs[2].ids
 

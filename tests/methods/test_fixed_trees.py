@@ -1,21 +1,21 @@
-"""SpecInfer and Sequoia: what is drafted, that the law is kept, and that the draft's cache follows the context."""
+"""SpecInfer and Sequoia: what is drafted, the distribution is kept, the draft's cache follows the context."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from draft_models import MarkovLM, begin, fitted, keeps_the_law, markov_tables, noisy, plain_logits, run
+from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, plain_logits, run
 from methods.parts.trees import fixed_tree
 from methods.parts.trees.fixed_tree import race, without_earlier
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from models import build, plain_greedy
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.types import InputError
 
 RATES = [0.6, 0.2, 0.1]
-LAWS = [Law(1.0), Law(0.7, top_k=3, top_p=0.8)]
+SAMPLINGS = [Sampling(1.0), Sampling(0.7, top_k=3, top_p=0.8)]
 MAKE = {
     "specinfer": lambda: SpecInfer("unused", [2, 2, 1]),
     "sequoia": lambda: Sequoia("unused", RATES, nodes=9, depth=3),
@@ -48,33 +48,33 @@ def test_the_tree_holds_the_drafts_best_tokens_by_depth():
     assert list(draft.parents) == [-1, -1, 0, 1]
 
 
-@pytest.mark.parametrize(("law", "temperature"), [(LAWS[0], None), (LAWS[1], None), (LAWS[0], 0.5)])
-def test_sampled_strings_keep_the_targets_law(method, law, temperature):
+@pytest.mark.parametrize(("sampling", "temperature"), [(SAMPLINGS[0], None), (SAMPLINGS[1], None), (SAMPLINGS[0], 0.5)])
+def test_sampled_strings_keep_the_targets_distribution(method, sampling, temperature):
     target, draft = markov_tables()
     method.temperature = temperature
-    assert keeps_the_law(method, law, target, draft, draws=2500) > 1e-3
+    assert keeps_the_distribution(method, sampling, target, draft, draws=2500) > 1e-3
 
 
-def test_siblings_without_replacement_that_state_the_first_law_fail(monkeypatch):
+def test_siblings_without_replacement_that_state_the_first_distribution_fail(monkeypatch):
     target, draft = markov_tables()
-    monkeypatch.setattr(fixed_tree, "without_earlier", lambda laws, tokens: laws)
-    assert keeps_the_law(MAKE["sequoia"](), Law(1.0), target, draft) < 1e-4
+    monkeypatch.setattr(fixed_tree, "without_earlier", lambda distributions, tokens: distributions)
+    assert keeps_the_distribution(MAKE["sequoia"](), Sampling(1.0), target, draft) < 1e-4
 
 
 def test_the_target_as_its_own_draft_is_always_accepted_when_sampling(method):
-    model, law = build("llama", torch.float64), Law(1.0)
-    out = run(model, fitted(method, model, law), law=law)
+    model, sampling = build("llama", torch.float64), Sampling(1.0)
+    out = run(model, fitted(method, model, sampling), sampling=sampling)
     assert set(out.accept[:-1]) == {4}
 
 
-def test_every_node_goes_with_the_law_it_was_drawn_from():
-    model, law = build("llama", torch.float64), Law(1.5)
+def test_every_node_goes_with_the_distribution_it_was_drawn_from():
+    model, sampling = build("llama", torch.float64), Sampling(1.5)
     for name, make in MAKE.items():
-        draft = begin(fitted(make(), model, law), [5, 6, 7], seed=4).propose([5, 6, 7], 64)
+        draft = begin(fitted(make(), model, sampling), [5, 6, 7], seed=4).propose([5, 6, 7], 64)
         tokens, paths, earlier = draft.tokens.tolist(), [], {}
         for node, parent in enumerate(draft.parents):
             paths.append([*(paths[parent] if parent >= 0 else []), tokens[node]])
-            whole = law(plain_logits(model, [5, 6, 7, *paths[-1][:-1]])[None])[0]
+            whole = sampling(plain_logits(model, [5, 6, 7, *paths[-1][:-1]])[None])[0]
             if name == "sequoia":
                 siblings = earlier.setdefault(parent, [])
                 whole[siblings] = 0.0
@@ -83,33 +83,33 @@ def test_every_node_goes_with_the_law_it_was_drawn_from():
             assert draft.probs[node, tokens[node]] > 0
 
 
-def test_a_law_of_fewer_tokens_than_children_leaves_the_others_out():
+def test_a_distribution_of_fewer_tokens_than_children_leaves_the_others_out():
     """After 0 only 1 and 2 can follow, after 1 and 2 only 0: of 3 x 3 x 3 children 2 x 1 x 2 live."""
     table = torch.tensor([[-9.0, 5, 5, -9], [9, -9, -9, -9], [9, -9, -9, -9], [9, 9, 9, 9]], dtype=torch.float64)
     method = Sequoia("unused", [0.4, 0.3, 0.3], nodes=39, depth=3)
     assert len(method.shape) == 39
-    draft = begin(fitted(method, MarkovLM(table), Law(1.0, top_p=0.95), vocab=4), [0, 0]).propose([0, 0], 64)
+    draft = begin(fitted(method, MarkovLM(table), Sampling(1.0, top_p=0.95), vocab=4), [0, 0]).propose([0, 0], 64)
     assert list(draft.parents) == [-1, -1, 0, 1, 2, 2, 3, 3]
     assert set(draft.tokens[:2].tolist()) == {1, 2}
     assert torch.allclose(draft.probs.sum(-1), torch.ones(8))
 
 
 def test_race_draws_as_one_draw_after_the_other():
-    law = torch.tensor([0.5, 0.3, 0.2, 0.0])
-    pairs = race(law.expand(20000, -1), 4, torch.Generator().manual_seed(0))
+    probs = torch.tensor([0.5, 0.3, 0.2, 0.0])
+    pairs = race(probs.expand(20000, -1), 4, torch.Generator().manual_seed(0))
     assert pairs[1].tolist() == [[True, True, True, False]] * 20000
     for first, second in ((0, 1), (1, 0), (2, 0)):
         share = ((pairs[0][:, 0] == first) & (pairs[0][:, 1] == second)).double().mean()
-        assert abs(share - law[first] * law[second] / (1 - law[first])) < 0.012
-    left = without_earlier(law[None], torch.tensor([[1]]))
+        assert abs(share - probs[first] * probs[second] / (1 - probs[first])) < 0.012
+    left = without_earlier(probs[None], torch.tensor([[1]]))
     assert torch.allclose(left, torch.tensor([[0.5, 0.0, 0.2, 0.0]]) / 0.7)
 
 
 @pytest.mark.parametrize("budget", [0, 1, 3, 8])
-@pytest.mark.parametrize("law", [None, Law(1.0)])
-def test_budget_is_kept(method, budget, law):
+@pytest.mark.parametrize("sampling", [None, Sampling(1.0)])
+def test_budget_is_kept(method, budget, sampling):
     model = build("llama")
-    drafter = begin(fitted(method, model, law), [5, 6, 7])
+    drafter = begin(fitted(method, model, sampling), [5, 6, 7])
     assert len(drafter.propose([5, 6, 7], budget)) == min(budget, len(method.shape))
 
 

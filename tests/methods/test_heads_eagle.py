@@ -21,7 +21,7 @@ from methods.parts.heads.head_method import EAGLE, MEDUSA, fixed_tree
 from methods.parts.trees.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
 from methods.parts.trees.tree_shape import TreeShape
 from models import VOCAB, build, plain_greedy
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.method import Drafter, Method
 from specbench.types import Draft, InputError, Prefill
 
@@ -200,15 +200,17 @@ def test_ids_are_the_targets_whatever_the_head(family, tree):
 def test_sampled_ids_of_a_chosen_tree_are_vanillas(small):
     from methods.vanilla import Vanilla
 
-    law = Law(0.9, top_p=0.95)
-    wanted = run(small, Vanilla(), PROMPT, 40, law, seed=4).ids
+    sampling = Sampling(0.9, top_p=0.95)
+    wanted = run(small, Vanilla(), PROMPT, 40, sampling, seed=4).ids
     for options in ({}, {"tree": "static"}):
-        assert run(small, bound(Eagle("random", **options), small, law), PROMPT, 40, law, seed=4).ids == wanted
+        assert (
+            run(small, bound(Eagle("random", **options), small, sampling), PROMPT, 40, sampling, seed=4).ids == wanted
+        )
 
 
-def test_drawn_tree_decodes_and_states_its_laws(small):
-    law = Law(0.9, top_p=0.8)
-    method = bound(Eagle("random", tree="static", sampling="drawn"), small, law)
+def test_drawn_tree_decodes_and_states_its_distributions(small):
+    sampling = Sampling(0.9, top_p=0.8)
+    method = bound(Eagle("random", tree="static", sampling="drawn"), small, sampling)
     assert method.draws
     first, again, other = (begun(method, small, [*PROMPT, 9], seed).propose([*PROMPT, 9], 64) for seed in (1, 1, 2))
     assert first.tokens.tolist() == again.tokens.tolist() != other.tokens.tolist()
@@ -220,7 +222,7 @@ def test_drawn_tree_decodes_and_states_its_laws(small):
         for earlier in siblings.setdefault(parent, []):
             assert first.probs[node, first.tokens[earlier]] == 0
         siblings[parent].append(node)
-    assert len(run(small, method, PROMPT, 40, law, seed=4).ids) == 40
+    assert len(run(small, method, PROMPT, 40, sampling, seed=4).ids) == 40
 
 
 class Fixed:
@@ -244,11 +246,11 @@ class Fixed:
         return logits
 
 
-def test_drawn_siblings_follow_their_laws():
-    """Frequencies of 30,000 first and second children against the law, and the law without the first."""
+def test_drawn_siblings_follow_their_distributions():
+    """Frequencies of 30,000 first and second children against the distribution, with and without the first."""
     logits = torch.tensor([2.0, 1.0, 0.0, 0.5])
-    law, run_ = Law(1.0), Fixed(logits)
-    choose = DrawnChoice(run_, law, torch.Generator().manual_seed(0))
+    sampling, run_ = Sampling(1.0), Fixed(logits)
+    choose = DrawnChoice(run_, sampling, torch.Generator().manual_seed(0))
     count = 30_000
     rows = torch.arange(count).repeat_interleave(2)
     drawn = choose(logits.expand(count, -1), rows, torch.tensor([0, 1]).repeat(count), 2).view(count, 2)
@@ -258,18 +260,18 @@ def test_drawn_siblings_follow_their_laws():
         exact[first] * exact.index_fill(0, torch.tensor(first), 0.0) / (1 - exact[first]) for first in range(4)
     )
     assert torch.allclose(drawn[:, 1].bincount(minlength=4) / count, second, atol=0.01)
-    given_ = choose.laws[0].view(count, 2, 4)
+    given_ = choose.probs[0].view(count, 2, 4)
     assert torch.allclose(given_[:, 0], exact.expand(count, -1), atol=1e-6)
     assert (given_[:, 1].gather(1, drawn[:, :1]) == 0).all()
 
 
-def test_where_nothing_is_left_to_draw_the_law_is_certain():
+def test_where_nothing_is_left_to_draw_the_distribution_is_certain():
     logits = torch.tensor([0.0, -torch.inf, -torch.inf, -torch.inf])
-    choose = DrawnChoice(Fixed(logits), Law(1.0), torch.Generator().manual_seed(0))
+    choose = DrawnChoice(Fixed(logits), Sampling(1.0), torch.Generator().manual_seed(0))
     tokens = choose(logits[None], torch.zeros(3, dtype=torch.long), torch.arange(3), 3)
     assert tokens[0] == 0
     assert len(set(tokens.tolist())) == 3
-    assert choose.laws[0].gather(1, tokens[:, None]).tolist() == [[1.0]] * 3
+    assert choose.probs[0].gather(1, tokens[:, None]).tolist() == [[1.0]] * 3
 
 
 @given(st.integers(1, 6), st.integers(0, 4), st.integers(1, 60), st.booleans(), st.integers(0, 99))
@@ -419,12 +421,12 @@ def test_replay_has_no_weights(small):
 
 
 class _MarkovTree(Method):
-    """Draws the tree [[2], [2, 1]] from a table; ``told`` turns the true laws of its nodes into those it states."""
+    """Draws the tree [[2], [2, 1]] from a table; ``told`` turns its nodes' true distributions into the stated ones."""
 
     draws = True
 
-    def __init__(self, table, law, told):
-        self._table, self._law, self._told = table, law, told
+    def __init__(self, table, sampling, told):
+        self._table, self._sampling, self._told = table, sampling, told
         self._plan = ShapePlan(fixed_tree([[2], [2, 1]], EAGLE), torch.device("cpu"))
 
     def begin(self, prompt, prefill, seed):
@@ -434,9 +436,9 @@ class _MarkovTree(Method):
             table = self._table
             run_ = Fixed(table[context[-1]])
             run_.expand = lambda ids, rows: table[ids]
-            choose = DrawnChoice(run_, self._law, random)
+            choose = DrawnChoice(run_, self._sampling, random)
             tokens = fill(run_, self._plan, choose)
-            return Draft(tokens, self._plan.shape.parents, self._told(torch.cat(choose.laws), self._plan.shape.ranks))
+            return Draft(tokens, self._plan.shape.parents, self._told(torch.cat(choose.probs), self._plan.shape.ranks))
 
         drafter.propose = propose
         return drafter
@@ -447,16 +449,16 @@ class _MarkovDrafter(Drafter):
         raise NotImplementedError
 
 
-def forgetful(laws, ranks):
-    """The wrong variant: the first sibling's law for all siblings."""
+def forgetful(distributions, ranks):
+    """The wrong variant: the first sibling's distribution for all siblings."""
     first = [max(node - rank, 0) for node, rank in enumerate(ranks)]
-    return laws[first]
+    return distributions[first]
 
 
-@pytest.mark.parametrize(("told", "right"), [(lambda laws, ranks: laws, True), (forgetful, False)])
-def test_a_drawn_tree_keeps_the_targets_law(told, right):
+@pytest.mark.parametrize(("told", "right"), [(lambda distributions, ranks: distributions, True), (forgetful, False)])
+def test_a_drawn_tree_keeps_the_targets_distribution(told, right):
     table, drafts = markov_tables(4)
-    law, engine = Law(0.9), MarkovEngine(table)
-    found = emitted(engine, _MarkovTree(drafts, law, told), law, (0,), 3, 4000)
-    value = p_value(found, exact(lambda context: engine.law_after(context, law), (0,), 3))
+    sampling, engine = Sampling(0.9), MarkovEngine(table)
+    found = emitted(engine, _MarkovTree(drafts, sampling, told), sampling, (0,), 3, 4000)
+    value = p_value(found, exact(lambda context: engine.distribution_after(context, sampling), (0,), 3))
     assert value > 1e-3 if right else value < 1e-6

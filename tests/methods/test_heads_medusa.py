@@ -13,7 +13,7 @@ from head_models import Medusa as MedusaModule
 from methods.hydra_heads import HydraRun, HydraTree
 from methods.medusa import Medusa, head_count
 from models import VOCAB, build, plain_greedy
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.run import execute
 from specbench.store import read_manifest
 from specbench.types import InputError, Prefill, Step
@@ -162,9 +162,9 @@ def test_ids_are_the_targets_whatever_the_heads(family, kind):
 def test_sampled_ids_are_vanillas(model, kind):
     from methods.vanilla import Vanilla
 
-    law = Law(0.9, top_p=0.95)
-    wanted = run(model, Vanilla(), PROMPT, 30, law, seed=4).ids
-    assert run(model, bound(kind("random"), model, law), PROMPT, 30, law, seed=4).ids == wanted
+    sampling = Sampling(0.9, top_p=0.95)
+    wanted = run(model, Vanilla(), PROMPT, 30, sampling, seed=4).ids
+    assert run(model, bound(kind("random"), model, sampling), PROMPT, 30, sampling, seed=4).ids == wanted
 
 
 def test_hydra_keys_are_named(model, tmp_path):

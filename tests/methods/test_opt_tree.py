@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draft_models import MarkovLM, begin, fitted, keeps_the_law, markov_tables, noisy, run
+from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, run
 from methods import opt_tree
 from methods.opt_tree import OptTree
 from models import build, plain_greedy
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.types import InputError, Step
 
 
@@ -117,16 +117,16 @@ def test_output_is_the_targets_whatever_the_draft(family, epsilon):
 
 
 def test_deterministic_at_every_temperature():
-    model, law = build("llama", torch.float64), Law(0.8)
+    model, sampling = build("llama", torch.float64), Sampling(0.8)
     method = OptTree("unused", nodes=12, max_depth=4)
     assert not method.draws
-    vanilla = run(model, fitted(method, model, law), law=law, max_nodes=0)
-    assert run(model, fitted(method, noisy(model, 0.05), law), law=law).ids == vanilla.ids
+    vanilla = run(model, fitted(method, model, sampling), sampling=sampling, max_nodes=0)
+    assert run(model, fitted(method, noisy(model, 0.05), sampling), sampling=sampling).ids == vanilla.ids
 
 
-def test_sampled_strings_keep_the_targets_law():
+def test_sampled_strings_keep_the_targets_distribution():
     target, draft = markov_tables()
-    assert keeps_the_law(OptTree("unused", 6, 0.0, 3), Law(1.0), target, draft, draws=1500) > 1e-3
+    assert keeps_the_distribution(OptTree("unused", 6, 0.0, 3), Sampling(1.0), target, draft, draws=1500) > 1e-3
 
 
 def test_the_cache_holds_the_accepted_path():

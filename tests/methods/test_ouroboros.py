@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from draft_models import begin, fitted, noisy, run
 from methods.ouroboros import Ouroboros, PhrasePool
 from models import build, plain_greedy
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.types import InputError, Step, TopK
 
 SMALL = {"gamma": 4, "window": 4, "level": 4, "endings": 2}
 
 
-def method_with(draft, law=None, **options) -> Ouroboros:
-    return fitted(Ouroboros("unused", **{**SMALL, **options}), draft, law)
+def method_with(draft, sampling=None, **options) -> Ouroboros:
+    return fitted(Ouroboros("unused", **{**SMALL, **options}), draft, sampling)
 
 
 def truthful(model, context, draft):
@@ -191,11 +191,11 @@ def test_a_warm_pool_needs_fewer_steps():
 
 
 def test_deterministic_at_every_temperature():
-    model, law = build("llama", torch.float64), Law(0.8)
-    method = method_with(noisy(model, 0.02), law)
+    model, sampling = build("llama", torch.float64), Sampling(0.8)
+    method = method_with(noisy(model, 0.02), sampling)
     assert not method.draws
-    vanilla = run(model, method_with(model, law), law=law, max_nodes=0)
-    assert run(model, method, law=law).ids == vanilla.ids
+    vanilla = run(model, method_with(model, sampling), sampling=sampling, max_nodes=0)
+    assert run(model, method, sampling=sampling).ids == vanilla.ids
 
 
 def test_eos_ends_the_draft():

@@ -17,7 +17,7 @@ from methods.parts.draft_lm.forward_time import RoundTimes, ratio_of
 from methods.pearl import Pearl, PearlActor
 from methods.vanilla import Vanilla
 from models import FAMILIES, build, plain_greedy
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.record import VANILLA
 from specbench.run import execute
 from specbench.store import read_run
@@ -141,18 +141,20 @@ def test_a_request_that_was_given_up_leaves_no_session(make):
 
 
 @pytest.mark.parametrize("name", ["pearl", "card", "card-waits"])
-@pytest.mark.parametrize("law", [None, Law(0.9)], ids=["greedy", "sampled"])
-def test_transcript_is_the_same_behind_every_port_and_delay(name, law):
+@pytest.mark.parametrize("sampling", [None, Sampling(0.9)], ids=["greedy", "sampled"])
+def test_transcript_is_the_same_behind_every_port_and_delay(name, sampling):
     model = build("llama", torch.float64)
-    wanted = transcript(run(model, fitted(METHODS[name](), noisy(model, 0.02), law), PROMPT, LIMIT, law=law))
-    backends = ["thread", "process"] if name != "card-waits" and law is not None else ["thread"]
+    wanted = transcript(
+        run(model, fitted(METHODS[name](), noisy(model, 0.02), sampling), PROMPT, LIMIT, sampling=sampling)
+    )
+    backends = ["thread", "process"] if name != "card-waits" and sampling is not None else ["thread"]
     for backend in backends:
         method = METHODS[name](port=backend, patience_s=20.0)
         method.kind = SLOW[type(method)]
-        fitted(method, noisy(model, 0.02), law)
+        fitted(method, noisy(model, 0.02), sampling)
         method.port = DelayedPort(method.port)
         for _ in range(2):
-            assert transcript(run(model, method, PROMPT, LIMIT, law=law)) == wanted
+            assert transcript(run(model, method, PROMPT, LIMIT, sampling=sampling)) == wanted
         method.close()
 
 
@@ -229,14 +231,14 @@ def test_ratio_is_rounded_up_and_at_least_one():
 
 def test_sampled_card_emits_vanillas_ids_for_the_same_seed():
     model = build("llama", torch.float64)
-    law = Law(1.0)
+    sampling = Sampling(1.0)
     for seed in range(5):
-        vanilla = run(model, Vanilla(), PROMPT, LIMIT, law=law, seed=seed)
+        vanilla = run(model, Vanilla(), PROMPT, LIMIT, sampling=sampling, seed=seed)
         for name in METHODS:
             if name != "pearl":
-                assert run(model, fitted(METHODS[name](), noisy(model, 0.02), law), PROMPT, LIMIT, law, seed).ids == (
-                    vanilla.ids
-                )
+                assert run(
+                    model, fitted(METHODS[name](), noisy(model, 0.02), sampling), PROMPT, LIMIT, sampling, seed
+                ).ids == (vanilla.ids)
 
 
 def test_patience_is_checked(make):

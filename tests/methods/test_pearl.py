@@ -1,19 +1,19 @@
-"""PEARL: what it drafts in which round, and that drawing keeps the target's law."""
+"""PEARL: what it drafts in which round, and that drawing keeps the target's distribution."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from draft_models import MarkovLM, begin, fitted, keeps_the_law, markov_tables, noisy, run
+from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, run
 from methods import pearl
 from methods.pearl import Pearl
 from models import build, plain_greedy
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.types import Draft, InputError, Step
 
 PASSES, FAILS = 1e-3, 1e-6
-LAWS = [Law(1.0), Law(0.7, top_p=0.9)]
+SAMPLINGS = [Sampling(1.0), Sampling(0.7, top_p=0.9)]
 
 
 def counting(vocab: int = 10) -> torch.Tensor:
@@ -91,10 +91,10 @@ def test_the_target_as_its_own_draft_gives_gamma_tokens_a_round(gamma):
     assert out.stats["pre_verify_rounds"] == (1 if gamma > 1 else len(out.accept))
 
 
-def test_sampled_from_the_targets_own_law_gamma_tokens_a_round_too():
+def test_sampled_from_the_targets_own_distribution_gamma_tokens_a_round_too():
     model = build("llama", torch.float64)
-    law = Law(1.0)
-    out = run(model, fitted(Pearl("unused", gamma=4), model, law), [5, 6, 7], 62, law=law)
+    sampling = Sampling(1.0)
+    out = run(model, fitted(Pearl("unused", gamma=4), model, sampling), [5, 6, 7], 62, sampling=sampling)
     assert set(out.accept[1:-1]) == {4}  # p = q: the ratio test accepts everything
 
 
@@ -108,29 +108,29 @@ def test_acceptance_falls_with_the_drafts_quality():
     assert rates[2] == pytest.approx(1, abs=0.05)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("gamma", [1, 3])
-def test_emitted_strings_have_the_targets_law(law, gamma):
-    assert keeps_the_law(Pearl("unused", gamma=gamma), law, *markov_tables()) > PASSES
+def test_emitted_strings_have_the_targets_distribution(sampling, gamma):
+    assert keeps_the_distribution(Pearl("unused", gamma=gamma), sampling, *markov_tables()) > PASSES
 
 
-def test_stating_another_law_than_the_one_drawn_from_would_not_keep_it(monkeypatch):
-    """Late tokens that state another law than the one they were drawn from are accepted at a wrong rate."""
+def test_stating_another_distribution_than_the_one_drawn_from_would_not_keep_it(monkeypatch):
+    """Late tokens that state another distribution than the one they were drawn from are accepted at a wrong rate."""
     plain = pearl._Pearl.join
 
     def forgetful(self):
         late = plain(self)
         if late is None:
             return None
-        return Draft.chain(late.tokens, 0, torch.full((len(late), self._laws.shape[1]), 1 / self._laws.shape[1]))
+        return Draft.chain(late.tokens, 0, torch.full((len(late), self._probs.shape[1]), 1 / self._probs.shape[1]))
 
     monkeypatch.setattr(pearl._Pearl, "join", forgetful)
-    assert keeps_the_law(Pearl("unused", gamma=1), LAWS[0], *markov_tables()) < FAILS
+    assert keeps_the_distribution(Pearl("unused", gamma=1), SAMPLINGS[0], *markov_tables()) < FAILS
 
 
 def test_one_seed_of_the_drafter_gives_one_draft():
     model = build("llama", torch.float64)
-    method = fitted(Pearl("unused", gamma=6), model, Law(1.0))
+    method = fitted(Pearl("unused", gamma=6), model, Sampling(1.0))
     drafts = [one_round(begin(method, [5, 6, 7], seed), [5, 6, 7])[1] for seed in (1, 1, 2)]
     assert drafts[0] == drafts[1] != drafts[2]
 

@@ -70,8 +70,8 @@ def test_answers_come_in_order_and_only_to_who_waits(port):
     assert port.take(second) == ["dear", 7, 4]
     assert port.take(first) == ["dear", 6, 3]  # whoever takes first
     assert not port._asked
-    laws = torch.rand(3, 4)
-    assert torch.equal(port.ask("note", laws)[1], laws)
+    distributions = torch.rand(3, 4)
+    assert torch.equal(port.ask("note", distributions)[1], distributions)
     with pytest.raises(CaseError, match="ValueError: told to"):
         port.ask("fail")
     assert port.ask("note", 8) == ["dear", 8, 6]  # an error is one message's, the actor goes on

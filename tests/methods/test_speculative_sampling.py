@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draft_models import MarkovLM, begin, fitted, keeps_the_law, markov_tables, noisy, run
+from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, run
 from methods.speculative_sampling import SpeculativeSampling
 from models import build, plain_greedy
-from specbench.decode.law import Law
+from specbench.decode.sampling import Sampling
 from specbench.types import InputError, Step
 
-LAWS = [Law(1.0), Law(0.7, top_k=4, top_p=0.9)]
+SAMPLINGS = [Sampling(1.0), Sampling(0.7, top_k=4, top_p=0.9)]
 SCHEDULES = ["fixed", "heuristic", "confidence"]
 
 
-def method_with(draft, law=None, **options) -> SpeculativeSampling:
-    return fitted(SpeculativeSampling("unused", **options), draft, law)
+def method_with(draft, sampling=None, **options) -> SpeculativeSampling:
+    return fitted(SpeculativeSampling("unused", **options), draft, sampling)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -69,45 +69,45 @@ def test_confidence_ends_the_chain_behind_the_first_unsure_token():
         assert list(draft.tokens) == wanted
         assert draft.score[0] == pytest.approx(float(table[0].softmax(-1)[1]))
     drawn = SpeculativeSampling("unused", length=8, schedule="confidence")
-    draft = begin(fitted(drawn, MarkovLM(table), Law(0.1), vocab=5), [0, 0]).propose([0, 0], 64)
+    draft = begin(fitted(drawn, MarkovLM(table), Sampling(0.1), vocab=5), [0, 0]).propose([0, 0], 64)
     drawn_from = zip(draft.probs, draft.tokens, strict=True)
     assert draft.score == pytest.approx([float(row[token]) for row, token in drawn_from])
 
 
-@pytest.mark.parametrize("law", LAWS, ids=["T1", "T0.7-k4-p0.9"])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["T1", "T0.7-k4-p0.9"])
 @pytest.mark.parametrize("options", [{}, {"draft_temperature": 0.4}, {"choice": "argmax"}])
-def test_sampled_strings_keep_the_targets_law(options, law):
+def test_sampled_strings_keep_the_targets_distribution(options, sampling):
     target, draft = markov_tables()
     method = SpeculativeSampling("unused", length=3, schedule="fixed", **options)
-    assert keeps_the_law(method, law, target, draft) > 1e-3
+    assert keeps_the_distribution(method, sampling, target, draft) > 1e-3
 
 
-def test_a_law_that_is_not_the_one_drawn_from_fails(monkeypatch):
+def test_a_distribution_that_is_not_the_one_drawn_from_fails(monkeypatch):
     target, draft = markov_tables()
-    monkeypatch.setattr(SpeculativeSampling, "as_probs", lambda self, laws: laws.flip(-1))
-    assert keeps_the_law(SpeculativeSampling("unused", length=3), Law(1.0), target, draft) < 1e-6
+    monkeypatch.setattr(SpeculativeSampling, "as_probs", lambda self, distributions: distributions.flip(-1))
+    assert keeps_the_distribution(SpeculativeSampling("unused", length=3), Sampling(1.0), target, draft) < 1e-6
 
 
 def test_the_target_as_its_own_draft_is_always_accepted_when_sampling():
     """The ratio test accepts 1 - TV(p, q); the argmax choice at most p's largest probability."""
-    model, law = build("llama", torch.float64), Law(1.0)
-    drawn = run(model, method_with(model, law, length=5, schedule="fixed"), law=law)
-    argmax = run(model, method_with(model, law, length=5, schedule="fixed", choice="argmax"), law=law)
+    model, sampling = build("llama", torch.float64), Sampling(1.0)
+    drawn = run(model, method_with(model, sampling, length=5, schedule="fixed"), sampling=sampling)
+    argmax = run(model, method_with(model, sampling, length=5, schedule="fixed", choice="argmax"), sampling=sampling)
     assert set(drawn.accept) == {6}
     assert sum(argmax.accept) / len(argmax.accept) < 5
 
 
 def test_argmax_choice_emits_vanillas_ids_and_draws_nothing():
-    model, law = build("llama", torch.float64), Law(0.8)
-    method = method_with(noisy(model, 0.02), law, choice="argmax")
+    model, sampling = build("llama", torch.float64), Sampling(0.8)
+    method = method_with(noisy(model, 0.02), sampling, choice="argmax")
     assert not method.draws
-    vanilla = run(model, method_with(model, law, choice="argmax"), law=law, max_nodes=0)
-    assert run(model, method, law=law).ids == vanilla.ids
+    vanilla = run(model, method_with(model, sampling, choice="argmax"), sampling=sampling, max_nodes=0)
+    assert run(model, method, sampling=sampling).ids == vanilla.ids
 
 
 def test_the_drafts_numbers_are_the_seeds_and_nobody_elses():
-    model, law = build("llama", torch.float64), Law(1.0)
-    method = method_with(model, law)
+    model, sampling = build("llama", torch.float64), Sampling(1.0)
+    method = method_with(model, sampling)
     first, again, other = (begin(method, [5, 6, 7], seed).propose([5, 6, 7], 64) for seed in (1, 1, 2))
     assert list(first.tokens) == list(again.tokens) != list(other.tokens)
     state = torch.random.get_rng_state()

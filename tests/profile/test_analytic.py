@@ -2,9 +2,9 @@
 
 import pytest
 
-from specbench.profile import Shape
+from specbench.profile import ModelShape
 
-LLAMA_7B = Shape(6_607_343_616, 4096, 11008, 32000, 32, 32, 32, 128, 2)
+LLAMA_7B = ModelShape(6_607_343_616, 4096, 11008, 32000, 32, 32, 32, 128, 2)
 H200, A100 = (4300.0, 790_000.0), (1750.0, 260_000.0)  # GB/s, GFLOP/s
 
 

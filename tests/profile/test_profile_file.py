@@ -9,9 +9,9 @@ import pytest
 from profiles import FIT, MEASURED
 
 from specbench.profile import (
+    ModelShape,
     ProfileError,
     RowGrid,
-    Shape,
     device_name,
     find_profile,
     read_profile,
@@ -24,7 +24,7 @@ PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "profiles" / "publ
 
 def test_a_measured_profile_comes_back_as_it_was(tmp_path):
     rows = RowGrid((1, 2), (0, 3), (25,), np.array([[[1.0, 1.5], [np.nan, 2.0]]]))
-    shape = Shape(100, 8, 16, 50, 2, 2, 1, 4, 2)
+    shape = ModelShape(100, 8, 16, 50, 2, 2, 1, 4, 2)
     whole = replace(MEASURED, rows=rows, shape=shape, buckets=(1, 8), versions={"torch": "2"}, parameters=7)
     back = read_profile(write_profile(whole, tmp_path))
     assert back.label == whole.label
@@ -137,7 +137,7 @@ def test_a_folder_is_made_and_one_that_cannot_be_is_an_error(tmp_path):
 
 
 def test_behind_the_grid_a_forward_takes_at_least_its_products():
-    shape = Shape(streamed=5_000_000_000, hidden=8, inner=16, vocab=50, layers=2, heads=2, kv_heads=1, head_dim=4,
+    shape = ModelShape(streamed=5_000_000_000, hidden=8, inner=16, vocab=50, layers=2, heads=2, kv_heads=1, head_dim=4,
                   value_bytes=2)  # fmt: skip
     flat = replace(MEASURED, surface=replace(MEASURED.surface, ms=np.full((2, 3), 10.0)), shape=shape)
     # 1e10 operations a token at 100 GFLOP/s: 100 ms each, whatever the last slope of the grid is

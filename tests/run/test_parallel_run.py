@@ -49,8 +49,8 @@ def compared(one, two):
 @pytest.mark.parametrize("decode", ["greedy", pytest.param("sample", marks=pytest.mark.slow)])
 def test_every_kind_of_method_on_the_bundled_model(decode, tmp_path):
     """Chains, trees, rows, device tables, hidden states and a draft model of its own; checked after every step."""
-    law = () if decode == "greedy" else ("decode.temperature=0.8",)
-    settings = (METHODS, *law)
+    sampling = () if decode == "greedy" else ("decode.temperature=0.8",)
+    settings = (METHODS, *sampling)
     one = turns(tmp_path / "one", *settings, "engine=fast")
     two = turns(tmp_path / "two", *settings, *TWO, "model.check_ranks=true")
     assert len(one) == 7 * 2

@@ -15,11 +15,11 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from models import FAMILIES, VOCAB, Scripted, build, plain_greedy, scripts
 from specbench.bench.latency import shape_of
 from specbench.decode.check import check_engine
-from specbench.decode.law import Law
 from specbench.decode.loop import Request, decode
+from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.profile import Shape
+from specbench.profile import ModelShape
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.buckets import EXACT, GRAPHED, Buckets
@@ -46,8 +46,8 @@ def engine_for(model, buckets=EXACT, eos=(), context=512, pack=True) -> FastEngi
     return FastEngine(model, context, frozenset(eos), 64, buckets, pack)
 
 
-def run(engine, script, prompt, limit=COUNT, law=None, seed=0):
-    return decode(engine, Scripted(script), Request(prompt, limit, law, seed), Clock(CPU))
+def run(engine, script, prompt, limit=COUNT, sampling=None, seed=0):
+    return decode(engine, Scripted(script), Request(prompt, limit, sampling, seed), Clock(CPU))
 
 
 @pytest.mark.parametrize("buckets", BUCKETS)
@@ -224,11 +224,11 @@ def test_eos_and_limit_inside_a_draft():
 @pytest.mark.parametrize("family", ["llama", "mistral-window"])
 def test_sampling_gives_the_eager_engines_ids(family):
     model = build(family, torch.float64)
-    law = Law(0.8, top_p=0.9)
+    sampling = Sampling(0.8, top_p=0.9)
     for seed in range(5):
-        plain = run(EagerEngine(model, 512, frozenset(), 64), lambda *_: Draft(), [5, 6], law=law, seed=seed)
+        plain = run(EagerEngine(model, 512, frozenset(), 64), lambda *_: Draft(), [5, 6], sampling=sampling, seed=seed)
         for name, script in scripts(plain.ids + [1] * 8).items():
-            assert run(engine_for(model), script, [5, 6], law=law, seed=seed).ids == plain.ids, name
+            assert run(engine_for(model), script, [5, 6], sampling=sampling, seed=seed).ids == plain.ids, name
 
 
 def test_gaps_equal_the_eager_engines():
@@ -561,7 +561,7 @@ ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attenti
 def test_operations_of_a_forward_are_the_analytic_count(family):
     """Within 2 %: nothing is computed twice, and padding is all that a bucket adds."""
     model = build(family)
-    shape = Shape(**shape_of(model))
+    shape = ModelShape(**shape_of(model))
     engine = engine_for(model, pack=False)
     engine.start(list(range(100)), COUNT, Walk(None, 0), Needs(), Silent())
     for fed in (1, 8, 64):
@@ -571,6 +571,6 @@ def test_operations_of_a_forward_are_the_analytic_count(family):
         assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
 
 
-def attention_beyond_what_is_seen(shape: Shape, fed: int) -> float:
+def attention_beyond_what_is_seen(shape: ModelShape, fed: int) -> float:
     """The analytic count has a row see half of the fed tokens; a masked product computes all of them."""
     return 4.0 * fed * (fed / 2) * shape.layers * shape.heads * shape.head_dim

@@ -19,8 +19,8 @@ def engine_for(model, eos=frozenset(), context=512) -> EagerEngine:
     return EagerEngine(model, context=context, eos=frozenset(eos), max_nodes=64)
 
 
-def run(engine, script, prompt, limit=COUNT, law=None, seed=0):
-    request = Request(prompt, limit, law, seed)
+def run(engine, script, prompt, limit=COUNT, sampling=None, seed=0):
+    request = Request(prompt, limit, sampling, seed)
     return decode(engine, Scripted(script), request, Clock(torch.device("cpu")))
 
 

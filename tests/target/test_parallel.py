@@ -18,8 +18,8 @@ from ranks import NODES, Dawdling, Dying, Failing, Forgetful, Narrow, Recorder, 
 import specbench.target.tensor_parallel.engine as parallel_engine
 from models import VOCAB, Scripted, build, plain_greedy, scripts
 from specbench.decode.check import check_engine
-from specbench.decode.law import Law
 from specbench.decode.loop import Request, decode
+from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.target.fast.buckets import GRAPHED, Buckets
@@ -31,7 +31,7 @@ COUNT = 20
 PROMPTS = ([5], [5, 17, 3, 42, 8], list(range(20, 50)))  # the last one leaves the window
 SLOW = pytest.mark.slow
 FAMILIES = ["llama", "mistral-window", "qwen2", *(pytest.param(each, marks=SLOW) for each in ("phi3", "qwen3"))]
-LAWS = {"greedy": None, "sampled": Law(0.8, 20, 0.9)}
+SAMPLINGS = {"greedy": None, "sampled": Sampling(0.8, 20, 0.9)}
 
 
 class Silent:
@@ -42,8 +42,8 @@ def alone(model, buckets=None) -> FastEngine:
     return FastEngine(model, 512, frozenset(), NODES, buckets)
 
 
-def run(engine, script, prompt=PROMPTS[1], law=None, limit=COUNT):
-    return decode(engine, Scripted(script), Request(prompt, limit, law, 3), Clock(torch.device("cpu")))
+def run(engine, script, prompt=PROMPTS[1], sampling=None, limit=COUNT):
+    return decode(engine, Scripted(script), Request(prompt, limit, sampling, 3), Clock(torch.device("cpu")))
 
 
 def counts(out):
@@ -60,10 +60,10 @@ def test_two_ranks_decode_as_one(family):
         for prompt in PROMPTS[1:]:
             truth = plain_greedy(model, prompt, COUNT + 8)
             for name, script in scripts(truth).items():
-                for law in LAWS.values():
-                    ours, theirs = run(engine, script, prompt, law), run(one, script, prompt, law)
-                    assert counts(ours) == counts(theirs), (name, len(prompt), law)
-                    assert law or ours.ids == truth[:COUNT]
+                for sampling in SAMPLINGS.values():
+                    ours, theirs = run(engine, script, prompt, sampling), run(one, script, prompt, sampling)
+                    assert counts(ours) == counts(theirs), (name, len(prompt), sampling)
+                    assert sampling or ours.ids == truth[:COUNT]
             assert engine.gaps(prompt, truth[:9]) == one.gaps(prompt, truth[:9])
         ids = torch.randint(0, VOCAB, (300, 20), generator=torch.Generator().manual_seed(0))
         expected = model(ids, use_cache=False, logits_to_keep=1).logits[:, -1]
@@ -151,12 +151,12 @@ def test_ranks_record_the_same_graphs_at_the_same_time(monkeypatch):
         assert engine.cache.capacity > 300
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_delays_anywhere_change_nothing(law):
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_delays_anywhere_change_nothing(sampling):
     """The drafter and the other rank dawdle for random times."""
     model = build("llama", torch.float64)
     script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["wide"]
-    plain = run(alone(model), script, law=LAWS[law])
+    plain = run(alone(model), script, sampling=SAMPLINGS[sampling])
     shaky = random.Random()
 
     def dawdle(*given):
@@ -165,7 +165,7 @@ def test_delays_anywhere_change_nothing(law):
 
     with team(model, check=True, follower=Dawdling, patience_s=20.0) as (engine, _):
         for _ in range(2):
-            assert counts(run(engine, dawdle, law=LAWS[law])) == counts(plain)
+            assert counts(run(engine, dawdle, sampling=SAMPLINGS[sampling])) == counts(plain)
 
 
 @pytest.mark.parametrize(
@@ -232,10 +232,10 @@ ORPHANS = """
 import os, sys
 from models import build
 from ranks import NODES, card_of
-from specbench.target.tensor_parallel.start import Terms, start
+from specbench.target.tensor_parallel.start import TeamSettings, start
 
 if __name__ == "__main__":
-    engine, _ = start(Terms(card_of(build("llama")), 2, NODES, threads=1))
+    engine, _ = start(TeamSettings(card_of(build("llama")), 2, NODES, threads=1))
     print(engine._ranks.processes[0].pid, flush=True)
     os._exit(0)
 """

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import specbench.target.tensor_parallel.load as parallel_load
 from models import BASE, FAMILIES, build
 from specbench.target.tensor_parallel.load import load_share
-from specbench.target.tensor_parallel.message import Format, Message, Op
+from specbench.target.tensor_parallel.message import Message, MessageFormat, Op
 from specbench.types import InputError
 
 PLAIN = {"revision": None, "safetensors": True, "seed": 0}
@@ -107,7 +107,7 @@ few, many = st.lists(numbers, max_size=3), st.lists(numbers, max_size=8)
 @given(numbers, few, many, many, st.booleans())
 def test_a_message_is_read_as_it_was_written(past, taps, moves, tokens, flag):
     """Whatever was in the buffer before."""
-    form = Format(layers=2, max_nodes=8)
+    form = MessageFormat(layers=2, max_nodes=8)
     buffer = form.empty().fill_(77)
     parents = list(range(-1, len(tokens) - 1))
     message = Message(Op.STEP, past + 1, past, 3, 4, flag, tuple(taps), moves, tokens, parents)

@@ -18,8 +18,8 @@ from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
 from models import BASE, VOCAB, Scripted, build, plain_greedy, scripts
 from specbench.decode.check import check_engine
-from specbench.decode.law import Law
 from specbench.decode.loop import Request, decode
+from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.target.eager.engine import EagerEngine
@@ -42,8 +42,8 @@ def engine_of(model) -> EagerEngine:
     return EagerEngine(model, 512, frozenset(), 64)
 
 
-def run(engine, method, law=None):
-    return decode(engine, method, Request(PROMPT, COUNT, law, 3), Clock(torch.device("cpu")))
+def run(engine, method, sampling=None):
+    return decode(engine, method, Request(PROMPT, COUNT, sampling, 3), Clock(torch.device("cpu")))
 
 
 def test_the_fake_refuses_what_a_gpu_refuses():
@@ -87,14 +87,14 @@ def test_two_devices_decode_as_one(family, monkeypatch):
         assert engine.gaps(PROMPT, truth[:9]) == judged
 
 
-@pytest.mark.parametrize("law", [Law(0.8, 0, 1.0), Law(0.7, 20, 0.9)], ids=["plain", "cut"])
-def test_two_devices_sample_as_one(law, monkeypatch):
+@pytest.mark.parametrize("sampling", [Sampling(0.8, 0, 1.0), Sampling(0.7, 20, 0.9)], ids=["plain", "cut"])
+def test_two_devices_sample_as_one(sampling, monkeypatch):
     model = build("llama", torch.float64)
     script = scripts(plain_greedy(model, PROMPT, COUNT + 8))["wide"]
-    plain = run(engine_of(model), Scripted(script), law)
+    plain = run(engine_of(model), Scripted(script), sampling)
     spread = spread_layers(model, 1, monkeypatch)
     with Places():
-        out = run(engine_of(spread), Scripted(script), law)
+        out = run(engine_of(spread), Scripted(script), sampling)
     assert (out.ids, out.accept) == (plain.ids, plain.accept)
 
 
@@ -139,7 +139,7 @@ def test_a_device_is_brought_masks_and_positions_once_a_forward(monkeypatch):
         assert places.moved["cpu:1", "cpu:0"] == forwards  # the logits
 
 
-LAWS = {"greedy": None, "sampled": Law(0.8, 0, 1.0)}
+SAMPLINGS = {"greedy": None, "sampled": Sampling(0.8, 0, 1.0)}
 DRAFTED = {
     "speculative_sampling": lambda **options: SpeculativeSampling("unused", length=4, **options),
     "specinfer": lambda **options: SpecInfer("unused", [2, 1, 2], **options),
@@ -147,20 +147,27 @@ DRAFTED = {
     "opt_tree": lambda **options: OptTree("unused", nodes=10, threshold=0.1, max_depth=3, **options),
     "ouroboros": lambda **options: Ouroboros("unused", gamma=3, window=3, level=4, endings=2, **options),
 }
-DRAFTED_LAWS = [(name, law) for name in DRAFTED for law in LAWS]
+DRAFTED_SAMPLINGS = [(name, sampling) for name in DRAFTED for sampling in SAMPLINGS]
 
 
 @pytest.mark.parametrize("kind", [EagerEngine, FastEngine], ids=["eager", "fast"])
-@pytest.mark.parametrize(("name", "law"), DRAFTED_LAWS)
-def test_a_draft_model_on_a_device_of_its_own(name, law, kind):
-    """Only ids and laws go between it and the target, and the tokens are the same."""
+@pytest.mark.parametrize(("name", "sampling"), DRAFTED_SAMPLINGS)
+def test_a_draft_model_on_a_device_of_its_own(name, sampling, kind):
+    """Only ids and distributions go between it and the target, and the tokens are the same."""
     target, draft = build("llama", torch.float64), noisy(build("llama", torch.float64), 0.01)
-    plain = run(kind(target, 512, frozenset(), 64), fitted(DRAFTED[name](), draft, law=LAWS[law]), LAWS[law])
+    plain = run(
+        kind(target, 512, frozenset(), 64),
+        fitted(DRAFTED[name](), draft, sampling=SAMPLINGS[sampling]),
+        SAMPLINGS[sampling],
+    )
     put(draft, "cpu:1")
     with Places() as places:
-        engine, method = kind(target, 512, frozenset(), 64), fitted(DRAFTED[name](), draft, law=LAWS[law])
+        engine, method = (
+            kind(target, 512, frozenset(), 64),
+            fitted(DRAFTED[name](), draft, sampling=SAMPLINGS[sampling]),
+        )
         assert method.lm.device == SECOND
-        out = run(engine, method, LAWS[law])
+        out = run(engine, method, SAMPLINGS[sampling])
         assert places.moved["cpu", "cpu:1"] or places.moved["cpu:1", "cpu"]
     assert (out.ids, out.accept) == (plain.ids, plain.accept)
     assert max(out.accept) > 1

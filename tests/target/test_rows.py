@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from models import VOCAB, Scripted, build, plain_greedy
-from specbench.decode.law import Law
 from specbench.decode.loop import Request, decode
+from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.target.eager.cache import RowCopies
@@ -83,8 +83,8 @@ def engine_for(model, eos=(), context=512) -> EagerEngine:
     return EagerEngine(model, context=context, eos=frozenset(eos), max_nodes=64)
 
 
-def run(engine, script, prompt, needs=BATCH, limit=COUNT, law=None, seed=0):
-    request = Request(prompt, limit, law, seed)
+def run(engine, script, prompt, needs=BATCH, limit=COUNT, sampling=None, seed=0):
+    request = Request(prompt, limit, sampling, seed)
     return decode(engine, ScriptedRows(script, needs), request, Clock(torch.device("cpu")))
 
 
@@ -186,12 +186,12 @@ def test_step_is_numbered_as_the_draft():
 
 def test_sampling_emits_vanillas_ids_for_the_same_seed():
     model = build("llama", torch.float64)
-    law = Law(0.8, top_k=20)
-    vanilla = run(engine_for(model), scripts([])["empty"], [5, 6], law=law, seed=3).ids
+    sampling = Sampling(0.8, top_k=20)
+    vanilla = run(engine_for(model), scripts([])["empty"], [5, 6], sampling=sampling, seed=3).ids
     for script in scripts(vanilla).values():
-        out = run(engine_for(model), script, [5, 6], law=law, seed=3)
+        out = run(engine_for(model), script, [5, 6], sampling=sampling, seed=3)
         assert out.ids == vanilla
-    assert run(engine_for(model), scripts(vanilla)["last_wins"], [5, 6], law=law, seed=3).accept[0] == 7
+    assert run(engine_for(model), scripts(vanilla)["last_wins"], [5, 6], sampling=sampling, seed=3).accept[0] == 7
 
 
 def test_eos_inside_a_row_ends_the_answer_there():

@@ -1,4 +1,4 @@
-"""What every method with a draft language model shares: its card, its weights, its laws, and buffers to reuse."""
+"""What every method with a draft language model shares: its card, its weights, its distribution, and buffers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from specbench.types import InputError
 class DraftModelMethod(Method):
     """draft: hub id or folder. dtype, device: of the draft; None = the target's.
 
-    temperature: of the law that nodes are drawn from; None = the request's own law, top-k and top-p included.
+    temperature: at which nodes are drawn; None = as the request samples, top-k and top-p included.
     """
 
     sources: tuple[str, ...] = ("draft model",)
-    law: Callable[[Tensor], Tensor] | None = None
+    sampling: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, draft: str | None, dtype: str | None, device: str | None, temperature: float | None) -> None:
         if temperature is not None and not 1e-3 <= temperature <= 1e3:
@@ -46,18 +46,18 @@ class DraftModelMethod(Method):
         if self._card is None:
             self.check(target.card)
         assert self._card is not None
-        self.adopt(DraftLM.load(self._card), target.vocab_size, target.eos, target.law, target.device)
+        self.adopt(DraftLM.load(self._card), target.vocab_size, target.eos, target.sampling, target.device)
 
     def adopt(
         self,
         lm: DraftLM,
         vocab: int,
         eos: frozenset[int],
-        law: Callable[[Tensor], Tensor] | None,
+        sampling: Callable[[Tensor], Tensor] | None,
         device: torch.device,
     ) -> None:
-        """Draft with ``lm`` for a target whose logits are ``vocab`` wide and whose law is wanted on ``device``."""
-        self.lm, self.vocab, self.eos, self.law, self._target_device = lm, vocab, eos, law, device
+        """Draft with ``lm`` for a target of ``vocab`` logits; the distributions go to ``device``."""
+        self.lm, self.vocab, self.eos, self.sampling, self._target_device = lm, vocab, eos, sampling, device
         self.free: list[HeldCache] = []  # buffers of finished requests: allocated once, their content forgotten
 
     def chain(self) -> DraftRequest:
@@ -72,15 +72,15 @@ class DraftModelMethod(Method):
         return self.free.pop() if self.free else self.lm.new_cache()
 
     def drawn_from(self, logits: Tensor) -> Tensor:
-        """(m, v) logits of the draft -> (m, v) float32, the law that its nodes are drawn from."""
+        """(m, v) logits of the draft -> (m, v) float32, the distribution that its nodes are drawn from."""
         if self.temperature is not None:
             return (logits.float() / self.temperature).softmax(-1)
-        assert self.law is not None
-        return self.law(logits)
+        assert self.sampling is not None
+        return self.sampling(logits)
 
-    def as_probs(self, laws: Tensor) -> Tensor:
-        """(N, v) laws -> (N, V) as ``Draft.probs``: on the target's device, and as wide as its logits."""
-        return pad(laws, (0, self.vocab - laws.shape[-1])).to(self._target_device)
+    def as_probs(self, probs: Tensor) -> Tensor:
+        """(N, v) distributions -> (N, V) as ``Draft.probs``: on the target's device, and as wide as its logits."""
+        return pad(probs, (0, self.vocab - probs.shape[-1])).to(self._target_device)
 
     def generator(self, seed: int) -> torch.Generator:
         """The drafter's own stream of random numbers, on the draft's device."""

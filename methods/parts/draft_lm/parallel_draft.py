@@ -36,16 +36,21 @@ ONE_DEVICE = (
     " modelled_s in its stats is what two devices would take"
 )
 
-LawOf = Callable[[Tensor], Tensor]
-
 
 class DraftActor(ABC):
-    """One draft model and its sessions, by request number. vocab: width of the target's logits. law: the request's."""
+    """One draft model and its sessions, by request number. vocab: width of the target's logits.
+
+    sampling: the request's."""
 
     def __init__(
-        self, lm: DraftLM, vocab: int, eos: frozenset[int], law: LawOf | None, options: dict[str, Any]
+        self,
+        lm: DraftLM,
+        vocab: int,
+        eos: frozenset[int],
+        sampling: Callable[[Tensor], Tensor] | None,
+        options: dict[str, Any],
     ) -> None:
-        self.lm, self.vocab, self.eos, self.law, self.options = lm, vocab, eos, law, options
+        self.lm, self.vocab, self.eos, self.sampling, self.options = lm, vocab, eos, sampling, options
         self.sessions: dict[int, Any] = {}
         self._free: list[HeldCache] = []
 
@@ -73,10 +78,10 @@ class DraftActor(ABC):
         """Buffers of a finished request, else new ones."""
         return self._free.pop() if self._free else self.lm.new_cache()
 
-    def laws(self, logits: Tensor) -> Tensor:
+    def distributions(self, logits: Tensor) -> Tensor:
         """(m, v) logits -> (m, V) probabilities that nodes are drawn from, as wide as the target's."""
-        assert self.law is not None
-        found = self.law(logits)
+        assert self.sampling is not None
+        found = self.sampling(logits)
         return pad(found, (0, self.vocab - found.shape[-1]))
 
 
@@ -156,14 +161,21 @@ class ParallelDraft(DraftModelMethod):
             self.check(target.card)
         assert self._card is not None
         card = replace(self._card, tokenizer=None)  # the partner sees ids only
-        self.connect(load_actor, (self.kind, card), target.vocab_size, target.eos, target.law, target.device)
+        self.connect(load_actor, (self.kind, card), target.vocab_size, target.eos, target.sampling, target.device)
         self.one_device = _same(torch.device(card.device), target.device)
         if self.one_device:
             log.warning(ONE_DEVICE, type(self).__name__, target.device)
 
-    def adopt(self, lm: DraftLM, vocab: int, eos: frozenset[int], law: LawOf | None, device: torch.device) -> None:
+    def adopt(
+        self,
+        lm: DraftLM,
+        vocab: int,
+        eos: frozenset[int],
+        sampling: Callable[[Tensor], Tensor] | None,
+        device: torch.device,
+    ) -> None:
         """As ``bind``, with a draft model that is loaded already."""
-        self.connect(self.kind, (lm,), vocab, eos, law, device)
+        self.connect(self.kind, (lm,), vocab, eos, sampling, device)
         self.one_device = _same(lm.device, device)
 
     def connect(
@@ -172,12 +184,12 @@ class ParallelDraft(DraftModelMethod):
         first: tuple[Any, ...],
         vocab: int,
         eos: frozenset[int],
-        law: LawOf | None,
+        sampling: Callable[[Tensor], Tensor] | None,
         device: torch.device,
     ) -> None:
         """Open the port to an actor; ``first``: what ``build`` takes before the target's facts."""
-        self.device, self.law, self.vocab, self.eos = device, law, vocab, eos
-        arguments = (*first, vocab, eos, law, self.options())
+        self.device, self.sampling, self.vocab, self.eos = device, sampling, vocab, eos
+        arguments = (*first, vocab, eos, sampling, self.options())
         try:
             self.port = open_port(self.backend, build, arguments, self.patience_s)
         except CaseError as error:

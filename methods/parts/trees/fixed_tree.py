@@ -1,7 +1,7 @@
 """A draft tree of fixed shape filled by a draft model, a forward a level: the engine of SpecInfer and Sequoia.
 
-At temperature 0 a node's children are the draft's best tokens. Above they are drawn, each with the law that it was
-drawn from given its earlier siblings, which is what the walker needs to keep the target's law.
+At temperature 0 a node's children are the draft's best tokens. Above they are drawn, and the draft states the
+distribution of each given its earlier siblings, so that the walker keeps the target's distribution.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step
 TINY = 1e-30  # keeps the race's divisor off zero
 
 
-def race(laws: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(m, V) laws -> (m, count) tokens drawn one after the other without replacement, and whether each had any mass.
+def race(probs: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """(m, V) probabilities -> (m, count) tokens drawn one after the other without replacement, and whether each had any mass.
 
-    Exponential race: the tokens by decreasing law / Exp(1) come in the order in which they would be drawn.
+    Exponential race: the tokens by decreasing probability / Exp(1) come in the order in which they would be drawn.
     """
-    times = torch.empty_like(laws).exponential_(generator=generator).clamp_(min=TINY)
-    best = (laws / times).topk(min(count, laws.shape[-1]), dim=-1)
+    times = torch.empty_like(probs).exponential_(generator=generator).clamp_(min=TINY)
+    best = (probs / times).topk(min(count, probs.shape[-1]), dim=-1)
     return best.indices, best.values > 0
 
 
-def without_earlier(laws: Tensor, tokens: Tensor) -> Tensor:
-    """(m, V) laws and (m, r) tokens drawn from them already -> (m, V) the laws of the next draw."""
-    left = laws.scatter(-1, tokens, 0.0) if tokens.shape[-1] else laws
+def without_earlier(probs: Tensor, tokens: Tensor) -> Tensor:
+    """(m, V) probabilities and (m, r) tokens drawn already -> (m, V) probabilities of the next draw."""
+    left = probs.scatter(-1, tokens, 0.0) if tokens.shape[-1] else probs
     return left / left.sum(-1, keepdim=True).clamp_(min=TINY)
 
 
@@ -90,7 +90,7 @@ class _FixedTree(Drafter):
             return EMPTY
         rows = self._request.feed(context, self._settled)[None]
         self._settled = len(context)
-        drawn = self._method.law is not None
+        drawn = self._method.sampling is not None
         probs = rows.new_zeros(len(shape), rows.shape[-1], dtype=torch.float32) if drawn else None
         tokens: list[Tensor] = []
         alive: list[Tensor] = []
@@ -105,27 +105,27 @@ class _FixedTree(Drafter):
         return self._living(torch.cat(tokens), torch.cat(alive).tolist(), probs)
 
     def _fill(self, rows: Tensor, level: Level, probs: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(m,) tokens of a level's nodes, and whether each could be drawn; their laws go into ``probs``."""
+        """(m,) tokens of a level's nodes, and whether each could be drawn; their distributions go into ``probs``."""
         device, count = rows.device, max(level.ranks) + 1
         row, rank = torch.tensor([level.rows, level.ranks], device=device)
         if probs is None:
             return rows.topk(count, dim=-1).indices[row, rank], torch.ones_like(row, dtype=torch.bool)
-        laws = self._method.drawn_from(rows)
+        whole = self._method.drawn_from(rows)
         nodes = slice(level.start, level.start + len(row))
         if self._method.replace:
-            drawn = torch.multinomial(laws, count, replacement=True, generator=self._random)
-            probs[nodes] = laws[row]
+            drawn = torch.multinomial(whole, count, replacement=True, generator=self._random)
+            probs[nodes] = whole[row]
             return drawn[row, rank], torch.ones_like(row, dtype=torch.bool)
-        drawn, living = race(laws, count, self._random)
+        drawn, living = race(whole, count, self._random)
         for sibling in range(count):
             mine = [place for place, number in enumerate(level.ranks) if number == sibling]
             parents = row[mine]
             place = torch.tensor(mine, device=device)
-            probs[level.start + place] = without_earlier(laws[parents], drawn[parents, :sibling])
+            probs[level.start + place] = without_earlier(whole[parents], drawn[parents, :sibling])
         return drawn[row, rank], living[row, rank]
 
     def _living(self, tokens: Tensor, alive: list[bool], probs: Tensor) -> Draft:
-        """The nodes that could be drawn: where the law has fewer tokens than a node has children, the rest is left."""
+        """The nodes that could be drawn: a distribution may have fewer tokens than a node has children."""
         parents = self._shape.parents
         place: dict[int, int] = {ROOT: ROOT}
         for node, parent in enumerate(parents):

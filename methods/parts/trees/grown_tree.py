@@ -111,25 +111,25 @@ def best_choice(run: Growing) -> Choose:
 
 
 class DrawnChoice:
-    """Children drawn from the request's law over the head's logits, siblings without replacement.
+    """Children drawn from the request's distribution over the head's logits, siblings without replacement.
 
-    ``laws`` collects the (n, V) law of each node given its earlier siblings. Where nothing is left to draw, a token is
-    taken whatever it is, and its law says so with certainty: such a node is judged as a chosen one.
+    probs: one (n, V) tensor a level, the distribution of each node given its earlier siblings. Where nothing is left to
+        draw, any token is taken, with probability 1: such a node is verified like a chosen one.
     """
 
-    def __init__(self, run: Growing, law: Callable[[Tensor], Tensor], random: torch.Generator) -> None:
-        self._run, self._law, self._random = run, law, random
-        self.laws: list[Tensor] = []
+    def __init__(self, run: Growing, sampling: Callable[[Tensor], Tensor], random: torch.Generator) -> None:
+        self._run, self._sampling, self._random = run, sampling, random
+        self.probs: list[Tensor] = []
 
     def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
-        law = self._law(self._run.spread(logits))
-        waits = torch.empty_like(law).exponential_(generator=self._random)
-        drawn = (law / waits).topk(most).indices  # races of exponentials: the order of draws without replacement
-        given = law.new_empty(len(law), most, law.shape[-1])
+        probs = self._sampling(self._run.spread(logits))
+        waits = torch.empty_like(probs).exponential_(generator=self._random)
+        drawn = (probs / waits).topk(most).indices  # races of exponentials: the order of draws without replacement
+        given = probs.new_empty(len(probs), most, probs.shape[-1])
         for rank in range(most):
             mine = drawn[:, rank, None]
-            certain = torch.zeros_like(law).scatter_(1, mine, 1.0)
-            given[:, rank] = torch.where(law.gather(1, mine) > 0, law / law.sum(-1, keepdim=True), certain)
-            law = law.scatter(1, mine, 0.0)
-        self.laws.append(given[rows, ranks])
+            certain = torch.zeros_like(probs).scatter_(1, mine, 1.0)
+            given[:, rank] = torch.where(probs.gather(1, mine) > 0, probs / probs.sum(-1, keepdim=True), certain)
+            probs = probs.scatter(1, mine, 0.0)
+        self.probs.append(given[rows, ranks])
         return drawn[rows, ranks]

@@ -20,7 +20,7 @@ GROWTH = 256  # slots are reserved in multiples of this, so that requests of lik
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LayerShape:
     """Shape of one layer's keys and values: (1, heads, slots, size) each."""
 
     key_heads: int
@@ -124,10 +124,10 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """All layers of one request. Layers of the same layout and device share one stacked buffer."""
 
-    def __init__(self, layouts: Sequence[Layout]) -> None:
+    def __init__(self, layouts: Sequence[LayerShape]) -> None:
         self.slots = [SlotLayer() for _ in layouts]
         super().__init__(layers=list(self.slots))
-        self._groups: dict[Layout, list[int]] = {}
+        self._groups: dict[LayerShape, list[int]] = {}
         for index, layout in enumerate(layouts):
             self._groups.setdefault(layout, []).append(index)
         self._stacks: list[tuple[Tensor, Tensor]] = []
@@ -155,7 +155,9 @@ class SlotCache(Cache):
         layouts = []
         for layer in layers:
             key, value = layer.keys, layer.values
-            layouts.append(Layout(key.shape[1], key.shape[3], value.shape[1], value.shape[3], key.dtype, key.device))
+            layouts.append(
+                LayerShape(key.shape[1], key.shape[3], value.shape[1], value.shape[3], key.dtype, key.device)
+            )
         return cls(layouts)
 
     @property

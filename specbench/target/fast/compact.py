@@ -61,7 +61,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ForwardInput:
     """What a forward feeds: n tokens, where they stand and lie, and what they see.
 
     ids, positions, slots: (n,). length: [slots] of the keys that are read, the fed ones included.
@@ -146,7 +146,9 @@ class CompactModel:
         """An empty cache of the model's shape."""
         return StaticKV(len(self.layers), self.key_heads, self.size, self.dtype, self.device)
 
-    def __call__(self, rows: Rows, cache: StaticKV, taps: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
+    def __call__(
+        self, rows: ForwardInput, cache: StaticKV, taps: Collection[int] = ()
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         """Feed rows: their states after the final norm (n, D), and the hidden states asked for.
 
         taps: 0 = the embeddings, i = after layer i, L = after the final norm.
@@ -179,7 +181,7 @@ class CompactModel:
         hidden: Tensor,
         cos: Tensor,
         sin: Tensor,
-        rows: Rows,
+        rows: ForwardInput,
         slots: Tensor,
         keys: Tensor,
         values: Tensor,
@@ -240,8 +242,8 @@ def _norm(module: Any) -> Norm:
     return Norm(module.weight.detach(), module.variance_epsilon)
 
 
-def prompt_rows(ids: Sequence[int] | Tensor, device: torch.device, masks: Mapping[str, Tensor | None]) -> Rows:
+def prompt_rows(ids: Sequence[int] | Tensor, device: torch.device, masks: Mapping[str, Tensor | None]) -> ForwardInput:
     """A prompt from an empty cache."""
     ids = torch.as_tensor(ids, device=device)
     places = torch.arange(len(ids), device=device)
-    return Rows(ids, places, places, len(ids), masks, prompt=True)
+    return ForwardInput(ids, places, places, len(ids), masks, prompt=True)

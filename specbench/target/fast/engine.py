@@ -18,10 +18,10 @@ from torch import Tensor
 from specbench.target.engine import Engine, Laps, Verifier, continues
 from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.buckets import EXACT, GRAPHED, Buckets
-from specbench.target.fast.compact import CompactModel, Rows, prompt_rows
+from specbench.target.fast.compact import CompactModel, ForwardInput, prompt_rows
 from specbench.target.fast.frame import NEVER, Frame
 from specbench.target.fast.graphs import Graphs
-from specbench.target.fast.layout import Layout, lay_out
+from specbench.target.fast.layout import DraftLayout, lay_out
 from specbench.target.fast.linear import can_pack
 from specbench.target.fast.static_kv import StaticKV
 from specbench.target.judge import gaps_to_best, judge, pick, require_fitting, top
@@ -69,7 +69,7 @@ class FastEngine(Engine):
             self.compact = CompactModel(model, table, context, pack and can_pack(self.dtype, self.device))
         self.windows = {kind: _within(window, context) for kind, window in self.compact.windows.items()}
         self._frames: dict[int, Frame] = {}
-        self._layouts: dict[object, Layout] = {}
+        self._layouts: dict[object, DraftLayout] = {}
         self._graphs = Graphs(self.device)
         self._prepared: dict[tuple[tuple[int, ...], bool], None] = {}
         self._logits = torch.empty(0)  # every graph's: of each its own they would be gigabytes
@@ -166,7 +166,7 @@ class FastEngine(Engine):
         self._outputs = self._graphs.run(self._step, partial(self._target, frame, length, taps))
         self._laps.lap("forward")
 
-    def _lay_out(self) -> Layout:
+    def _lay_out(self) -> DraftLayout:
         """The draft's layout, remembered for drafts of the same shape."""
         parents, passenger = self._parents, self._draft.passenger
         shape = parents if isinstance(parents, range) else tuple(parents)
@@ -199,7 +199,7 @@ class FastEngine(Engine):
         slots = frame.past + torch.arange(frame.width + 1, device=self.device)
         positions = frame.past + frame.depths
         masks = {kind: self._mask(frame, kind, length, positions, slots) for kind in self.windows}
-        states, hidden = self.compact(Rows(frame.ids, positions, slots[:-1], length, masks), self.cache, taps)
+        states, hidden = self.compact(ForwardInput(frame.ids, positions, slots[:-1], length, masks), self.cache, taps)
         into = self._logits[: frame.width] if self._graphs.capturing else None
         return self.compact.head(states, into), hidden, slots
 
@@ -221,7 +221,7 @@ class FastEngine(Engine):
         """Accept, cut and commit; see ``Engine.settle``."""
         assert self._outputs is not None
         logits, hidden, slots = self._outputs
-        if self._walk.law is None:
+        if self._walk.sampling is None:
             path, tokens, kept = self._accept(logits, slots, late)
         else:
             path, tokens, kept = self._judge(logits, slots, late)
@@ -259,7 +259,7 @@ class FastEngine(Engine):
         return None if chain else self.cache
 
     def _judge(self, logits: Tensor, slots: Tensor, late: Draft | None) -> tuple[list[int], list[int], bool]:
-        """By the request's law, on the host; see ``specbench.target.judge``."""
+        """By the request's distribution, on the host; see ``specbench.target.judge``."""
         depths = self._layout.depths if self._layout.nodes is None else self._layout.depths[self._layout.nodes]
         fed = self._own(self._active.ids)
         tokens, path, bonus, kept = judge(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.target.fast.layout import Layout
+from specbench.target.fast.layout import DraftLayout
 
 NEVER = float("-inf")
 INFINITE_BITS = -0x80  # 0xff80, minus infinity in bfloat16, read as int16
@@ -39,7 +39,7 @@ class Frame:
         self.bias = {kind: each.device for kind, each in zip(windows, biases, strict=True)}
         self.wrong = torch.zeros(width, dtype=torch.float32, device=device)
         self._step, self._lying, self._biases = step, lying, biases
-        self._layout: Layout | None = None
+        self._layout: DraftLayout | None = None
         self._told: Buffer | None = None
 
     @property
@@ -58,7 +58,7 @@ class Frame:
         self._told.values[: len(picks)] = picks
         self._told.send()
 
-    def fill(self, root: int, tokens: Sequence[int] | Tensor, past: int, layout: Layout) -> None:
+    def fill(self, root: int, tokens: Sequence[int] | Tensor, past: int, layout: DraftLayout) -> None:
         """Enter a draft. tokens: of its nodes, on the host or the device."""
         if layout is not self._layout:
             self._lay_out(layout)
@@ -75,7 +75,7 @@ class Frame:
         if isinstance(tokens, Tensor):
             self._enter(tokens.to(self.ids.device), layout)
 
-    def _enter(self, tokens: Tensor, layout: Layout) -> None:
+    def _enter(self, tokens: Tensor, layout: DraftLayout) -> None:
         """Tokens that were drafted on the device stay there."""
         if layout.source is None:
             self.ids[1 : len(layout)] = tokens
@@ -83,7 +83,7 @@ class Frame:
             source = torch.from_numpy(layout.source).to(self.ids.device, non_blocking=True)
             self.ids[: len(layout)] = torch.cat([self.ids[:1], tokens])[source]
 
-    def _lay_out(self, layout: Layout) -> None:
+    def _lay_out(self, layout: DraftLayout) -> None:
         count = len(layout)
         depths, parents, reach, above = (each.values for each in self._lying)
         seen = np.eye(self.width, dtype=bool)

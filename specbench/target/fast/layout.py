@@ -17,7 +17,7 @@ from specbench.types import ROOT, Draft
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DraftLayout:
     """Rows (n,) of a forward. All arrays are numpy.
 
     parents: row of each row's parent, roots their own. depths: 0 = a root. reach: the depth where a row may be
@@ -53,7 +53,7 @@ class Layout:
         return (row if self.source is None else int(self.source[row])) - 1
 
 
-def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> Layout:
+def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> DraftLayout:
     """The layout of a draft. parents: its own, on the host. batch: where it is fed as rows.
 
     Raises ValueError when a parent does not stand before its child.
@@ -62,11 +62,11 @@ def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> Lay
         return _forest(batch, parents, draft.passenger)
     if parents == range(ROOT, len(parents) - 1) and draft.passenger is None:
         depths = np.arange(len(parents) + 1)
-        return Layout(np.maximum(depths - 1, 0), depths, depths, True)
+        return DraftLayout(np.maximum(depths - 1, 0), depths, depths, True)
     depths = np.array([0, *depths_of(parents)])
     rows = np.array([0, *parents]) + 1
     rows[0] = 0
-    return Layout(rows, depths, _reach(depths, parents, draft.passenger), is_chain(parents))
+    return DraftLayout(rows, depths, _reach(depths, parents, draft.passenger), is_chain(parents))
 
 
 def _reach(depths: np.ndarray, parents: Sequence[int], passenger: Sequence[bool] | None) -> np.ndarray:
@@ -79,7 +79,7 @@ def _reach(depths: np.ndarray, parents: Sequence[int], passenger: Sequence[bool]
     return reach
 
 
-def _forest(batch: RowBatch, parents_of_nodes: Sequence[int], passenger: Sequence[bool] | None) -> Layout:
+def _forest(batch: RowBatch, parents_of_nodes: Sequence[int], passenger: Sequence[bool] | None) -> DraftLayout:
     places = batch.places.numpy()
     rows, width = places.shape
     depths = np.tile(np.arange(width), rows)
@@ -87,4 +87,4 @@ def _forest(batch: RowBatch, parents_of_nodes: Sequence[int], passenger: Sequenc
     source = places.ravel()
     judged = _reach(np.array([0, *depths_of(parents_of_nodes)]), parents_of_nodes, passenger)
     reach = np.where((source > 0) | (depths == 0), judged[source], -1)
-    return Layout(parents, depths, reach, False, source, batch.nodes.numpy())
+    return DraftLayout(parents, depths, reach, False, source, batch.nodes.numpy())

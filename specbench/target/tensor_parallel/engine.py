@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specbench.target.engine import Laps, Verifier
 from specbench.target.fast.buckets import Buckets
-from specbench.target.fast.compact import Rows
+from specbench.target.fast.compact import ForwardInput
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame
 from specbench.target.fast.graphs import Graphs
@@ -87,7 +87,7 @@ class RankEngine(FastEngine):
             if window is not None:
                 seen &= at[:, None] - at < window
             masks[kind] = additive(seen.cpu().numpy(), self.dtype)[0, 0].to(self.device)
-        rows = Rows(ids.to(self.device), at, place, len(ids), masks, prompt=True)
+        rows = ForwardInput(ids.to(self.device), at, place, len(ids), masks, prompt=True)
         states, _ = self.compact(rows, self._apart)
         return states[length - 1 :: length]
 

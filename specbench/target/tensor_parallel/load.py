@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.hub import cached_file
 
 from specbench.target.facade import ModelCard
-from specbench.target.tensor_parallel.shard import HEAD, Cut, Shape, cut_of, share_of
+from specbench.target.tensor_parallel.shard import HEAD, Cut, ShardShape, cut_of, share_of
 from specbench.types import InputError
 
 SAFE = ("model.safetensors", "model.safetensors.index.json")
@@ -91,7 +91,7 @@ def load_share(
         source = _open(card.path, revision, safetensors)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(card.config, dtype=dtype)
-    shape = Shape.of(card.config)
+    shape = ShardShape.of(card.config)
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
         if name.startswith(f"{HEAD}.") and name not in source and card.config.get_text_config().tie_word_embeddings:
             continue

@@ -51,7 +51,7 @@ class Message:
 FIELDS = 9  # numbers before the lists
 
 
-class Format:
+class MessageFormat:
     """The buffer's layout: the numbers, the taps, then three lists of at most ``max_nodes``."""
 
     def __init__(self, layers: int, max_nodes: int) -> None:

@@ -28,7 +28,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ShardShape:
     """What of a configuration decides how its weights are cut. size: of a head."""
 
     query_heads: int
@@ -37,7 +37,7 @@ class Shape:
     inner: int
 
     @classmethod
-    def of(cls, config: Any) -> Shape:
+    def of(cls, config: Any) -> ShardShape:
         """Of a supported family (``compact.unsupported``)."""
         text = config.get_text_config()
         size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -56,7 +56,7 @@ class Shape:
         return None
 
 
-def cut_of(name: str, size: tuple[int, ...], shape: Shape, rank: int, ranks: int) -> Cut | None:
+def cut_of(name: str, size: tuple[int, ...], shape: ShardShape, rank: int, ranks: int) -> Cut | None:
     """What rank ``rank`` keeps of parameter ``name`` of ``size``; None = all of it."""
     *_, module, kind = name.split(".")
     if module in BY_ROWS:
@@ -70,7 +70,7 @@ def cut_of(name: str, size: tuple[int, ...], shape: Shape, rank: int, ranks: int
     return None
 
 
-def _sections(module: str, rows: int, shape: Shape) -> tuple[int, ...]:
+def _sections(module: str, rows: int, shape: ShardShape) -> tuple[int, ...]:
     """Rows of the weights that are stored joined (Phi-3), each of which is split."""
     if module == "qkv_proj":
         return shape.query_heads * shape.size, shape.key_heads * shape.size, shape.key_heads * shape.size
@@ -90,7 +90,7 @@ def _portions(sections: tuple[int, ...], rank: int, ranks: int) -> tuple[Range, 
 def share_of(config: Any, ranks: int) -> Any:
     """The configuration of one rank's share: a model of fewer heads, and of the same width."""
     found = copy.deepcopy(config)
-    text, shape = found.get_text_config(), Shape.of(config)
+    text, shape = found.get_text_config(), ShardShape.of(config)
     text.head_dim = shape.size
     text.num_attention_heads //= ranks
     text.num_key_value_heads //= ranks

@@ -18,7 +18,7 @@ from specbench.target.facade import ModelCard
 from specbench.target.fast.buckets import Buckets
 from specbench.target.tensor_parallel.engine import Follower, Leader
 from specbench.target.tensor_parallel.load import load_share
-from specbench.target.tensor_parallel.message import Format
+from specbench.target.tensor_parallel.message import MessageFormat
 from specbench.target.tensor_parallel.model import WholeModel
 from specbench.target.tensor_parallel.ranks import LOST, Ranks
 from specbench.target.tensor_parallel.team import Team, open_store
@@ -28,7 +28,7 @@ PATIENCE_S = 120.0  # for one sum; graphs are recorded and kernels chosen within
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class TeamSettings:
     """What every rank is started with. threads: of a CPU rank, None = as many as here, shared out.
 
     check: compare the ranks after every step. patience_s: of a sum. follower: what the others run.
@@ -52,7 +52,7 @@ class Terms:
 class Seat:
     """One rank's place."""
 
-    terms: Terms
+    terms: TeamSettings
     rank: int
     port: int
     device: str
@@ -66,7 +66,7 @@ class Seat:
     def join(self, store: Any) -> Team:
         """Meet the others."""
         card, terms = self.terms.card, self.terms
-        format = Format(int(card.config.get_text_config().num_hidden_layers), terms.max_nodes)
+        format = MessageFormat(int(card.config.get_text_config().num_hidden_layers), terms.max_nodes)
         return Team(store, self.rank, terms.ranks, torch.device(self.device), format, terms.patience_s)
 
     def engine(self, kind: Any, share: Any, team: Team, **options: Any) -> Any:
@@ -76,7 +76,7 @@ class Seat:
         return kind(share, card.context, card.eos, terms.max_nodes, team, **given)
 
 
-def start(terms: Terms) -> tuple[Leader, WholeModel]:
+def start(terms: TeamSettings) -> tuple[Leader, WholeModel]:
     """The engine, and what stands for the model. Raises InputError or TeamError; then nothing is left running."""
     if terms.card.device == "cpu":
         threads = terms.threads or max(1, torch.get_num_threads() // terms.ranks)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from specbench.target.tensor_parallel.message import Format, Message
+from specbench.target.tensor_parallel.message import Message, MessageFormat
 
 HOST = "127.0.0.1"  # all ranks are on one machine
 START = timedelta(minutes=30)  # the ranks meet
@@ -47,7 +47,7 @@ class Team:
     """One rank's view. The process must not be part of another group of torch's."""
 
     def __init__(
-        self, store: Any, rank: int, ranks: int, device: torch.device, format: Format, patience_s: float
+        self, store: Any, rank: int, ranks: int, device: torch.device, format: MessageFormat, patience_s: float
     ) -> None:
         """Meet the others; returns when all are there. patience_s: of one exchange; followers wait for ever."""
         if dist.is_initialized():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from specbench.target.facade import ModelCard
 from specbench.target.fast.compact import unsupported
-from specbench.target.tensor_parallel.shard import Shape
+from specbench.target.tensor_parallel.shard import ShardShape
 from specbench.types import InputError
 
 AUTO, TENSOR, PIPELINE = "auto", "tensor", "pipeline"
@@ -53,7 +53,7 @@ def _obstacle(card: ModelCard, ranks: int, engine: str, attention: str, peers: S
         return f"model.attention={attention} asks for the library's own attention; expected sdpa"
     if family := unsupported(card.config):
         return f"{card.name}: {family}; expected model.parallel=pipeline"
-    if uneven := Shape.of(card.config).obstacle(ranks):
+    if uneven := ShardShape.of(card.config).obstacle(ranks):
         return f"{card.name}: {uneven}; expected another model.gpus, or model.parallel=pipeline"
     if peers:
         named = ", ".join(f"method.{name}" for name in peers)
