@@ -23,7 +23,7 @@ TINY = 1e-30  # keeps the race's divisor off zero
 
 
 def race(probs: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(m, V) probabilities -> (m, count) tokens drawn one after the other without replacement, and whether each had any mass.
+    """(m, V) probabilities -> (m, count) tokens drawn one by one without replacement, and whether each had mass.
 
     Exponential race: the tokens by decreasing probability / Exp(1) come in the order in which they would be drawn.
     """
