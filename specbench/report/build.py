@@ -12,10 +12,9 @@ from specbench.report.data.findings import Findings, gather
 from specbench.report.data.load import Load, crossover_table, load, usual_load
 from specbench.report.data.profiles import choose_profiles
 from specbench.report.data.sweep import asked_grids, default_grids
-from specbench.report.data.tails import tails_table
 from specbench.report.page.page import write_page
-from specbench.report.page.token_view import keep_pieces
-from specbench.report.tables.tables import caption, write_details, write_tables
+from specbench.report.page.tokens import keep_pieces
+from specbench.report.tables.tables import caption, tails_table, write_details, write_tables
 from specbench.store import RunError, read_run
 
 

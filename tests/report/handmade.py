@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.record import CaseRecord, Lossless, TurnRecord
 from specbench.report import summarise
-from specbench.report.data.summary import COLUMNS
+from specbench.report.data.rows import COLUMNS
 from specbench.store import Run
 
 EQUAL = Lossless(True, None, 10, 0, 0, 0.0)

@@ -9,9 +9,7 @@ from report.handmade import failed, record, turn
 
 from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.report import build_report, gather
-from specbench.report.data.gains import count_gains, count_positions
-from specbench.report.data.own_figures import count_own_figures
-from specbench.report.data.sources import count_sources
+from specbench.report.data.counts import count_gains, count_own_figures, count_positions, count_sources
 from specbench.store import Run
 
 

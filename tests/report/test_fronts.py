@@ -8,7 +8,7 @@ from matplotlib.text import Text
 
 from specbench.report import read_findings
 from specbench.report.plots.canvas import drawing
-from specbench.report.plots.fronts import draw_front, priced, undominated
+from specbench.report.plots.scatter import draw_front, priced, undominated
 from specbench.report.plots.scene import scenes
 
 COORDINATE = st.integers(1, 9).map(float)

@@ -11,9 +11,9 @@ from report.handmade import record, turn
 
 from specbench.record import VANILLA
 from specbench.report import build_report, gather, read_findings
-from specbench.report.data.growth import GROWTH, HELD, count_growth, running, window_of
+from specbench.report.data.counts import GROWTH, HELD, count_growth
 from specbench.report.plots.canvas import drawing
-from specbench.report.plots.growth import draw_growth, growing
+from specbench.report.plots.growth import draw_growth, growing, running, window_of
 from specbench.report.plots.scene import scenes
 from specbench.store import Run
 

@@ -13,10 +13,9 @@ from report.conftest import build_run
 
 from specbench.report.build import read_findings
 from specbench.report.cli import main
-from specbench.report.published.count import count_table
 from specbench.report.published.figures import NEEDS, Figure, read_published
 from specbench.report.published.match import MAT_TOLERANCE, compare
-from specbench.report.published.table import published_frame, published_tables, write_published
+from specbench.report.published.table import count_table, published_frame, published_tables, write_published
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "vicuna-7b-v1.3"

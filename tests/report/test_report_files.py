@@ -13,7 +13,7 @@ from rich.console import Console
 
 from specbench.record import CONTROL, VANILLA, Lossless
 from specbench.report import build_report, print_findings
-from specbench.report.data.summary import COLUMNS
+from specbench.report.data.rows import COLUMNS
 
 TABLES = {
     f"tables/{name}.{kind}"

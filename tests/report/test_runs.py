@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from report.handmade import failed, record, rows_of, turn
 
-from specbench.record import CONTROL, VANILLA, CaseRecord, Lossless
+from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord, Lossless
 from specbench.report import gather, summarise
-from specbench.report.data.summary import OVERALL
 from specbench.report.locate import find_runs
 from specbench.store import Run, RunError
 

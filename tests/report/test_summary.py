@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from report.handmade import EQUAL, failed, record, rows_of, turn
 
-from specbench.record import CONTROL, VANILLA, Lossless
+from specbench.record import CONTROL, OVERALL, VANILLA, Lossless
 from specbench.report import summarise
-from specbench.report.data.summary import OVERALL
 from specbench.store import Run
 
 

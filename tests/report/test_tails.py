@@ -9,8 +9,8 @@ from report.handmade import record, rows_of, turn
 
 from specbench.record import VANILLA
 from specbench.report import build_report
-from specbench.report.data.lengths import LENGTHS, count_lengths
-from specbench.report.data.tails import TAILS, count_tails, tails_table
+from specbench.report.data.counts import LENGTHS, TAILS, count_lengths, count_tails
+from specbench.report.tables.tables import tails_table
 
 
 def tails(records):

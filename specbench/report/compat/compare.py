@@ -16,7 +16,7 @@ from specbench.report.compat.export import answers_of
 from specbench.report.compat.spec_bench import Score, doubts, score
 from specbench.report.data.facts import Facts
 from specbench.report.data.findings import Findings
-from specbench.report.data.summary import category_order
+from specbench.report.data.rows import category_order
 from specbench.report.tables.tables import caption
 from specbench.report.text import label as spell
 from specbench.report.text.label import Cell, label

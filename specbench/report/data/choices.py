@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from specbench.record import CONTROL, VANILLA
+from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.findings import Findings
-from specbench.report.data.summary import OVERALL
 
 _KEYS = ["model", "suite"]
 

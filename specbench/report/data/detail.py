@@ -7,16 +7,25 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from specbench.record import CONTROL, PHASES, VANILLA, CaseRecord
-from specbench.report.data.drafting import replayed
+from specbench.record import CONTROL, OVERALL, PHASES, VANILLA, CaseRecord
+from specbench.report.data.counts import (
+    GAINS,
+    GROWTH,
+    LENGTHS,
+    OWN_FIGURES,
+    POSITIONS,
+    SOURCES,
+    TAILS,
+    count_gains,
+    count_growth,
+    count_lengths,
+    count_own_figures,
+    count_positions,
+    count_sources,
+    count_tails,
+)
 from specbench.report.data.facts import Facts
-from specbench.report.data.gains import GAINS, POSITIONS, count_gains, count_positions
-from specbench.report.data.growth import GROWTH, count_growth
-from specbench.report.data.lengths import LENGTHS, count_lengths
-from specbench.report.data.own_figures import OWN_FIGURES, count_own_figures
-from specbench.report.data.sources import SOURCES, count_sources
-from specbench.report.data.summary import OVERALL
-from specbench.report.data.tails import TAILS, count_tails
+from specbench.report.data.rows import replayed
 from specbench.store import Run
 
 ROW = ("model", "suite", "method", "variant")

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from specbench.record import VANILLA
+from specbench.record import OVERALL, VANILLA
 from specbench.report.data.control import Control
 from specbench.report.data.facts import TIME_ONLY, Facts
-from specbench.report.data.summary import OVERALL
 from specbench.report.text.label import label
 from specbench.stats import MIN_CASES
 from specbench.store import Run

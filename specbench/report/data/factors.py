@@ -16,10 +16,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from specbench.record import CONTROL, PHASES, VANILLA
+from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.findings import Findings
 from specbench.report.data.predict import Prediction
-from specbench.report.data.summary import OVERALL
 
 FACTORS = ("mat", "forward", "overhead", "remainder")
 MEASURED, MODELLED = "measured", "modelled"

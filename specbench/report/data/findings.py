@@ -14,7 +14,8 @@ from specbench.report.data.doubts import find_doubts
 from specbench.report.data.facts import Facts, read_facts
 from specbench.report.data.predict import Prediction, predict
 from specbench.report.data.profiles import foreign, is_own
-from specbench.report.data.summary import summarise_run, unite
+from specbench.report.data.rows import unite
+from specbench.report.data.summary import summarise_run
 from specbench.report.data.variant import name_variants
 from specbench.store import Run
 

@@ -19,7 +19,7 @@ import pandas as pd
 from specbench.profile import Profile
 from specbench.profile.surface import Floats
 from specbench.record import CONTROL, VANILLA, CaseRecord
-from specbench.report.data.drafting import OWN
+from specbench.report.data.trials import DRAFTER_PHASES
 from specbench.store import Run
 
 PREDICTED = (
@@ -83,7 +83,7 @@ def steps_of(records: Sequence[CaseRecord]) -> tuple[Floats, Floats, Floats, Flo
 
 def own_ms(record: CaseRecord) -> float:
     """[ms] The drafter's recorded time in all turns."""
-    return 1e3 * sum(turn.phases_s.get(phase, 0.0) for turn in record.turns for phase in OWN)
+    return 1e3 * sum(turn.phases_s.get(phase, 0.0) for turn in record.turns for phase in DRAFTER_PHASES)
 
 
 def _row(record: CaseRecord, profile: Profile) -> tuple[str | float, ...]:

@@ -15,28 +15,14 @@ import pandas as pd
 
 from specbench import stats
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
-from specbench.report.data.cases import fold_cases
-from specbench.report.data.drafting import OWN
 from specbench.report.data.facts import Facts, read_facts
 from specbench.report.data.predict import Prediction
-from specbench.report.data.trials import trials
+from specbench.report.data.rows import COLUMNS, category_order, unite
+from specbench.report.data.trials import DRAFTER_PHASES, fold_cases, trials
 from specbench.report.data.variant import name_variants
 from specbench.store import Run
 
 PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
-TASKS = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")  # Spec-Bench's, in its order
-KEYS = ("model", "suite", "category", "method", "variant")
-COLUMNS = (
-    *KEYS,
-    *("cases", "tokens", "steps", "mat", "mat_low", "mat_high", "tokens_per_s", "decode_tokens_per_s"),
-    *("speedup", "speedup_low", "speedup_high", "speedup_hf", "decode_speedup", "predicted_speedup"),
-    *("predicted_speedup_low", "predicted_speedup_high", "efficiency", "cost_per_million"),
-    "joules_per_token",
-    *("time_only_speedup", "time_only_speedup_low", "time_only_speedup_high", "time_only_step_ms"),
-    *("acceptance_rate", "draft_rate", "mean_draft"),
-    *("tokens_fed", "target_compute", *(f"{phase}_ms" for phase in PHASES), "prefill_ms", "state_bytes"),
-    *("lossless", "equal", "violations", "errors"),
-)
 _BLANK = float("nan")
 _NO_ESTIMATE = stats.Estimate(_BLANK, None, None, 0)
 
@@ -73,28 +59,6 @@ def summarise_run(run: Run, variants: Mapping[str, str], prediction: Prediction 
         for scope in _scopes(facts, chosen, folded, prediction):
             rows.append({"category": category, "variant": variants.get(scope.method, ""), **_row(scope)})
     return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def category_order(names: Sequence[str] | pd.Series) -> list[str]:
-    """Spec-Bench's tasks in its order, then any others by name."""
-    present = set(names)
-    return [*(task for task in TASKS if task in present), *sorted(present - set(TASKS))]
-
-
-def unite(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Rows of several runs of one model and suite side by side: category by category, methods in first-seen order."""
-    frame = pd.concat(frames, ignore_index=True)
-    categories = [OVERALL, *category_order(frame.loc[frame["category"] != OVERALL, "category"])]
-    methods = [name for name in (VANILLA, CONTROL) if name in set(frame["method"])]
-    orders = {
-        "model": frame["model"].unique(),
-        "suite": frame["suite"].unique(),
-        "category": categories,
-        "method": dict.fromkeys([*methods, *frame["method"]]),
-    }
-    ranks = {column: {name: rank for rank, name in enumerate(names)} for column, names in orders.items()}
-    order = pd.DataFrame({column: frame[column].map(ranks[column]) for column in orders})
-    return frame.loc[order.sort_values(list(orders), kind="stable").index].reset_index(drop=True)
 
 
 def _scopes(facts: Facts, chosen: pd.DataFrame, folded: pd.DataFrame, prediction: Prediction | None) -> list[_Scope]:
@@ -253,7 +217,7 @@ def _times(scope: _Scope) -> dict[str, float]:
     row["prefill_ms"] = 1e3 * _ratio(cases["prefill_s"].sum(), turns)
     if scope.facts.timed:
         return row
-    return dict.fromkeys(row, _BLANK) | {f"{phase}_ms": row[f"{phase}_ms"] for phase in OWN}
+    return dict.fromkeys(row, _BLANK) | {f"{phase}_ms": row[f"{phase}_ms"] for phase in DRAFTER_PHASES}
 
 
 def _verdict(scope: _Scope) -> dict[str, float]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.record import CONTROL, VANILLA
+from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.findings import Findings
-from specbench.report.data.parameters import UNSET, differing, read_parameters, read_settings, spell_value
-from specbench.report.data.summary import COLUMNS, KEYS, OVERALL
+from specbench.report.data.rows import COLUMNS, KEYS
+from specbench.report.data.variant import UNSET, differing, read_parameters, read_settings, spell_value
 from specbench.store import RunError
 
 METRICS = tuple(column for column in COLUMNS if column not in KEYS)

@@ -10,7 +10,7 @@ from typing import Any
 from specbench.record import VANILLA, CaseRecord, Lossless
 from specbench.report.data.facts import flatten
 from specbench.report.data.findings import Findings
-from specbench.report.page.page_table import table_html
+from specbench.report.page.elements import table_html
 from specbench.report.text.label import BLANK, Cell, label, share
 from specbench.report.text.table import Table
 from specbench.store import Run

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from specbench.record import CONTROL, VANILLA
-from specbench.report.data.drafting import told_once, with_drafting
+from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import Facts
-from specbench.report.data.summary import OVERALL, category_order
-from specbench.report.page.page_table import cell_html, tag
+from specbench.report.data.rows import category_order, told_once, with_drafting
+from specbench.report.page.elements import cell_html, tag
 from specbench.report.tables.tables import INTERVALS, OVERALL_COLUMNS, Columns, best_of, interval_of, meaning
 from specbench.report.text.label import Cell, label
 

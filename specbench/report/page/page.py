@@ -9,18 +9,15 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from specbench.record import CONTROL, VANILLA
-from specbench.report.data.drafting import with_drafting
+from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
-from specbench.report.data.summary import OVERALL
+from specbench.report.data.rows import with_drafting
+from specbench.report.page.elements import gallery, policy, script, style, table_html
 from specbench.report.page.evidence import environment, failures, lossless_section
 from specbench.report.page.leaderboard import leaderboard
-from specbench.report.page.page_assets import policy, script, style
-from specbench.report.page.page_plots import gallery
-from specbench.report.page.page_table import table_html
 from specbench.report.page.sample import sample_cases
-from specbench.report.page.token_view import token_section
+from specbench.report.page.tokens import token_section
 from specbench.report.tables.definitions import DEFINITIONS
 from specbench.report.tables.tables import build_tables, caption, steps_table
 from specbench.report.text.label import label, microseconds, share

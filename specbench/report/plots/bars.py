@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.report.plots.canvas import GRID, add_legend, head, plain
-from specbench.report.plots.series import Series
+from specbench.report.plots.scene import Series
 from specbench.report.text.label import broken
 
 _WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 1.6}

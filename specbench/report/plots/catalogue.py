@@ -8,18 +8,18 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from specbench.record import OVERALL
 from specbench.report.data.findings import Findings
-from specbench.report.data.summary import OVERALL
+from specbench.report.plots.acceptance import draw_accept_positions, shown
 from specbench.report.plots.bars import draw_bars, draw_groups
 from specbench.report.plots.canvas import drawing, save
-from specbench.report.plots.depths import draw_accept_positions, shown
 from specbench.report.plots.factors import draw_prices
 from specbench.report.plots.frontier import draw_frontier, gained
-from specbench.report.plots.fronts import draw_front, priced
 from specbench.report.plots.growth import draw_growth, growing
 from specbench.report.plots.histograms import MOST_PANELS, drafting, draw_accept_lengths
 from specbench.report.plots.predictions import both, draw_predicted
 from specbench.report.plots.radar import MIN_AXES, draw_radar
+from specbench.report.plots.scatter import draw_front, priced
 from specbench.report.plots.scene import Scene, scenes
 from specbench.report.plots.stacks import draw_sources, draw_time_split
 from specbench.report.plots.tails import draw_lengths, draw_tails, lengthened

@@ -16,8 +16,8 @@ from specbench.report.data.factors import FACTORS
 from specbench.report.data.findings import Findings
 from specbench.report.data.predict import steps_of
 from specbench.report.plots.canvas import GRID, add_legend, head
-from specbench.report.plots.fronts import mark_of, priced
 from specbench.report.plots.palette import PARTS
+from specbench.report.plots.scatter import mark_of, priced
 from specbench.report.plots.scene import Scene, scenes
 from specbench.report.text.label import label
 

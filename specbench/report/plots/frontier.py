@@ -15,12 +15,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.record import VANILLA
-from specbench.report.data.summary import OVERALL
+from specbench.record import OVERALL, VANILLA
 from specbench.report.plots.canvas import GRID, add_legend, fit, head
 from specbench.report.plots.points import Point, mark, write_names
-from specbench.report.plots.scene import Scene
-from specbench.report.plots.series import Series
+from specbench.report.plots.scene import Scene, Series
 
 _INCH = (3.7, 3.2)
 _COSTS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)  # of a step, in vanilla's

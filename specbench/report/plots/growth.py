@@ -4,20 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from specbench.report.data.growth import HELD, running, window_of
+from specbench.report.data.counts import HELD
 from specbench.report.plots.canvas import GRID, add_legend, head
-from specbench.report.plots.scene import Scene
-from specbench.report.plots.series import Series
+from specbench.report.plots.scene import Scene, Series
 from specbench.stats import MIN_CASES
 
 _PANEL_INCH = (3.8, 2.2)
 _FAINT = 0.22
 _COVERED = 0.98  # of the dots: the few far above would flatten the lines
+
+
+_WINDOWS = 12  # a window holds this part of the cases, within the bounds below
+_LEAST, _MOST = MIN_CASES, 50
+
+
+def window_of(cases: int) -> int:
+    """Cases in a window of the running mean."""
+    return int(np.clip(cases // _WINDOWS, _LEAST, _MOST))
+
+
+def running(rows: pd.DataFrame, above: str, below: str) -> tuple[np.ndarray, np.ndarray]:
+    """(W,) mean tokens held and (W,) sum of ``above`` over sum of ``below``, a window of cases by tokens held each.
+
+    Empty where there are fewer cases than a window holds.
+    """
+    rows = rows.sort_values(HELD, kind="stable")
+    sums = rows[[HELD, above, below]].rolling(window_of(len(rows))).sum().dropna()
+    return sums[HELD].to_numpy() / window_of(len(rows)), (sums[above] / sums[below]).to_numpy()
 
 
 def growing(frame: pd.DataFrame) -> pd.DataFrame:

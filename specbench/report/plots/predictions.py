@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from specbench.report.data.summary import OVERALL
+from specbench.record import OVERALL
 from specbench.report.plots.canvas import GRID, add_legend, head
 from specbench.report.plots.points import mark
-from specbench.report.plots.scene import Scene
-from specbench.report.plots.series import Series
+from specbench.report.plots.scene import Scene, Series
 
 _INCH = 3.3
 

@@ -12,7 +12,7 @@ from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
 from specbench.report.plots.canvas import GRID, add_legend, head, plain
-from specbench.report.plots.series import Series
+from specbench.report.plots.scene import Series
 
 MIN_AXES = 3
 _PANEL_INCH = 2.3  # diameter

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.record import CONTROL, VANILLA
+import pandas as pd
+
+from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.detail import Detail
 from specbench.report.data.findings import Findings
-from specbench.report.data.summary import OVERALL, category_order
+from specbench.report.data.rows import category_order
 from specbench.report.plots.canvas import slug
 from specbench.report.plots.palette import Style, style
-from specbench.report.plots.series import Series
 from specbench.report.text.label import label
 from specbench.store import RunError
 
@@ -75,3 +76,12 @@ def scenes(findings: Findings) -> Iterator[Scene]:
             time_only=all(facts.time_only or not facts.timed for facts in here),
             profile="; ".join(dict.fromkeys(facts.profile for facts in here if facts.profile)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One method of one model and suite. rows: its rows of the summary, indexed by category."""
+
+    name: str
+    style: Style
+    rows: pd.DataFrame

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from specbench.record import CONTROL, PHASES, VANILLA
-from specbench.report.data.drafting import OWN
+from specbench.report.data.trials import DRAFTER_PHASES
 from specbench.report.plots.canvas import GRID, add_legend, head, plain
 from specbench.report.plots.palette import PARTS, Style, style
 from specbench.report.plots.scene import Scene
@@ -35,7 +35,7 @@ def draw_time_split(scene: Scene) -> Figure:
     names = [label(row.method, "" if row.method == VANILLA else row.variant) for row in frame.itertuples()]
     drawn = set(zip(frame["method"], frame["variant"], strict=True))
     missing = [series.name for series in scene.series if _key(series.rows) not in drawn]
-    unit, factor, phases = ("ms", 1, PHASES) if scene.timed else ("\N{MICRO SIGN}s", 1000, OWN)
+    unit, factor, phases = ("ms", 1, PHASES) if scene.timed else ("\N{MICRO SIGN}s", 1000, DRAFTER_PHASES)
     looks = {phase: look for phase, look in zip(PHASES, PARTS, strict=True) if phase in phases}
     canvas, axes = _sheet(names)
     parts = {phase: factor * frame[f"{phase}_ms"].to_numpy(dtype=float) for phase in phases}

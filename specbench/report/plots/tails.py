@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from specbench.record import CONTROL, VANILLA
-from specbench.report.data.tails import PERCENTILES
+from specbench.report.data.counts import PERCENTILES
+from specbench.report.plots.acceptance import MIN_STEPS
 from specbench.report.plots.canvas import GRID, add_legend, head, plain
-from specbench.report.plots.depths import MIN_STEPS
 from specbench.report.plots.palette import style
 from specbench.report.plots.scene import Scene
 from specbench.report.text.label import broken, label

@@ -9,10 +9,9 @@ from rich.console import Console
 
 from specbench.report.build import default_output, read_findings
 from specbench.report.data.findings import Findings
-from specbench.report.published.count import count_table
 from specbench.report.published.figures import Figure, read_published
 from specbench.report.published.match import Match, compare
-from specbench.report.published.table import published_tables, verdicts, write_published
+from specbench.report.published.table import count_table, published_tables, verdicts, write_published
 from specbench.report.tables.terminal import print_table
 
 

@@ -8,7 +8,7 @@ from string import ascii_lowercase
 
 import pandas as pd
 
-from specbench.report.published.figures import Figure
+from specbench.report.published.figures import DEFINITION, HARDWARE, TRACE, WEIGHTS, Figure
 from specbench.report.published.match import MAT_TOLERANCE, REPRODUCED, Match
 from specbench.report.text import label as spell
 from specbench.report.text.label import Cell
@@ -137,3 +137,46 @@ def verdicts(matches: Sequence[Match]) -> str:
     return (
         f"{agree} of {len(judged)} compared MATs are reproduced; {len(matches) - len(judged)} other figures are shown."
     )
+
+
+_COUNT_MEANING = (
+    "By definition: the baseline's own 1.00. Times: speedups and tokens/s, which need the weights and the source's "
+    "GPU. Weights: token counts that need the model's weights. Replay: MATs that recorded answers of the model give. "
+    "No method: figures, of whichever kind, of something that is not built here. Compared and reproduced: replayable "
+    "MATs that these runs have a counterpart of, and those of them within the tolerance in every run that has one."
+)
+_COUNT_HEADER = (
+    "Source",
+    "Figures",
+    "By definition",
+    "Times",
+    "Weights",
+    "Replay",
+    "No method",
+    "Compared",
+    "Reproduced",
+)
+
+
+def count_table(figures: Sequence[Figure], matches: Sequence[Match]) -> Table:
+    """A row a source, all of them last. matches: of the runs that were given, none without."""
+    sources = list(dict.fromkeys(figure.source for figure in figures))
+    rows = [_count_row(source, [f for f in figures if f.source == source], matches) for source in sources]
+    rows.append(_count_row("all", figures, matches))
+    return Table(
+        "published-count", "Published figures.", _COUNT_MEANING, _COUNT_HEADER, tuple(rows), frozenset(), spread=False
+    )
+
+
+def _count_row(source: str, figures: Sequence[Figure], matches: Sequence[Match]) -> tuple[Cell, ...]:
+    kinds = [sum(figure.needs == kind for figure in figures) for kind in (DEFINITION, HARDWARE, WEIGHTS, TRACE)]
+    verdicts = {
+        id(figure): [match.verdict for match in matches if match.figure is figure]
+        for figure in figures
+        if figure.needs == TRACE
+    }
+    compared = [found for found in verdicts.values() if found]
+    agree = [found for found in compared if set(found) == {REPRODUCED}]
+    missing = sum(not figure.method for figure in figures)
+    counts = (len(figures), *kinds, missing, len(compared), len(agree))
+    return (Cell(source), *(Cell(str(count)) for count in counts))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.record import OVERALL
 from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
-from specbench.report.data.summary import OVERALL
 from specbench.report.text.label import Cell, interval, number
 from specbench.report.text.table import Table, name_columns, without_blanks
 

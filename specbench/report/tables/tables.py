@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.record import CONTROL, PHASES, VANILLA
+from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
+from specbench.report.data.counts import MIN_VALUES, PERCENTILES, TAILS, WAITS
 from specbench.report.data.detail import Detail
-from specbench.report.data.drafting import OWN, told_once, with_drafting
 from specbench.report.data.facts import TIME_ONLY, Facts
-from specbench.report.data.summary import COLUMNS, KEYS, OVERALL, category_order
-from specbench.report.data.tails import tails_table
+from specbench.report.data.rows import COLUMNS, KEYS, category_order, told_once, with_drafting
+from specbench.report.data.trials import DRAFTER_PHASES
 from specbench.report.text import label as spell
 from specbench.report.text.label import Cell
 from specbench.report.text.table import Table, name_columns, to_latex, to_markdown, without_blanks
@@ -70,7 +70,7 @@ _STEPS: Columns = (
     ("Mean draft", "mean_draft", spell.number, False),
     ("Tokens fed", "tokens_fed", spell.number, False),
     *((f"{phase.capitalize()} ms", f"{phase}_ms", spell.milliseconds, False) for phase in PHASES),
-    *((f"{phase.capitalize()} \N{MICRO SIGN}s", f"{phase}_us", spell.microseconds, False) for phase in OWN),
+    *((f"{phase.capitalize()} \N{MICRO SIGN}s", f"{phase}_us", spell.microseconds, False) for phase in DRAFTER_PHASES),
     ("Prefill ms", "prefill_ms", spell.milliseconds, False),
     ("State bytes", "state_bytes", spell.count, False),
 )
@@ -253,3 +253,20 @@ def _raw(name: str, summary: pd.DataFrame, facts: Sequence[Facts]) -> pd.DataFra
     wide.columns = [category + part.removeprefix(figure) for category, part in wide.columns]
     wide = wide.reset_index()
     return wide.assign(lossy=wide["method"].isin(lossy))
+
+
+_TAILS_HEADINGS = {"first_token": "First token", "burst": "Between bursts", "per_token": "Per token"}
+_TAILS_MEANING = (
+    "First token: from the request to its first token. Between bursts: the wait for the next tokens, one step, however"
+    " many it brings. Per token: a request's decode time over its tokens. Percentiles in ms over all requests or steps,"
+    f" the 99th from {MIN_VALUES} values on."
+)
+
+
+def tails_table(frame: pd.DataFrame, where: str) -> Table:
+    """The figures as printed, a row a method. where: what was run."""
+    names = name_columns(frame)
+    header = (*names, *(f"{_TAILS_HEADINGS[wait]} p{share}" for wait in WAITS for share in PERCENTILES))
+    figures = ([Cell(spell.number(value)) for value in frame[name].astype(float)] for name in TAILS[2:])
+    rows = tuple(zip(*names.values(), *figures, strict=True))
+    return without_blanks(Table("tails", where, _TAILS_MEANING, header, rows, frozenset(), len(names)))

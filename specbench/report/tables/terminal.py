@@ -12,11 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from specbench.record import CONTROL, VANILLA
-from specbench.report.data.drafting import told_once, with_drafting
+from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
-from specbench.report.data.summary import OVERALL, category_order
+from specbench.report.data.rows import category_order, told_once, with_drafting
 from specbench.report.text import label as spell
 from specbench.report.text.label import broken
 from specbench.report.text.table import Table as Printed

@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.report.plots.canvas import GRID, add_legend, head
-from specbench.report.plots.scene import Scene
-from specbench.report.plots.series import Series
+from specbench.report.plots.scene import Scene, Series
 
 MIN_STEPS = 20  # a share of fewer steps is noise and is not drawn; the csv has it
 _INCH = (3.8, 4.0)

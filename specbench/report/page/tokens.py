@@ -1,17 +1,21 @@
-"""The token view's data: sampled answers by step and source, and their drafts, as small as plain JSON can say it.
+"""The token view of a page: what each step of the sampled cases emitted, and its data, as small as plain JSON allows.
 
 Ids, the parents of drafts, and names of sources stand once in tables of their own and are numbers everywhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import html
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from specbench.record import VANILLA, TurnRecord
-from specbench.report.page.pieces import spell_ids
-from specbench.report.page.sample import SampledAnswer, SampledCase, has_trees
+from specbench.report.data.findings import Findings
+from specbench.report.page.pieces import UNKNOWN, spell_ids, write_pieces
+from specbench.report.page.sample import SampledAnswer, SampledCase, has_trees, sample_cases
 from specbench.store import Run
 
 TREE_BYTES = 1_200_000  # all drafts of a page together
@@ -44,7 +48,7 @@ class _Tables:
 
 
 def token_data(cases: Sequence[SampledCase], tree_bytes: int = TREE_BYTES) -> dict[str, Any]:
-    """The data of ``token_view.js``.
+    """The data of ``tokens.js``.
 
     Answers share ``tree_bytes`` evenly, what one leaves goes to the later ones; drafts beyond them are left out, which
     ``trees_left_out`` counts.
@@ -170,3 +174,50 @@ def _tree(tree: Mapping[str, Any], pieces: Mapping[int, str], tables: _Tables) -
         "s": numbers[0] if len(set(numbers)) == 1 else numbers,
     }
     return packed | ({"x": tree["passengers"]} if tree.get("passengers") else {})
+
+
+DATA_ID = "token-data"
+_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+_KEYS = (
+    "Left and right arrows move by token, up and down by step, Home and End to the ends. Turns, steps and tokens are "
+    "counted from 0, as in records.jsonl; token 0 is the prefill's and belongs to no step."
+)
+
+
+def token_section(cases: Sequence[SampledCase]) -> str:
+    """The view's place and its data; '' where no case finished."""
+    if not cases:
+        return ""
+    data = token_data(cases)
+    notes = html.escape(" ".join([_KEYS, *_notes(cases, data)]))
+    return (
+        "<p>Each answer as it was emitted, token by token. A bracket opens each decode step and every second step is "
+        "shaded; underlined tokens were drafted and accepted, plain bold ones are the target's own.</p>\n"
+        f'<p class="soft">{notes}</p>\n'
+        "<noscript><p>This view needs JavaScript; the figures of this page do not.</p></noscript>\n"
+        '<div id="token-view"></div>\n'
+        f'<script type="application/json" id="{DATA_ID}">{embed(data)}</script>'
+    )
+
+
+def _notes(cases: Sequence[SampledCase], data: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader would otherwise look for in vain."""
+    if not any(has_trees(answer.record) for case in cases for answer in case.answers):
+        yield "No drafts were recorded: run with measure.keep_trees=3 to see them and their sources."
+    if data["trees_left_out"]:
+        yield f"{data['trees_left_out']} drafts are left out to keep the page small; records.jsonl has them."
+    if all(piece == UNKNOWN.format(token) for token, piece in zip(data["ids"], data["pieces"], strict=True)):
+        yield "Ids are shown, since the run's tokenizer was not found on this machine."
+
+
+def embed(data: Mapping[str, Any]) -> str:
+    """JSON that no text inside can end: no '<', '>' or '&' is left in it."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES)
+
+
+def keep_pieces(findings: Findings, output: Path) -> list[Path]:
+    """Keep the shown tokens' text beside the records of the run that is reported in its own directory, so that its
+    page can be made again where its tokenizer is not."""
+    shown = ids_by_run(sample_cases(findings))
+    written = (write_pieces(run, ids) for run, ids in shown if run.directory.resolve() == output.resolve())
+    return [path for path in written if path is not None]

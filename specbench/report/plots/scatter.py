@@ -12,13 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from specbench.record import VANILLA
+from specbench.record import OVERALL, VANILLA
 from specbench.report.data.choices import undominated
-from specbench.report.data.summary import OVERALL
 from specbench.report.plots.canvas import GRID, add_legend, fit, head
 from specbench.report.plots.points import mark, write_names
-from specbench.report.plots.scene import Scene
-from specbench.report.plots.series import Series
+from specbench.report.plots.scene import Scene, Series
 
 _INCH = (3.8, 3.2)
 _VANILLA = (1.0, 1.0)  # one token fed, one emitted

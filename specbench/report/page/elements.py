@@ -1,14 +1,87 @@
-"""The plots inside a page, each a picture of its own data."""
+"""What pages are put together from: tables ready to be sorted, pictures, and the style sheet and scripts.
+
+All of it stands in the page itself; its scripts and style sheet are files beside this one, allowed by their hashes.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.report.plots.palette import DPI
+from specbench.report.text.label import Cell
+from specbench.report.text.table import Table
+
+
+def table_html(table: Table) -> str:
+    """The page's head says what was run, so only what the figures mean stands above."""
+    kinds = ["name" if column < table.labels else "" for column in range(len(table.header))]
+    head = "".join(tag("th", kind, html.escape(name)) for kind, name in zip(kinds, table.header, strict=True))
+    body = ""
+    for index, row in enumerate(table.rows):
+        cells = (
+            tag("td", kind, cell_html(cell, (index, column) in table.best))
+            for column, (kind, cell) in enumerate(zip(kinds, row, strict=True))
+        )
+        body += f"<tr>{''.join(cells)}</tr>\n"
+    return (
+        f'<p class="soft">{html.escape(table.meaning)}</p>\n<div class="scroll"><table class="sortable">\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
+    )
+
+
+def tag(name: str, kind: str, inner: str) -> str:
+    """An element; inner: HTML."""
+    return f'<{name} class="{kind}">{inner}</{name}>' if kind else f"<{name}>{inner}</{name}>"
+
+
+def cell_html(cell: Cell, best: bool) -> str:
+    """A figure with its interval, bold where it is the best; a long name may break at its separators."""
+    text = re.sub("," if "," in cell.text else "_", r"\g<0><wbr>", html.escape(cell.text))
+    small = f"<small>[{html.escape(cell.interval)}]</small>" if cell.interval else ""
+    return (f"<b>{text}</b>" if best else text) + small
+
+
+_HERE = Path(__file__).resolve().parent
+_SCRIPTS = ("tables.js", "tokens.js", "tree.js", "panes.js")  # in one scope, in this order
+
+
+def style() -> str:
+    """The style sheet."""
+    return _read("page.css")
+
+
+def script() -> str:
+    """All scripts in one function, so that they share names with each other and with nothing else."""
+    return '"use strict";\n(() => {\n' + "\n".join(map(_read, _SCRIPTS)) + "})();\n"
+
+
+def policy() -> str:
+    """The Content-Security-Policy of a page: nothing is loaded, and nothing runs but our own script."""
+    rules = (
+        "default-src 'none'",
+        "img-src data:",
+        f"style-src '{_hash(style())}'",
+        f"script-src '{_hash(script())}'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+    return "; ".join(rules)
+
+
+def _read(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """As browsers hash what stands between the tags."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
 
 _PNG_WIDTH = slice(16, 20)  # the four bytes of a PNG's header that hold its width
 _SCREEN_DPI = 125
