@@ -173,7 +173,7 @@ def test_delays_anywhere_change_nothing(sampling):
     [(Forgetful, "tokens in the cache"), (Twisted, "hidden states"), (Narrow, r"it feeds \d+ rows, rank 0 \d+")],
     ids=["forgetful", "twisted", "narrow"],
 )
-def test_a_rank_of_another_mind_is_named(follower, what):
+def test_a_rank_that_diverges_is_named(follower, what):
     """By the check after every step; a rank that feeds other rows notices itself."""
     model = build("llama", torch.float64)
     script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["wide"]
