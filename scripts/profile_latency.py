@@ -24,7 +24,7 @@ from specbench.profile import Profile, ProfileError, device_name, require_folder
 from specbench.report.plots.latency import write_latency_plots
 from specbench.report.tables.latency import latency_text
 from specbench.stage import set_stage
-from specbench.target.tensor_parallel.way import TENSOR
+from specbench.target.choose import TENSOR
 from specbench.types import InputError
 
 

@@ -19,8 +19,8 @@ from specbench.record import VANILLA
 from specbench.session import Bound, with_control
 from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
+from specbench.target.choose import way_of
 from specbench.target.facade import ModelCard
-from specbench.target.tensor_parallel.way import way_of
 from specbench.target.timed import TIMED
 from specbench.trace import Trace
 from specbench.types import InputError, named

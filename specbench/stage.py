@@ -12,13 +12,12 @@ from specbench.material import REPLAY, model_options
 from specbench.measure.plan import WARMUP
 from specbench.method import Peer
 from specbench.session import Ask, Bound
-from specbench.target.choose import make_engine, make_timed, use_threads
+from specbench.target.choose import TENSOR, make_engine, make_timed, use_threads
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
 from specbench.target.load import load_model
 from specbench.target.replay import ReplayEngine
 from specbench.target.tensor_parallel.start import TeamSettings, start
-from specbench.target.tensor_parallel.way import TENSOR
 from specbench.target.timed import TIMED, TimedEngine, WatchedTarget
 from specbench.types import Case, InputError, named
 

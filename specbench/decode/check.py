@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from specbench.decode.walk import Walk
-from specbench.target.engine import Engine
+from specbench.target.engine import Engine, Silent
 from specbench.types import ROOT, CaseError, Draft, InputError, Needs, Step
 
 TOP = 8
@@ -21,18 +21,13 @@ TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-2, torch.bfloat16: 0.3, torc
 PARENTS = (ROOT, ROOT, 0, 1, 3, 3)  # nodes 1 and 3 are right: their slots must be moved
 
 
-class _Silent:
-    def lap(self, phase: str) -> None:
-        """No time is taken."""
-
-
 @torch.inference_mode()
 def check_engine(engine: Engine, model: Any) -> None:
     """Raise InputError if the engine's logits are not the model's own, in a tree or after it."""
     vocab = int(model.config.get_text_config().vocab_size)
     prompt = [(17 * place + 5) % vocab for place in range(6)]
     try:
-        prefill = engine.start(prompt, 16, Walk(None, 0), Needs(node_topk=TOP), _Silent())
+        prefill = engine.start(prompt, 16, Walk(None, 0), Needs(node_topk=TOP), Silent())
         context = [*prompt, prefill.token]
         first = int(_plain(model, context).argmax())
         second = int(_plain(model, [*context, first]).argmax())

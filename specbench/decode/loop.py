@@ -5,6 +5,7 @@ Vanilla is this loop with an empty draft. A peer brings its own loop, but its to
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,12 +14,18 @@ from typing import Any, Protocol
 import torch
 
 from specbench.decode.sampling import Sampling
-from specbench.decode.seed import seed_of
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, Method, Peer
 from specbench.target.engine import Engine
-from specbench.target.stop import cut
+from specbench.target.verify import cut
 from specbench.types import CaseError, Draft, Step
+
+
+def seed_of(base: int, *names: object) -> int:
+    """A 63-bit seed from the run's seed and the names of what it is for (case, turn, role)."""
+    text = "\x1f".join(str(name) for name in (base, *names))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
 
 Entry = tuple[Draft, Step, int]  # and the rows fed
 

@@ -5,7 +5,7 @@ the target's distribution. The draw of a row at depth d uses the uniform number 
 rows at the same depth share it, a request consumes exactly one number an emitted token, and such a draft gives
 vanilla's ids for the same seed (sample-and-match; Leviathan et al. 2023, algorithm 1, for a one-hot draft).
 The path ends at the deepest node whose every ancestor holds its parent's pick, the lowest number first.
-Nodes that were drawn are tried one by one (``specbench.decode.trial``), with numbers of a stream of their own.
+Nodes that were drawn are tried one by one (``specbench.decode.acceptance``), with numbers of a stream of their own.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.decode.acceptance import accept_typical, draw, try_drawn
 from specbench.decode.sampling import Sampling
-from specbench.decode.trial import draw, try_drawn
-from specbench.decode.typical import accept_typical
 from specbench.target.engine import Verdict
 from specbench.target.tree import path_to
 from specbench.types import ROOT, CaseError, Draft, Typical

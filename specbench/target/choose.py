@@ -1,16 +1,18 @@
-"""Which engine drives a loaded model: the fast one where it can, the eager one everywhere."""
+"""Which engine drives a loaded model, and how several GPUs share it: by tensor parallelism or layer after layer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import Engine
+from specbench.target.engine import Engine, EngineKind
 from specbench.target.facade import ModelCard
-from specbench.target.fast.compact import unfit
+from specbench.target.fast.compact import unfit, unsupported
 from specbench.target.fast.engine import FastEngine
+from specbench.target.tensor_parallel.share import ShardShape
 from specbench.target.timed import TimedEager, TimedEngine, TimedFast
 from specbench.types import InputError
 
@@ -25,10 +27,10 @@ def make_engine(
     kind: auto | fast | eager. attention: the library's kind that was asked for. pack: see
     ``FastEngine``. Raises InputError where fast cannot.
     """
-    reason = None if kind == "eager" else _unsupported(model, attention)
-    if kind == "fast" and reason:
+    reason = None if kind == EngineKind.EAGER else _unsupported(model, attention)
+    if kind == EngineKind.FAST and reason:
         raise InputError(f"engine.kind=fast: cannot drive model={card.name}, {reason}; expected engine=eager or auto")
-    if kind == "eager" or reason:
+    if kind == EngineKind.EAGER or reason:
         return EagerEngine(model, card.context, card.eos, max_nodes), reason
     return FastEngine(model, card.context, card.eos, max_nodes, pack=pack), None
 
@@ -65,3 +67,55 @@ def use_threads(model: Any, asked: int | None) -> None:
     chosen = threads_for(model) if asked is None else None
     if chosen is not None:
         torch.set_num_threads(chosen)
+
+
+AUTO, TENSOR, PIPELINE = "auto", "tensor", "pipeline"
+WAYS = (AUTO, TENSOR, PIPELINE)
+SHARED = (EngineKind.AUTO, EngineKind.FAST)  # engines that tensor parallelism belongs to
+
+
+def way_of(
+    card: ModelCard, *, parallel: str, gpus: int | None, engine: str, attention: str, peers: Sequence[str]
+) -> tuple[str | None, str | None]:
+    """(tensor, pipeline, or None for one device; why ``auto`` did not choose tensor).
+
+    peers: names of the run's methods with loops of their own. Raises InputError for what cannot be.
+    """
+    if parallel not in WAYS:
+        raise InputError(f"model.parallel={parallel}: expected one of {', '.join(WAYS)}")
+    ranks = gpus or 1
+    if ranks == 1:
+        if parallel != AUTO:
+            raise InputError(f"model.parallel={parallel}: is for several GPUs, model.gpus={gpus}; expected 2 to 4")
+        return None, None
+    reason = _obstacle(card, ranks, engine, attention, peers)
+    if parallel == TENSOR or (parallel == AUTO and engine == EngineKind.FAST):
+        if reason:
+            raise InputError(f"model.gpus={gpus} by model.parallel=tensor: {reason}")
+        return TENSOR, None
+    if engine == EngineKind.FAST:
+        raise InputError("model.parallel=pipeline with engine=fast: expected engine=eager, or model.parallel=tensor")
+    if parallel == AUTO and reason is None:
+        return TENSOR, None
+    if card.device == "cpu":
+        raise InputError(
+            f"model.gpus={gpus} on model.device=cpu: layers are spread over GPUs only, and for tensor parallelism"
+            f" {reason or 'model.parallel=tensor is expected'}"
+        )
+    return PIPELINE, reason
+
+
+def _obstacle(card: ModelCard, ranks: int, engine: str, attention: str, peers: Sequence[str]) -> str | None:
+    """Why tensor parallelism is not possible, and what would help; None = it is."""
+    if engine not in SHARED:
+        return f"engine={engine} has no shares; expected engine=fast or auto"
+    if attention != "sdpa":
+        return f"model.attention={attention} asks for the library's own attention; expected sdpa"
+    if family := unsupported(card.config):
+        return f"{card.name}: {family}; expected model.parallel=pipeline"
+    if uneven := ShardShape.of(card.config).obstacle(ranks):
+        return f"{card.name}: {uneven}; expected another model.gpus, or model.parallel=pipeline"
+    if peers:
+        named = ", ".join(f"method.{name}" for name in peers)
+        return f"{named} decodes with the library's own model, which no process holds; leave it out (method=[...])"
+    return None

@@ -9,8 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from specbench.types import Draft, Needs, Prefill, Step
@@ -58,10 +60,28 @@ class Laps(Protocol):
         """Close a phase."""
 
 
+class EngineKind(StrEnum):
+    """Value of ``engine.kind``. auto: fast where it can drive the model, else eager."""
+
+    AUTO = "auto"
+    FAST = "fast"
+    EAGER = "eager"
+    REPLAY = "replay"
+    TIMED = "timed"
+
+
+class Silent:
+    """A clock that takes no time."""
+
+    def lap(self, phase: str) -> None:
+        """Close a phase."""
+
+
 class Engine(ABC):
     """One loaded target; one request at a time."""
 
-    kind: str  # its name in the configuration
+    kind: EngineKind
+    device: torch.device  # where its tensors are
     context: int  # [tokens] the longest prompt and answer together
     max_nodes: int  # the largest draft
     eos: frozenset[int]
@@ -98,8 +118,3 @@ class Engine(ABC):
 
     def close(self) -> None:
         """Free what would outlive the engine."""
-
-
-def continues(late: Draft, whole: bool, token: int) -> bool:
-    """Whether a late chain's first token is the one that was emitted behind a draft accepted as a whole."""
-    return whole and len(late) > 0 and int(late.tokens[0]) == token

@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import torch
 from torch import Tensor
 
-from specbench.target.engine import Engine, Laps, Verifier, continues
-from specbench.target.stop import cut
+from specbench.target.engine import Engine, EngineKind, Laps, Verifier
 from specbench.target.tree import path_to
+from specbench.target.verify import continues, cut
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step
 
 
 class ReplayEngine(Engine):
     """Replays one recorded answer at a time: ``load`` it, then decode as with any engine."""
 
-    kind = "replay"
+    kind = EngineKind.REPLAY
+    device = torch.device("cpu")
 
     def __init__(self, eos: frozenset[int], max_nodes: int) -> None:
         """eos: ids that end an answer. max_nodes: the largest draft."""

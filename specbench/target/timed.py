@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import Engine, Laps, Verifier
+from specbench.target.engine import Engine, EngineKind, Laps, Verifier
 from specbench.target.facade import Target
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame
 from specbench.types import Draft, Needs, Prefill
 
-TIMED = "timed"
+TIMED = EngineKind.TIMED
 NOTHING = -1  # picked behind the record's end; no token, so nothing that is drafted there is accepted
 
 
@@ -72,7 +72,7 @@ def padded(answer: Sequence[int], reach: int) -> np.ndarray:
 class Along(Engine):
     """Before an engine among a class's bases: its own forwards, the record's tokens; without one the engine itself."""
 
-    kind = TIMED
+    kind = EngineKind.TIMED
     _answer: np.ndarray | None = None
 
     def load(self, prompt: Sequence[int], answer: Sequence[int]) -> None:

@@ -1,18 +1,20 @@
-"""Draft tree -> depths and tree-attention masks. The one idea: a row sees the context, its ancestors and itself.
+"""A draft's shape: depths and tree-attention masks, and the same draft as a batch of rows.
 
-Slots and positions are two things: tree node i lies in cache slot ``past + 1 + i`` but stands at position
-``past + depth``. A sliding window is measured in positions, so it is taken from depths, never from slots.
+A row sees the context, its ancestors and itself. Slots and positions differ: tree node i lies in cache slot
+``past + 1 + i`` but stands at position ``past + depth``. A sliding window is measured in positions, so it is taken from
+depths, never from slots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.types import ROOT
+from specbench.types import ROOT, CaseError
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:
@@ -87,3 +89,57 @@ def path_to(node: int, parents: Sequence[int]) -> list[int]:
         path.append(node)
         node = parents[node]
     return path[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Where each token of the root and the draft (N+1, row 0 the root) lies in a (k, w+1) batch.
+
+    starts: (k,) first node of each row. width: w, the longest row's tokens. places: (k, w+1) index into the N+1, the
+    root in every row's first column and where a shorter row is padded. nodes: (N+1,) index into the flattened batch.
+    """
+
+    starts: tuple[int, ...]
+    width: int
+    places: Tensor
+    nodes: Tensor
+
+    @classmethod
+    def of(cls, parents: Sequence[int], depths: Sequence[int]) -> RowBatch | None:
+        """Lay out chains; parents ``[-1, 0, -1]``, depths ``[1, 2, 1]`` -> places ``[[0, 1, 2], [0, 3, 0]]``.
+
+        None for fewer than two rows: a forward of one sequence does it. Raises CaseError when a node hangs neither
+        from the root nor from the node before it.
+        """
+        for node, parent in enumerate(parents):
+            if parent not in (ROOT, node - 1):
+                raise CaseError(
+                    f"draft is not rows: node {node} hangs from node {parent}; expected the root ({ROOT}) or node"
+                    f" {node - 1}, as the method declares Needs(rows=True)"
+                )
+        starts = tuple(node for node, depth in enumerate(depths) if depth == 1)
+        if len(starts) < 2:
+            return None
+        column = np.array(depths)
+        row = np.cumsum(column == 1) - 1
+        width = int(column.max())
+        places = np.zeros((len(starts), width + 1), dtype=np.int64)
+        places[row, column] = np.arange(1, len(column) + 1)
+        nodes = np.concatenate([[0], row * (width + 1) + column])
+        return cls(starts, width, torch.from_numpy(places), torch.from_numpy(nodes))
+
+    def __len__(self) -> int:
+        """k."""
+        return len(self.starts)
+
+    def lay_out(self, fed: Tensor) -> Tensor:
+        """(N+1,) token ids -> (k, w+1), padded with the root."""
+        return fed[self.places.to(fed.device, non_blocking=True)]
+
+    def collect(self, computed: Tensor) -> Tensor:
+        """(k, w+1, X) -> (N+1, X) in the draft's order; the root is the first row's."""
+        return computed.flatten(0, 1)[self.nodes.to(computed.device, non_blocking=True)]
+
+    def row_of(self, path: Sequence[int]) -> int:
+        """The row that holds an accepted path; the first one for an empty path."""
+        return self.starts.index(path[0]) if path else 0

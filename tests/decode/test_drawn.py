@@ -8,7 +8,8 @@ import torch
 
 from joint_law import MarkovEngine, emitted, exact, p_value
 from models import Scripted
-from specbench.decode import trial, walk
+from specbench.decode import acceptance as trial
+from specbench.decode import walk
 from specbench.decode.sampling import Sampling
 from specbench.method import Drafter, Method
 from specbench.types import CaseError, Draft, Needs

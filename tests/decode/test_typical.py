@@ -6,8 +6,8 @@ import torch
 
 from joint_law import MarkovEngine, emitted, exact, p_value
 from models import Scripted
+from specbench.decode.acceptance import accept_typical
 from specbench.decode.sampling import Sampling
-from specbench.decode.typical import accept_typical
 from specbench.types import Draft, Typical
 
 RULE = Typical(threshold=0.09, alpha=0.3)

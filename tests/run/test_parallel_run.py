@@ -17,8 +17,8 @@ from methods.pld import PromptLookup
 from specbench.launch import FAILED, run_job
 from specbench.run import execute
 from specbench.store import read_manifest, read_run
+from specbench.target.choose import way_of
 from specbench.target.tensor_parallel.start import start
-from specbench.target.tensor_parallel.way import way_of
 from specbench.types import InputError
 
 METHODS = "method=[pld,token_recycling,cacheback,eagle,n_grammys,speculative_sampling]"

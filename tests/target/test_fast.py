@@ -22,12 +22,10 @@ from specbench.measure.clock import Clock
 from specbench.profile import ModelShape
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.fast.accept import Outcome, accept
-from specbench.target.fast.buckets import EXACT, GRAPHED, Buckets
 from specbench.target.fast.compact import unfit
 from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.frame import Frame
-from specbench.target.fast.graphs import Graphs, _tensors
-from specbench.target.fast.layout import lay_out
+from specbench.target.fast.frame import Frame, lay_out
+from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, _tensors
 from specbench.target.fast.static_kv import StaticKV
 from specbench.types import ROOT, CaseError, Draft, InputError, Needs
 

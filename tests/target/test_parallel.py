@@ -22,8 +22,8 @@ from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.fast.buckets import GRAPHED, Buckets
 from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.graphs import GRAPHED, Buckets
 from specbench.target.tensor_parallel.team import TeamError
 from specbench.types import ROOT, CaseError, Draft, Needs
 

@@ -12,7 +12,7 @@ from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.target.eager.cache import RowCopies
 from specbench.target.eager.engine import EagerEngine
-from specbench.target.rows import RowBatch
+from specbench.target.tree import RowBatch
 from specbench.types import ROOT, CaseError, Draft, Needs
 
 COUNT = 40

@@ -21,8 +21,8 @@ from specbench.measure.clock import Clock
 from specbench.run import execute
 from specbench.store import read_manifest, read_run
 from specbench.target.eager.engine import EagerEngine
-from specbench.target.fast.buckets import EXACT, GRAPHED
 from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.graphs import EXACT, GRAPHED
 from specbench.target.replay import ReplayEngine
 from specbench.target.timed import TimedEager, TimedFast
 from specbench.types import Draft, InputError, Needs

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specbench.target.fast.frame import Frame
 from specbench.target.fast.static_kv import StaticKV
-from specbench.target.judge import require_finite
+from specbench.target.verify import require_finite
 
 _FAR = 1e6  # more than any depth: one wrong node above rules a row out
 

@@ -15,19 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.target.engine import Engine, Laps, Verifier, continues
+from specbench.target.engine import Engine, EngineKind, Laps, Verifier
 from specbench.target.fast.accept import Outcome, accept
-from specbench.target.fast.buckets import EXACT, GRAPHED, Buckets
 from specbench.target.fast.compact import CompactModel, ForwardInput, prompt_rows
-from specbench.target.fast.frame import NEVER, Frame
-from specbench.target.fast.graphs import Graphs
-from specbench.target.fast.layout import DraftLayout, lay_out
+from specbench.target.fast.frame import NEVER, DraftLayout, Frame, lay_out
+from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs
 from specbench.target.fast.linear import can_pack
 from specbench.target.fast.static_kv import StaticKV
-from specbench.target.judge import gaps_to_best, judge, pick, require_fitting, top
-from specbench.target.rows import RowBatch
-from specbench.target.stop import cut
-from specbench.target.tree import causal_mask, depths_of
+from specbench.target.tree import RowBatch, causal_mask, depths_of
+from specbench.target.verify import continues, cut, gaps_to_best, judge, pick, require_fitting, top
 from specbench.types import EMPTY, Draft, Needs, Prefill, Step
 
 STANDING = 8192  # [tokens] of context that a GPU holds room for from the start; a longer request records anew
@@ -41,7 +37,7 @@ class FastEngine(Engine):
     Tensors of a ``Step`` are valid until the next ``forward``: on a GPU they lie in the graphs' own memory.
     """
 
-    kind = "fast"
+    kind = EngineKind.FAST
 
     def __init__(
         self,
@@ -259,7 +255,7 @@ class FastEngine(Engine):
         return None if chain else self.cache
 
     def _judge(self, logits: Tensor, slots: Tensor, late: Draft | None) -> tuple[list[int], list[int], bool]:
-        """By the request's distribution, on the host; see ``specbench.target.judge``."""
+        """By the request's distribution, on the host; see ``specbench.target.verify``."""
         depths = self._layout.depths if self._layout.nodes is None else self._layout.depths[self._layout.nodes]
         fed = self._own(self._active.ids)
         tokens, path, bonus, kept = judge(

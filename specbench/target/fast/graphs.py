@@ -1,18 +1,54 @@
-"""CUDA graphs by key: a function of tensors is recorded once and replayed; without a GPU it is simply called.
+"""CUDA graphs by key: a function of tensors is recorded once and replayed; without a GPU it is called.
 
-What a call may do is what a graph can hold: no host synchronisation, no shape that depends on content, the same buffers
-every time. All graphs share one memory pool: what one leaves behind may lie where another computes, so outputs are
-valid until the next step's forward runs. Every ``run`` carries its call out once, the recording one too: moving a cache
-twice would not be moving it once.
+Forwards come in bucketed widths and key lengths, one graph for each; on a CPU every size is its own. A recorded call
+never waits for the host, has no shape that depends on content, and uses the same buffers every time. All graphs share
+one memory pool, so outputs are valid until the next step's forward runs. ``run`` computes once, also when it records:
+moving a cache's slots twice would be wrong.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+LENGTHS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304, 131072)
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """widths: rows fed. lengths: [slots] of keys read. Empty = every size is its own."""
+
+    widths: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
+
+    def width(self, rows: int) -> int:
+        """The smallest width that holds ``rows``; beyond the largest a multiple of it."""
+        return _fit(rows, self.widths)
+
+    def length(self, slots: int, room: int) -> int:
+        """The smallest length that holds ``slots``, at most ``room``."""
+        return min(_fit(slots, self.lengths), room)
+
+    def room(self, slots: int) -> int:
+        """[slots] to reserve for ``slots``: whole lengths, so that a request little longer needs no other memory."""
+        return _fit(slots, self.lengths)
+
+
+GRAPHED = Buckets(WIDTHS, LENGTHS)
+EXACT = Buckets()
+
+
+def _fit(size: int, steps: tuple[int, ...]) -> int:
+    if not steps:
+        return size
+    place = bisect_left(steps, size)
+    return steps[place] if place < len(steps) else -(-size // steps[-1]) * steps[-1]
 
 
 class Graphs:

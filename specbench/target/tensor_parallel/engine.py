@@ -15,18 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.target.engine import Laps, Verifier
-from specbench.target.fast.buckets import Buckets
+from specbench.target.engine import Laps, Silent, Verifier
 from specbench.target.fast.compact import ForwardInput
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame
-from specbench.target.fast.graphs import Graphs
-from specbench.target.judge import require_fitting
-from specbench.target.tensor_parallel.check import Book, compare
-from specbench.target.tensor_parallel.message import Message, Op
+from specbench.target.fast.graphs import Buckets, Graphs
 from specbench.target.tensor_parallel.ranks import Ranks
-from specbench.target.tensor_parallel.team import Summed, Team, TeamError
+from specbench.target.tensor_parallel.team import Book, Message, Op, Summed, Team, TeamError, compare
 from specbench.target.tree import additive
+from specbench.target.verify import require_fitting
 from specbench.types import ROOT, Draft, Needs, Prefill, Step
 
 APART = 1024  # [tokens] of the sequences that are read beside the request in one forward
@@ -209,15 +206,10 @@ class Leader(RankEngine):
         self._ranks.close(self._team)
 
 
-class _Silent:
-    def lap(self, phase: str) -> None:
-        """No time is taken."""
-
-
 class Follower(RankEngine):
     """Any other rank: it does what it hears, and nothing else."""
 
-    _laps: Laps = _Silent()
+    _laps: Laps = Silent()
 
     @torch.inference_mode()
     def serve(self) -> None:

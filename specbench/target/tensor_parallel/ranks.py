@@ -17,8 +17,7 @@ from typing import Any
 
 import torch.multiprocessing
 
-from specbench.target.tensor_parallel.message import Message, Op
-from specbench.target.tensor_parallel.team import BrokenError, Team, TeamError
+from specbench.target.tensor_parallel.team import BrokenError, Message, Op, Team, TeamError
 from specbench.types import InputError
 
 GRACE_S = 5.0  # for a process to end, and for its end to be noticed

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
@@ -13,15 +14,15 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
 
 from specbench.target.facade import ModelCard
-from specbench.target.fast.buckets import Buckets
+from specbench.target.fast.graphs import Buckets
 from specbench.target.tensor_parallel.engine import Follower, Leader
-from specbench.target.tensor_parallel.load import load_share
-from specbench.target.tensor_parallel.message import MessageFormat
-from specbench.target.tensor_parallel.model import WholeModel
 from specbench.target.tensor_parallel.ranks import LOST, Ranks
-from specbench.target.tensor_parallel.team import Team, open_store
+from specbench.target.tensor_parallel.share import load_share
+from specbench.target.tensor_parallel.team import MessageFormat, Team, open_store
 from specbench.types import InputError
 
 PATIENCE_S = 120.0  # for one sum; graphs are recorded and kernels chosen within it
@@ -142,3 +143,43 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """logits: (rows, 1, V)."""
+
+    logits: Tensor
+
+
+class WholeModel:
+    """What stands for the library's model where no process holds all of it. Nothing else of the library is there."""
+
+    def __init__(self, share: Any, config: Any, engine: Leader) -> None:
+        """share: rank 0's. config: of the whole model."""
+        self.config, self.dtype = config, share.dtype
+        self._embedding, self._head, self._engine = share.get_input_embeddings(), share.get_output_embeddings(), engine
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Whole on every rank."""
+        return self._embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Whole on rank 0."""
+        return self._head
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The whole model's, without memory: their sizes are true."""
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(self.config)
+        return model.parameters()
+
+    def __call__(self, input_ids: Tensor, use_cache: bool = False, logits_to_keep: int = 1) -> Output:
+        """Read (rows, T) sequences from empty caches: the logits after their last token."""
+        return Output(self._engine.logits(input_ids)[:, None])
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"the target's {name}: under model.parallel=tensor no process holds the library's model; expected embed,"
+            " head and logits of the target, or model.parallel=pipeline"
+        )

@@ -1,21 +1,97 @@
-"""The ranks of one model as one of them sees the others: a sum on the devices, a broadcast between the hosts.
+"""The ranks of one model as one of them sees the others: sums on the devices, messages between the hosts, a check.
 
-Sums run over NCCL on GPUs and over gloo on CPUs, and give up after a while; what rank 0 says goes from host to host,
-where a follower may wait for as long as rank 0 has other things to do.
+Sums run over NCCL on GPUs and over gloo on CPUs, and time out. Rank 0 sends a message from host to host before each
+piece of work: which tokens are fed, their positions, and what was accepted. A follower waits for messages without limit
+and decides nothing. In the debug mode the ranks compare six numbers after every step (``RankLog``).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from enum import IntEnum
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from specbench.target.tensor_parallel.message import Message, MessageFormat
+
+class Op(IntEnum):
+    """stop: end. reserve: make room for ``size`` tokens. prepare: record graphs. read: a prompt of ``size`` ids.
+
+    step: a root and a draft. logits: ``size`` ids, sequences of ``past`` each, from an empty cache of their own.
+    """
+
+    STOP = 0
+    RESERVE = 1
+    PREPARE = 2
+    READ = 3
+    STEP = 4
+    LOGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """past: [tokens] held before the root. width: rows of the frame. taps: hidden states that rank 0 wants.
+
+    flag: rows as a batch (step), greedy (prepare). moves: rows of the last step's frame that were accepted, where they
+    have to be moved together. tokens, parents: of the draft, (N,).
+    """
+
+    op: Op
+    size: int = 0
+    past: int = 0
+    root: int = 0
+    width: int = 0
+    flag: bool = False
+    taps: tuple[int, ...] = ()
+    moves: Sequence[int] = ()
+    tokens: Sequence[int] = ()
+    parents: Sequence[int] = ()
+
+
+FIELDS = 9  # numbers before the lists
+
+
+class MessageFormat:
+    """The buffer's layout: the numbers, the taps, then three lists of at most ``max_nodes``."""
+
+    def __init__(self, layers: int, max_nodes: int) -> None:
+        """layers: of the model (L)."""
+        self._limits = (layers + 1, max_nodes, max_nodes, max_nodes)
+        self.size = FIELDS + sum(self._limits)
+
+    def empty(self) -> Tensor:
+        """A buffer to receive into, (size,) int64 on the host."""
+        return torch.zeros(self.size, dtype=torch.int64)
+
+    def write(self, message: Message, buffer: Tensor) -> None:
+        """Enter a message."""
+        lists = (message.taps, message.moves, message.tokens, message.parents)
+        numbers = (message.op, message.size, message.past, message.root, message.width, int(message.flag))
+        values = buffer.numpy()
+        values[:FIELDS] = (*numbers, len(message.taps), len(message.moves), len(message.tokens))
+        start = FIELDS
+        for each, limit in zip(lists, self._limits, strict=True):
+            values[start : start + len(each)] = each
+            start += limit
+
+    def read(self, buffer: Tensor) -> Message:
+        """The message in a buffer."""
+        op, size, past, root, width, flag, *counts = buffer[:FIELDS].tolist()
+        found: list[list[int]] = []
+        start = FIELDS
+        for count, limit in zip((*counts, counts[-1]), self._limits, strict=True):
+            found.append(buffer[start : start + count].tolist())
+            start += limit
+        taps, moves, tokens, parents = found
+        return Message(Op(op), size, past, root, width, bool(flag), tuple(taps), moves, tokens, parents)
+
 
 HOST = "127.0.0.1"  # all ranks are on one machine
 START = timedelta(minutes=30)  # the ranks meet
@@ -122,3 +198,50 @@ class Summed:
     def __call__(self, rows: Tensor) -> Tensor:
         """(rows, in / ranks) -> (rows, out), the same on every rank."""
         return self._total(self._linear(rows))
+
+
+NAMES = ("steps taken", "tokens held", "rows fed", "keys read", "tokens in the cache", "hidden states")
+# Relative difference of the states' sizes. They come out of one sum, but what follows it may round in another order
+# where memory is aligned otherwise.
+NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
+
+
+class Book:
+    """One rank's record of what it did."""
+
+    def __init__(self, slots: int) -> None:
+        """slots: more than a cache will ever have."""
+        self._tokens = np.full(slots, -1, dtype=np.int64)
+        self._steps = 0
+
+    def fed(self, start: int, ids: Tensor | Sequence[int]) -> None:
+        """Tokens went into the slots from ``start`` on."""
+        values = torch.as_tensor(ids).cpu().numpy()
+        if start + len(values) > len(self._tokens):
+            self._tokens = np.concatenate([self._tokens, np.full(start + len(values), -1)])
+        self._tokens[start : start + len(values)] = values
+
+    def moved(self, start: int, rows: Sequence[int]) -> None:
+        """Rows of the frame that began in slot ``start`` were moved behind its root."""
+        self._tokens[start + 1 : start + 1 + len(rows)] = self._tokens[start + np.array(rows, dtype=np.int64)]
+
+    def page(self, past: int, width: int, length: int, fed: int, states: Tensor) -> Tensor:
+        """(6,) float64, see ``NAMES``. fed: rows of the frame that are no padding. states: (width, D)."""
+        self._steps += 1
+        lying = zlib.crc32(self._tokens[: past + fed].tobytes())
+        total = states[:fed].double().abs().sum().item()
+        return torch.tensor([self._steps, past, width, length, lying, total], dtype=torch.float64)
+
+
+def compare(pages: Sequence[Tensor], dtype: torch.dtype) -> None:
+    """Raise TeamError where a rank's page is not rank 0's. dtype: of the states."""
+    first = pages[0]
+    for rank, page in enumerate(pages[1:], start=1):
+        same = page == first
+        same[-1] = torch.isclose(page[-1], first[-1], rtol=NEAR[dtype], atol=0, equal_nan=True)
+        if not bool(same.all()):
+            place = int((~same).nonzero()[0])
+            raise TeamError(
+                f"rank {rank} diverged from rank 0 at step {int(first[0])} of this run, in its {NAMES[place]}:"
+                f" {page[place].item():.17g}, rank 0 has {first[place].item():.17g}"
+            )

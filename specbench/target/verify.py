@@ -1,15 +1,24 @@
-"""What every engine does with logits on the host's side: pick, walk, judge, in one read-back a step."""
+"""Verification on the host: the token that each row picks, the accepted path, and where a request ends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from specbench.target.engine import Verifier, continues
+from specbench.target.engine import Verifier
 from specbench.types import CaseError, Draft, TopK
+
+
+def cut(emitted: Sequence[int], eos: Collection[int], left: int) -> tuple[list[int], bool]:
+    """Cut one step's tokens at the first EOS (kept) and at ``left`` tokens; return them and whether it ends."""
+    kept = list(emitted[:left])
+    for place, token in enumerate(kept):
+        if token in eos:
+            return kept[: place + 1], True
+    return kept, len(kept) >= left
 
 
 def require_fitting(draft: Draft, max_nodes: int) -> Sequence[int]:
@@ -92,3 +101,8 @@ def gaps_to_best(logits: Tensor, ids: Sequence[int]) -> list[float]:
     if not all(abs(gap) < float("inf") for gap in gaps):
         raise CaseError("the target's logits are NaN or infinite where the answer was judged; expected finite numbers")
     return gaps
+
+
+def continues(late: Draft, whole: bool, token: int) -> bool:
+    """Whether a late chain's first token is the one that was emitted behind a draft accepted as a whole."""
+    return whole and len(late) > 0 and int(late.tokens[0]) == token
