@@ -18,9 +18,9 @@ import torch
 from methods.parts.lookup.corpus import read_documents, tokenize
 from specbench.bench.drafting import COLUMNS, lines_of, repeating_tokens, time_scan
 from specbench.cli import conf_dir, job_of
-from specbench.job import Entry
 from specbench.method import Peer
 from specbench.record import VANILLA
+from specbench.session import Entry
 from specbench.target.facade import Target
 from specbench.target.load import load_model
 from specbench.types import InputError

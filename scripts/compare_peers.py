@@ -19,9 +19,8 @@ import transformers
 
 from specbench.bench.peers import PAIRS, in_turn, pair_named, require_equal, time_pair
 from specbench.cli import job_of
-from specbench.job import unbound
 from specbench.report.compat.peers import compare, peers_text
-from specbench.stage import bind, set_stage
+from specbench.stage import set_stage
 from specbench.stats import MIN_CASES
 from specbench.types import InputError
 
@@ -58,16 +57,14 @@ def run(given: argparse.Namespace) -> None:
     if "hf_compiled" in names:  # no slot that is never used
         job = job_of([*settings, f"method.hf_compiled.length={max(map(len, prompts)) + given.tokens}"])
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
-    stage, methods, found = set_stage(job), {entry.name: entry.method for entry in job.entries}, []
+    methods, found = {entry.name: entry.method for entry in job.entries}, []
     for pair in given.pairs:
         require_equal(pair, *(methods[name] for name in pair_named(pair)))
-    bind(unbound(job.entries), stage.target, stage.engine)
-    for pair in given.pairs:
-        sides = {name: methods[name] for name in pair_named(pair)}
-        timed = time_pair(stage.engine, stage.target.device, sides, prompts, given.blocks, given.tokens)
-        found.append(compare(*timed, cpu=stage.target.device.type == "cpu"))
-    for entry in job.entries:
-        entry.method.close()
+    with set_stage(job) as stage:
+        for pair in given.pairs:
+            sides = {name: methods[name] for name in pair_named(pair)}
+            timed = time_pair(stage.engine, stage.target.device, sides, prompts, given.blocks, given.tokens)
+            found.append(compare(*timed, cpu=stage.target.device.type == "cpu"))
     about = {"model": job.card.name, "engine": given.engine, "dtype": job.card.dtype, "tokens": given.tokens,
              "prompts": len(prompts), "blocks": given.blocks, "threads": torch.get_num_threads()}  # fmt: skip
     print(" ".join(f"{key}={value}" for key, value in about.items()) + "\n\n" + peers_text(found))

@@ -18,9 +18,9 @@ import torch
 from specbench.bench.ops import OpCounter
 from specbench.cli import job_of
 from specbench.decode.loop import Request, decode
-from specbench.job import Entry
 from specbench.measure.clock import Clock
 from specbench.method import Peer
+from specbench.session import Entry
 from specbench.target.choose import make_engine
 from specbench.target.facade import Target
 from specbench.target.load import load_model

@@ -61,19 +61,19 @@ def measure(given: argparse.Namespace) -> Profile:
     reach = Reach(job.config.engine.max_nodes, job.card.context)
     reach.check(given.rounds, given.fed, given.contexts, (given.k, given.w, given.row_contexts) if given.rows else None)
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
-    stage = set_stage(job)
-    device = stage.target.device
-    ceilings = measure_ceilings(device, stage.target.dtype)
-    bench = Bench(stage.engine, device, stage.target.vocab_size)
-    rows = sweep_rows(bench, given.k, given.w, given.row_contexts, given.rounds) if given.rows else None
-    found = sweep(bench, given.fed, given.contexts, given.rounds)
-    return Profile(
-        device_name(machine(), str(device), stage.way, job.config.model.gpus),
-        *(job.card.name, stage.engine.kind, job.card.dtype, "measured", found.grid),
-        date=datetime.now(UTC).date().isoformat(), rounds=given.rounds, control=found.control, versions=versions(),
-        ceilings=best_of(ceilings, measure_ceilings(device, stage.target.dtype)), rows=rows,
-        **traits_of(stage.engine, stage.target.model, stage.way == TENSOR),
-    )  # fmt: skip
+    with set_stage(job) as stage:
+        device = stage.target.device
+        ceilings = measure_ceilings(device, stage.target.dtype)
+        bench = Bench(stage.engine, device, stage.target.vocab_size)
+        rows = sweep_rows(bench, given.k, given.w, given.row_contexts, given.rounds) if given.rows else None
+        found = sweep(bench, given.fed, given.contexts, given.rounds)
+        return Profile(
+            device_name(machine(), str(device), job.way, job.config.model.gpus),
+            *(job.card.name, stage.engine.kind, job.card.dtype, "measured", found.grid),
+            date=datetime.now(UTC).date().isoformat(), rounds=given.rounds, control=found.control, versions=versions(),
+            ceilings=best_of(ceilings, measure_ceilings(device, stage.target.dtype)), rows=rows,
+            **traits_of(stage.engine, stage.target.model, job.way == TENSOR),
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""The ``specbench`` command: the only file that knows Hydra. Composes, checks, runs, reports.
+"""The ``specbench`` command: composes the configuration, has it checked, and runs the job. Only this file uses Hydra.
 
-Everything the user can get wrong ends with a message and exit code 2 before a model is loaded.
+The way of a run, from here down: ``cli`` composes; ``job`` checks and reads everything but weights (``material``);
+``launch`` shows the run, and reports at its end; ``run`` opens the directory and writes (``store``, ``manifest``);
+``stage`` loads the target and binds the methods; ``session`` decodes.
+A wrong setting ends with a message and exit code 2, before a model is loaded.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
@@ -24,13 +27,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.config import Config
-from specbench.entry import make_entry, refuse_extras
-from specbench.explain import explain
+from specbench.config import Config, near, refuse_extras
 from specbench.job import Job, prepare
 from specbench.launch import INTERRUPTED, run_job
 from specbench.material import REPLAY, suite_name
-from specbench.record import VANILLA
 from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent
@@ -38,6 +38,12 @@ OUTSIDE_HASH = ("report",)  # groups that change no record
 # The group option for a setting given alone: a path, or a trace.
 OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
 USAGE = 2
+
+# Of Hydra's messages.
+NOISE = re.compile(r"\n\s*(full_key|reference_type|object_type)[:=].*|\nTo append to your config use .*")
+OPTION = re.compile(r"Could not (?:load|find) '([\w./]+)/([^'/]*)'")
+KEY = re.compile(r"Could not override '([^']+)'")
+VALUE = re.compile(r"Error merging override (\S+)\n(.+)", re.DOTALL)
 
 
 def conf_dir() -> Path:
@@ -90,12 +96,10 @@ def register() -> None:
 def make_job(cfg: DictConfig) -> Job:
     """Turn a composed configuration into a checked job. Raises InputError."""
     resolved = _plain(cfg)
-    refuse_extras(resolved, Config, "")
-    entries = [make_entry(name, node) for name, node in resolved["method"].items()]
-    entries.sort(key=lambda entry: entry.name != VANILLA)
+    refuse_extras(resolved)
     knobs = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
     config = cast(Config, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), knobs)))
-    return prepare(config, resolved, digest(resolved), entries)
+    return prepare(config, resolved, digest(resolved))
 
 
 def job_of(overrides: Sequence[str]) -> Job:
@@ -155,6 +159,29 @@ def _plainly(error: BaseException, overrides: list[str]) -> str:
         return sorted(str(key) for key in node) if isinstance(node, DictConfig) else []
 
     return explain(message, _options, keys)
+
+
+def explain(message: str, options: Callable[[str], list[str]], keys: Callable[[str], list[str]]) -> str:
+    """Rewrite the library's message where it can be said more plainly; otherwise only drop its noise.
+
+    options: group -> its choices. keys: dotted path of a node -> the settings it has (empty if unknown).
+    """
+    if found := OPTION.search(message):
+        group, name = found.groups()
+        return f"{group}={name}: there is no {group}/{name}; {near(name, options(group))}"
+    if found := KEY.search(message):
+        path = found[1]
+        parent, _, key = path.rpartition(".")
+        if not parent and (choices := options(key)):
+            return f"{key}: a group that no run has by itself; add one with a plus: +{key}={' | '.join(choices)}"
+        siblings = keys(parent)
+        if siblings:
+            return f"{path}: no such setting; {near(key, siblings)}"
+        return f"{path}: no such setting; choose the method or group that has it first (see specbench --cfg job)"
+    if found := VALUE.search(NOISE.sub("", message)):
+        override, reason = found.groups()
+        return f"{override}: {reason.strip()}"
+    return NOISE.sub("", message).strip()
 
 
 def _compose(name: str, overrides: list[str]) -> DictConfig:

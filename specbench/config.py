@@ -1,15 +1,19 @@
-"""The schema of the harness's knobs: a typo or a wrong type is an error before anything is loaded.
+"""The schema of the harness's settings: a typo or a wrong type is an error before anything is loaded.
 
-Method knobs are not here: a method's constructor is its schema (see specbench/cli.py). Not frozen, because Hydra
-composes YAML over these; nothing below cli.py changes them.
+The settings of a method are not here: its constructor is its schema (see specbench/job.py). The dataclasses are not
+frozen, because Hydra composes YAML over them; nothing below cli.py changes them.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 from omegaconf import MISSING
+
+from specbench.types import InputError
 
 
 @dataclass
@@ -176,3 +180,22 @@ class Config:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    """``did you mean X? there are: ...`` for a word that is not among the known ones."""
+    close = difflib.get_close_matches(word, known, 1)
+    return (f"did you mean {close[0]}? " if close else "") + f"there are: {', '.join(known) or 'none'}"
+
+
+def refuse_extras(values: Mapping[str, Any], schema: Any = Config, prefix: str = "") -> None:
+    """Raise InputError for a key that the schema does not have: ``+key=value`` gets past Hydra's typed root."""
+    hints = get_type_hints(schema)
+    for key, value in values.items():
+        if key not in hints:
+            raise InputError(f"{prefix}{key}: no such setting; {near(key, list(hints))}")
+        inner = [
+            kind for kind in (hints[key], *getattr(hints[key], "__args__", ())) if hasattr(kind, "__dataclass_fields__")
+        ]
+        if inner and isinstance(value, Mapping):
+            refuse_extras(value, inner[0], f"{prefix}{key}.")

@@ -1,22 +1,26 @@
-"""From a configuration to a checked job: everything the user can have got wrong is found here, before any weights.
+"""From a configuration to a checked job: every wrong setting is found here, before any weights are read.
 
-``prepare`` raises InputError naming key, value, what was expected and the fix.
+``prepare`` raises InputError, which names the key, its value, what was expected and the fix.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
 
-from specbench.config import Config
+import pydantic
+
+from specbench.config import Config, near
 from specbench.decode.sampling import Sampling
 from specbench.material import REPLAY, gather
 from specbench.measure.plan import RESETS, Block, make_plan
-from specbench.method import Method, Peer
-from specbench.record import VANILLA
-from specbench.session import Bound, with_control
+from specbench.method import Peer
+from specbench.record import CONTROL, VANILLA
+from specbench.session import Entry
 from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
 from specbench.target.choose import way_of
@@ -29,37 +33,37 @@ ENGINES = ("auto", "fast", "eager", REPLAY, TIMED)
 LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A method of this run before it is bound. parameters: for the manifest."""
-
-    name: str
-    method: Method
-    reset: str
-    parameters: Mapping[str, Any]
+RESERVED = ("_target_", "reset")  # keys of a method's configuration that are no parameters of its constructor
+ANY_CLASS = pydantic.ConfigDict(arbitrary_types_allowed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A run that has passed every check that needs no weights. resolved: the configuration as plain values.
 
-    prompts: None where a trace is replayed, whose prompts are recorded.
+    entries: the methods; rows: the same with the A/A control, if there is one. prompts: None where a trace is
+    replayed, whose prompts are recorded. way, why: see ``way_of``; (None, None) where no model is loaded.
     """
 
     config: Config
     resolved: dict[str, Any]
     digest: str
     entries: tuple[Entry, ...]
+    rows: tuple[Entry, ...]
     suite: Suite
     card: ModelCard
     prompts: PromptBuilder | None
+    trace: Trace | None
     plan: tuple[Block, ...]
     sampling: Sampling | None
-    trace: Trace | None = None
+    way: str | None
+    why: str | None
 
 
-def prepare(config: Config, resolved: dict[str, Any], digest: str, entries: Sequence[Entry]) -> Job:
+def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
     """Check a configuration and read everything but weights. Raises InputError."""
+    entries = [make_entry(name, node) for name, node in resolved["method"].items()]
+    entries.sort(key=lambda entry: entry.name != VANILLA)
     _check_numbers(config)
     if VANILLA not in {entry.name for entry in entries}:
         raise InputError(f"method.{VANILLA}: not in the run; expected always, as every speedup is against it")
@@ -67,22 +71,34 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, entries: Sequ
         if entry.reset not in RESETS:
             raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
     material = gather(config)
-    if config.engine.kind != REPLAY:
-        way_between_gpus(config, material.card, entries)
+    way, why = (None, None) if config.engine.kind == REPLAY else _way_between_gpus(config, material.card, entries)
     for entry in entries:
         with named(f"method.{entry.name}."):
             entry.method.check(material.card)
     decode = config.decode
-    sampling = Sampling(decode.temperature, decode.top_k, decode.top_p) if decode.temperature > 0 else None
-    resets = {bound.name: bound.reset for bound in with_control(unbound(entries), config.measure.control)}
-    suite = material.suite
-    plan = make_plan(suite.cases, resets, config.measure.rounds, config.measure.seed)
-    parts = (suite, material.card, material.prompts, tuple(plan), sampling, material.trace)
-    return Job(config, resolved, digest, tuple(entries), *parts)
+    rows = list(entries)
+    if config.measure.control:  # vanilla's own method under a second name
+        rows.append(replace(entries[0], name=CONTROL))
+    resets = {row.name: row.reset for row in rows}
+    plan = make_plan(material.suite.cases, resets, config.measure.rounds, config.measure.seed)
+    return Job(
+        config=config,
+        resolved=resolved,
+        digest=digest,
+        entries=tuple(entries),
+        rows=tuple(rows),
+        suite=material.suite,
+        card=material.card,
+        prompts=material.prompts,
+        trace=material.trace,
+        plan=tuple(plan),
+        sampling=Sampling(decode.temperature, decode.top_k, decode.top_p) if decode.temperature > 0 else None,
+        way=way,
+        why=why,
+    )
 
 
-def way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry]) -> tuple[str | None, str | None]:
-    """How several GPUs share the model; see ``way_of``."""
+def _way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry]) -> tuple[str | None, str | None]:
     return way_of(
         card,
         parallel=config.model.parallel,
@@ -93,9 +109,54 @@ def way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry]) 
     )
 
 
-def unbound(entries: Sequence[Entry]) -> list[Bound]:
-    """The methods as the session knows them."""
-    return [Bound(entry.name, entry.method, entry.reset) for entry in entries]
+def make_entry(name: str, node: Mapping[str, Any]) -> Entry:
+    """One method from its configuration; its constructor is its schema. Raises InputError."""
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise InputError(
+            f"method.{name}: has no _target_; choose it with method=[{name}] before setting its parameters"
+        )
+    try:
+        kind = pkgutil.resolve_name(node["_target_"])
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"method.{name}._target_={node['_target_']}: cannot be imported ({error})") from error
+    parameters = {key: value for key, value in node.items() if key not in RESERVED}
+    arguments = {key: _with_members(f"{name}.{key}", value) for key, value in parameters.items()}
+    _check_parameters(name, kind, arguments)
+    with named(f"method.{name}."):
+        method = kind(**arguments)
+    return Entry(name, method, node.get("reset", "case"), parameters)
+
+
+def _with_members(name: str, value: Any) -> Any:
+    """A mapping of configured methods, which a method may be composed of, as methods; anything else as it is."""
+    if not isinstance(value, Mapping) or not any(
+        isinstance(part, Mapping) and "_target_" in part for part in value.values()
+    ):
+        return value
+    return {key: make_entry(f"{name}.{key}", part).method for key, part in value.items()}
+
+
+def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> None:
+    """Names and types against the constructor's signature."""
+    signature = inspect.signature(kind)
+    hints = get_type_hints(vars(kind).get("__init__", object))
+    for key, value in parameters.items():
+        if key not in signature.parameters:
+            raise InputError(f"method.{name}.{key}: no such parameter; {near(key, list(signature.parameters))}")
+        if key not in hints:
+            continue
+        try:
+            pydantic.TypeAdapter(hints[key], config=ANY_CLASS).validate_python(value, strict=True)
+        except pydantic.ValidationError as error:
+            wanted = error.errors()[0]["msg"]
+            raise InputError(f"method.{name}.{key}={value}: {wanted} (declared {hints[key]})") from error
+    missing = [
+        key
+        for key, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty and key not in parameters
+    ]
+    if missing:
+        raise InputError(f"method.{name}: lacks {', '.join(missing)}; set them with method.{name}.{missing[0]}=...")
 
 
 def _check_numbers(config: Config) -> None:

@@ -1,33 +1,35 @@
-"""The manifest of a run: everything that is needed to know what its records are, and to doubt them.
+"""The manifest of a run: what its records were made with, and the warnings that make its numbers unsafe.
 
-A run that was resumed has several processes; each leaves its time, commit, machine and versions, and their warnings
-are kept together.
+Warnings are written down; nothing is corrected, and no outlier is dropped. A run that was resumed has several
+processes: each adds its time, commit, machine and versions, and the warnings of all are kept.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from specbench import __version__
-from specbench.job import Entry, Job
+from specbench.job import Job
 from specbench.measure import environment
-from specbench.measure.health import warnings_before, warnings_between
 from specbench.method import Peer
 from specbench.record import SCHEMA, VANILLA
+from specbench.session import Entry
 from specbench.stage import Stage
 from specbench.target.facade import ModelCard
+from specbench.types import InputError
+
+BUSY = 0.5  # load average a core above which another process competes for the processor
+DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERBOSE")
 
 
-def build_manifest(
-    job: Job, stage: Stage, earlier: Mapping[str, Any] | None, readers: frozenset[str] = frozenset()
-) -> dict[str, Any]:
-    """The manifest as it stands before the first case.
-
-    earlier: that of the run which is resumed, or None. readers: methods that draft from what the target computes.
-    """
+def build_manifest(job: Job, stage: Stage, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The manifest as it stands before the first case. earlier: that of the run which is resumed, or None."""
     process = _process()
     processes = [*(earlier or {}).get("processes", []), process]
     manifest: dict[str, Any] = {
@@ -38,7 +40,7 @@ def build_manifest(
         "config_hash": job.digest,
         "model": _model(job.card, stage.target.model),
         "engine": stage.engine.kind,
-        "parallel": {"way": stage.way, "gpus": job.config.model.gpus} if stage.way else None,
+        "parallel": {"way": job.way, "gpus": job.config.model.gpus} if job.way else None,
         "suite": {
             "name": job.suite.name,
             "cases": len(job.suite.cases),
@@ -47,7 +49,7 @@ def build_manifest(
             "sha256": job.suite.sha256,
         },
         "trace": job.trace.summary() if job.trace else None,
-        "methods": {entry.name: _method(entry, entry.name in readers) for entry in job.entries},
+        "methods": {entry.name: _method(entry, entry.name in stage.readers) for entry in job.entries},
         "control": job.config.measure.control,
         "rounds": job.config.measure.rounds,
         "temperature": job.config.decode.temperature,
@@ -58,7 +60,7 @@ def build_manifest(
     }
     prompts = job.prompts.warnings if job.prompts else ()
     add_warnings(manifest, [*job.suite.warnings, *job.card.warnings, *prompts, *filter(None, [stage.note])])
-    add_warnings(manifest, [*warnings_before(process["git"]), *warnings_between(processes)])
+    add_warnings(manifest, [*_warnings_before(process["git"]), *_warnings_between(processes)])
     return manifest
 
 
@@ -92,15 +94,61 @@ def _method(entry: Entry, reads: bool) -> dict[str, Any]:
         "lossless": entry.method.lossless,
         "peer": isinstance(entry.method, Peer),
         "reads_target": reads,
-        "inputs": input_prints(entry),
+        "inputs": _input_prints(entry),
     }
 
 
-def input_prints(entry: Entry) -> dict[str, str | None]:
-    """Path -> fingerprint of the files that a method decodes with: a run goes on only with the same ones."""
+def _input_prints(entry: Entry) -> dict[str, str | None]:
+    """Path -> fingerprint of the files that a method decodes with."""
     return {path: environment.weights_fingerprint(path) for path in entry.method.inputs}
 
 
 def add_warnings(manifest: dict[str, Any], warnings: Sequence[str]) -> None:
-    """Add what is not there yet."""
+    """Add those that the manifest does not have yet."""
     manifest["warnings"] = list(dict.fromkeys([*manifest["warnings"], *warnings]))
+
+
+def check_same(job: Job, manifest: Mapping[str, Any], directory: Path) -> None:
+    """Raise InputError unless the run of ``manifest`` has this job's configuration, questions, weights and files."""
+    methods = manifest.get("methods", {})
+    begun = (
+        ("configuration", manifest.get("config_hash"), job.digest),
+        ("suite file", manifest.get("suite", {}).get("sha256"), job.suite.sha256),
+        ("weights", manifest.get("model", {}).get("fingerprint"), environment.weights_fingerprint(job.card.path)),
+        *(
+            (f"file behind {entry.name}", methods.get(entry.name, {}).get("inputs"), _input_prints(entry))
+            for entry in job.entries
+        ),
+    )
+    for what, old, new in begun:
+        if old != new:
+            raise InputError(
+                f"results directory {directory}: holds a run of another {what};"
+                " choose another with hydra.run.dir=..., or keep it aside with measure.fresh=true"
+            )
+
+
+def _warnings_before(git: Mapping[str, Any]) -> list[str]:
+    """What is known before the first case."""
+    found: list[str] = []
+    cores = psutil.cpu_count(logical=True) or 1
+    load = os.getloadavg()[0] / cores
+    if load > BUSY:
+        found.append(f"load average is {load:.2f} a core: other processes compete, times are unsafe")
+    governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    if governor.is_file() and (mode := governor.read_text().strip()) != "performance":
+        found.append(f"CPU governor is {mode}, not performance: host times vary")
+    if git.get("dirty"):
+        found.append("the checkout has uncommitted changes: the commit does not name this code")
+    found += [f"{name} is set: it slows the GPU path" for name in DEBUG if os.environ.get(name)]
+    return found
+
+
+def _warnings_between(processes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is known of a run that went on in another process: other code or another machine."""
+    found: list[str] = []
+    for what, key, field in (("commits", "git", "commit"), ("processors", "machine", "cpu")):
+        seen = {str(process.get(key, {}).get(field)) for process in processes}
+        if len(seen) > 1:
+            found.append(f"the run was resumed on other {what}: {', '.join(sorted(seen))}")
+    return found

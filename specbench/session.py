@@ -1,26 +1,27 @@
-"""One loaded target and its methods: warms up, walks the plan block by block, hands out records.
+"""Decodes the blocks of a plan with a loaded target and bound methods, and gives their records.
 
-A case that fails is a record with ``status: error`` and its traceback, and the run goes on; nothing of it enters the
-figures. Garbage collection is off inside a block and runs between blocks.
+A case that fails becomes a record with ``status: error`` and its traceback, and the run goes on; no figure counts it.
+Garbage is collected between blocks only.
 """
 
 from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 
-from specbench.decode.loop import Request, Transcript, decode
+from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.lossless import judge_block
 from specbench.measure.clock import Clock, without_collector
 from specbench.measure.energy import Meter
 from specbench.measure.plan import Block, starts_span
 from specbench.method import Method
-from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
+from specbench.record import VANILLA, CaseRecord, TurnRecord
 from specbench.suite.prompt import answer_text
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
@@ -31,16 +32,17 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """A method in this run: the name of its rows, and what it may remember."""
+class Entry:
+    """A method in a run. name: of its rows. reset: what it may remember. parameters: its settings, for the manifest."""
 
     name: str
     method: Method
     reset: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RequestSettings:
     """What holds for every request of a run. judge: teacher-force every answer. dtype: of the target."""
 
     max_new_tokens: int
@@ -52,55 +54,55 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One request to be made. prompt: token ids. answer, text: tokens and text of the answer, known if recorded."""
+class Turn:
+    """One turn to decode. prompt: (T,) token ids. length, text: of the answer in tokens and as text, if recorded."""
 
     prompt: list[int]
-    answer: int | None = None
+    length: int | None = None
     text: str | None = None
 
 
 class Session:
-    """Runs blocks. Methods are bound already. ask: (case, its answers so far) -> the next request.
+    """Runs blocks of the plan with methods that are bound.
 
-    meter: of the GPUs' energy, None where there is none.
+    next_turn: (case, its answers so far) -> its next turn. meter: of the GPUs' energy, None where there is none.
     """
 
     def __init__(
         self,
         engine: Engine,
         target: Target,
-        ask: Callable[[Case, Sequence[str]], Ask],
-        bound: Sequence[Bound],
-        terms: Terms,
+        next_turn: Callable[[Case, Sequence[str]], Turn],
+        entries: Sequence[Entry],
+        settings: RequestSettings,
         meter: Meter | None = None,
     ) -> None:
-        self._engine, self._ask, self._terms, self._meter = engine, ask, terms, meter
-        self._bound = {entry.name: entry for entry in bound}
+        self._engine, self._next_turn, self._settings, self._meter = engine, next_turn, settings, meter
+        self._entries = {entry.name: entry for entry in entries}
         self._clock = Clock(target.device)
         self._tokenizer = target.card.tokenizer
 
     def warm_up(self, cases: Sequence[Case]) -> list[str]:
         """Decode ``cases`` with every method, then forget what was learned.
 
-        Returns what went wrong, a line each: a method that fails here will most likely fail in its cases too.
+        Returns a warning for each method that failed: most likely it fails in its cases too.
         """
         failed: list[str] = []
         for case in cases:
-            for record in self._block(Block(-1, 0, case, tuple(self._bound)), judge=False):
+            for record in self._block(Block(-1, 0, case, tuple(self._entries)), judge=False):
                 if record.error:
                     failed.append(f"{record.method} failed in warm-up: {record.error['message']}")
-        for entry in self._bound.values():
+        for entry in self._entries.values():
             entry.method.reset()
         return sorted(set(failed))
 
     def run(self, plan: Sequence[Block], start: int) -> Iterator[list[CaseRecord]]:
         """The records of each block from ``start`` on, in the order in which the methods ran."""
         for block in plan[start:]:
-            for entry in self._bound.values():
+            for entry in self._entries.values():
                 if block.index == start or starts_span(plan, block.index, entry.reset):
                     entry.method.reset()
-            yield self._block(block, judge=self._terms.judge and self._terms.sampling is None)
+            yield self._block(block, judge=self._settings.judge and self._settings.sampling is None)
 
     def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
         prompts: dict[str, list[list[int]]] = {}
@@ -108,7 +110,7 @@ class Session:
             records = [self._case(block, place, name, prompts) for place, name in enumerate(block.order)]
         if judge:
             try:
-                judge_block(records, prompts, self._engine.gaps, self._terms.dtype)
+                judge_block(records, prompts, self._engine.gaps, self._settings.dtype)
             except (CaseError, torch.OutOfMemoryError) as error:
                 log.warning("case %s could not be judged: %s", block.case.id, error)
         return records
@@ -119,7 +121,7 @@ class Session:
         prompts[name] = []
         try:
             self._turns(case, block, record, prompts[name])
-            record.state_bytes = int(self._bound[name].method.state_bytes())
+            record.state_bytes = int(self._entries[name].method.state_bytes())
             record.to_json()  # what cannot be written is this case's error, not the run's
         except TeamError:  # no case can be decoded any more
             raise
@@ -128,27 +130,35 @@ class Session:
         return record
 
     def _turns(self, case: Case, block: Block, record: CaseRecord, prompts: list[list[int]]) -> None:
-        entry, answers = self._bound[record.method], list[str]()
+        entry, answers = self._entries[record.method], list[str]()
         for turn in range(len(case.turns)):
             if turn and entry.reset == "turn":
                 entry.method.reset()
-            ask = self._ask(case, answers)
+            asked = self._next_turn(case, answers)
             request = Request(
-                prompt=ask.prompt,
-                limit=min(self._terms.max_new_tokens, ask.answer or self._terms.max_new_tokens),
-                sampling=self._terms.sampling,
-                seed=self._terms.seed,
+                prompt=asked.prompt,
+                limit=min(self._settings.max_new_tokens, asked.length or self._settings.max_new_tokens),
+                sampling=self._settings.sampling,
+                seed=self._settings.seed,
                 names=(case.id, turn, block.round),
-                keep_trees=0 <= block.index < self._terms.keep_trees,
+                keep_trees=0 <= block.index < self._settings.keep_trees,
             )
             before = self._meter.joules() if self._meter else None
             transcript = decode(self._engine, entry.method, request, self._clock)
             energy_j = self._meter.since(before) if self._meter else None
-            known = ask.text if len(transcript.ids) == ask.answer else None
+            known = asked.text if len(transcript.ids) == asked.length else None
             answers.append(answer_text(self._tokenizer, transcript.ids) if known is None else known)
-            prompts.append(ask.prompt)
-            prompt_ids = ask.prompt if record.method == VANILLA else None
-            record.turns.append(_turn_record(transcript, len(ask.prompt), answers[-1], prompt_ids, energy_j))
+            prompts.append(asked.prompt)
+            decoded = {entry.name: getattr(transcript, entry.name) for entry in fields(transcript)}
+            record.turns.append(
+                TurnRecord(
+                    **decoded,
+                    prompt_tokens=len(asked.prompt),
+                    text=answers[-1],
+                    prompt_ids=asked.prompt if record.method == VANILLA else None,
+                    energy_j=energy_j,
+                )
+            )
 
 
 def _fail(record: CaseRecord, error: Exception) -> None:
@@ -166,35 +176,3 @@ def _fail(record: CaseRecord, error: Exception) -> None:
         record.turns, record.state_bytes = [], 0
     if isinstance(error, torch.OutOfMemoryError):
         torch.cuda.empty_cache()
-
-
-def _turn_record(
-    transcript: Transcript, prompt_tokens: int, text: str, prompt_ids: list[int] | None, energy_j: float | None
-) -> TurnRecord:
-    return TurnRecord(
-        prompt_tokens=prompt_tokens,
-        ids=transcript.ids,
-        finish=transcript.finish,
-        accept=transcript.accept,
-        proposed=transcript.proposed,
-        depth=transcript.depth,
-        fed=transcript.fed,
-        prefill_s=transcript.prefill_s,
-        decode_s=transcript.decode_s,
-        phases_s=transcript.phases_s,
-        text=text,
-        sources=transcript.sources,
-        stats=transcript.stats,
-        prompt_ids=prompt_ids,
-        trees=transcript.trees,
-        step_s=transcript.step_s,
-        energy_j=energy_j,
-    )
-
-
-def with_control(bound: Sequence[Bound], control: bool) -> list[Bound]:
-    """Add the A/A control: vanilla's own method under a second name."""
-    if not control:
-        return list(bound)
-    vanilla = next(entry for entry in bound if entry.name == VANILLA)  # prepare() has seen to it that it is there
-    return [*bound, Bound(CONTROL, vanilla.method, vanilla.reset)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,8 @@ def _parse_lines(path: Path) -> list[tuple[CaseRecord, int]]:
 class RunWriter:
     """The one writer of a run's directory."""
 
-    def __init__(self, directory: Path, methods: tuple[str, ...]) -> None:
-        """methods: who has a record in every block, vanilla included; a block with fewer is incomplete."""
+    def __init__(self, directory: Path, methods: Iterable[str]) -> None:
+        """methods: those with a record in every block, vanilla included; a block with fewer is incomplete."""
         self.directory = directory
         self._methods = frozenset(methods)
         self._path = directory / RECORDS

@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import stats
-from specbench.explain import near
+from specbench.config import near
 from specbench.job import Job
 from specbench.profile import Profile
 from specbench.record import VANILLA

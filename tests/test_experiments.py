@@ -16,7 +16,7 @@ from hydra.types import RunMode
 
 from compose import composed, job_for
 from specbench.cli import _plain, digest
-from specbench.entry import make_entry
+from specbench.job import make_entry
 from specbench.record import PHASES, VANILLA
 from specbench.report.build import read_findings
 from specbench.report.data.findings import Findings, gather

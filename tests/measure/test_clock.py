@@ -42,7 +42,8 @@ def test_steps_lie_between_marks_and_read_no_clock_of_their_own(monkeypatch):
 
 @pytest.fixture(scope="module")
 def stage():
-    return set_stage(job_for("model=tiny", "engine=eager", "method=[]"))
+    with set_stage(job_for("model=tiny", "engine=eager", "method=[]")) as found:
+        yield found
 
 
 @pytest.mark.parametrize("method", ["pld", "hf_generate", "vanilla"])

@@ -144,22 +144,22 @@ def test_rounds_and_numbers_of_a_command_line():
 @pytest.mark.parametrize("engine", ["eager", "fast"])
 def test_a_real_engine_is_driven_and_its_model_measured(engine):
     job = job_for("model=tiny", f"engine={engine}", "method=[]")
-    stage = set_stage(job)
-    bench = Bench(stage.engine, CPU, stage.target.vocab_size)
-    found = sweep(bench, [1, 8], [30], rounds=3)
-    assert (found.grid.ms > 0).all()
-    assert (found.grid.host_ms > 0).all()
-    rows = sweep_rows(bench, [1, 2], [0, 2], [30], rounds=1)
-    assert np.isfinite(rows.ms).sum() == 3
-    shape = ModelShape(**shape_of(stage.target.model))
-    config = stage.target.model.config
-    total = sum(parameter.numel() for parameter in stage.target.model.parameters())
-    embedding = config.vocab_size * config.hidden_size
-    assert shape.streamed == (total if config.tie_word_embeddings else total - embedding)
-    assert (shape.layers, shape.value_bytes) == (config.num_hidden_layers, 4)
-    traits = traits_of(stage.engine, stage.target.model, shared=False)
-    assert (traits["parameters"], traits["shape"]) == (total, shape)
-    assert traits_of(stage.engine, stage.target.model, shared=True)["shape"] is None
+    with set_stage(job) as stage:
+        bench = Bench(stage.engine, CPU, stage.target.vocab_size)
+        found = sweep(bench, [1, 8], [30], rounds=3)
+        assert (found.grid.ms > 0).all()
+        assert (found.grid.host_ms > 0).all()
+        rows = sweep_rows(bench, [1, 2], [0, 2], [30], rounds=1)
+        assert np.isfinite(rows.ms).sum() == 3
+        shape = ModelShape(**shape_of(stage.target.model))
+        config = stage.target.model.config
+        total = sum(parameter.numel() for parameter in stage.target.model.parameters())
+        embedding = config.vocab_size * config.hidden_size
+        assert shape.streamed == (total if config.tie_word_embeddings else total - embedding)
+        assert (shape.layers, shape.value_bytes) == (config.num_hidden_layers, 4)
+        traits = traits_of(stage.engine, stage.target.model, shared=False)
+        assert (traits["parameters"], traits["shape"]) == (total, shape)
+        assert traits_of(stage.engine, stage.target.model, shared=True)["shape"] is None
 
 
 def test_ceilings_are_of_this_machine_and_the_better_of_two():

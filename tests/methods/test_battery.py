@@ -10,7 +10,7 @@ from omegaconf import Container
 
 from compose import composed, job_for
 from specbench import cli
-from specbench.entry import make_entry
+from specbench.job import make_entry
 from specbench.measure.plan import RESETS
 from specbench.method import Peer
 from specbench.record import VANILLA

@@ -8,7 +8,7 @@ from places import Places, spread_layers
 import specbench.stage
 from compose import composed, job_for
 from specbench import cli
-from specbench.entry import make_entry
+from specbench.job import make_entry
 from specbench.method import Peer
 from specbench.run import execute
 from specbench.store import read_run
