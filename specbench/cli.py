@@ -30,7 +30,8 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.config import Config, near, refuse_extras
 from specbench.job import Job, prepare
 from specbench.launch import INTERRUPTED, run_job
-from specbench.material import REPLAY, suite_name
+from specbench.material import suite_name
+from specbench.target.engine import EngineKind
 from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent
@@ -57,7 +58,7 @@ def run_name(root: DictConfig) -> str:
     plain = _plain(root)
     model = plain["model"]
     suite = plain["suite"]["name"] or suite_name(plain["suite"]["path"] or "")
-    target = _target_name(model, plain["engine"]["kind"] == REPLAY)
+    target = _target_name(model, plain["engine"]["kind"] == EngineKind.REPLAY)
     return f"{target.lower()}-{suite}-{digest(plain)[:10]}"
 
 

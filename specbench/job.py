@@ -16,7 +16,7 @@ import pydantic
 
 from specbench.config import Config, near
 from specbench.decode.sampling import Sampling
-from specbench.material import REPLAY, gather
+from specbench.material import gather
 from specbench.measure.plan import RESETS, Block, make_plan
 from specbench.method import Peer
 from specbench.record import CONTROL, VANILLA
@@ -24,12 +24,11 @@ from specbench.session import Entry
 from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
 from specbench.target.choose import way_of
+from specbench.target.engine import EngineKind
 from specbench.target.facade import ModelCard
-from specbench.target.timed import TIMED
 from specbench.trace import Trace
 from specbench.types import InputError, named
 
-ENGINES = ("auto", "fast", "eager", REPLAY, TIMED)
 LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
 
 
@@ -71,7 +70,7 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
         if entry.reset not in RESETS:
             raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
     material = gather(config)
-    way, why = (None, None) if config.engine.kind == REPLAY else _way_between_gpus(config, material.card, entries)
+    way, why = _way_between_gpus(config, material.card, entries)
     for entry in entries:
         with named(f"method.{entry.name}."):
             entry.method.check(material.card)
@@ -99,6 +98,8 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
 
 
 def _way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry]) -> tuple[str | None, str | None]:
+    if config.engine.kind == EngineKind.REPLAY:  # no model is loaded
+        return None, None
     return way_of(
         card,
         parallel=config.model.parallel,
@@ -161,8 +162,8 @@ def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> N
 
 def _check_numbers(config: Config) -> None:
     decode, measure, engine = config.decode, config.measure, config.engine
-    if engine.kind not in ENGINES:
-        raise InputError(f"engine.kind={engine.kind}: expected one of {', '.join(ENGINES)}")
+    if engine.kind not in list(EngineKind):
+        raise InputError(f"engine.kind={engine.kind}: expected one of {', '.join(EngineKind)}")
     limits = (
         ("decode.max_new_tokens", decode.max_new_tokens, 1, None),
         ("decode.temperature", decode.temperature, 0, None),

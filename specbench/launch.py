@@ -22,9 +22,9 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from specbench.job import Job
-from specbench.material import REPLAY
 from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.run import execute
+from specbench.target.engine import EngineKind
 from specbench.target.tensor_parallel.team import TeamError
 from specbench.types import InputError
 
@@ -42,7 +42,7 @@ def run_job(job: Job, directory: Path) -> int:
     directory = directory.resolve()
     with (
         _log_file(directory / "run.log"),
-        Progress(console, job.config.report.progress, job.config.engine.kind != REPLAY) as progress,
+        Progress(console, job.config.report.progress, job.config.engine.kind != EngineKind.REPLAY) as progress,
     ):
         try:
             execute(job, directory, progress.observe)

@@ -15,13 +15,12 @@ from transformers import PreTrainedConfig
 from specbench.config import Config
 from specbench.suite import Selection, Shots, Suite, load_suite, select
 from specbench.suite.prompt import PromptBuilder
+from specbench.target.engine import EngineKind
 from specbench.target.facade import ModelCard
 from specbench.target.load import locate, read_card, read_tokenizer
-from specbench.target.timed import TIMED
 from specbench.trace import Trace, kind_of, model_of, read_trace
 from specbench.types import InputError
 
-REPLAY = "replay"
 ALIKE = 0.9  # share of answers whose count comes out with the right tokenizer; a wrong one gives far less
 FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
 
@@ -38,14 +37,14 @@ class Material:
 
 def gather(config: Config) -> Material:
     """Read everything but weights. Raises InputError."""
-    if (config.engine.kind in (REPLAY, TIMED)) != bool(config.model.trace):
+    if (config.engine.kind in (EngineKind.REPLAY, EngineKind.TIMED)) != bool(config.model.trace):
         raise InputError(
             f"engine.kind={config.engine.kind} with model.trace={config.model.trace}: expected both or neither;"
             " model=replay model.trace=FILE sets both; model=MODEL engine=timed model.trace=FILE times MODEL along it"
         )
-    if config.engine.kind == REPLAY:
+    if config.engine.kind == EngineKind.REPLAY:
         return _recorded(config, Path(str(config.model.trace)).expanduser())
-    if config.engine.kind == TIMED:
+    if config.engine.kind == EngineKind.TIMED:
         return _timed(config, Path(str(config.model.trace)).expanduser())
     if config.suite.format == FROM_TRACE:
         raise InputError("suite=trace: is for a trace, as model=replay model.trace=FILE; expected a suite of questions")

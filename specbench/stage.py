@@ -9,17 +9,17 @@ from typing import Any
 
 from specbench.decode.check import check_engine
 from specbench.job import Job
-from specbench.material import REPLAY, model_options
+from specbench.material import model_options
 from specbench.measure.plan import WARMUP
 from specbench.method import Peer
 from specbench.session import Entry, Turn
 from specbench.target.choose import TENSOR, make_engine, make_timed, use_threads
-from specbench.target.engine import Engine
+from specbench.target.engine import Engine, EngineKind
 from specbench.target.facade import Target
 from specbench.target.load import load_model
 from specbench.target.replay import ReplayEngine
 from specbench.target.tensor_parallel.start import TeamSettings, start
-from specbench.target.timed import TIMED, TimedEngine, WatchedTarget
+from specbench.target.timed import TimedEngine, WatchedTarget
 from specbench.types import Case, InputError, named
 
 
@@ -57,7 +57,7 @@ def set_stage(job: Job) -> Iterator[Stage]:
 
 def _load(job: Job) -> Stage:
     config = job.config
-    if config.engine.kind == REPLAY:
+    if config.engine.kind == EngineKind.REPLAY:
         replayed = ReplayEngine(job.card.eos, config.engine.max_nodes)
         target = Target(job.card, None, config.engine.max_nodes, None)
         return Stage(replayed, target, _recall(job, replayed), _first_cases(job))
@@ -66,7 +66,7 @@ def _load(job: Job) -> Stage:
         return _share(job, seed)
     model = load_model(job.card, seed=seed, **model_options(config))
     use_threads(model, config.model.threads)
-    if config.engine.kind == TIMED:
+    if config.engine.kind == EngineKind.TIMED:
         return _time(job, model)
     wanted = config.engine
     loaded, reason = make_engine(wanted.kind, model, job.card, wanted.max_nodes, config.model.attention, wanted.pack)
@@ -145,7 +145,7 @@ def _bind(entry: Entry, stage: Stage) -> bool:
     Raises InputError for a method that cannot be served.
     """
     engine, target = stage.engine, stage.target
-    if isinstance(entry.method, Peer) and engine.kind in (REPLAY, TIMED):
+    if isinstance(entry.method, Peer) and engine.kind in (EngineKind.REPLAY, EngineKind.TIMED):
         raise InputError(_no_replay(entry.name, "it decodes with the model itself"))
     watched = target.asked if isinstance(target, WatchedTarget) else []
     watched.clear()
@@ -162,7 +162,7 @@ def _bind(entry: Entry, stage: Stage) -> bool:
         )
     if not isinstance(entry.method, Peer):
         engine.prepare(needs, target.sampling is None)
-    return engine.kind == TIMED and bool(reads or watched)
+    return engine.kind == EngineKind.TIMED and bool(reads or watched)
 
 
 def _no_replay(name: str, reason: str) -> str:

@@ -26,7 +26,7 @@ from specbench.report.data.facts import read_facts
 from specbench.report.data.predict import predict
 from specbench.run import execute
 from specbench.store import read_run
-from specbench.target.timed import TIMED
+from specbench.target.engine import EngineKind
 from specbench.types import InputError
 
 TUNING, HELD_OUT = "1/2", "2/2"
@@ -63,7 +63,7 @@ class Tuner:
         job = self.job_of(self.overrides)
         if job.config.suite.part is not None:
             raise InputError(f"suite.part={job.config.suite.part}: the halves are made here; leave it out")
-        if job.config.engine.kind == TIMED:
+        if job.config.engine.kind == EngineKind.TIMED:
             raise InputError("engine=timed: a point is judged by the record and the profile; expected model=replay")
         for key in self.grid:
             owner, _, own = key.rpartition(".")
