@@ -164,7 +164,7 @@ def test_small_size_has_every_cell(name, small_run):
     assert (rows["lossless"] == 1).all() if greedy else rows["lossless"].isna().all()
     if name in EVIDENCE:
         table, column, wanted = EVIDENCE[name]
-        assert wanted <= set(findings.detail.frames()[table][column])
+        assert wanted <= set(findings.detail[table][column])
 
 
 def test_small_size_is_one_run():
@@ -210,6 +210,6 @@ def test_command_sweeps_an_experiment(tmp_path, asked):
     )
     assert done.returncode == 0, done.stderr
     findings = read_findings(find_runs([tmp_path]))
-    assert {names["token_recycling_hot"] for names in findings.variants} == {"nodes=20", "nodes=80"}
+    assert {entry.variants["token_recycling_hot"] for entry in findings.reported} == {"nodes=20", "nodes=80"}
     overall = findings.summary.set_index(["method", "category", "variant"])["tokens_fed"]
     assert overall["token_recycling_hot", "overall", "nodes=20"] < overall["token_recycling_hot", "overall", "nodes=80"]

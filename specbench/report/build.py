@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.report.data.facts import read_facts
 from specbench.report.data.findings import Findings, gather
-from specbench.report.data.load import Load, crossover_table, load, usual_load
+from specbench.report.data.load import Load, model_load
 from specbench.report.data.profiles import choose_profiles
 from specbench.report.data.sweep import asked_grids, default_grids
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
+from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.tables import caption, tails_table, write_details, write_tables
 from specbench.store import RunError, read_run
 
@@ -56,7 +58,7 @@ def build_report(
     is not there.
     """
     findings = read_findings(run_directories, profile)
-    under = load(findings, concurrency) if concurrency else usual_load(findings)
+    under = model_load(findings, concurrency)
     output = output or default_output(findings)
     grids = [grid for wanted in heatmaps for grid in asked_grids(findings, *wanted)]
     output.mkdir(parents=True, exist_ok=True)
@@ -76,8 +78,8 @@ def build_report(
         files += write_crossover(under, list(scenes(findings)), output, plots)
     files += keep_pieces(findings, output)
     more = {"Under load": crossover_table(under)} if under is not None else {}
-    if len(findings.detail.tails):
-        more["Waiting"] = tails_table(findings.detail.tails, "")
+    if len(findings.detail["tails"]):
+        more["Waiting"] = tails_table(findings.detail["tails"], "")
     files.append(write_page(findings, [path for path in files if path.suffix == ".png"], output, more))
     return Report(findings, output, tuple(files), under)
 
@@ -88,7 +90,8 @@ def read_findings(run_directories: Sequence[Path], profile: Path | None = None) 
     if not directories:
         raise RunError("no run was given; expected at least one directory that `specbench` wrote (see results/latest)")
     runs = [read_run(directory) for directory in directories]
-    return gather(runs, choose_profiles(runs, profile))
+    facts = [read_facts(run) for run in runs]
+    return gather(runs, choose_profiles(runs, facts, profile), facts)
 
 
 def default_output(findings: Findings) -> Path:

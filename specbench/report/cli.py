@@ -12,10 +12,9 @@ from pathlib import Path
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.compat.compare import compare, compare_table, files_table, score_files, write_compat
 from specbench.report.compat.export import export_answers, left_out
-from specbench.report.data.load import crossover_table
 from specbench.report.locate import DEFAULT_RUN, find_runs
 from specbench.report.published.report import show_count, show_published
-from specbench.report.tables.predictions import prediction_table
+from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_table, print_warnings
 from specbench.store import RunError
 
@@ -100,8 +99,9 @@ def _export(options: argparse.Namespace) -> None:
         raise RunError(
             f"--export-answers: got {len(findings.runs)} runs; expected one, its methods are the files' names"
         )
-    files = export_answers(findings.runs[0], options.export_answers)
-    print_warnings(left_out(findings.runs[0]))
+    run, facts = findings.runs[0], findings.facts[0]
+    files = export_answers(run, facts, options.export_answers)
+    print_warnings(left_out(run, facts))
     print("\n".join(map(str, files)))
 
 

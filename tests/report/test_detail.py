@@ -9,7 +9,7 @@ from report.handmade import failed, record, turn
 
 from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.report import build_report, gather
-from specbench.report.data.counts import count_gains, count_own_figures, count_positions, count_sources
+from specbench.report.data.detail import count_gains, count_own_figures, count_positions, count_sources
 from specbench.store import Run
 
 

@@ -11,7 +11,7 @@ from report.handmade import record, turn
 
 from specbench.record import VANILLA
 from specbench.report import build_report, gather, read_findings
-from specbench.report.data.counts import GROWTH, HELD, count_growth
+from specbench.report.data.detail import DETAILS, HELD, count_growth
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.growth import draw_growth, growing, running, window_of
 from specbench.report.plots.scene import scenes
@@ -50,7 +50,7 @@ def test_a_row_a_case_in_the_order_of_the_run():
 
 def test_an_answer_of_one_token_has_no_mat():
     (row,) = count_growth([record("ssd", "a", [held(9.0, [])])], timed=True)
-    assert math.isnan(row[GROWTH.index("mat")])
+    assert math.isnan(row[DETAILS["growth"].columns.index("mat")])
 
 
 def test_running_figures_are_ratios_of_totals_over_cases_by_tokens_held():
@@ -85,8 +85,8 @@ def test_too_few_cases_give_no_line():
 def test_vanilla_and_silent_methods_have_no_rows(two_cases):
     records, manifest = two_cases
     findings = gather([Run(Path("r"), manifest, records)])
-    assert findings.detail.growth.empty
-    assert VANILLA not in set(findings.detail.growth["method"])
+    assert findings.detail["growth"].empty
+    assert VANILLA not in set(findings.detail["growth"]["method"])
 
 
 def test_only_state_that_grows_is_drawn():
@@ -96,7 +96,7 @@ def test_only_state_that_grows_is_drawn():
             for n in range(9)
             for name, value in (("cold", 0.0), ("warm", 10.0 * n))
         ],
-        columns=["model", "suite", "method", "variant", *GROWTH],
+        columns=["model", "suite", "method", "variant", *DETAILS["growth"].columns],
     )
     assert set(growing(frame)["method"]) == {"warm"}
     assert growing(frame[frame["case"] < "c5"]).empty

@@ -19,7 +19,7 @@ from report.handmade import turn
 
 from specbench.profile import RowGrid, write_profile
 from specbench.report import read_findings
-from specbench.report.data.load import load
+from specbench.report.data.load import model_load
 from specbench.report.data.sweep import Grid
 from specbench.report.plots.bars import draw_groups
 from specbench.report.plots.canvas import COLUMN_INCH, SHEET_INCH, STYLE, drawing, save
@@ -47,7 +47,7 @@ def findings(tmp_path_factory):
 def figures(findings):
     """Name -> figure, of every kind of plot."""
     rows = RowGrid((1, 4, 16), (1, 4, 10), (100, 500), np.linspace(1, 9, 18).reshape(2, 3, 3))
-    under = load(findings, (1, 8))
+    under = model_load(findings, (1, 8))
     with drawing():
         drawn = dict(draw_plots(findings))
         drawn["latency"], drawn["rows"] = draw_latency(MEASURED), draw_rows(replace(MEASURED, rows=rows))

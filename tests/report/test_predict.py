@@ -17,12 +17,12 @@ from specbench.record import CONTROL, VANILLA
 from specbench.report import build_report, gather
 from specbench.report.cli import main
 from specbench.report.data.facts import TIME_ONLY, read_facts
-from specbench.report.data.load import MOST, crossover_table, load
-from specbench.report.data.predict import predict, steps_of
+from specbench.report.data.load import MOST, model_load
+from specbench.report.data.predict import steps_of
 from specbench.report.data.profiles import choose_profiles, is_own
 from specbench.report.plots.predictions import both, median_error
 from specbench.report.plots.scene import scenes
-from specbench.report.tables.predictions import prediction_table
+from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.store import Run, RunError
 
 
@@ -92,7 +92,7 @@ def test_a_model_driven_along_a_record_has_its_engines_profile(two_cases, tmp_pa
     timed = manifest | {"engine": "timed", "config": {"engine": {"kind": "timed"}}}
     run = Run(tmp_path / "run", timed, records)
     write_profile(replace(own(manifest, MEASURED), engine="fast"), tmp_path / "profiles")
-    (profile,) = choose_profiles([run], None)
+    (profile,) = choose_profiles([run], [read_facts(run)], None)
     assert profile.engine == "fast"
     assert is_own(run, read_facts(run), profile)
     assert TIME_ONLY in prediction_table(gather([run], [profile])).where
@@ -131,7 +131,8 @@ def test_steps_beyond_the_profile_are_flagged(make_manifest):
     records = [record(VANILLA, "a", [turn([1] * 4)]), record("pld", "a", [turn([3, 1], [20, 0], prompt_tokens=200)])]
     found = gather([Run(Path("r"), make_manifest({"pld": {}}), records)], [MEASURED])
     assert any("50.0 % of the steps lie outside" in text for text in found.warnings)
-    assert not predict(Run(Path("r"), {}, records), (), FIT).doubts()
+    fitted = gather([Run(Path("r"), make_manifest({"pld": {}}), records)], [FIT])
+    assert not any("lie outside" in text for text in fitted.warnings)
 
 
 def test_a_run_beside_a_profile_of_its_own_machine_picks_it_up(make_run, tmp_path):
@@ -180,7 +181,7 @@ def equal_steps(make_manifest, accept=3, draft=7, steps=40):
 
 def test_a_load_by_hand_and_where_it_stops_paying(make_manifest):
     profile = linear(base=6.03, context=0.0)
-    found = load(gather([equal_steps(make_manifest)], [profile]), (1, 8, 64))
+    found = model_load(gather([equal_steps(make_manifest)], [profile]), (1, 8, 64))
     by_hand = [3 * (6.03 + 0.02 * count) / (6.03 + 0.02 * 8 * count) for count in (1, 8, 64)]
     assert found.speedups["modelled_speedup"].tolist() == pytest.approx(by_hand)
     assert found.pays["pays_to"].item() == 120  # 3 (6.03 + 0.02 B) = 6.03 + 0.16 B at B = 120.6
@@ -196,7 +197,7 @@ def test_a_measured_grid_counts_each_requests_attention_to_its_own_context_only(
     step = [
         record(name, "a", [turn([1], [q], prompt_tokens=100, phases_s={})]) for name, q in ((VANILLA, 0), ("pld", 4))
     ]
-    found = load(gather([Run(Path("r"), make_manifest({"pld": {}}), step)], [profile]), (10,))
+    found = model_load(gather([Run(Path("r"), make_manifest({"pld": {}}), step)], [profile]), (10,))
 
     def shared(q):
         return 1 + 0.01 * 10 * q + 0.001 * 1000 + 0.0001 * (10 * q * 100 + 900)
@@ -210,7 +211,7 @@ def test_a_few_steps_beyond_the_profile_are_no_reason_to_doubt(make_manifest, wi
     fed = [4] * (40 - wide) + [20] * wide
     steps = [record(name, "a", [turn([1] * len(q), q, prompt_tokens=100, phases_s={})])
              for name, q in ((VANILLA, [0] * 40), ("pld", fed))]  # fmt: skip
-    table = crossover_table(load(gather([Run(Path("r"), make_manifest({"pld": {}}), steps)], [MEASURED]), (1,)))
+    table = crossover_table(model_load(gather([Run(Path("r"), make_manifest({"pld": {}}), steps)], [MEASURED]), (1,)))
     assert table.rows[0][2].text.endswith("*") is starred
     assert ("one step in 20" in table.meaning) is starred
 
@@ -220,7 +221,7 @@ def test_what_pays_under_load_alone_is_found(make_manifest):
     fed, ms = np.array([1.0, 2.0, 8.0, 64.0, 640.0]), np.array([1.0, 6.0, 10.0, 10.0, 100.0])
     planes = np.stack([ms, ms])
     profile = replace(MEASURED, surface=Grid(fed, np.array([1.0, 500.0]), planes, 0 * planes, 0 * planes))
-    found = load(gather([equal_steps(make_manifest)], [profile]), (1, 8))
+    found = model_load(gather([equal_steps(make_manifest)], [profile]), (1, 8))
     alone, eight = found.speedups["modelled_speedup"]
     assert alone < 1 < eight  # 3 x 1 / 10, 3 x 10 / 10
     # 3 T(B) = T(8 B) with T(B) = 10 up to B = 64 and T(8 B) = 8 B x 10 / 64 beyond it
@@ -232,14 +233,14 @@ def test_a_load_without_a_step_that_drafts_is_an_error(make_manifest):
         Path("r"), make_manifest({"pld": {}}), [record(VANILLA, "a", [turn([])]), record("pld", "a", [turn([])])]
     )
     with pytest.raises(RunError, match="nothing to model"):
-        load(gather([nothing], [FIT]), (1, 8))
+        model_load(gather([nothing], [FIT]), (1, 8))
 
 
 def test_a_case_that_failed_in_one_round_is_in_no_load(make_manifest):
     run = equal_steps(make_manifest)
     broken = [record("pld", "b", [turn([1] * 9, [200] * 9)]), failed("pld", "b", round=1)]
     whole, with_broken = (
-        load(gather([Run(Path("r"), run.manifest, [*run.records, *more])], [FIT]), (1,)) for more in ([], broken)
+        model_load(gather([Run(Path("r"), run.manifest, [*run.records, *more])], [FIT]), (1,)) for more in ([], broken)
     )
     assert with_broken.speedups.equals(whole.speedups)
 
@@ -248,7 +249,7 @@ def test_several_models_have_columns_of_their_own(make_manifest):
     run = equal_steps(make_manifest)
     other = Run(Path("other"), run.manifest | {"model": run.manifest["model"] | {"name": "other"}}, run.records)
     findings = gather([run, other], [FIT, FIT])
-    for table in (crossover_table(load(findings, (1, 8))), prediction_table(findings)):
+    for table in (crossover_table(model_load(findings, (1, 8))), prediction_table(findings)):
         assert table.header[:2] == ("Model", "Method")
         assert [row[0].text for row in table.rows] == ["tiny", "other"]
         assert table.labels == 2
@@ -257,8 +258,8 @@ def test_several_models_have_columns_of_their_own(make_manifest):
 def test_never_and_without_end(make_manifest):
     dear = gather([equal_steps(make_manifest)], [linear(base=0.01)])
     free = gather([equal_steps(make_manifest)], [linear(fed=0.0)])
-    assert load(dear, (1,)).pays["pays_to"].item() == 0
-    assert load(free, (1,)).pays["pays_to"].item() == MOST
+    assert model_load(dear, (1,)).pays["pays_to"].item() == 0
+    assert model_load(free, (1,)).pays["pays_to"].item() == MOST
 
 
 def test_the_command_writes_and_prints_the_load(make_run, tmp_path, capsys):

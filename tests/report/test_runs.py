@@ -118,7 +118,7 @@ def test_control_is_judged_by_retiming(make_manifest):
 
     def control(times: list[float]) -> Any:
         records = [entry for number, again in enumerate(times) for entry in block(number, again)]
-        return gather([Run(Path("r"), make_manifest({}), records)]).controls[0]
+        return gather([Run(Path("r"), make_manifest({}), records)]).reported[0].control
 
     assert control([10.01, 9.99] * 6).steady is True
     assert control([11.0] * 12).steady is False

@@ -9,13 +9,13 @@ from report.handmade import record, rows_of, turn
 
 from specbench.record import VANILLA
 from specbench.report import build_report
-from specbench.report.data.counts import LENGTHS, TAILS, count_lengths, count_tails
+from specbench.report.data.detail import DETAILS, count_lengths, count_tails
 from specbench.report.tables.tables import tails_table
 
 
 def tails(records):
     (row,) = count_tails(records)
-    return dict(zip(TAILS, row, strict=True))
+    return dict(zip(DETAILS["tails"].columns, row, strict=True))
 
 
 def test_percentiles_of_waiting():
@@ -38,14 +38,16 @@ def test_without_step_times_there_is_nothing_to_say():
 
 def test_steps_fall_into_bins_of_position_and_context():
     steps = turn([10, 10, 2], [9, 9, 1], prompt_tokens=50, step_s=[0.001, 0.003, 0.005])
-    frame = pd.DataFrame(count_lengths([record("pld", "a", [steps])], True), columns=list(LENGTHS))
+    frame = pd.DataFrame(count_lengths([record("pld", "a", [steps])], True), columns=list(DETAILS["by_length"].columns))
     by = frame.set_index(["axis", "from"])
     assert by.loc[("position", 0), ["steps", "mat"]].tolist() == [2, 10]
     assert by.loc[("position", 16), ["steps", "mat"]].tolist() == [1, 2]
     assert by.loc[("position", 0), "step_ms"] == pytest.approx(2)
     assert by.loc[("context", 0), "steps"] == 2  # contexts 50, 60, 70
     assert by.loc[("context", 64), "emitted"] == 2
-    untimed = pd.DataFrame(count_lengths([record("pld", "a", [steps])], False), columns=list(LENGTHS))
+    untimed = pd.DataFrame(
+        count_lengths([record("pld", "a", [steps])], False), columns=list(DETAILS["by_length"].columns)
+    )
     assert untimed["step_ms"].isna().all()
 
 
@@ -116,7 +118,7 @@ def test_the_report_has_tables_and_plots(make_run):
 def test_several_suites_have_a_column_and_a_blank_percentile_has_none(make_run):
     suites = ("mini", "other")
     runs = [make_run(name, per_category=1, edit=timed, manifest={"suite": {"name": name}}) for name in suites]
-    table = tails_table(build_report(runs, plots=False).findings.detail.tails, "")
+    table = tails_table(build_report(runs, plots=False).findings.detail["tails"], "")
     assert table.header[:2] == ("Suite", "Method")
     assert {row[0].text for row in table.rows} == set(suites)
     assert "First token p99" not in table.header

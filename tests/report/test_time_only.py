@@ -128,7 +128,7 @@ def test_no_plot_of_speedups(report, tmp_path, caplog):
 
 def test_it_is_no_answer_file(report, tmp_path):
     with pytest.raises(RunError, match="time only"):
-        export_answers(read_run(report.output), tmp_path)
+        export_answers(read_run(report.output), report.findings.facts[0], tmp_path)
 
 
 def test_other_harnesses_formulas_claim_no_times(report, monkeypatch):

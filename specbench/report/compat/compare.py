@@ -53,14 +53,15 @@ def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataF
     ours = findings.summary.set_index(["model", "suite", "category", "method", "variant"])
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    for run, facts, variants in zip(findings.runs, findings.facts, findings.variants, strict=True):
+    for reported in findings.reported:
+        run, facts = reported.run, reported.facts
         count = lru_cache(maxsize=None)(read_counter(tokenizer or find_tokenizer(run)))
         timed = facts.timed and not facts.time_only
         for method, scores in _scores(run, facts, count, notes).items():
             if method in facts.unaccepted:
                 continue
             for task, found in scores.items():
-                key = (facts.model, facts.suite, task, method, variants.get(method, ""))
+                key = (*reported.place, task, *reported.key(method)[2:])
                 rows.append(_row(key, found, ours.loc[key], timed))
     return pd.DataFrame(rows), list(dict.fromkeys(notes))
 

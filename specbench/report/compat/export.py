@@ -8,18 +8,17 @@ from pathlib import Path
 
 from specbench.answers import Answer, AnswerTurn, write_answers
 from specbench.record import CaseRecord
-from specbench.report.data.facts import TIME_ONLY, Facts, read_facts
+from specbench.report.data.facts import TIME_ONLY, Facts
 from specbench.store import Run, RunError
 
 _ID_CHARS = 22  # of an answer_id, as long as the ones that eval.py draws
 
 
-def export_answers(run: Run, folder: Path) -> list[Path]:
+def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
     """Write ``<method>.jsonl`` for every method; with several rounds each in a folder ``run_1``, ``run_2`` ...
 
     Cases that failed are left out. Raises RunError for a run without records, or whose times are not the model's.
     """
-    facts = read_facts(run)
     if not run.records:
         raise RunError(f"run {run.directory}: no records, so no answers to export; run `specbench` to the end first")
     if not facts.timed:
@@ -81,10 +80,10 @@ def _created(run: Run) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def left_out(run: Run) -> list[str]:
+def left_out(run: Run, facts: Facts) -> list[str]:
     """A line for each method with failed cases, which an answer file has no honest place for."""
     lines = []
-    for method in read_facts(run).methods:
+    for method in facts.methods:
         failed = {record.case for record in run.records if record.method == method and record.status != "ok"}
         if failed:
             lines.append(f"{method}: {len(failed)} failed cases are not in its answers")

@@ -9,13 +9,16 @@ import pandas as pd
 from specbench.record import OVERALL, VANILLA
 from specbench.report.data.control import Control
 from specbench.report.data.facts import TIME_ONLY, Facts
+from specbench.report.data.profiles import read_device
+from specbench.report.data.reported import ReportedRun
 from specbench.report.text.label import label
 from specbench.stats import MIN_CASES
 from specbench.store import Run
 
 
-def find_doubts(run: Run, facts: Facts, rows: pd.DataFrame, control: Control | None) -> list[str]:
+def find_doubts(reported: ReportedRun, rows: pd.DataFrame) -> list[str]:
     """Warnings of one run, the manifest's first. rows: the run's rows of the summary."""
+    run, facts = reported.run, reported.facts
     recorded = run.manifest.get("warnings")
     listed = [str(warning) for warning in recorded] if isinstance(recorded, list) else []
     overall = rows[rows["category"] == OVERALL]
@@ -23,7 +26,8 @@ def find_doubts(run: Run, facts: Facts, rows: pd.DataFrame, control: Control | N
         *listed,
         *_coverage(run, facts, overall),
         *_methods(overall, facts),
-        *_timing(run, facts, overall, control),
+        *_timing(run, facts, overall, reported.control),
+        *_predictions(reported),
     ]
     return list(dict.fromkeys(found))
 
@@ -81,3 +85,22 @@ def _timing(run: Run, facts: Facts, overall: pd.DataFrame, control: Control | No
         yield "no A/A control: how steady the timing was is not known (measure.control=true)"
     elif not control.steady:
         yield f"A/A control, {control.sentence()}"
+
+
+def _predictions(reported: ReportedRun) -> Iterator[str]:
+    found = reported.prediction
+    if found is None:
+        return
+    share = found.cases["outside"].sum() / max(1, found.cases["steps"].sum())
+    if share > 0:
+        yield (
+            f"predicted speedups: {100 * share:.1f} % of the steps lie outside what the profile measured (fewer or more"
+            " tokens, shorter or longer contexts); its edges were extended"
+        )
+    facts = reported.facts
+    if facts.timed and not found.own:
+        yield (
+            f"predicted speedups are those of {found.profile.label}; the run was on"
+            f" {read_device(reported.run, facts)} ({facts.model}, {facts.engine}, {facts.dtype}), so its measured ones"
+            " say nothing about them, and drafting counts as long as it took here"
+        )

@@ -55,12 +55,13 @@ def _step_ms(row: pd.Series) -> float:
 
 
 def _modelled(findings: Findings) -> Iterator[dict[str, object]]:
-    for facts, variants, found in zip(findings.facts, findings.variants, findings.predictions, strict=True):
+    for reported in findings.reported:
+        found = reported.prediction
         if found is None or found.cases.empty:
             continue
         for method in found.cases.index.unique("method"):
             factors, speedup = _of_profile(found, method)
-            yield _row((facts.model, facts.suite, method, variants.get(method, "")), MODELLED, factors, speedup)
+            yield _row(reported.key(method), MODELLED, factors, speedup)
 
 
 def _of_profile(found: Prediction, method: str) -> tuple[tuple[float, float, float], float]:

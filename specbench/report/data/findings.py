@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from specbench.profile import Profile
-from specbench.report.data.control import Control, read_control
+from specbench.report.data.control import read_control
 from specbench.report.data.detail import Detail, read_detail
 from specbench.report.data.doubts import find_doubts
-from specbench.report.data.facts import Facts, read_facts
+from specbench.report.data.facts import TIME_ONLY, Facts, read_facts
 from specbench.report.data.predict import Prediction, predict
-from specbench.report.data.profiles import foreign, is_own
+from specbench.report.data.profiles import is_own
+from specbench.report.data.reported import ReportedRun
 from specbench.report.data.rows import unite
 from specbench.report.data.summary import summarise_run
 from specbench.report.data.variant import name_variants
@@ -22,61 +23,64 @@ from specbench.store import Run
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """runs, facts, controls: one entry a run. summary: the rows of ``summary.csv``. warnings: of all runs.
+    """reported: one entry a run. summary: the rows of ``summary.csv``. warnings: of all runs. detail: name -> frame."""
 
-    variants: a mapping a run, method -> what tells it from the same method in the other runs. predictions: one a run,
-    None where no latency profile was given or found.
-    """
-
-    runs: tuple[Run, ...]
-    facts: tuple[Facts, ...]
-    controls: tuple[Control | None, ...]
+    reported: tuple[ReportedRun, ...]
     summary: pd.DataFrame
     warnings: tuple[str, ...]
-    variants: tuple[dict[str, str], ...]
     detail: Detail
-    predictions: tuple[Prediction | None, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """One entry a run."""
+        return tuple(entry.run for entry in self.reported)
+
+    @property
+    def facts(self) -> tuple[Facts, ...]:
+        """One entry a run."""
+        return tuple(entry.facts for entry in self.reported)
+
+    @property
+    def predictions(self) -> tuple[Prediction | None, ...]:
+        """One entry a run."""
+        return tuple(entry.prediction for entry in self.reported)
+
+    @property
+    def profiles(self) -> str:
+        """What predictions were made with, and of which kind of runs."""
+        priced = [facts for facts in self.facts if facts.profile]
+        some = TIME_ONLY if all(facts.time_only for facts in priced) else f"some runs {TIME_ONLY}"
+        kinds = [some] if any(facts.time_only for facts in priced) else []
+        return "; ".join([*dict.fromkeys(facts.profile for facts in priced), *kinds])
 
     @property
     def lossy(self) -> frozenset[str]:
-        """Methods that promise no equal output."""
+        """Methods that do not promise vanilla's output."""
         return frozenset(name for facts in self.facts for name in facts.lossy)
 
 
-def gather(runs: Sequence[Run], profiles: Sequence[Profile | None] | None = None) -> Findings:
-    """Judge the runs. profiles: one a run. Raises RunError where a manifest lacks its model, suite or methods."""
-    profiles = profiles or [None] * len(runs)
-    facts = [
-        replace(read_facts(run), profile=profile.label if profile else "")
-        for run, profile in zip(runs, profiles, strict=True)
-    ]
-    predictions = [
-        replace(predict(run, fact.peers | fact.unaccepted, profile), own=is_own(run, fact, profile))
-        if profile
-        else None
-        for run, fact, profile in zip(runs, facts, profiles, strict=True)
-    ]
-    controls = [read_control(run) for run in runs]
-    variants = name_variants(runs)
-    frames = [summarise_run(*entry) for entry in zip(runs, variants, predictions, strict=True)]
-    doubts = [
-        [
-            *find_doubts(run, fact, frame, control),
-            *([*prediction.doubts(), *foreign(run, fact, prediction.profile)] if prediction else []),
-        ]
-        for run, fact, frame, control, prediction in zip(runs, facts, frames, controls, predictions, strict=True)
-    ]
+def gather(
+    runs: Sequence[Run], profiles: Sequence[Profile | None] | None = None, facts: Sequence[Facts] | None = None
+) -> Findings:
+    """Judge the runs. profiles, facts: one a run, where they were read before.
+
+    Raises RunError where a manifest lacks its model, suite or methods.
+    """
+    facts = facts or [read_facts(run) for run in runs]
+    entries = zip(runs, facts, name_variants(runs, facts), profiles or [None] * len(runs), strict=True)
+    reported = [_report_run(*entry) for entry in entries]
+    frames = [summarise_run(entry) for entry in reported]
+    doubts = [find_doubts(entry, frame) for entry, frame in zip(reported, frames, strict=True)]
     summary = unite(frames)
-    return Findings(
-        runs=tuple(runs),
-        facts=tuple(facts),
-        controls=tuple(controls),
-        summary=summary,
-        warnings=tuple(_merge(runs, doubts)),
-        variants=tuple(variants),
-        detail=read_detail(runs, facts, variants, summary),
-        predictions=tuple(predictions),
-    )
+    return Findings(tuple(reported), summary, tuple(_merge(runs, doubts)), read_detail(reported, summary))
+
+
+def _report_run(run: Run, facts: Facts, variants: Mapping[str, str], profile: Profile | None) -> ReportedRun:
+    control = read_control(run)
+    if profile is None:
+        return ReportedRun(run, facts, variants, control)
+    prediction = replace(predict(run, facts.peers | facts.unaccepted, profile), own=is_own(run, facts, profile))
+    return ReportedRun(run, replace(facts, profile=profile.label), variants, control, prediction)
 
 
 def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -24,12 +24,9 @@ import pandas as pd
 from specbench.profile import Profile
 from specbench.profile.surface import Floats
 from specbench.record import CONTROL, VANILLA, CaseRecord
-from specbench.report.data.detail import ROW, succeeded
 from specbench.report.data.findings import Findings
 from specbench.report.data.predict import steps_of
-from specbench.report.tables.predictions import profiles_of
-from specbench.report.text.label import Cell
-from specbench.report.text.table import Table, name_columns
+from specbench.report.data.reported import ROW
 from specbench.store import RunError
 
 USUAL = (1, 8, 32, 128)
@@ -55,48 +52,46 @@ class Load:
     where: str
 
 
-def load(findings: Findings, concurrency: Sequence[int]) -> Load:
-    """Every method that drafts under each number of requests. Raises RunError without a profile or a decode step."""
-    if not any(findings.predictions):
+def model_load(findings: Findings, concurrency: Sequence[int] = ()) -> Load | None:
+    """Every method that drafts under each number of requests; None where there is no profile, or no step to model.
+
+    concurrency: numbers that were asked for, with which RunError is raised instead; default the usual ones.
+    """
+    if concurrency and not any(findings.predictions):
         raise RunError(
             "--concurrency: no latency profile; name one with --profile FILE (scripts/profile_latency.py measures one,"
             " results/profiles/published/ holds published fits)"
         )
-    found = usual_load(findings, concurrency)
-    if found is None:
+    found = _model(findings, concurrency or USUAL)
+    if concurrency and found is None:
         raise RunError("--concurrency: no method of these runs has a decode step that drafts; nothing to model")
     return found
 
 
-def usual_load(findings: Findings, concurrency: Sequence[int] = USUAL) -> Load | None:
-    """What every report with a profile shows; None where there is no profile, or no step to model."""
+def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
     speedups: list[tuple[str | float, ...]] = []
     pays: list[tuple[str | float, ...]] = []
     even: list[tuple[str | float, ...]] = []
-    for run, facts, names, found in zip(
-        findings.runs, findings.facts, findings.variants, findings.predictions, strict=True
-    ):
-        if found is None:
+    for entry in findings.reported:
+        if entry.prediction is None:
             continue
+        profile, facts = entry.prediction.profile, entry.facts
         for method in facts.methods:
             if method in (VANILLA, CONTROL) or method in facts.peers | facts.unaccepted:
                 continue
-            key = (facts.model, facts.suite, method, names.get(method, ""))
-            steps = steps_of(succeeded(run, method))
+            key, steps = entry.key(method), steps_of(entry.succeeded(method))
             if not len(steps[0]):
                 continue
-            rows = [(*key, count, *_shared(found.profile, steps, count)) for count in concurrency]
-            speedups += rows
-            pays.append((*key, float(steps[2].sum() / len(steps[0])), _pays_to(found.profile, steps, concurrency)))
-        even += _break_even(found.profile, (facts.model, facts.suite), succeeded(run, VANILLA), concurrency)
+            speedups += [(*key, count, *_shared(profile, steps, count)) for count in concurrency]
+            pays.append((*key, float(steps[2].sum() / len(steps[0])), _pays_to(profile, steps, concurrency)))
+        even += _break_even(profile, entry.place, entry.succeeded(VANILLA), concurrency)
     if not speedups:
         return None
-    even_frame = pd.DataFrame(even, columns=list(BREAK_EVEN)).drop_duplicates(["model", "suite", "concurrency", "fed"])
     return Load(
         pd.DataFrame(speedups, columns=list(CROSSOVER)),
         pd.DataFrame(pays, columns=list(PAYS)),
-        even_frame,
-        profiles_of(findings),
+        pd.DataFrame(even, columns=list(BREAK_EVEN)).drop_duplicates(["model", "suite", "concurrency", "fed"]),
+        findings.profiles,
     )
 
 
@@ -147,28 +142,3 @@ def _break_even(
         beyond = profile.outside(count * fed, mean) | profile.outside(np.ones(len(fed)), count * mean)
         for query, value, far in zip(QUERIES, ratio, beyond, strict=True):
             yield (*place, count, query, float(value), int(far))
-
-
-def crossover_table(found: Load) -> Table:
-    """Methods down, numbers of requests across; the last column says how far it pays."""
-    counts = sorted(found.speedups["concurrency"].unique())
-    names = name_columns(found.pays)
-    rows = []
-    for name, entry in zip(zip(*names.values(), strict=True), found.pays.itertuples(index=False), strict=True):
-        own = found.speedups
-        for column in ROW:
-            own = own[own[column] == getattr(entry, column)]
-        cells = own.set_index("concurrency")
-        words = [f"{cells.at[c, 'modelled_speedup']:.2f}{'*' if cells.at[c, 'outside'] > FEW else ''}" for c in counts]
-        rows.append((*name, *map(Cell, (f"{entry.mat:.2f}", *words, _spell(entry.pays_to)))))
-    far = (found.speedups["outside"] > FEW).any()
-    star = " *: more than one step in 20 beyond what the profile measured." if far else ""
-    meaning = f"{LABELLED}: speedup over vanilla by requests that share a forward, drafting time not counted.{star}"
-    header = (*names, "MAT", *(f"{count} at once" for count in counts), "Pays up to")
-    return Table("crossover", f"{found.where}.", meaning, header, tuple(rows), frozenset(), len(names))
-
-
-def _spell(pays_to: int) -> str:
-    if pays_to == 0:
-        return "never"
-    return f"{MOST} or more" if pays_to >= MOST else str(pays_to)

@@ -44,16 +44,6 @@ class Prediction:
         """The rows of one method, indexed by case."""
         return self.cases[self.cases.index.get_level_values("method") == method].droplevel("method")
 
-    def doubts(self) -> list[str]:
-        """What to know before believing it."""
-        share = self.cases["outside"].sum() / max(1, self.cases["steps"].sum())
-        if share == 0:
-            return []
-        return [
-            f"predicted speedups: {100 * share:.1f} % of the steps lie outside what the profile measured (fewer or more"
-            " tokens, shorter or longer contexts); its edges were extended"
-        ]
-
 
 def predict(run: Run, peers: Iterable[str], profile: Profile) -> Prediction:
     """A run's cases under a profile; a peer, whose drafts nobody saw, has none."""

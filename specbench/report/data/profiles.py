@@ -7,16 +7,16 @@ from pathlib import Path
 
 from specbench.profile import Profile, ProfileError, device_name, find_profile, read_profile
 from specbench.profile.profile import MEASURED
-from specbench.report.data.facts import Facts, read_facts
+from specbench.report.data.facts import Facts
 from specbench.store import Run, RunError
 
 FOLDER = "profiles"
 
 
-def choose_profiles(runs: Sequence[Run], named: Path | None) -> list[Profile | None]:
+def choose_profiles(runs: Sequence[Run], facts: Sequence[Facts], named: Path | None) -> list[Profile | None]:
     """A profile a run. Raises RunError when the named one cannot be used."""
     if named is None:
-        return [_nearby(run) for run in runs]
+        return [_nearby(*entry) for entry in zip(runs, facts, strict=True)]
     try:
         return [read_profile(named)] * len(runs)
     except ProfileError as error:
@@ -29,18 +29,8 @@ def is_own(run: Run, facts: Facts, profile: Profile) -> bool:
     The model is told by its size and not by its name: random weights of a shape take that shape's time.
     """
     there = (profile.kind, profile.device, profile.dtype, profile.parameters)
-    return there == (MEASURED, _device(run, facts), facts.dtype, facts.parameters) and profile.engine in _engines(facts)
-
-
-def foreign(run: Run, facts: Facts, profile: Profile) -> list[str]:
-    """The doubt about a timed run that is priced for another machine."""
-    if not facts.timed or is_own(run, facts, profile):
-        return []
-    return [
-        f"predicted speedups are those of {profile.label}; the run was on {_device(run, facts)} ({facts.model},"
-        f" {facts.engine}, {facts.dtype}), so its measured ones say nothing about them, and drafting counts as long as"
-        " it took here"
-    ]
+    here = (MEASURED, read_device(run, facts), facts.dtype, facts.parameters)
+    return there == here and profile.engine in _engines(facts)
 
 
 def _engines(facts: Facts) -> tuple[str, ...]:
@@ -48,20 +38,20 @@ def _engines(facts: Facts) -> tuple[str, ...]:
     return ("fast", "eager") if facts.time_only else (facts.engine,)
 
 
-def _device(run: Run, facts: Facts) -> str:
+def read_device(run: Run, facts: Facts) -> str:
+    """The name of the run's device, as a profile has it."""
     shared = run.manifest.get("parallel") or {}
     return device_name(run.manifest.get("machine") or {}, facts.device, shared.get("way"), shared.get("gpus"))
 
 
-def _nearby(run: Run) -> Profile | None:
+def _nearby(run: Run, facts: Facts) -> Profile | None:
     """The profile of the run's device, model, engine and dtype in ``profiles/`` beside the run, or beside its sweep."""
-    facts = read_facts(run)
     if not facts.timed or not facts.device:
         return None
     where = run.directory.resolve()
     folders = [parent / FOLDER for parent in (where.parent, where.parent.parent)]
     for engine in _engines(facts):
-        found = find_profile(folders, _device(run, facts), facts.model, engine, facts.dtype, facts.parameters)
+        found = find_profile(folders, read_device(run, facts), facts.model, engine, facts.dtype, facts.parameters)
         if found:
             return found[1]
     return None

@@ -17,6 +17,7 @@ from specbench import stats
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.facts import Facts, read_facts
 from specbench.report.data.predict import Prediction
+from specbench.report.data.reported import ReportedRun
 from specbench.report.data.rows import COLUMNS, category_order, unite
 from specbench.report.data.trials import DRAFTER_PHASES, fold_cases, trials
 from specbench.report.data.variant import name_variants
@@ -46,27 +47,29 @@ def summarise(runs: Sequence[Run]) -> pd.DataFrame:
 
     Raises RunError where a manifest lacks its model, suite or methods.
     """
-    return unite([summarise_run(run, variants) for run, variants in zip(runs, name_variants(runs), strict=True)])
+    facts = [read_facts(run) for run in runs]
+    entries = zip(runs, facts, name_variants(runs, facts), strict=True)
+    return unite([summarise_run(ReportedRun(*entry)) for entry in entries])
 
 
-def summarise_run(run: Run, variants: Mapping[str, str], prediction: Prediction | None = None) -> pd.DataFrame:
-    """One run's rows. variants: method -> what tells it from the same method in other runs."""
-    facts = read_facts(run)
-    folded = fold_cases(trials(run.records))
+def summarise_run(reported: ReportedRun) -> pd.DataFrame:
+    """One run's rows."""
+    folded = fold_cases(trials(reported.run.records))
     rows: list[dict[str, Any]] = []
     for category in (OVERALL, *category_order(folded["category"])):
         chosen = folded if category == OVERALL else folded[folded["category"] == category]
-        for scope in _scopes(facts, chosen, folded, prediction):
-            rows.append({"category": category, "variant": variants.get(scope.method, ""), **_row(scope)})
+        for scope in _scopes(reported, chosen, folded):
+            rows.append({"category": category, "variant": reported.variants.get(scope.method, ""), **_row(scope)})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _scopes(facts: Facts, chosen: pd.DataFrame, folded: pd.DataFrame, prediction: Prediction | None) -> list[_Scope]:
+def _scopes(reported: ReportedRun, chosen: pd.DataFrame, folded: pd.DataFrame) -> list[_Scope]:
     """A scope for each method with a record among the chosen cases."""
     good = chosen[chosen["ok"]]
     present = set(chosen.index.get_level_values("method"))
     proposed = folded["proposed"].groupby("method").sum()
-    scope = _Scope(facts, "", good, _of(good, VANILLA), _of(good, PAPERS_BASELINE), 0, False, prediction)
+    baselines = _of(good, VANILLA), _of(good, PAPERS_BASELINE)
+    scope = _Scope(reported.facts, "", good, *baselines, 0, False, reported.prediction)
     return [
         replace(
             scope,
@@ -75,7 +78,7 @@ def _scopes(facts: Facts, chosen: pd.DataFrame, folded: pd.DataFrame, prediction
             errors=int((~_of(chosen, name)["ok"]).sum()),
             drafts=bool(proposed[name] > 0),
         )
-        for name in facts.methods
+        for name in reported.facts.methods
         if name in present
     ]
 

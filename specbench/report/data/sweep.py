@@ -10,6 +10,7 @@ import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.findings import Findings
+from specbench.report.data.reported import ROW
 from specbench.report.data.rows import COLUMNS, KEYS
 from specbench.report.data.variant import UNSET, differing, read_parameters, read_settings, spell_value
 from specbench.store import RunError
@@ -107,18 +108,18 @@ def asked_grids(findings: Findings, metric: str, x: str, y: str) -> list[Grid]:
 def _points(findings: Findings) -> dict[tuple[str, str, str], list[_Point]]:
     """(model, suite, method) -> its runs, where there are several."""
     overall = findings.summary[findings.summary["category"] == OVERALL]
-    rows = {
-        tuple(row[key] for key in ("model", "suite", "method", "variant")): row for row in overall.to_dict("records")
-    }
+    rows = {tuple(row[name] for name in ROW): row for row in overall.to_dict("records")}
     groups: dict[tuple[str, str, str], list[_Point]] = {}
-    for run, facts, variants in zip(findings.runs, findings.facts, findings.variants, strict=True):
+    for reported in findings.reported:
+        run, facts = reported.run, reported.facts
         for method in facts.methods:
-            key = (facts.model, facts.suite, method)
-            row = rows.get((*key, variants.get(method, "")))
+            key = (*reported.place, method)
+            row = rows.get(reported.key(method))
             if method in (VANILLA, CONTROL) or row is None:
                 continue
             own = {f"{method}.{name}": value for name, value in read_parameters(run, method).items()}
-            groups.setdefault(key, []).append(_Point(*key, read_settings(run) | own, row, facts.profile))
+            settings = read_settings(run, facts) | own
+            groups.setdefault(key, []).append(_Point(*key, settings, row, facts.profile))
     return {key: _only_varied(points) for key, points in groups.items() if len(points) > 1}
 
 

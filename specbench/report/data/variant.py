@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.report.data.facts import flatten, read_facts
+from specbench.report.data.facts import Facts, flatten
 from specbench.store import Run
 
 
-def name_variants(runs: Sequence[Run]) -> list[dict[str, str]]:
+def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str, str]]:
     """For each run: method -> variant, '' where one run says it all.
 
     Runs of the same model and suite are compared. A variant lists the method's own parameters that differ ('k=v,...'),
@@ -19,10 +19,10 @@ def name_variants(runs: Sequence[Run]) -> list[dict[str, str]]:
     repeat the same thing, the run's directory is added: a row is always one run's, since pairs live in one process.
     """
     names: list[dict[str, str]] = [{} for _ in runs]
-    for members in _alike(runs):
-        settings = differing([read_settings(runs[index]) for index in members])
-        for method in dict.fromkeys(name for index in members for name in read_facts(runs[index]).methods):
-            holders = [place for place, index in enumerate(members) if method in read_facts(runs[index]).methods]
+    for members in _alike(facts):
+        settings = differing([read_settings(runs[index], facts[index]) for index in members])
+        for method in dict.fromkeys(name for index in members for name in facts[index].methods):
+            holders = [place for place, index in enumerate(members) if method in facts[index].methods]
             own = differing([read_parameters(runs[members[place]], method) for place in holders])
             labels = [_label({**own[rank], **settings[place]}) for rank, place in enumerate(holders)]
             for place, label in zip(holders, _distinct(labels, [runs[members[p]] for p in holders]), strict=True):
@@ -30,12 +30,11 @@ def name_variants(runs: Sequence[Run]) -> list[dict[str, str]]:
     return names
 
 
-def _alike(runs: Sequence[Run]) -> list[list[int]]:
+def _alike(facts: Sequence[Facts]) -> list[list[int]]:
     """Indices of runs grouped by (model, suite)."""
     groups: dict[tuple[str, str], list[int]] = {}
-    for index, run in enumerate(runs):
-        facts = read_facts(run)
-        groups.setdefault((facts.model, facts.suite), []).append(index)
+    for index, fact in enumerate(facts):
+        groups.setdefault((fact.model, fact.suite), []).append(index)
     return list(groups.values())
 
 
@@ -76,7 +75,7 @@ _UNTOLD = ("model.name", "model.path", "measure.fresh")  # two are the model col
 _MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datastore")  # a parameter of who uses it
 
 
-def read_settings(run: Run) -> dict[str, Any]:
+def read_settings(run: Run, facts: Facts) -> dict[str, Any]:
     """The run's own settings, flat, without those that have a column or that are a method's."""
     config = run.manifest.get("config")
     sections = config if isinstance(config, Mapping) else {}
@@ -84,7 +83,7 @@ def read_settings(run: Run) -> dict[str, Any]:
     suite = sections.get("suite")
     chosen = suite if isinstance(suite, Mapping) else {}
     flat |= {f"suite.{key}": chosen[key] for key in _SELECTION if key in chosen}
-    flat.setdefault("decode.temperature", read_facts(run).temperature)
+    flat.setdefault("decode.temperature", facts.temperature)
     return {key: value for key, value in flat.items() if key not in _UNTOLD and not key.startswith(_MATERIAL)}
 
 

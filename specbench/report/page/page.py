@@ -185,7 +185,7 @@ def _unjudged(findings: Findings) -> str:
 def _steadiness(findings: Findings) -> tuple[str, str, str] | None:
     if not any(facts.timed for facts in findings.facts):
         return None
-    found = [control for control in findings.controls if control is not None]
+    found = [entry.control for entry in findings.reported if entry.control is not None]
     if not found:
         return ("warn", "A/A control", "none: how steady the timing was is not known")
     if len(found) == 1:

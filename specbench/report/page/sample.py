@@ -45,13 +45,14 @@ class SampledCase:
 def sample_cases(findings: Findings) -> list[SampledCase]:
     """The sampled cases in the order of the records, each model and suite apart; the control is left out."""
     found: dict[tuple[str, str, str], list[SampledAnswer]] = {}
-    for run, facts, names in zip(findings.runs, findings.facts, findings.variants, strict=True):
+    for reported in findings.reported:
+        run, facts = reported.run, reported.facts
         records = _first_records(run)
         ranks = {method: rank for rank, method in enumerate(facts.methods)}
         for case, method in sorted(records, key=lambda key: ranks[key[1]]):
-            name = label(method, names.get(method, ""))
+            name = label(method, reported.variants.get(method, ""))
             answer = SampledAnswer(name, records[case, method], run, method in facts.lossy, method in facts.peers)
-            found.setdefault((facts.model, facts.suite, case), []).append(answer)
+            found.setdefault((*reported.place, case), []).append(answer)
     groups = _groups(found)
     room = max(1, MOST_CASES // max(1, len(groups)))
     cases = [_case(key, answers) for group in groups.values() for key, answers in _chosen(group)[:room]]

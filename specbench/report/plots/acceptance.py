@@ -27,7 +27,7 @@ def shown(frame: pd.DataFrame, base: str) -> pd.DataFrame:
 
 def draw_accept_positions(scene: Scene) -> Figure:
     """Above: the share that was accepted to this depth. Below: the chance at this depth once everything before held."""
-    frame = scene.detail.accept_positions
+    frame = scene.detail["accept_positions"]
     canvas = Figure(figsize=_INCH)
     panels = canvas.subplots(2, 1, sharey=True, sharex=True)
     canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=0.18)

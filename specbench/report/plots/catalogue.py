@@ -67,7 +67,7 @@ def _missing(name: str, scene: Scene) -> str:
 
 
 def _no_gains(scene: Scene) -> str:
-    found = drafting(scene.detail.accept_lengths)
+    found = drafting(scene.detail["accept_lengths"])
     count = found.groupby(["method", "variant"]).ngroups
     if count > MOST_PANELS:
         return f"{count} methods, at most {MOST_PANELS} are drawn; tables/accept_lengths.csv has them"
@@ -75,26 +75,28 @@ def _no_gains(scene: Scene) -> str:
 
 
 def _no_sources(scene: Scene) -> str:
-    several = scene.detail.accept_sources.groupby(["method", "variant"])["source"].nunique() > 1
+    several = scene.detail["accept_sources"].groupby(["method", "variant"])["source"].nunique() > 1
     return "" if several.any() else "no method drafts from more than one source"
 
 
 def _no_growth(scene: Scene) -> str:
-    if scene.detail.growth.empty:
+    if scene.detail["growth"].empty:
         return "no method says how many tokens it remembers"
-    return "" if len(growing(scene.detail.growth)) else "nothing is remembered from case to case, or too few cases"
+    return "" if len(growing(scene.detail["growth"])) else "nothing is remembered from case to case, or too few cases"
 
 
 _WITHOUT: dict[str, Callable[[Scene], str]] = {
-    "time_split": lambda scene: "no phases were recorded" if scene.detail.time_split.empty else "",
+    "time_split": lambda scene: "no phases were recorded" if scene.detail["time_split"].empty else "",
     "accept_lengths": _no_gains,
-    "accept_positions": lambda scene: "too few drafts" if shown(scene.detail.accept_positions, "drafted").empty else "",
+    "accept_positions": lambda scene: (
+        "too few drafts" if shown(scene.detail["accept_positions"], "drafted").empty else ""
+    ),
     "accept_sources": _no_sources,
     "predicted_against_measured": lambda scene: "" if len(both(scene)) > 1 else "fewer than two methods have both",
     "speedup_against_mat": lambda scene: "" if gained(scene)[1] else "no method has both",
     "mat_against_fed": lambda scene: "" if priced(scene) else "what the methods fed is not known",
     "growth": _no_growth,
-    "tails": lambda scene: "no step was timed" if scene.detail.tails.empty else "",
+    "tails": lambda scene: "no step was timed" if scene.detail["tails"].empty else "",
     "by_length": lambda scene: "" if lengthened(scene) else "answers too short, or too few",
 }
 

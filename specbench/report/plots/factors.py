@@ -60,10 +60,11 @@ def draw_factors(row: pd.Series) -> Figure:
 def draw_prices(findings: Findings) -> Iterator[tuple[str, Figure]]:
     """(file name without suffix, figure) of each model and suite that a latency profile was found for."""
     for scene in scenes(findings):
-        for run, facts, found in zip(findings.runs, findings.facts, findings.predictions, strict=True):
-            if found is None or (facts.model, facts.suite) != (scene.model, scene.suite):
+        for entry in findings.reported:
+            found = entry.prediction
+            if found is None or entry.place != (scene.model, scene.suite):
                 continue
-            contexts = steps_of(run.records)[1]
+            contexts = steps_of(entry.run.records)[1]
             if len(contexts) and priced(scene):
                 yield f"latency{scene.tag}", draw_price(scene, found.profile, int(np.median(contexts)))
                 break

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from specbench.report.data.counts import HELD
+from specbench.report.data.detail import HELD
 from specbench.report.plots.canvas import GRID, add_legend, head
 from specbench.report.plots.scene import Scene, Series
 from specbench.stats import MIN_CASES
@@ -47,7 +47,7 @@ def growing(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw_growth(scene: Scene) -> Figure:
     """MAT against tokens held; below it tokens/s where the target was timed."""
-    frame = growing(scene.detail.growth)
+    frame = growing(scene.detail["growth"])
     panels = [("mean accepted tokens (MAT)", "emitted", "steps")]
     if frame["time_s"].notna().any():
         panels.append(("tokens/s", "tokens", "time_s"))

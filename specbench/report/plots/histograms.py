@@ -32,7 +32,7 @@ def drafting(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw_accept_lengths(scene: Scene) -> Figure:
     """Share of decode steps by tokens emitted; the dashed line is the mean, MAT."""
-    frame = drafting(scene.detail.accept_lengths)
+    frame = drafting(scene.detail["accept_lengths"])
     groups = list(frame.groupby(["method", "variant"], sort=False))
     bins = max(_bins(rows) for _, rows in groups)
     titles = [broken(label(*key), _TITLE_CHARS) for key, _ in groups]

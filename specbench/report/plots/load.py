@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from specbench.report.data.load import FEW, LABELLED, Load, crossover_table
+from specbench.report.data.load import FEW, LABELLED, Load
 from specbench.report.plots.canvas import GRID, add_legend, drawing, head, save
 from specbench.report.plots.palette import style
 from specbench.report.plots.scene import Scene
+from specbench.report.tables.modelled import crossover_table
 from specbench.report.text.table import to_latex, to_markdown
 from specbench.store import write_atomically
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, VANILLA
-from specbench.report.data.detail import Detail
+from specbench.report.data.detail import Detail, of_place
 from specbench.report.data.findings import Findings
 from specbench.report.data.rows import category_order
 from specbench.report.plots.canvas import slug
@@ -70,7 +70,7 @@ def scenes(findings: Findings) -> Iterator[Scene]:
             tag="" if groups.ngroups == 1 else f"-{slug(model)}-{slug(suite)}",
             series=tuple(series),
             categories=tuple(category_order(rows.loc[rows["category"] != OVERALL, "category"])),
-            detail=findings.detail.of(model, suite),
+            detail=of_place(findings.detail, model, suite),
             looks=looks,
             timed=any(facts.timed for facts in here),
             time_only=all(facts.time_only or not facts.timed for facts in here),

@@ -28,7 +28,7 @@ def draw_time_split(scene: Scene) -> Figure:
 
     Where only replayed targets are in it: the phases of drafters alone, in microseconds.
     """
-    frame = scene.detail.time_split
+    frame = scene.detail["time_split"]
     if scene.timed:
         frame = frame[frame["step_ms"].notna()]
     frame = frame[(frame["method"] != CONTROL) & ~((frame["method"] == VANILLA) & frame["method"].duplicated())]
@@ -60,7 +60,7 @@ def _spell(value: float, timed: bool) -> str:
 
 def draw_sources(scene: Scene) -> Figure:
     """Two bars a method: what it proposed and what of it was accepted, each by source."""
-    frame = scene.detail.accept_sources
+    frame = scene.detail["accept_sources"]
     looks = {name: style(place) for place, name in enumerate(dict.fromkeys(frame["source"]))}
     groups = list(frame.groupby(["method", "variant"], sort=False))
     names = [label(*key) for key, _ in groups]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from specbench.record import CONTROL, VANILLA
-from specbench.report.data.counts import PERCENTILES
+from specbench.report.data.detail import PERCENTILES
 from specbench.report.plots.acceptance import MIN_STEPS
 from specbench.report.plots.canvas import GRID, add_legend, head, plain
 from specbench.report.plots.palette import style
@@ -35,7 +35,7 @@ def told(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw_tails(scene: Scene) -> Figure:
     """A row a method, a dot a percentile: left the waits between bursts, right the time a token."""
-    frame = told(scene.detail.tails)
+    frame = told(scene.detail["tails"])
     names = [plain(broken(label(*key), _NAME_CHARS)) for key in zip(frame["method"], frame["variant"], strict=True)]
     room = max(_ROW_INCH, 0.15 * max(name.count("\n") + 1 for name in names))
     canvas = Figure(figsize=(_WIDTH_INCH, max(0.8, room * len(names))))
@@ -63,14 +63,14 @@ def draw_tails(scene: Scene) -> Figure:
 
 def lengthened(scene: Scene) -> bool:
     """Whether the answers reach over two bins with enough steps."""
-    frame = scene.detail.by_length
+    frame = scene.detail["by_length"]
     bins = frame[(frame["axis"] == "position") & (frame["steps"] >= MIN_STEPS)]
     return bool(bins["from"].nunique() > 1)
 
 
 def draw_lengths(scene: Scene) -> Figure:
     """MAT, and below it ms a step where they were timed, by output position and by context length."""
-    frame = scene.detail.by_length[scene.detail.by_length["steps"] >= MIN_STEPS]
+    frame = scene.detail["by_length"][scene.detail["by_length"]["steps"] >= MIN_STEPS]
     figures = [name for name in _FIGURES if frame[name].notna().any()]
     canvas = Figure(figsize=(_WIDTH_INCH, 1.7 * len(figures)))
     sheet = canvas.subplots(len(figures), 2, sharey="row", sharex="col", squeeze=False)

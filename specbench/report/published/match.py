@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.report.data.facts import Facts, read_facts
+from specbench.report.data.facts import Facts
 from specbench.report.data.findings import Findings
+from specbench.report.data.reported import ReportedRun
 from specbench.report.data.variant import read_parameters, read_settings, spell_value
 from specbench.report.published.figures import DEFINITION, HARDWARE, Figure
 from specbench.store import Run
@@ -41,39 +42,41 @@ class Match:
 def compare(findings: Findings, figures: Sequence[Figure]) -> list[Match]:
     """Every published figure that a run has a counterpart of, in the order of the files, then of the runs."""
     rows = {
-        (row["model"], row["suite"], row["category"], row["method"], row["variant"]): row
+        (row["category"], row["model"], row["suite"], row["method"], row["variant"]): row
         for row in findings.summary.to_dict("records")
     }
     found: list[Match] = []
     for figure in figures:
-        for run, facts, variants in zip(findings.runs, findings.facts, findings.variants, strict=True):
-            if figure.method not in facts.methods:
+        for reported in findings.reported:
+            if figure.method not in reported.facts.methods:
                 continue  # another run's row would be found under its name
-            row = rows.get((facts.model, facts.suite, figure.category, figure.method, variants.get(figure.method, "")))
-            if row is not None and _belongs(run, facts, figure, figures):
-                found += _matched(run, facts, row, figure)
+            row = rows.get((figure.category, *reported.key(figure.method)))
+            if row is not None and _belongs(reported, figure, figures):
+                found += _matched(reported, row, figure)
     return found
 
 
-def _belongs(run: Run, facts: Facts, figure: Figure, figures: Sequence[Figure]) -> bool:
+def _belongs(reported: ReportedRun, figure: Figure, figures: Sequence[Figure]) -> bool:
     """Is the run's row this row of this table? Tables of other models only where the suite has none of its own."""
+    facts = reported.facts
     if not (figure.model and figure.method and figure.suite == facts.suite and figure.needs != DEFINITION):
         return False
     own = same_model(facts.model, figure.model)
     others = not own and not any(same_model(facts.model, f.model) for f in figures if f.suite == facts.suite)
-    return (own or others) and selected(run, figure.method, figure)
+    return (own or others) and selected(reported, figure)
 
 
-def _matched(run: Run, facts: Facts, row: Mapping[str, Any], figure: Figure) -> Iterator[Match]:
+def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: Figure) -> Iterator[Match]:
+    run, facts = reported.run, reported.facts
     ours, column = _measured(row, figure.metric)
     if pd.isna(ours):
         return
-    notes = differences(run, facts, figure.method, figure)
+    notes = differences(reported, figure)
     if row["errors"]:
         notes.append(f"{row['errors']} case{'s' if row['errors'] > 1 else ''} failed")
     verdict = SHOWN
     if figure.metric == "mat":
-        complete = whole(run) and not unfinished(run, facts) and not row["errors"]
+        complete = whole(run, facts) and not unfinished(run, facts) and not row["errors"]
         sound = same_model(facts.model, figure.model) and complete
         near = abs(ours - figure.value) <= MAT_TOLERANCE + 1e-9
         verdict = REPRODUCED if sound and near else DIFFERS
@@ -122,17 +125,17 @@ def same_model(measured: str, published: str) -> bool:
     return bool(published) and (measured == published or measured.startswith(f"{published}-"))
 
 
-def selected(run: Run, method: str, figure: Figure) -> bool:
+def selected(reported: ReportedRun, figure: Figure) -> bool:
     """Was the method set as this very row of its table? A row without a temperature is greedy."""
     wanted = {"decode.temperature": "0", **figure.setting}
-    found = _settings(run, method)
+    found = _settings(reported, figure.method)
     return all(_alike(found.get(key), value) for key, value in wanted.items())
 
 
-def whole(run: Run) -> bool:
+def whole(run: Run, facts: Facts) -> bool:
     """Were all questions of the suite asked, and is it the official one by their number?"""
     suite = _section(run, "suite")
-    official = suite.get("expected") in (None, read_facts(run).planned)
+    official = suite.get("expected") in (None, facts.planned)
     return official and all(suite.get(key) is None for key in NARROWED)
 
 
@@ -142,20 +145,22 @@ def unfinished(run: Run, facts: Facts) -> str:
     return f"{seen} of {facts.planned} cases are recorded" if facts.planned and seen < facts.planned else ""
 
 
-def differences(run: Run, facts: Facts, method: str, figure: Figure) -> list[str]:
+def differences(reported: ReportedRun, figure: Figure) -> list[str]:
     """What differs, one entry a thing, the model first; empty where nothing is known to."""
+    run, facts = reported.run, reported.facts
     return [
         *([] if same_model(facts.model, figure.model) else [f"model {facts.model}, not {figure.model}"]),
-        *([] if whole(run) else [f"{facts.planned} of the suite's questions"]),
+        *([] if whole(run, facts) else [f"{facts.planned} of the suite's questions"]),
         *filter(None, [unfinished(run, facts)]),
         *_tokenizer(run, facts),
-        *_setup(run, facts, method, figure),
-        *_corpus(run, method, figure),
+        *_setup(reported, figure),
+        *_corpus(run, figure),
     ]
 
 
-def _setup(run: Run, facts: Facts, method: str, figure: Figure) -> Iterator[str]:
-    found = _settings(run, method) | {_DTYPE: facts.dtype}
+def _setup(reported: ReportedRun, figure: Figure) -> Iterator[str]:
+    facts = reported.facts
+    found = _settings(reported, figure.method) | {_DTYPE: facts.dtype}
     for key, theirs in figure.setup.items():
         if key == _PREFILL:
             yield f"they count the prefill as {theirs}"
@@ -165,10 +170,10 @@ def _setup(run: Run, facts: Facts, method: str, figure: Figure) -> Iterator[str]
             yield f"{key.removeprefix('model.')} {spell_value(found.get(key))}, not {theirs}"
 
 
-def _corpus(run: Run, method: str, figure: Figure) -> Iterator[str]:
+def _corpus(run: Run, figure: Figure) -> Iterator[str]:
     """A method's own files against the corpus that the source names."""
     if figure.corpus:
-        entry = run.manifest["methods"].get(method)
+        entry = run.manifest["methods"].get(figure.method)
         files = ", ".join(Path(path).name for path in (entry.get("inputs") or {})) if isinstance(entry, Mapping) else ""
         yield f"corpus of {files}, not {figure.corpus}" if files else f"no corpus, theirs {figure.corpus}"
 
@@ -182,9 +187,9 @@ def _tokenizer(run: Run, facts: Facts) -> Iterator[str]:
         yield f"tokenizer {Path(str(given)).name}"
 
 
-def _settings(run: Run, method: str) -> dict[str, Any]:
+def _settings(reported: ReportedRun, method: str) -> dict[str, Any]:
     """'decode.temperature', 'suite.order', 'model.template' ... and the method's own parameters by their names."""
-    return read_settings(run) | read_parameters(run, method)
+    return read_settings(reported.run, reported.facts) | read_parameters(reported.run, method)
 
 
 def _section(run: Run, name: str) -> Mapping[str, Any]:

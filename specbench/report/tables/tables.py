@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
-from specbench.report.data.counts import MIN_VALUES, PERCENTILES, TAILS, WAITS
-from specbench.report.data.detail import Detail
+from specbench.report.data.detail import DETAILS, MIN_VALUES, PERCENTILES, WAITS, Detail
 from specbench.report.data.facts import TIME_ONLY, Facts
 from specbench.report.data.rows import COLUMNS, KEYS, category_order, told_once, with_drafting
 from specbench.report.data.trials import DRAFTER_PHASES
@@ -222,13 +221,13 @@ def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
     folder = output / "tables"
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    for name, frame in detail.frames().items():
+    for name, frame in detail.items():
         path = folder / f"{name}.csv"
         write_atomically(path, frame.to_csv(index=False))
         files.append(path)
-    if len(detail.tails):
+    if len(detail["tails"]):
         path = folder / "tails.md"
-        write_atomically(path, to_markdown(tails_table(detail.tails, where)))
+        write_atomically(path, to_markdown(tails_table(detail["tails"], where)))
         files.append(path)
     return files
 
@@ -267,6 +266,7 @@ def tails_table(frame: pd.DataFrame, where: str) -> Table:
     """The figures as printed, a row a method. where: what was run."""
     names = name_columns(frame)
     header = (*names, *(f"{_TAILS_HEADINGS[wait]} p{share}" for wait in WAITS for share in PERCENTILES))
-    figures = ([Cell(spell.number(value)) for value in frame[name].astype(float)] for name in TAILS[2:])
+    columns = DETAILS["tails"].columns[2:]
+    figures = ([Cell(spell.number(value)) for value in frame[name].astype(float)] for name in columns)
     rows = tuple(zip(*names.values(), *figures, strict=True))
     return without_blanks(Table("tails", where, _TAILS_MEANING, header, rows, frozenset(), len(names)))

@@ -44,12 +44,13 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
         if lossy[rows.index].any():
             console.print(Text("lossy methods: their output may differ from vanilla's", style="bold"))
             console.print(_overall(rows[lossy[rows.index]], width))
-    for run, control in zip(findings.runs, findings.controls, strict=True):
-        if control is not None:
-            source = f" of {run.directory.name}" if len(findings.runs) > 1 else ""
-            console.print(Text(f"A/A control{source}, {control.sentence()}", style="dim"))
-    said = [control.sentence() for control in findings.controls if control is not None]
-    print_warnings([text for text in findings.warnings if not any(part in text for part in said)], console)
+    printed = []
+    for entry in findings.reported:
+        if entry.control is not None:
+            source = f" of {entry.run.directory.name}" if len(findings.reported) > 1 else ""
+            printed.append(entry.control.sentence())
+            console.print(Text(f"A/A control{source}, {printed[-1]}", style="dim"))
+    print_warnings([text for text in findings.warnings if not any(part in text for part in printed)], console)
 
 
 def print_table(table: Printed, console: Console | None = None) -> None:

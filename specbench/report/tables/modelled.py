@@ -1,4 +1,4 @@
-"""What a latency profile makes of every method, as a table: predicted beside measured, and the efficiency."""
+"""What a latency profile makes of every method, as tables: predicted beside measured, and speedup under load."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 
 from specbench.record import OVERALL
-from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
+from specbench.report.data.load import FEW, LABELLED, MOST, Load
+from specbench.report.data.reported import ROW
 from specbench.report.text.label import Cell, interval, number
 from specbench.report.text.table import Table, name_columns, without_blanks
 
@@ -28,16 +29,8 @@ def prediction_table(findings: Findings) -> Table | None:
     header = (*names, "MAT", "Tokens fed", "Predicted", "Measured", "Efficiency")
     figures = zip(*map(_cells, rows.to_dict("records")), strict=True)
     cells = tuple(zip(*names.values(), *figures, strict=True))
-    where = f"{profiles_of(findings)}."
+    where = f"{findings.profiles}."
     return without_blanks(Table("predicted", where, _MEANING, header, cells, frozenset(), len(names)))
-
-
-def profiles_of(findings: Findings) -> str:
-    """What predictions were made with, and of which kind of runs."""
-    priced = [facts for facts in findings.facts if facts.profile]
-    some = TIME_ONLY if all(facts.time_only for facts in priced) else f"some runs {TIME_ONLY}"
-    told = [some] if any(facts.time_only for facts in priced) else []
-    return "; ".join([*dict.fromkeys(facts.profile for facts in priced), *told])
 
 
 def _cells(row: dict[str, Any]) -> tuple[Cell, ...]:
@@ -48,3 +41,28 @@ def _cells(row: dict[str, Any]) -> tuple[Cell, ...]:
         Cell(number(row["predicted_speedup"]), spread),
         *(Cell(number(value)) for value in (measured, row["efficiency"])),
     )
+
+
+def crossover_table(found: Load) -> Table:
+    """Methods down, numbers of requests across; the last column says how far it pays."""
+    counts = sorted(found.speedups["concurrency"].unique())
+    names = name_columns(found.pays)
+    rows = []
+    for name, entry in zip(zip(*names.values(), strict=True), found.pays.itertuples(index=False), strict=True):
+        own = found.speedups
+        for column in ROW:
+            own = own[own[column] == getattr(entry, column)]
+        cells = own.set_index("concurrency")
+        words = [f"{cells.at[c, 'modelled_speedup']:.2f}{'*' if cells.at[c, 'outside'] > FEW else ''}" for c in counts]
+        rows.append((*name, *map(Cell, (f"{entry.mat:.2f}", *words, _spell(entry.pays_to)))))
+    far = (found.speedups["outside"] > FEW).any()
+    star = " *: more than one step in 20 beyond what the profile measured." if far else ""
+    meaning = f"{LABELLED}: speedup over vanilla by requests that share a forward, drafting time not counted.{star}"
+    header = (*names, "MAT", *(f"{count} at once" for count in counts), "Pays up to")
+    return Table("crossover", f"{found.where}.", meaning, header, tuple(rows), frozenset(), len(names))
+
+
+def _spell(pays_to: int) -> str:
+    if pays_to == 0:
+        return "never"
+    return f"{MOST} or more" if pays_to >= MOST else str(pays_to)
