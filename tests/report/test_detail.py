@@ -60,15 +60,15 @@ def test_peers_and_failed_cases_are_left_out(make_manifest):
         record("hf_assisted", "a", [turn([2], phases_s={})]),
     ]
     detail = detail_of(records, make_manifest({"pld": {}, "hf_assisted": {"peer": True}}))
-    assert set(detail.time_split["method"]) == {VANILLA, "pld"}
-    assert set(detail.accept_positions["method"]) == set(detail.accept_sources["method"]) == {"pld"}
-    lengths = detail.accept_lengths.groupby("method")["tokens"].max().to_dict()
+    assert set(detail["time_split"]["method"]) == {VANILLA, "pld"}
+    assert set(detail["accept_positions"]["method"]) == set(detail["accept_sources"]["method"]) == {"pld"}
+    lengths = detail["accept_lengths"].groupby("method")["tokens"].max().to_dict()
     assert lengths == {VANILLA: 1, "pld": 2, "hf_assisted": 2}
 
 
 def test_time_split_adds_up(make_manifest):
     records = [record("pld", "a", [turn([1, 1], phases_s={"draft": 0.25, "forward": 0.5})])]
-    row = detail_of(records, make_manifest({"pld": {}})).time_split.iloc[0]
+    row = detail_of(records, make_manifest({"pld": {}}))["time_split"].iloc[0]
     assert (row["draft_ms"], row["forward_ms"], row["step_ms"]) == (125, 250, 375)
     assert math.isnan(row["prepare_ms"])
 
