@@ -83,7 +83,7 @@ def test_the_others_say_what_there_is_nothing_of(make_run, monkeypatch, tmp_path
     said = words(execute(notebook, monkeypatch, run, folder=folder))
     expected = {
         (WHY, "no profile"): "name one in SPECBENCH_PROFILE",
-        (WHY, "all failed"): "no step to pay for",
+        (WHY, "all failed"): "or no decode step",
         (COMPARE, "no profile"): "ranked by MAT alone",
         (COMPARE, "no method"): "no method beside vanilla",
         (FIGURES, "no method"): "does not apply",
