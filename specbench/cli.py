@@ -35,7 +35,7 @@ from specbench.target.engine import EngineKind
 from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent
-OUTSIDE_HASH = ("report",)  # groups that change no record
+OUTSIDE_HASH = {"measure": ("fresh", "price_per_hour"), "suite": ("home",)}  # settings that change no record
 # The group option for a setting given alone: a path, or a trace.
 OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
 USAGE = 2
@@ -81,9 +81,10 @@ def _plain(root: DictConfig) -> dict[str, Any]:
 
 
 def digest(resolved: Mapping[str, Any]) -> str:
-    """Hash of everything that can change a record; ``measure.fresh``, a price and the report's options cannot."""
-    kept = {key: value for key, value in resolved.items() if key not in OUTSIDE_HASH}
-    kept["measure"] = {key: value for key, value in kept["measure"].items() if key not in ("fresh", "price_per_hour")}
+    """Hash of everything that can change a record."""
+    kept = {group: values for group, values in resolved.items() if group != "report"}
+    for group, keys in OUTSIDE_HASH.items():
+        kept[group] = {key: value for key, value in kept[group].items() if key not in keys}
     text = json.dumps(kept, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -80,7 +80,7 @@ class ModelConfig:
 
 
 @dataclass
-class HubAddress:
+class HubConfig:
     """A hub data set: one ``file`` of its repository, or one ``split`` of each of its ``configs``."""
 
     repo: str = MISSING
@@ -96,12 +96,14 @@ class SuiteConfig:
 
     format: the reader, null = Spec-Bench's question file. form: how a question is put, null = the format's first.
     shots: worked examples before each question, drawn with shots_seed from shots_from (null = the train split).
+    home: where its authors keep the file, for the message when it is not found.
     """
 
     name: str | None = None
     path: str | None = None
     relative: str | None = None
-    hub: HubAddress | None = None
+    hub: HubConfig | None = None
+    home: str | None = None
     format: str | None = None
     form: str | None = None
     shots: int = 0

@@ -169,6 +169,7 @@ def _load_suite(config: Config) -> Suite:
         path=suite.path,
         relative=suite.relative,
         hub=vars(hub) if hub else None,
+        home=suite.home,
         format=suite.format,
         form=suite.form,
         shots=Shots(suite.shots, suite.shots_seed, suite.shots_from),

@@ -43,7 +43,7 @@ ALLOWED = {
     "method": {"types", "target"},  # target for annotations only
     "target": {"types"},
     "decode": {"types", "method", "target"},
-    "suite": {"types", "record"},
+    "suite": {"types", "record", "answers"},
     "profile": {"store"},
     "measure": {"types", "record", "method", "target", "decode", "profile"},
     "lossless": {"types", "record"},

@@ -1,7 +1,7 @@
 """Suites: the questions of a benchmark as cases, and the prompts that a target is given for them.
 
-A suite is a place with questions, a format to read them by and a form to put them in, plus a selection. Where the
-questions came from and their hash travel with the cases, so that a run can say what it measured on.
+A suite is a place with questions, a format to read them by and a form to put them in, plus a selection. Its origin and
+hash stay with the cases and go into the manifest of a run.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.record import OVERALL
-from specbench.suite.format import Form
+from specbench.suite.format import Wording
 from specbench.suite.formats import format_named
 from specbench.suite.prompt import PromptBuilder, answer_text
-from specbench.suite.reading import cases_of, read_rows
 from specbench.suite.selection import EVERYTHING, Selection, select
 from specbench.suite.shots import Shots, worked
 from specbench.suite.sources import HubAddress, locate
@@ -49,6 +48,7 @@ def load_suite(
     path: str | os.PathLike[str] | None = None,
     relative: str | None = None,
     hub: HubAddress | None = None,
+    home: str | None = None,
     format: str | None = None,
     form: str | None = None,
     shots: Shots = NO_SHOTS,
@@ -58,18 +58,19 @@ def load_suite(
 ) -> Suite:
     """Find, read and narrow a suite.
 
-    path, relative, hub: where it is (see ``sources.locate``). format: how it is read, one of ``formats.FORMATS``.
+    path, relative, hub, home: where it is (see ``sources.locate``). format: how it is read, one of
+    ``formats.FORMATS``.
     form: how a question is put, one of the format's. shots: worked examples in front of every question.
     expected: how many questions the official suite has; sha256: its file's hash; another number or hash is a warning.
     Raises InputError for a file that is missing or malformed, for an unknown format or form, and for a selection
     that names what is not there.
     """
     reader = format_named(format)
-    chosen = reader.form(form)
-    place = locate(name, path, relative, hub, holds=reader.holds)
-    rows, digest = read_rows(place, reader)
+    chosen = reader.choose_form(form)
+    place = locate(name, path, relative, hub, home=home, holds=reader.holds)
+    rows, digest = reader.read_rows(place)
     prefix, shots_digest = worked(name, shots, reader, chosen, relative, hub)
-    cases = cases_of(rows, reader, Form(chosen, prefix), str(place))
+    cases = reader.cases(rows, Wording(chosen, prefix), str(place))
     if taken := [case.id for case in cases if OVERALL in (case.category, case.subcategory)]:
         raise InputError(
             f"{place}: question {taken[0]} is of category {OVERALL!r}, which names the whole in tables; rename it"

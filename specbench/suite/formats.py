@@ -1,35 +1,276 @@
-"""The formats by their names in ``suite.format``; a new one is a reader file and a line here."""
+"""The formats by their names in ``suite.format``. A new one is a reader here: a function row -> case, and an entry.
+
+A suite whose files have one of these formats needs no code: a yaml in conf/suite/ is all of it.
+"""
 
 from __future__ import annotations
 
-from specbench.suite import (
-    gsm8k_file,
-    humaneval_file,
-    mbpp_file,
-    mgsm_110_file,
-    mgsm_file,
-    mt_bench_file,
-    question_file,
-    token_recycling_file,
-)
-from specbench.suite.format import Format
-from specbench.types import InputError
+import re
+from dataclasses import replace
+from pathlib import Path
 
-QUESTIONS = "questions"
-FORMATS = {
-    QUESTIONS: question_file.FORMAT,
-    "mt_bench": mt_bench_file.FORMAT,
-    "humaneval": humaneval_file.FORMAT,
-    "mbpp": mbpp_file.FORMAT,
-    "token_recycling": token_recycling_file.FORMAT,
-    "gsm8k": gsm8k_file.FORMAT,
-    "mgsm": mgsm_file.FORMAT,
-    "mgsm_110": mgsm_110_file.FORMAT,
-}
+from specbench.answers import MT_BENCH, task_of
+from specbench.suite.format import SuiteFormat, Wording
+from specbench.suite.rows import SourceRow, decode_line, kind
+from specbench.types import Case, InputError
+
+BARE = "bare"  # the form of a question alone; the others are named by their format
+FORMATS: dict[str, SuiteFormat] = {}
 
 
-def format_named(name: str | None) -> Format:
-    """The format that ``suite.format`` names, by default Spec-Bench's. Raises InputError for one that there is not."""
+def format_named(name: str | None) -> SuiteFormat:
+    """The format that ``suite.format`` names, by default Spec-Bench's. Raises InputError for an unknown one."""
     if name is not None and name not in FORMATS:
-        raise InputError(f"suite.format={name}: expected one of {', '.join(FORMATS)}, or null for {QUESTIONS}.")
-    return FORMATS[name or QUESTIONS]
+        raise InputError(f"suite.format={name}: expected one of {', '.join(FORMATS)}, or null for questions.")
+    return FORMATS[name or "questions"]
+
+
+# Spec-Bench's question file: one JSON object a line with question_id, category, turns, reference. Spec-Bench reports
+# six tasks, but its file spells the first as the eight raw categories of MT-Bench; here a case's category is the task,
+# and its subcategory the raw word. A category that Spec-Bench does not have stays as it is.
+
+
+def _question(row: SourceRow, wording: Wording) -> Case:
+    raw_category = row.text("category", "the name of a category such as qa")
+    question, references = row.values.get("question_id"), row.values.get("reference")
+    if not isinstance(question, str) or not question.strip():
+        question = str(row.whole("question_id", "a whole number or a non-empty string"))
+    turns = _turns(row)
+    if not isinstance(references, list | None):
+        raise InputError(f"{row.where}: {row.got('reference')}, expected a list (or leave reference out).")
+    return Case(question, task_of(raw_category), turns, raw_category, tuple(references or ()))
+
+
+def _turns(row: SourceRow) -> tuple[str, ...]:
+    turns = row.values.get("turns")
+    if not isinstance(turns, list) or not turns:
+        raise InputError(f"{row.where}: {row.got('turns')}, expected a list of the user's messages, at least one.")
+    for position, turn in enumerate(turns, start=1):
+        if not isinstance(turn, str) or not turn.strip():
+            got = "is empty" if isinstance(turn, str) else f"is a {kind(turn)}"
+            raise InputError(f"{row.where}: turn {position} {got}, expected a non-empty string.")
+    return tuple(turns)
+
+
+FORMATS["questions"] = SuiteFormat(
+    case=_question, key="question_id", example='{"question_id": 1, "category": "qa", "turns": ["..."]}'
+)
+
+
+# MT-Bench (Zheng et al. 2023, arXiv 2306.05685): 80 questions of two turns, ids 81 to 160. The authors' file is a
+# question file. The copy on the hub (HuggingFaceH4/mt_bench_prompts) calls the turns ``prompt`` and has a hash of the
+# text in place of the id. There the id follows from the row's place: the rows stand in the authors' order, ten of each
+# category, which is checked.
+
+
+def _mt_bench(row: SourceRow, wording: Wording) -> Case:
+    if "prompt" not in row.values or "turns" in row.values:
+        return _question(row, wording)
+    there = row.text("category", "one of MT-Bench's categories")
+    expected = MT_BENCH[row.index // 10] if row.index < len(MT_BENCH) * 10 else "no more rows"
+    if there != expected:
+        raise InputError(
+            f"{row.where}: category is {there}, expected {expected}: the rows are not in MT-Bench's order, so their "
+            "ids are unknown. Give the authors' question.jsonl with suite.path=<file>."
+        )
+    values = {**row.values, "question_id": 81 + row.index, "turns": row.values["prompt"]}
+    return _question(replace(row, values=values), wording)
+
+
+FORMATS["mt_bench"] = replace(FORMATS["questions"], case=_mt_bench)
+
+
+# HumanEval (Chen et al. 2021, arXiv 2107.03374): 164 signatures with docstrings, to be completed. ``bare`` is the
+# prompt without blanks at its ends, as CARD and PEARL give it to a model without a template; ``exact`` is the prompt
+# as the file has it, which ends in a newline.
+
+
+def _humaneval(row: SourceRow, wording: Wording) -> Case:
+    task = row.text("task_id", "the task's name such as HumanEval/0")
+    prompt = row.text("prompt", "the signature and docstring to complete")
+    turn = prompt if wording.form == "exact" else prompt.strip()
+    return Case(task, "humaneval", (turn,), references=row.optional("canonical_solution"))
+
+
+FORMATS["humaneval"] = SuiteFormat(
+    case=_humaneval,
+    key="task_id",
+    example='{"task_id": "HumanEval/0", "prompt": "def ..."}',
+    holds="a .jsonl or .jsonl.gz file of tasks",
+    forms=(BARE, "exact"),
+)
+
+
+# MBPP (Austin et al. 2021, arXiv 2108.07732): short Python problems. The authors' file holds all 974 tasks without
+# their split, which goes by task_id (1 to 10 for prompts, 11 to 510 test, 511 to 600 validation, 601 to 974 training).
+# ``bare`` is the description alone, as CARD gives it; ``script`` puts description and first test into the frame of
+# Token Recycling's question file.
+
+_MBPP_TEST = range(11, 511)
+_MBPP_FRAME = 'Create a Python script for this problem:\n```python\n"""\n{text}\n{test}\n"""\n\n```'
+
+
+def _mbpp(row: SourceRow, wording: Wording) -> Case | None:
+    task = row.whole("task_id", "the task's number")
+    if task not in _MBPP_TEST:
+        return None
+    text = row.text("text", "the problem's description").strip()
+    turn = _MBPP_FRAME.format(text=text, test=_first_test(row)) if wording.form == "script" else text
+    return Case(f"mbpp/{task}", "mbpp", (turn,), references=row.optional("code"))
+
+
+def _first_test(row: SourceRow) -> str:
+    tests = row.values.get("test_list")
+    if not isinstance(tests, list) or not tests:
+        raise InputError(f"{row.where}: {row.got('test_list')}, expected a list of assertions, at least one.")
+    if not isinstance(tests[0], str):
+        raise InputError(f"{row.where}: the first of test_list is a {kind(tests[0])}, expected an assertion.")
+    return tests[0].strip()
+
+
+FORMATS["mbpp"] = SuiteFormat(
+    case=_mbpp,
+    key="task_id",
+    example='{"task_id": 11, "text": "Write a function ...", "test_list": ["assert ..."]}',
+    holds="a .jsonl or .jsonl.gz file of tasks",
+    forms=(BARE, "script"),
+)
+
+
+# The MBPP questions of Token Recycling (Luo et al. 2025, arXiv 2408.08696): 399 whole prompts in a question file, of
+# all splits of MBPP, most in a cleaned wording. The id is MBPP's task_id; the file calls the category ``code``.
+
+
+def _token_recycling(row: SourceRow, wording: Wording) -> Case:
+    plain = _question(row, wording)
+    return replace(plain, id=f"mbpp/{plain.id}", category="mbpp")
+
+
+FORMATS["token_recycling"] = replace(FORMATS["questions"], case=_token_recycling)
+
+
+# GSM8K (Cobbe et al. 2021, arXiv 2110.14168): grade-school word problems with worked answers. ``qa`` is
+# ``Q: <question>\nA:`` after N worked examples (suite.shots) in the same form, as CARD and PEARL ask. Their eight
+# examples are those of Wei et al. 2022 (arXiv 2201.11903, appendix), which are not part of GSM8K and are not here: by
+# default the examples are drawn from GSM8K's train split, so the prompts have CARD's form but not CARD's examples. For
+# CARD's, write the eight as rows of question and answer, the answer ending in ``#### <number>`` or in words, and name
+# that file with suite.shots_from.
+
+_CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's notes for a calculator: 48/2 = <<48/2=24>>24
+
+
+def _gsm8k(row: SourceRow, wording: Wording) -> Case:
+    question = row.text("question", "the problem")
+    turn = f"{wording.prefix}Q: {question}\nA:" if wording.form == "qa" else question
+    return Case(f"gsm8k/{row.index}", "gsm8k", (turn,), references=row.optional("answer"))
+
+
+def _gsm8k_shot(row: SourceRow) -> str:
+    """The row as a worked example: calculator notes left out, ``#### 72`` put as ``The answer is 72.``"""
+    question = row.text("question", "the problem")
+    worked, mark, result = row.text("answer", "the worked answer").rpartition("####")
+    answer = _CALCULATION.sub("", worked).strip()
+    ending = f"{answer} The answer is {result.strip()}." if mark else result.strip()
+    return f"Q: {question}\nA: {ending}\n\n"
+
+
+FORMATS["gsm8k"] = SuiteFormat(
+    case=_gsm8k,
+    key="question",
+    example='{"question": "...", "answer": "... #### 72"}',
+    holds="a .jsonl or .jsonl.gz file of problems",
+    forms=(BARE, "qa"),
+    shot=_gsm8k_shot,
+    shot_form="qa",
+)
+
+
+# MGSM (Shi et al. 2022, arXiv 2210.03057): 250 problems of GSM8K's test split in eleven languages. The authors' files
+# are ``mgsm_<language>.tsv``, question and number a line; on the hub (juletxara/mgsm) each language is a configuration.
+# A case's subcategory is its language. ``question`` is ``Question: <question>\n\nAnswer:``, as CARD and PEARL ask.
+
+LANGUAGES = {
+    "bn": "bengali", "de": "german", "en": "english", "es": "spanish", "fr": "french", "ja": "japanese",
+    "ru": "russian", "sw": "swahili", "te": "telugu", "th": "thai", "zh": "chinese",
+}  # fmt: skip
+
+
+def _mgsm(row: SourceRow, wording: Wording) -> Case:
+    return _mgsm_case(row, wording, row.part, row.index)
+
+
+def _mgsm_case(row: SourceRow, wording: Wording, language: str, index: int) -> Case:
+    """The ``index``-th problem of a language: the same id in the whole suite and in a part of it."""
+    question = row.text("question", "the problem")
+    turn = f"Question: {question}\n\nAnswer:" if wording.form == "question" else question
+    if row.values.get("answer_number") is not None:  # on the hub; the files group thousands (``2,125``)
+        number = str(row.whole("answer_number", "a whole number"))
+    else:
+        number = row.text("answer", "the number that is the answer").strip().replace(",", "")
+    return Case(f"mgsm/{language}/{index}", "mgsm", (turn,), language, (number,))
+
+
+def _mgsm_files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    there = [file for language in LANGUAGES if (file := path / f"mgsm_{language}.tsv").is_file()]
+    if not there:
+        raise InputError(f"Suite folder {path} has no mgsm_<language>.tsv for any of {', '.join(LANGUAGES)}.")
+    return there
+
+
+def _mgsm_rows(raw: bytes, path: Path, example: str) -> list[SourceRow]:
+    """The rows of one language's file. Raises InputError with file and line number."""
+    language = path.stem.removeprefix("mgsm_")
+    if language not in LANGUAGES:
+        raise InputError(
+            f"Suite file {path}: its name does not say the language; expected mgsm_<language>.tsv, "
+            f"with one of {', '.join(LANGUAGES)}."
+        )
+    rows: list[SourceRow] = []
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"line {number}"
+        columns = decode_line(line, f"{path}, {place}").rstrip("\r").split("\t")
+        if len(columns) != 2:
+            raise InputError(
+                f"{path}, {place}: {len(columns)} columns, expected the question, one tab and the number: {example}."
+            )
+        values = dict(zip(("question", "answer"), columns, strict=True))
+        rows.append(SourceRow(values, str(path), place, len(rows), language))
+    return rows
+
+
+FORMATS["mgsm"] = SuiteFormat(
+    case=_mgsm,
+    key="question",
+    example="Janet's ducks lay 16 eggs per day. ...<tab>18",
+    holds="a folder of mgsm_<language>.tsv files, or one of them",
+    forms=(BARE, "question"),
+    parse=_mgsm_rows,
+    files=_mgsm_files,
+)
+
+
+# CARD's and PEARL's part of MGSM: the first ten problems of each language in one file of JSON lines. It numbers its 110
+# rows from 0 and has the names of the languages, one of them misspelt (``tegulu``); a case has its id of the whole
+# suite.
+
+_CODES = {name: code for code, name in LANGUAGES.items()} | {"tegulu": "te"}
+
+
+def _mgsm_110(row: SourceRow, wording: Wording) -> Case:
+    language = row.text("category", "the language such as german")
+    if language not in _CODES:
+        raise InputError(f"{row.where}: category is {language}, expected one of {', '.join(_CODES)}.")
+    return _mgsm_case(row, wording, _CODES[language], row.whole("question_id", "a whole number") % 10)
+
+
+FORMATS["mgsm_110"] = SuiteFormat(
+    case=_mgsm_110,
+    key="question_id",
+    example='{"question_id": 0, "question": "...", "category": "bengali", "answer": "18"}',
+    holds="a .jsonl or .jsonl.gz file of problems",
+    forms=("question", BARE),
+)

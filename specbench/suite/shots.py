@@ -1,6 +1,6 @@
 """Worked examples in front of a question (few-shot prompting), drawn once for the whole suite.
 
-The draw has its own seed, so that sampling or shuffling the suite otherwise does not change the prompts.
+The draw has its own seed, so another sample or order of the suite does not change the prompts.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import random
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from specbench.suite.format import Format
-from specbench.suite.reading import read_rows
+from specbench.suite.format import SuiteFormat
 from specbench.suite.sources import HubAddress, locate
 from specbench.types import InputError
 
@@ -32,12 +31,12 @@ class Shots:
 
 
 def worked(
-    name: str, shots: Shots, format: Format, form: str, relative: str | None, hub: HubAddress | None
+    name: str, shots: Shots, format: SuiteFormat, form: str, relative: str | None, hub: HubAddress | None
 ) -> tuple[str, str]:
     """The examples as the text in front of every question, and the SHA-256 of the file that they are from.
 
     They keep the order of their file, so a file of exactly ``count`` rows is taken whole, as it stands. Raises
-    InputError for a count or a form that cannot be, for a file that is nowhere, and for one with too few rows.
+    InputError for a bad count or form, for a file that is not found, and for one with too few rows.
     """
     _check(shots, format, form)
     if not shots.count:
@@ -45,7 +44,7 @@ def worked(
     beside = str(PurePosixPath(relative or f"{name}/test.jsonl").with_name(f"{_SPLIT}.jsonl"))
     there = {**hub, "split": _SPLIT, "file": None} if hub else None
     place = locate(f"{name} examples", shots.source, beside, there, key="suite.shots_from", holds=format.holds)
-    rows, digest = read_rows(place, format, "suite.shots_from")
+    rows, digest = format.read_rows(place, "suite.shots_from")
     if len(rows) < shots.count:
         raise InputError(
             f"suite.shots={shots.count}: {place} has {len(rows)} rows. Ask for fewer, or name another file."
@@ -55,7 +54,7 @@ def worked(
     return "".join(format.shot(rows[index]) for index in drawn), digest
 
 
-def _check(shots: Shots, format: Format, form: str) -> None:
+def _check(shots: Shots, format: SuiteFormat, form: str) -> None:
     for key, value in (("shots", shots.count), ("shots_seed", shots.seed)):
         if not isinstance(value, int) or isinstance(value, bool):
             raise InputError(f"suite.{key}={value!r}: expected a whole number.")

@@ -1,26 +1,53 @@
-"""Where a suite is: the one idea is a fixed order of places, and an error that names every one of them.
+"""Where a suite is: a fixed order of places, and an error that names all of them.
 
-The order: the file or folder that the user named; what ships inside the package; the data directory
-``$SPECBENCH_DATA``; the Hugging Face hub, when the suite has an address there, of a file or of a data set's split.
-Nothing is fetched unless the suite's configuration says from where, and nothing is waited for when the hub was
-switched off.
+The order: the file or folder that the user named; what is in the package; the data directory ``$SPECBENCH_DATA``; the
+Hugging Face hub, when the suite has an address there, of a file or of a data set's split. Nothing is fetched unless the
+suite's configuration has an address, and nothing while the hub is switched off.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.suite.hub_tables import HubTables, fetch
+from specbench.suite.rows import SourceRow
 from specbench.types import InputError
 
 DATA_VARIABLE = "SPECBENCH_DATA"
 _ASSETS = Path(__file__).resolve().parents[1] / "assets"
 _QUESTIONS = "question.jsonl"
 
-
 HubAddress = Mapping[str, str | Sequence[str] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class HubTables:
+    """One split of a data set, table by table.
+
+    tables: (configuration, its rows in order); the configuration's name is empty when the data set has but one.
+    """
+
+    repo: str
+    split: str
+    tables: tuple[tuple[str, Iterable[Mapping[str, object]]], ...]
+
+    def __str__(self) -> str:
+        return f"{self.repo} ({self.split}) on the hub"
+
+    def rows(self) -> tuple[list[SourceRow], str]:
+        """The rows of all tables, and the SHA-256 of their JSON: the data set's contents, however it is packed."""
+        rows: list[SourceRow] = []
+        digest = hashlib.sha256()
+        for config, table in self.tables:
+            source = f"{self.repo} ({', '.join(filter(None, (config, self.split)))})"
+            for index, values in enumerate(table):
+                rows.append(SourceRow(dict(values), source, f"row {index}", index, config))
+                digest.update(json.dumps([config, dict(values)], sort_keys=True).encode())
+        return rows, digest.hexdigest()
 
 
 def locate(
@@ -29,6 +56,7 @@ def locate(
     relative: str | None = None,
     hub: HubAddress | None = None,
     *,
+    home: str | None = None,
     key: str = "suite.path",
     holds: str = "a .jsonl or .jsonl.gz file of questions",
 ) -> Path | HubTables:
@@ -36,8 +64,8 @@ def locate(
 
     path: taken as it is. relative: below ``$SPECBENCH_DATA/suites``, by default ``<name>/question.jsonl``.
     hub: of a data set on the Hugging Face hub ``{repo, file}`` or ``{repo, split}`` with optional ``configs``, and
-    optionally ``revision``. key: the knob that gives path; holds: what it must name; both for errors. Raises
-    InputError, which lists every way to give the suite, when none of the places has it.
+    optionally ``revision``. home: where its authors keep it; key: the setting that gives path; holds: what it must
+    name; all for errors. Raises InputError, which lists every way to give the suite, when none of the places has it.
     """
     if path is not None:
         return Path(path).expanduser()
@@ -52,11 +80,11 @@ def locate(
     found = _from_hub(hub)
     if not isinstance(found, str):
         return found
-    raise InputError(_not_found(name, f"{key}=<file>: {holds}", relative, kept, found))
+    raise InputError(_not_found(name, home, f"{key}=<file>: {holds}", relative, kept, found))
 
 
 def _from_hub(hub: HubAddress | None) -> Path | HubTables | str:
-    """The file or the tables, downloaded or cached, or in words why there are none."""
+    """The file or the tables, downloaded or cached, or why there are none."""
     given = {part: value for part, value in (hub or {}).items() if value}
     if not given.keys() & {"repo", "file", "split"}:
         return "this suite has no address on the hub; set suite.hub.repo and suite.hub.file"
@@ -68,8 +96,27 @@ def _from_hub(hub: HubAddress | None) -> Path | HubTables | str:
     repo = str(given["repo"])
     revision = str(given["revision"]) if "revision" in given else None
     if "split" in given:
-        return fetch(repo, str(given["split"]), tuple(given.get("configs") or ()), revision)
+        return _hub_tables(repo, str(given["split"]), tuple(given.get("configs") or ()), revision)
     return _hub_file(repo, str(given["file"]), revision)
+
+
+def _hub_tables(repo: str, split: str, configs: Sequence[str] = (), revision: str | None = None) -> HubTables | str:
+    """The downloaded or cached tables, or why there are none.
+
+    configs: configurations of the data set, each a table; none for a data set that has but one.
+    """
+    try:
+        import datasets
+    except ImportError:
+        return f"{repo} on the hub needs the package datasets; pip install datasets"
+    try:
+        tables = tuple(
+            (config, datasets.load_dataset(repo, *filter(None, (config,)), split=split, revision=revision))
+            for config in configs or ("",)
+        )
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        return f"data set {repo} could not be loaded: {(str(error) or type(error).__name__).splitlines()[0]}"
+    return HubTables(repo, split, tables)
 
 
 def _hub_file(repo: str, file: str, revision: str | None) -> Path | str:
@@ -88,12 +135,11 @@ def _hub_file(repo: str, file: str, revision: str | None) -> Path | str:
 
 
 def _offline() -> bool:
-    """Whether the user switched the hub off, by the words that huggingface_hub itself accepts."""
+    """True if the hub is switched off, by the words that huggingface_hub itself accepts."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-def _not_found(name: str, give: str, relative: str, kept: Path | None, refusal: str) -> str:
-    home = _home(name)
+def _not_found(name: str, home: str | None, give: str, relative: str, kept: Path | None, refusal: str) -> str:
     where = f" (the official file is {home})" if home else ""
     looked = f"looked for {kept}, which does not exist" if kept else f"${DATA_VARIABLE} is not set"
     return (
@@ -102,19 +148,3 @@ def _not_found(name: str, give: str, relative: str, kept: Path | None, refusal: 
         f"  2. {DATA_VARIABLE}=<directory> in the environment, the file at suites/{relative} below it ({looked});\n"
         f"  3. the Hugging Face hub ({refusal})."
     )
-
-
-def _home(name: str) -> str:
-    """Where the authors of a suite keep its file, for the reader of an error."""
-    gsm8k = "grade_school_math/data/test.jsonl in https://github.com/openai/grade-school-math"
-    return {
-        "spec_bench": "data/spec_bench/question.jsonl in https://github.com/hemingkx/Spec-Bench",
-        "mt_bench": "fastchat/llm_judge/data/mt_bench/question.jsonl in https://github.com/lm-sys/FastChat",
-        "humaneval": "data/HumanEval.jsonl.gz in https://github.com/openai/human-eval",
-        "mbpp": "mbpp/mbpp.jsonl in https://github.com/google-research/google-research",
-        "token_recycling_399": "data/mbpp/question.jsonl in https://github.com/Luowaterbi/TokenRecycling",
-        "gsm8k": gsm8k,
-        "gsm8k_8shot": gsm8k,
-        "mgsm": "mgsm_<language>.tsv in https://github.com/google-research/url-nlp",
-        "mgsm_110": "data/mgsm.jsonl in https://github.com/hunzhizi/CARD",
-    }.get(name, "")

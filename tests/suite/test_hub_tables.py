@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from compose import composed
 from specbench.suite import Shots, load_suite
-from specbench.suite.mgsm_file import LANGUAGES
+from specbench.suite.formats import LANGUAGES
 from specbench.types import InputError
 
 datasets = pytest.importorskip("datasets")

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from compose import composed
 from specbench.suite import Selection, load_suite
 from specbench.types import InputError
 
@@ -105,7 +106,7 @@ def test_a_hub_address_needs_both_halves():
 
 def test_a_suite_found_nowhere_names_every_way_to_give_it(tmp_path, monkeypatch):
     with pytest.raises(InputError) as caught:
-        load_suite("spec_bench", hub={"repo": None, "file": None})
+        load_suite("spec_bench", hub={"repo": None, "file": None}, home=composed("suite=spec_bench").suite.home)
     message = str(caught.value)
     for part in (
         "suite.path=<file>",

@@ -7,7 +7,7 @@ import pytest
 
 from compose import job_for
 from specbench import cli
-from specbench.suite.mgsm_file import LANGUAGES
+from specbench.suite.formats import LANGUAGES
 
 BUNDLED = "mini"
 

@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from specbench.suite.format import Form
-from specbench.suite.question_file import FORMAT, MT_BENCH, TASKS
-from specbench.suite.reading import cases_of, read_bytes
+from specbench.answers import MT_BENCH
+from specbench.report.data.rows import TASKS
+from specbench.suite.format import Wording
+from specbench.suite.formats import FORMATS
 from specbench.types import Case, InputError
 
+FORMAT = FORMATS["questions"]
 PATH = Path("questions.jsonl")
 GOOD = {"question_id": 1, "category": "qa", "turns": ["Who?"]}
 
 
 def parse(raw: bytes, path: Path) -> list[Case]:
-    return cases_of(FORMAT.parse(raw, path, FORMAT.example), FORMAT, Form(), str(path))
+    return FORMAT.cases(FORMAT.parse(raw, path, FORMAT.example), Wording(), str(path))
 
 
 def lines(*rows: object) -> bytes:
@@ -141,13 +143,13 @@ def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(t
     (tmp_path / "empty.jsonl").touch()
     path = tmp_path / name
     with pytest.raises(InputError) as caught:
-        read_bytes(path, FORMAT)
+        FORMAT.read_bytes(path)
     assert str(caught.value).startswith(f"Suite file {path} {says}")
     assert "suite.path=" in str(caught.value)
 
 
 def test_the_file_of_spec_bench_has_its_480_questions(spec_bench_file):
-    cases = parse(read_bytes(spec_bench_file, FORMAT), spec_bench_file)
+    cases = parse(FORMAT.read_bytes(spec_bench_file), spec_bench_file)
     assert Counter(case.category for case in cases) == dict.fromkeys(TASKS, 80)
     assert [case.id for case in cases] == [str(number) for number in range(81, 561)]
     assert sum(len(case.turns) for case in cases) == 560
