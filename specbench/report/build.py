@@ -15,7 +15,7 @@ from specbench.report.data.profiles import choose_profiles
 from specbench.report.data.sweep import asked_grids, default_grids
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
-from specbench.report.tables.modelled import crossover_table
+from specbench.report.tables.modelled import crossover_table, write_load
 from specbench.report.tables.tables import caption, tails_table, write_details, write_tables
 from specbench.store import RunError, read_run
 
@@ -69,13 +69,10 @@ def build_report(
         from specbench.report.plots.catalogue import write_plots
         from specbench.report.plots.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
 
-        files += write_plots(findings, output)
+        files += write_plots(findings, output, under)
         files += write_heatmaps(grids, output)
     if under is not None:
-        from specbench.report.plots.load import write_crossover
-        from specbench.report.plots.scene import scenes
-
-        files += write_crossover(under, list(scenes(findings)), output, plots)
+        files += write_load(under, output)
     files += keep_pieces(findings, output)
     more = {"Under load": crossover_table(under)} if under is not None else {}
     if len(findings.detail["tails"]):

@@ -9,7 +9,8 @@ from specbench.profile import write_profile
 from specbench.report import build_report, explain, rank, read_findings
 from specbench.report.data.factors import FACTORS, MEASURED, MODELLED
 from specbench.report.plots.canvas import drawing
-from specbench.report.plots.factors import draw_factors, draw_price
+from specbench.report.plots.factors import draw_factors
+from specbench.report.plots.scatter import draw_price
 from specbench.report.plots.scene import first_scene, scenes
 from specbench.store import RunError
 

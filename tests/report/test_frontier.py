@@ -10,7 +10,7 @@ from specbench.profile import write_profile
 from specbench.record import VANILLA
 from specbench.report import build_report, read_findings
 from specbench.report.plots.canvas import drawing
-from specbench.report.plots.frontier import draw_frontier, gained
+from specbench.report.plots.scatter import draw_frontier, find_gains
 from specbench.report.plots.scene import scenes
 
 
@@ -39,7 +39,7 @@ def test_a_point_lies_on_the_line_of_what_its_step_costs(tmp_path, cost):
     vanilla = record(VANILLA, "a", [turn([1] * 8, decode_s=4.0, **plain)])
     pld = record("pld", "a", [turn([2] * 4, [3] * 4, decode_s=2.0 * cost, **plain)])
     scene = scene_of(write_run(tmp_path / "run", manifest_of({"pld": {}}), [vanilla, pld]))
-    figure, [gain] = gained(scene)
+    figure, [gain] = find_gains(scene)
     assert figure == "speedup"
     assert gain.at == (2.0, pytest.approx(2.0 / cost))
     (axes,) = drawn(scene).axes
@@ -80,9 +80,9 @@ def test_without_times_the_prediction_is_drawn_and_said_to_be_one(make_run, tmp_
             each.lossless = None
 
     directory = make_run(methods={"pld": (4.0, 0.35, 1e-3)}, peers=(), per_category=2, control=False, edit=replayed)
-    assert gained(scene_of(directory)) == ("speedup", [])
+    assert find_gains(scene_of(directory)) == ("speedup", [])
     scene = scene_of(directory, write_profile(FIT, tmp_path))
-    assert gained(scene)[0] == "predicted_speedup"
+    assert find_gains(scene)[0] == "predicted_speedup"
     figure = drawn(scene)
     assert "predicted" in figure.axes[0].get_ylabel()
     said = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)

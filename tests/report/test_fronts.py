@@ -7,8 +7,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from specbench.report import read_findings
+from specbench.report.data.choices import undominated
 from specbench.report.plots.canvas import drawing
-from specbench.report.plots.scatter import draw_front, priced, undominated
+from specbench.report.plots.scatter import draw_front, find_prices
 from specbench.report.plots.scene import scenes
 
 COORDINATE = st.integers(1, 9).map(float)
@@ -35,7 +36,7 @@ def names(figure):
 def test_every_method_is_a_named_point(make_run):
     methods = {"pld": (4.0, 0.35, 1e-3), "sam": (20.0, 0.5, 1e-3), "hf_assisted": (5.0, 0.6, 4e-3)}
     scene = scene_of(make_run(methods=methods, peers=("hf_assisted",), per_category=2))
-    assert [entry.name for entry in priced(scene)] == ["pld", "sam"]  # a peer's drafts nobody saw
+    assert [entry.name for entry in find_prices(scene)] == ["pld", "sam"]  # a peer's drafts nobody saw
     with drawing():
         figure = draw_front(scene)
     assert {"vanilla", "pld", "sam"} <= set(names(figure))
@@ -57,7 +58,7 @@ def test_a_method_with_failed_cases_is_no_part_of_the_front(make_run):
     with drawing():
         figure = draw_front(scene)
     (front,) = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 1]
-    sam = next(entry for entry in priced(scene) if entry.series.name == "sam")
+    sam = next(entry for entry in find_prices(scene) if entry.series.name == "sam")
     assert sam.name == "sam (2 of 12 cases)"
     assert sam.fed not in front.get_xdata()
 

@@ -13,7 +13,7 @@ from specbench.record import VANILLA
 from specbench.report import build_report, gather, read_findings
 from specbench.report.data.detail import DETAILS, HELD, count_growth
 from specbench.report.plots.canvas import drawing
-from specbench.report.plots.growth import draw_growth, growing, running, window_of
+from specbench.report.plots.growth import draw_growth, keep_growing, running, window_of
 from specbench.report.plots.scene import scenes
 from specbench.store import Run
 
@@ -98,8 +98,8 @@ def test_only_state_that_grows_is_drawn():
         ],
         columns=["model", "suite", "method", "variant", *DETAILS["growth"].columns],
     )
-    assert set(growing(frame)["method"]) == {"warm"}
-    assert growing(frame[frame["case"] < "c5"]).empty
+    assert set(keep_growing(frame)["method"]) == {"warm"}
+    assert keep_growing(frame[frame["case"] < "c5"]).empty
 
 
 def panels(findings):

@@ -15,11 +15,11 @@ from report.handmade import record, turn
 
 from specbench.record import CONTROL, VANILLA
 from specbench.report import build_report, gather
-from specbench.report.page.elements import title_of
 from specbench.report.page.page import render_page
 from specbench.report.page.pieces import PIECES, read_pieces, spell_ids
 from specbench.report.page.sample import MOST_ANSWERS, MOST_CASES, MOST_TOKENS, sample_cases
 from specbench.report.page.tokens import OWN, embed, token_data
+from specbench.report.plots.catalogue import title_of
 from specbench.store import Run, read_run
 
 EVIL = "</script><img src=x onerror=alert(1)>"

@@ -26,7 +26,6 @@ from specbench.report.plots.canvas import COLUMN_INCH, SHEET_INCH, STYLE, drawin
 from specbench.report.plots.catalogue import draw_plots
 from specbench.report.plots.heatmaps import draw_heatmap
 from specbench.report.plots.latency import draw_latency, draw_rows
-from specbench.report.plots.load import draw_crossover
 from specbench.report.plots.palette import DPI, HATCHES, style
 from specbench.report.plots.scene import scenes
 
@@ -49,11 +48,9 @@ def figures(findings):
     rows = RowGrid((1, 4, 16), (1, 4, 10), (100, 500), np.linspace(1, 9, 18).reshape(2, 3, 3))
     under = model_load(findings, (1, 8))
     with drawing():
-        drawn = dict(draw_plots(findings))
-        drawn["latency"], drawn["rows"] = draw_latency(MEASURED), draw_rows(replace(MEASURED, rows=rows))
+        drawn = dict(draw_plots(findings, under))
+        drawn["a latency profile"], drawn["rows"] = draw_latency(MEASURED), draw_rows(replace(MEASURED, rows=rows))
         drawn["heatmap"], drawn["wide_heatmap"] = draw_heatmap(grid_of(3, 4)), draw_heatmap(grid_of(4, 20))
-        scene = next(scenes(findings))
-        drawn["crossover"] = draw_crossover(scene, under.speedups, under.break_even, under.where)
     return drawn
 
 

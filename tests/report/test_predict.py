@@ -20,7 +20,7 @@ from specbench.report.data.facts import TIME_ONLY, read_facts
 from specbench.report.data.load import MOST, model_load
 from specbench.report.data.predict import steps_of
 from specbench.report.data.profiles import choose_profiles, is_own
-from specbench.report.plots.predictions import both, median_error
+from specbench.report.plots.scatter import find_predicted, median_error
 from specbench.report.plots.scene import scenes
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.store import Run, RunError
@@ -74,7 +74,7 @@ def test_what_was_measured_is_not_held_against_a_profile_of_something_else(two_c
     assert away.summary["predicted_speedup"].iloc[1] == here.summary["predicted_speedup"].iloc[1]
     assert [any("say nothing about them" in text for text in found.warnings) for found in (here, away)] == [False, True]
     assert ["Measured" in prediction_table(found).header for found in (here, away)] == [True, False]
-    assert [len(both(scene)) for found in (here, away) for scene in scenes(found)] == [1, 0]
+    assert [len(find_predicted(scene)) for found in (here, away) for scene in scenes(found)] == [1, 0]
 
 
 def test_a_profile_of_two_devices_is_not_that_of_one(two_cases):
@@ -153,7 +153,7 @@ def test_predicted_is_drawn_against_measured(make_run, tmp_path):
     profile = own(json.loads((run / "manifest.json").read_text()), MEASURED)
     findings = build_report([run], profile=write_profile(profile, tmp_path)).findings
     (scene,) = scenes(findings)
-    points = both(scene)
+    points = find_predicted(scene)
     assert [series.name for series, _, _ in points] == ["pld", "token_recycling"]
     assert median_error([(points[0][0], 2.0, 1.5), (points[1][0], 1.0, 1.1)]) == pytest.approx((0.25 + 0.1) / 2)
     assert (run / "plots" / "predicted_against_measured.png").is_file()

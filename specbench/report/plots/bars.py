@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.report.plots.canvas import GRID, add_legend, head, plain
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, head, plain
 from specbench.report.plots.scene import Series
 from specbench.report.text.label import broken
 
@@ -38,7 +38,7 @@ def draw_bars(series: Sequence[Series], figure: str, category: str, title: str, 
     for place, value, top in zip(places, values, tops, strict=True):
         text = "n/a" if np.isnan(value) else f"{value:.2f}"
         axes.annotate(text, (top, place), (5, 0), textcoords="offset points", va="center", fontsize=8, bbox=_OVER_LINE)
-    axes.axvline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.axvline(1.0, **REFERENCE)
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.tick_params(axis="y", length=0)
     _explain(canvas, title, where, bool(np.isfinite(errors).any()))
@@ -87,7 +87,7 @@ def _groups(axes: Axes, series: Sequence[Series], figure: str, categories: Seque
         errors = np.concatenate([error for _, error in figures], axis=1)
         spread = spread or bool(np.isfinite(errors).any())
         handles.append(axes.bar(centres + shift, values, bar, yerr=errors, error_kw=_WHISKER, **_looks([entry])))
-    axes.axhline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.axhline(1.0, **REFERENCE)
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     axes.tick_params(axis="x", length=0)
     return handles, spread

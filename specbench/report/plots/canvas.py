@@ -17,7 +17,9 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from specbench.report.plots.palette import DPI
@@ -30,6 +32,7 @@ SHEET_INCH = 4.4
 SMALLEST_PT = 8.0
 NOTE = "#555555"
 GRID = "#dddddd"
+REFERENCE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": (0, (4, 3))}  # the line of vanilla
 _PAD_INCH = 0.05
 _INNER_INCH = SHEET_INCH - 2 * _PAD_INCH
 _NOTE_CHARS, _TITLE_CHARS = 75, 50  # of a line as wide as the sheet
@@ -41,6 +44,14 @@ _LEAST_INCH = 1.2  # axes never shrink below this, however long the names beside
 def plain(text: str) -> str:
     """Text that is drawn as it is: a dollar sign would start mathematics."""
     return text.replace("$", r"\$")
+
+
+def set_log2(axes: Axes) -> None:
+    """Powers of two along x, written as they are."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(LogLocator(base=2))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def slug(name: str) -> str:

@@ -1,74 +1,118 @@
-"""The plots of a report, each as png and pdf. Vanilla is not a bar but the line at 1 that bars are measured against."""
+"""The plots of a report, one record each in one list: from it come the files, the page's titles and the log's reasons.
+
+Vanilla is not a bar but the line at 1 that bars are measured against.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from specbench.record import OVERALL
 from specbench.report.data.findings import Findings
-from specbench.report.plots.acceptance import draw_accept_positions, shown
+from specbench.report.data.load import Load
+from specbench.report.plots.acceptance import (
+    MOST_PANELS,
+    draw_accept_lengths,
+    draw_accept_positions,
+    ever_gaining,
+    with_enough_steps,
+)
 from specbench.report.plots.bars import draw_bars, draw_groups
 from specbench.report.plots.canvas import drawing, save
-from specbench.report.plots.factors import draw_prices
-from specbench.report.plots.frontier import draw_frontier, gained
-from specbench.report.plots.growth import draw_growth, growing
-from specbench.report.plots.histograms import MOST_PANELS, drafting, draw_accept_lengths
-from specbench.report.plots.predictions import both, draw_predicted
+from specbench.report.plots.growth import draw_growth, keep_growing
+from specbench.report.plots.load import draw_crossover
 from specbench.report.plots.radar import MIN_AXES, draw_radar
-from specbench.report.plots.scatter import draw_front, priced
+from specbench.report.plots.scatter import (
+    draw_front,
+    draw_frontier,
+    draw_predicted,
+    draw_price,
+    find_gains,
+    find_predicted,
+    find_prices,
+)
 from specbench.report.plots.scene import Scene, scenes
 from specbench.report.plots.stacks import draw_sources, draw_time_split
-from specbench.report.plots.tails import draw_lengths, draw_tails, lengthened
+from specbench.report.plots.tails import draw_lengths, draw_tails, no_lengths
 
 LOG = logging.getLogger(__name__)
-_TITLES = {"speedup": "Speedup over vanilla", "mat": "Mean accepted tokens (MAT)"}
+_HEADINGS = {"speedup": "Speedup over vanilla", "mat": "Mean accepted tokens (MAT)"}
 
 
-def write_plots(findings: Findings, output: Path) -> list[Path]:
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A kind of plot. name: of its files. title: what the picture shows, on the page.
+
+    missing: why a scene that has methods has no such plot, '' where it can be drawn.
+    """
+
+    name: str
+    title: str
+    draw: Callable[[Scene], Figure]
+    missing: Callable[[Scene], str]
+
+
+def write_plots(findings: Findings, output: Path, load: Load | None = None) -> list[Path]:
     """Every plot that can be made, under plots/; one that cannot be is skipped with a line in the log."""
     folder = output / "plots"
     folder.mkdir(parents=True, exist_ok=True)
     with drawing():
-        return [path for name, figure in draw_plots(findings) for path in save(figure, folder / name)]
+        return [path for name, figure in draw_plots(findings, load) for path in save(figure, folder / name)]
 
 
-def draw_plots(findings: Findings) -> Iterator[tuple[str, Figure]]:
+def draw_plots(findings: Findings, load: Load | None = None) -> Iterator[tuple[str, Figure]]:
     """(file name without suffix, figure) of each; draw and save them inside ``canvas.drawing()``."""
-    for scene in scenes(findings):
-        for name, draw in _PLOTS.items():
-            reason = _missing(name, scene)
+    for scene in scenes(findings, load):
+        for plot in PLOTS:
+            reason = plot.missing(scene) if scene.series else "no method beside vanilla"
             if reason:
-                LOG.info("plot %s of %s skipped: %s", name, scene.where, reason)
+                LOG.info("plot %s of %s skipped: %s", plot.name, scene.where, reason)
             else:
-                yield f"{name}{scene.tag}", draw(scene)
-    yield from draw_prices(findings)
+                yield f"{plot.name}{scene.tag}", plot.draw(scene)
 
 
-def _missing(name: str, scene: Scene) -> str:
-    """Why a plot cannot be made; '' when it can."""
-    if not scene.series:
-        return "no method beside vanilla"
-    if name in _WITHOUT:
-        return _WITHOUT[name](scene)
-    if name == "radar" and len(scene.categories) < MIN_AXES:
-        return f"{len(scene.categories)} categories, a radar needs {MIN_AXES}"
-    figures = _TITLES if name == "radar" else (name.removesuffix("_by_category"),)
-    if "speedup" in figures and "mat" not in figures and not scene.timed:
+def title_of(stem: str) -> str:
+    """'latency_rows-tiny' -> 'Time of a forward against the tokens fed, rows, tiny'; unknown names as they are."""
+    kind, _, where = stem.partition("-")
+    known = [plot for plot in PLOTS if kind == plot.name or kind.startswith(f"{plot.name}_")]
+    if not known:
+        return ", ".join(filter(None, (kind.replace("_", " ").capitalize(), where)))
+    plot = max(known, key=lambda plot: len(plot.name))
+    rest = kind.removeprefix(plot.name).strip("_").replace("_", " ")
+    return ", ".join(filter(None, (plot.title, rest, where)))
+
+
+def _blank(*figures: str) -> Callable[[Scene], str]:
+    """A plot of these figures is missing where all of them are blank."""
+
+    def missing(scene: Scene) -> str:
+        known = any(series.rows[figure].notna().any() for series in scene.series for figure in figures)
+        return "" if known else f"{' and '.join(figures)} blank for every method"
+
+    return missing
+
+
+def _no_speedup(scene: Scene) -> str:
+    if not scene.timed:
         return "the target was replayed and has no times"
-    if figures == ("speedup",) and scene.time_only:
+    if scene.time_only:
         return "time only: accepted lengths were replayed, no speedup is claimed"
-    if all(series.rows[figure].isna().all() for series in scene.series for figure in figures):
-        return f"{' and '.join(figures)} blank for every method"
-    return ""
+    return _blank("speedup")(scene)
+
+
+def _no_radar(scene: Scene) -> str:
+    if len(scene.categories) < MIN_AXES:
+        return f"{len(scene.categories)} categories, a radar needs {MIN_AXES}"
+    return _blank(*_HEADINGS)(scene)
 
 
 def _no_gains(scene: Scene) -> str:
-    found = drafting(scene.detail["accept_lengths"])
-    count = found.groupby(["method", "variant"]).ngroups
+    count = ever_gaining(scene.detail["accept_lengths"]).groupby(["method", "variant"]).ngroups
     if count > MOST_PANELS:
         return f"{count} methods, at most {MOST_PANELS} are drawn; tables/accept_lengths.csv has them"
     return "" if count else "no method ever emitted more than one token in a step"
@@ -82,27 +126,24 @@ def _no_sources(scene: Scene) -> str:
 def _no_growth(scene: Scene) -> str:
     if scene.detail["growth"].empty:
         return "no method says how many tokens it remembers"
-    return "" if len(growing(scene.detail["growth"])) else "nothing is remembered from case to case, or too few cases"
+    return (
+        "" if len(keep_growing(scene.detail["growth"])) else "nothing is remembered from case to case, or too few cases"
+    )
 
 
-_WITHOUT: dict[str, Callable[[Scene], str]] = {
-    "time_split": lambda scene: "no phases were recorded" if scene.detail["time_split"].empty else "",
-    "accept_lengths": _no_gains,
-    "accept_positions": lambda scene: (
-        "too few drafts" if shown(scene.detail["accept_positions"], "drafted").empty else ""
-    ),
-    "accept_sources": _no_sources,
-    "predicted_against_measured": lambda scene: "" if len(both(scene)) > 1 else "fewer than two methods have both",
-    "speedup_against_mat": lambda scene: "" if gained(scene)[1] else "no method has both",
-    "mat_against_fed": lambda scene: "" if priced(scene) else "what the methods fed is not known",
-    "growth": _no_growth,
-    "tails": lambda scene: "no step was timed" if scene.detail["tails"].empty else "",
-    "by_length": lambda scene: "" if lengthened(scene) else "answers too short, or too few",
-}
+def _no_price(scene: Scene) -> str:
+    if scene.priced is None:
+        return "no latency profile"
+    return "" if find_prices(scene) else "what the methods fed is not known"
+
+
+def _empty(frame: str, reason: str) -> Callable[[Scene], str]:
+    """A plot of a frame of details is missing where the frame has no row."""
+    return lambda scene: reason if scene.detail[frame].empty else ""
 
 
 def _bars(figure: str) -> Callable[[Scene], Figure]:
-    return lambda scene: draw_bars(scene.series, figure, OVERALL, _TITLES[figure], scene.where)
+    return lambda scene: draw_bars(scene.series, figure, OVERALL, _HEADINGS[figure], scene.where)
 
 
 def _predicted(scene: Scene) -> Figure:
@@ -113,35 +154,73 @@ def _predicted(scene: Scene) -> Figure:
 def _groups(figure: str) -> Callable[[Scene], Figure]:
     def draw(scene: Scene) -> Figure:
         groups = (*scene.categories, OVERALL) if len(scene.categories) > 1 else scene.categories
-        return draw_groups(scene.series, figure, groups, f"{_TITLES[figure]} by category", scene.where)
+        return draw_groups(scene.series, figure, groups, f"{_HEADINGS[figure]} by category", scene.where)
 
     return draw
 
 
 def _radar(scene: Scene) -> Figure:
-    panels = {
-        figure: title
-        for figure, title in _TITLES.items()
-        if any(series.rows[figure].notna().any() for series in scene.series)
-    }
+    panels = {figure: title for figure, title in _HEADINGS.items() if not _blank(figure)(scene)}
     return draw_radar(scene.series, panels, scene.categories, scene.where)
 
 
-_PLOTS: dict[str, Callable[[Scene], Figure]] = {
-    "speedup": _bars("speedup"),
-    "mat": _bars("mat"),
-    "predicted_speedup": _predicted,
-    "predicted_against_measured": draw_predicted,
-    "speedup_by_category": _groups("speedup"),
-    "mat_by_category": _groups("mat"),
-    "speedup_against_mat": draw_frontier,
-    "mat_against_fed": draw_front,
-    "radar": _radar,
-    "time_split": draw_time_split,
-    "accept_lengths": draw_accept_lengths,
-    "accept_positions": draw_accept_positions,
-    "accept_sources": draw_sources,
-    "growth": draw_growth,
-    "tails": draw_tails,
-    "by_length": draw_lengths,
-}
+def _price(scene: Scene) -> Figure:
+    assert scene.priced is not None
+    return draw_price(scene, *scene.priced)
+
+
+PLOTS = (
+    Plot("speedup", "Speedup over vanilla", _bars("speedup"), _no_speedup),
+    Plot("mat", "Mean accepted tokens", _bars("mat"), _blank("mat")),
+    Plot(
+        "predicted_speedup",
+        "Speedup predicted from the latency profile",
+        _predicted,
+        _blank("predicted_speedup"),
+    ),
+    Plot(
+        "predicted_against_measured",
+        "Predicted against measured speedup",
+        draw_predicted,
+        lambda scene: "" if len(find_predicted(scene)) > 1 else "fewer than two methods have both",
+    ),
+    Plot("speedup_by_category", "Speedup by category", _groups("speedup"), _no_speedup),
+    Plot("mat_by_category", "Mean accepted tokens by category", _groups("mat"), _blank("mat")),
+    Plot(
+        "speedup_against_mat",
+        "Speedup against mean accepted tokens",
+        draw_frontier,
+        lambda scene: "" if find_gains(scene)[1] else "no method has both",
+    ),
+    Plot(
+        "mat_against_fed",
+        "Mean accepted tokens against tokens fed",
+        draw_front,
+        lambda scene: "" if find_prices(scene) else "what the methods fed is not known",
+    ),
+    Plot("radar", "Radar of the categories", _radar, _no_radar),
+    Plot(
+        "time_split",
+        "Where a decode step's time goes",
+        draw_time_split,
+        _empty("time_split", "no phases were recorded"),
+    ),
+    Plot("accept_lengths", "Tokens emitted by a decode step", draw_accept_lengths, _no_gains),
+    Plot(
+        "accept_positions",
+        "Acceptance by position in the draft",
+        draw_accept_positions,
+        lambda scene: "too few drafts" if with_enough_steps(scene.detail["accept_positions"], "drafted").empty else "",
+    ),
+    Plot("accept_sources", "Where drafted and accepted tokens came from", draw_sources, _no_sources),
+    Plot("growth", "Mean accepted tokens against tokens remembered", draw_growth, _no_growth),
+    Plot("tails", "How unevenly long the steps of a method take", draw_tails, _empty("tails", "no step was timed")),
+    Plot("by_length", "Speed and acceptance by the length of the prompt or answer", draw_lengths, no_lengths),
+    Plot("latency", "Time of a forward against the tokens fed", _price, _no_price),
+    Plot(
+        "crossover",
+        "Load at which drafting stops paying",
+        draw_crossover,
+        lambda scene: "" if scene.load else "no latency profile, or no step that drafts",
+    ),
+)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from specbench.profile import Profile
 from specbench.report.data.factors import FACTORS
-from specbench.report.data.findings import Findings
-from specbench.report.data.predict import steps_of
-from specbench.report.plots.canvas import GRID, add_legend, head
+from specbench.report.plots.canvas import GRID, REFERENCE, head, set_log2
 from specbench.report.plots.palette import PARTS
-from specbench.report.plots.scatter import mark_of, priced
-from specbench.report.plots.scene import Scene, scenes
 from specbench.report.text.label import label
 
 _WIDTH_INCH, _ROW_INCH = 3.6, 0.27
@@ -45,7 +38,7 @@ def draw_factors(row: pd.Series) -> Figure:
         _write(axes, max(start, end), place, f"\N{MULTIPLICATION SIGN} {row[name]:.2f}")
     axes.barh(len(FACTORS), ends[-1] - 1, 0.62, left=1.0, color="#444444")
     _write(axes, max(1.0, ends[-1]), len(FACTORS), f"= {row['speedup']:.2f}")
-    axes.axvline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.axvline(1.0, **REFERENCE)
     axes.set_yticks(range(len(FACTORS) + 1), [*(_NAMES[name] for name in FACTORS), "decode speedup"])
     axes.set_ylim(len(FACTORS) + 0.5, -0.6)
     _log_axis(axes, float(ends.min()), float(ends.max()))
@@ -57,56 +50,12 @@ def draw_factors(row: pd.Series) -> Figure:
     return canvas
 
 
-def draw_prices(findings: Findings) -> Iterator[tuple[str, Figure]]:
-    """(file name without suffix, figure) of each model and suite that a latency profile was found for."""
-    for scene in scenes(findings):
-        for entry in findings.reported:
-            found = entry.prediction
-            if found is None or entry.place != (scene.model, scene.suite):
-                continue
-            contexts = steps_of(entry.run.records)[1]
-            if len(contexts) and priced(scene):
-                yield f"latency{scene.tag}", draw_price(scene, found.profile, int(np.median(contexts)))
-                break
-
-
-def draw_price(scene: Scene, profile: Profile, context: int) -> Figure:
-    """T(q) / T(1) of a profile as a line, the methods as points at what they feed and their MAT.
-
-    A point above the line gains, before the drafter's own time: it emits more tokens than its forward costs. context:
-    tokens in the cache.
-    """
-    entries = priced(scene)
-    most = max([2.0, *(each.fed for each in entries)])
-    fed = np.geomspace(1.0, 1.3 * most, 200)
-    cost = profile.forward_ms(fed, np.full_like(fed, context)) / profile.forward_ms([1.0], [float(context)])
-    canvas = Figure(figsize=(3.8, 2.8))
-    axes = canvas.add_axes((0, 0, 1, 1))
-    (line,) = axes.plot(fed, cost, color="black", linewidth=1.2)
-    marks = [mark_of(axes, each) for each in entries]
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(LogLocator(base=2))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_ylim(bottom=min(0.9, float(cost.min())))
-    axes.set_xlabel("tokens fed a step (q)")
-    axes.set_ylabel("MAT, and T(q) / T(1)")
-    axes.grid(color=GRID, linewidth=0.6)
-    note = f"{scene.where}; line: {profile.label} at context {context}; points above it gain before drafting time"
-    head(canvas, "What a step emits against what it costs", note)
-    add_legend(canvas, ["T(q) / T(1)", *(each.name for each in entries)], [line, *marks])
-    return canvas
-
-
 def _write(axes: Axes, end: float, place: int, text: str) -> None:
     axes.annotate(text, (end, place), (5, 0), textcoords="offset points", va="center", fontsize=8)
 
 
 def _log_axis(axes: Axes, low: float, high: float) -> None:
     """Halves and doubles, with room for a figure on the right."""
-    axes.set_xscale("log", base=2)
+    set_log2(axes)
     axes.set_xlim(min(0.9, 0.92 * low), 1.45 * max(1.1, high))
-    axes.xaxis.set_major_locator(LogLocator(base=2))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(axis="x", color=GRID, linewidth=0.6)

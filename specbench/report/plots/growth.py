@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from specbench.report.data.detail import HELD
-from specbench.report.plots.canvas import GRID, add_legend, head
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, head
 from specbench.report.plots.scene import Scene, Series
 from specbench.stats import MIN_CASES
 
@@ -39,7 +39,7 @@ def running(rows: pd.DataFrame, above: str, below: str) -> tuple[np.ndarray, np.
     return sums[HELD].to_numpy() / window_of(len(rows)), (sums[above] / sums[below]).to_numpy()
 
 
-def growing(frame: pd.DataFrame) -> pd.DataFrame:
+def keep_growing(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of methods that held more in some cases than in others, in enough cases for a line."""
     groups = frame.groupby(["method", "variant"], sort=False)[HELD]
     return frame[(groups.transform("nunique") > 1) & (groups.transform("size") >= MIN_CASES)]
@@ -47,7 +47,7 @@ def growing(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw_growth(scene: Scene) -> Figure:
     """MAT against tokens held; below it tokens/s where the target was timed."""
-    frame = growing(scene.detail["growth"])
+    frame = keep_growing(scene.detail["growth"])
     panels = [("mean accepted tokens (MAT)", "emitted", "steps")]
     if frame["time_s"].notna().any():
         panels.append(("tokens/s", "tokens", "time_s"))
@@ -58,8 +58,7 @@ def draw_growth(scene: Scene) -> Figure:
     sheets[-1].set_xlabel("tokens held when the case began")
     for axes, (title, above, below) in zip(sheets, panels, strict=True):
         for series in scene.series:
-            method, variant = series.rows["method"].iloc[0], series.rows["variant"].iloc[0]
-            own = frame[(frame["method"] == method) & (frame["variant"] == variant)]
+            own = series.of(frame)
             if len(own) and own[below].notna().any():
                 drawn.setdefault(series.name, (series, _line(axes, own, above, below, series)))
         _dress(axes, frame, title, above, below)
@@ -87,5 +86,5 @@ def _dress(axes: Axes, frame: pd.DataFrame, title: str, above: str, below: str) 
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_ylabel(title)
     if above == "emitted":
-        axes.axhline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.axhline(1.0, **REFERENCE)
     axes.grid(color=GRID, linewidth=0.6)

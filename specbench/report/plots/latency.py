@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter
 
 from specbench.profile import Grid, Profile
-from specbench.report.plots.canvas import GRID, add_legend, drawing, head, save
+from specbench.report.plots.canvas import GRID, add_legend, drawing, head, save, set_log2
 from specbench.report.plots.heatmaps import VECTOR
 from specbench.report.plots.palette import style
 
@@ -63,10 +63,7 @@ def draw_latency(profile: Profile) -> Figure:
 
 
 def _dress(axes: Axes, title: str, fed: np.ndarray) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(LogLocator(base=2))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    set_log2(axes)
     axes.set_xlim(0.92, fed[-1] * 1.08)
     axes.set_ylabel(title)
     axes.grid(color=GRID, linewidth=0.6)

@@ -3,71 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from specbench.report.data.load import FEW, LABELLED, Load
-from specbench.report.plots.canvas import GRID, add_legend, drawing, head, save
+from specbench.report.data.load import FEW, LABELLED
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, head
 from specbench.report.plots.palette import style
 from specbench.report.plots.scene import Scene
-from specbench.report.tables.modelled import crossover_table
-from specbench.report.text.table import to_latex, to_markdown
-from specbench.store import write_atomically
 
 _INCH = (3.8, 5.2)
 _PALEST = 0.65  # grey of the smallest load
 
 
-def write_crossover(found: Load, scenes: Sequence[Scene], output: Path, plots: bool) -> list[Path]:
-    """tables/crossover.{csv,md,tex}, tables/crossover_break_even.csv and, a model and suite, plots/crossover*."""
-    folder = output / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
-    table = crossover_table(found)
-    keys = [column for column in found.pays.columns if column not in ("mat", "pays_to")]
-    texts = {
-        "crossover.csv": found.speedups.merge(found.pays, on=keys).to_csv(index=False),
-        "crossover.md": to_markdown(table),
-        "crossover.tex": to_latex(table),
-        "crossover_break_even.csv": found.break_even.to_csv(index=False),
-    }
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
-    files = [folder / name for name in texts]
-    if not plots:
-        return files
-    (output / "plots").mkdir(parents=True, exist_ok=True)
-    with drawing():
-        for scene in scenes:
-            speedups, even = (
-                frame[(frame["model"] == scene.model) & (frame["suite"] == scene.suite)]
-                for frame in (found.speedups, found.break_even)
-            )
-            if len(speedups):
-                drawn = draw_crossover(scene, speedups, even, found.where)
-                files += save(drawn, output / "plots" / f"crossover{scene.tag}")
-    return files
-
-
-def draw_crossover(scene: Scene, speedups: pd.DataFrame, even: pd.DataFrame, where: str) -> Figure:
+def draw_crossover(scene: Scene) -> Figure:
     """Above: a line a method, below 1 it costs more than it brings. Below: a line a load, above it a width pays."""
+    assert scene.load is not None
+    speedups, even = scene.load.speedups, scene.load.break_even
     canvas = Figure(figsize=_INCH)
     upper, lower = canvas.subplots(2, 1)
     canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=0.26)
     drawn, lines = [], []
     for series in scene.series:
-        key = tuple(series.rows[column].iloc[0] for column in ("method", "variant"))
-        own = speedups[(speedups["method"] == key[0]) & (speedups["variant"] == key[1])].sort_values("concurrency")
+        own = series.of(speedups).sort_values("concurrency")
         if len(own):
             look = series.style
             marks = {"color": look.colour, "linestyle": look.line, "marker": look.marker}
             (line,) = upper.plot(own["concurrency"], own["modelled_speedup"], **marks)
             drawn.append(series)
             lines.append(line)
-    upper.axhline(1.0, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
+    upper.axhline(1.0, **REFERENCE)
     _dress(upper, sorted(speedups["concurrency"].unique()), "requests at once", "modelled speedup")
     loads = list(even.groupby("concurrency"))
     for place, (count, own) in enumerate(loads):
@@ -80,7 +46,7 @@ def draw_crossover(scene: Scene, speedups: pd.DataFrame, even: pd.DataFrame, whe
     lower.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     lower.legend(ncols=2)
     outside = "; partly beyond what the profile measured" if (speedups["outside"] > FEW).any() else ""
-    note = f"{LABELLED}; {scene.where}; {where}; dashed: vanilla under the same load{outside}"
+    note = f"{LABELLED}; {scene.where}; {scene.load.where}; dashed: vanilla under the same load{outside}"
     head(canvas, "When speculation stops paying", note)
     add_legend(canvas, [series.name for series in drawn], lines)
     return canvas

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
-from specbench.report.plots.canvas import GRID, add_legend, head, plain
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, head, plain
 from specbench.report.plots.scene import Series
 
 MIN_AXES = 3
@@ -55,7 +55,7 @@ def _panel(axes: PolarAxes, series: Sequence[Series], figure: str, categories: S
             linewidth=1.5,
         )
     ring = np.linspace(0, 2 * np.pi, 200)
-    axes.plot(ring, np.ones_like(ring), color="black", linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.plot(ring, np.ones_like(ring), **REFERENCE)
     axes.set_ylim(0, top * 1.05)
     ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, top)
     axes.set_yticks([tick for tick in ticks if 0 < tick <= top])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
+from specbench.profile import Profile
 from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.detail import Detail, of_place
 from specbench.report.data.findings import Findings
+from specbench.report.data.load import Load
+from specbench.report.data.predict import steps_of
+from specbench.report.data.reported import ReportedRun
 from specbench.report.data.rows import category_order
 from specbench.report.plots.canvas import slug
 from specbench.report.plots.palette import Style, style
@@ -18,12 +23,27 @@ from specbench.store import RunError
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """One method of one model and suite. rows: its rows of the summary, indexed by category."""
+
+    name: str
+    style: Style
+    rows: pd.DataFrame
+
+    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The method's rows of a frame of the same model and suite."""
+        method, variant = self.rows["method"].iloc[0], self.rows["variant"].iloc[0]
+        return frame[(frame["method"] == method) & (frame["variant"] == variant)]
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
     """tag: file name suffix, '' when the report has one scene only. series: methods beside vanilla and its control.
 
     looks: (method, variant) -> its style in every plot. timed: False where only a replayed target is in it.
     profile: the latency profile that predictions are made with, '' without one. time_only: a model driven along
-    recorded answers is in it, and nothing else that was timed.
+    recorded answers is in it, and nothing else that was timed. priced: the profile itself and the median context of a
+    step, None without. load: what it makes of requests that share a forward, None without.
     """
 
     model: str
@@ -37,6 +57,8 @@ class Scene:
     timed: bool = True
     profile: str = ""
     time_only: bool = False
+    priced: tuple[Profile, int] | None = None
+    load: Load | None = None
 
 
 def first_scene(findings: Findings) -> Scene:
@@ -46,8 +68,8 @@ def first_scene(findings: Findings) -> Scene:
     raise RunError(f"run {findings.runs[0].directory}: no case has finished yet; the command that began it goes on")
 
 
-def scenes(findings: Findings) -> Iterator[Scene]:
-    """One scene for each model and suite; a method keeps its style in all of them."""
+def scenes(findings: Findings, load: Load | None = None) -> Iterator[Scene]:
+    """One scene for each model and suite; a method keeps its style in all of them. load: of all of them."""
     summary = findings.summary
     drawn = summary[~summary["method"].isin([VANILLA, CONTROL])]
     keys = dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True))
@@ -60,7 +82,8 @@ def scenes(findings: Findings) -> Iterator[Scene]:
             )
             for key, part in drawn.loc[drawn.index.isin(rows.index)].groupby(["method", "variant"], sort=False)
         ]
-        here = [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite)]
+        entries = [entry for entry in findings.reported if entry.place == (model, suite)]
+        here = [entry.facts for entry in entries]
         kinds = "; ".join(dict.fromkeys(facts.ran_on for facts in here if facts.ran_on))
         cases = int((rows["cases"] + rows["errors"]).max())
         yield Scene(
@@ -75,13 +98,15 @@ def scenes(findings: Findings) -> Iterator[Scene]:
             timed=any(facts.timed for facts in here),
             time_only=all(facts.time_only or not facts.timed for facts in here),
             profile="; ".join(dict.fromkeys(facts.profile for facts in here if facts.profile)),
+            priced=_find_price(entries),
+            load=load.of_place(model, suite) if load else None,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One method of one model and suite. rows: its rows of the summary, indexed by category."""
-
-    name: str
-    style: Style
-    rows: pd.DataFrame
+def _find_price(entries: Sequence[ReportedRun]) -> tuple[Profile, int] | None:
+    """Of the first run that has a profile and a decode step."""
+    for entry in entries:
+        contexts = steps_of(entry.run.records)[1] if entry.prediction else ()
+        if entry.prediction and len(contexts):
+            return entry.prediction.profile, int(np.median(contexts))
+    return None

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from specbench.record import CONTROL, VANILLA
 from specbench.report.data.detail import PERCENTILES
 from specbench.report.plots.acceptance import MIN_STEPS
-from specbench.report.plots.canvas import GRID, add_legend, head, plain
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, head, plain
 from specbench.report.plots.palette import style
 from specbench.report.plots.scene import Scene
 from specbench.report.text.label import broken, label
@@ -27,7 +27,7 @@ _AXES = {"position": "tokens emitted before", "context": "tokens in the context"
 _FIGURES = {"mat": "MAT", "step_ms": "ms a step"}
 
 
-def told(frame: pd.DataFrame) -> pd.DataFrame:
+def drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows that a plot shows: vanilla once, no control."""
     again = (frame["method"] == VANILLA) & frame["method"].duplicated()
     return frame[(frame["method"] != CONTROL) & ~again]
@@ -35,7 +35,7 @@ def told(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw_tails(scene: Scene) -> Figure:
     """A row a method, a dot a percentile: left the waits between bursts, right the time a token."""
-    frame = told(scene.detail["tails"])
+    frame = drop_repeats(scene.detail["tails"])
     names = [plain(broken(label(*key), _NAME_CHARS)) for key in zip(frame["method"], frame["variant"], strict=True)]
     room = max(_ROW_INCH, 0.15 * max(name.count("\n") + 1 for name in names))
     canvas = Figure(figsize=(_WIDTH_INCH, max(0.8, room * len(names))))
@@ -61,11 +61,11 @@ def draw_tails(scene: Scene) -> Figure:
     return canvas
 
 
-def lengthened(scene: Scene) -> bool:
-    """Whether the answers reach over two bins with enough steps."""
+def no_lengths(scene: Scene) -> str:
+    """Why the plot along the answer is missing: the answers do not reach over two bins with enough steps."""
     frame = scene.detail["by_length"]
     bins = frame[(frame["axis"] == "position") & (frame["steps"] >= MIN_STEPS)]
-    return bool(bins["from"].nunique() > 1)
+    return "" if bins["from"].nunique() > 1 else "answers too short, or too few"
 
 
 def draw_lengths(scene: Scene) -> Figure:
@@ -81,12 +81,11 @@ def draw_lengths(scene: Scene) -> Figure:
             axes = sheet[row, column]
             own = frame[frame["axis"] == axis]
             for series in scene.series:
-                key = [series.rows[name].iloc[0] for name in ("method", "variant")]
-                points = own[(own["method"] == key[0]) & (own["variant"] == key[1])]
+                points = series.of(own)
                 if len(points):
                     lines[series.name] = _line(axes, points, figure, series.style)
             vanilla = own[own["method"] == VANILLA].drop_duplicates("from")
-            axes.plot(_knots(vanilla), vanilla[figure], color="black", linewidth=0.9, linestyle=(0, (4, 3)))
+            axes.plot(_knots(vanilla), vanilla[figure], **REFERENCE)
             _dress(axes, own)
         sheet[row, 0].set_ylabel(_FIGURES[figure])
         sheet[row, 0].set_ylim(bottom=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,8 @@ from specbench.report.data.findings import Findings
 from specbench.report.data.load import FEW, LABELLED, MOST, Load
 from specbench.report.data.reported import ROW
 from specbench.report.text.label import Cell, interval, number
-from specbench.report.text.table import Table, name_columns, without_blanks
+from specbench.report.text.table import Table, name_columns, to_latex, to_markdown, without_blanks
+from specbench.store import write_atomically
 
 _MEANING = (
     "Modelled, decode steps only. Measured: without prefills, as a prediction is. Efficiency: measured over what the"
@@ -60,6 +62,23 @@ def crossover_table(found: Load) -> Table:
     meaning = f"{LABELLED}: speedup over vanilla by requests that share a forward, drafting time not counted.{star}"
     header = (*names, "MAT", *(f"{count} at once" for count in counts), "Pays up to")
     return Table("crossover", f"{found.where}.", meaning, header, tuple(rows), frozenset(), len(names))
+
+
+def write_load(found: Load, output: Path) -> list[Path]:
+    """tables/crossover.{csv,md,tex} and tables/crossover_break_even.csv. Returns the files."""
+    folder = output / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    table = crossover_table(found)
+    keys = [column for column in found.pays.columns if column not in ("mat", "pays_to")]
+    texts = {
+        "crossover.csv": found.speedups.merge(found.pays, on=keys).to_csv(index=False),
+        "crossover.md": to_markdown(table),
+        "crossover.tex": to_latex(table),
+        "crossover_break_even.csv": found.break_even.to_csv(index=False),
+    }
+    for name, text in texts.items():
+        write_atomically(folder / name, text)
+    return [folder / name for name in texts]
 
 
 def _spell(pays_to: int) -> str:
