@@ -47,7 +47,7 @@ def speedup(
     """Ratio of time per token, baseline over method: (sum tb / sum nb) / (sum tm / sum nm), with a case bootstrap.
 
     baseline_s, method_s: (C,) time of each case [s], the same cases in the same order. *_tokens: (C,) committed
-    tokens. NaN without cases, without tokens, or without time. Source: design section 6 (speedup).
+    tokens. NaN without cases, without tokens, or without time. Source: docs/measurement.md, section 2.
     """
     columns = _columns(baseline_s, baseline_tokens, method_s, method_tokens)
     return _bootstrap(columns, _speedup_of_totals, resamples, seed)

@@ -5,7 +5,7 @@ For the steps i of a request, with the context c_i in the cache and f_i tokens f
     sum over emitted tokens of S(1, c)  /  sum over steps of (S(f_i, c_i) + own_i),     S = T + host,
 
 T the forward and host the engine's time beside it, vanilla's too; own: the drafter's recorded time. Ideal is the same
-with T alone, so that measured over ideal is what is lost besides the forwards (design, section 6: efficiency).
+with T alone, so that measured over ideal is what is lost besides the forwards (efficiency, docs/latency.md section 2).
 """
 
 from __future__ import annotations
