@@ -14,6 +14,7 @@ from specbench.store import MANIFEST, RunError, read_manifest
 DEFAULT_RUN = Path("results/latest")
 RUN, PROFILE = "SPECBENCH_RUN", "SPECBENCH_PROFILE"
 _PUBLISHED = Path("results/profiles/published")
+_INSTALLED = Path(__file__).resolve().parents[1] / "published" / "profiles"
 _SET_ASIDE = re.compile(r"\.old\d+$")  # what measure.fresh=true kept
 
 
@@ -48,10 +49,13 @@ def chosen_runs() -> list[Path]:
 
 
 def chosen_profile() -> Path | None:
-    """The latency profile in SPECBENCH_PROFILE, else the first published one of the checkout; None without."""
+    """The latency profile in SPECBENCH_PROFILE, else the first published one of the checkout or the installed package;
+    None without.
+    """
     if os.environ.get(PROFILE):
         return Path(os.environ[PROFILE])
-    files = [path for folder in _here() for path in sorted((folder / _PUBLISHED).glob("*.json"))]
+    folders = [*(folder / _PUBLISHED for folder in _here()), _INSTALLED]
+    files = [path for folder in folders for path in sorted(folder.glob("*.json"))]
     return files[0] if files else None
 
 

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from specbench.report import locate
 from specbench.report.locate import PROFILE, RUN, chosen_profile, chosen_runs
 from specbench.store import RunError
 
@@ -34,6 +35,11 @@ def test_without_any_run_the_variable_is_named(elsewhere):
 
 def test_a_profile_is_named_or_the_first_published_one(elsewhere, monkeypatch):
     assert chosen_profile() is None
+    installed = elsewhere / "package"
+    installed.mkdir()
+    (installed / "c.json").write_text("{}")
+    monkeypatch.setattr(locate, "_INSTALLED", installed)
+    assert chosen_profile() == installed / "c.json"
     published = elsewhere / "results/profiles/published"
     published.mkdir(parents=True)
     for name in ("b.json", "a.json"):
