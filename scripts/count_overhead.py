@@ -61,7 +61,7 @@ def row(entry: Entry, engine: Any, model: Any, prompts: list[list[int]], tokens:
     outs = [decode(engine, entry.method, Request(prompt, tokens, None, 0), clock) for prompt in prompts]
     times = [1e6 * (sum(each.values()) - each["forward"]) / len(out.accept) for out in outs if (each := out.phases_s)]
     ours = engine.kind == "fast" and not isinstance(entry.method, Peer)
-    watched = {"forward": (engine, "_target") if ours else (model, "forward")}
+    watched = {"forward": (engine, "compute") if ours else (model, "forward")}
     watched |= {"compaction": (engine.cache, "move" if engine.kind == "fast" else "keep"), "prefill": (engine, "start")}
     for section, (owner, name) in watched.items():
         setattr(owner, name, counter.within(section, getattr(owner, name)))

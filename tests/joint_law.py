@@ -15,8 +15,9 @@ from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.measure.clock import Clock
 from specbench.method import Method
-from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import Engine
+from specbench.target.eager.engine import EagerEngine, EagerRequest
+from specbench.target.engine import Engine, Silent
+from specbench.types import Needs
 
 LEAST = 5.0  # expected count of an outcome; rarer ones are put together, as the chi-square test wants it
 
@@ -34,14 +35,14 @@ class MarkovEngine(EagerEngine):
         self.table, self.max_nodes, self.context, self.eos = table, max_nodes, 512, frozenset()
         self.device, self.dtype, self.fed = torch.device("cpu"), table.dtype, 0
         self.cache = _NoCache()  # type: ignore[assignment]
-        self._begin_request()
+        self.request = EagerRequest(Needs(), Silent())
 
     def reserve(self, tokens: int) -> None: ...
 
-    def _run(self, tokens, parents, depths, rows, want_hidden):
+    def run_model(self, tokens, parents, depths, rows, want_hidden):
         return SimpleNamespace(logits=self.table[tokens])
 
-    def _commit(self, path) -> None: ...
+    def commit(self, path) -> None: ...
 
     def distribution_after(self, context: Sequence[int], sampling: Sampling) -> Tensor:
         """(V,) what follows ``context``."""

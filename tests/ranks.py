@@ -88,7 +88,7 @@ class Recording(Follower):
 
     def __init__(self, *given, **options):
         super().__init__(*given, **options)
-        self._graphs = Recorder(self.device)
+        self.graphs = Recorder(self.device)
 
 
 def card_of(model, name: str = "m") -> ModelCard:

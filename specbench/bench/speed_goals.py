@@ -106,7 +106,7 @@ def _decoder(engine: Engine, method: Method, tokens: int, clock: Clock) -> Calla
 
 def steps(engine: Engine, methods: Mapping[str, Method], prompt: Sequence[int], tokens: int) -> list[Goal]:
     """Host time a step that the device waits for, blocking reads a step, and how much of the wall phases explain."""
-    device = engine.device  # type: ignore[attr-defined]
+    device = engine.device
     clock, goals = Clock(device), []
     for name, method in methods.items():
         request = Request(prompt, tokens, None, 0)
@@ -166,7 +166,7 @@ def _reads(engine: Engine, method: Method, request: Request, clock: Clock) -> fl
 
 def steadiness(engine: Engine, method: Method, prompt: Sequence[int], tokens: int, cases: int) -> list[Goal]:
     """Memory between early and late cases, and what keeping whole trees costs, on and off in turn."""
-    clock = Clock(engine.device)  # type: ignore[attr-defined]
+    clock = Clock(engine.device)
     early: int | None = None
     for number in range(cases):
         decode(engine, method, Request(prompt, 4, None, number), clock)

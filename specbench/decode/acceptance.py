@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.target.tree import path_to
+from specbench.target.verify import find_accepted_path
 from specbench.types import ROOT, Typical
 
 
@@ -91,13 +91,5 @@ def accept_typical(
     above = torch.tensor([parent + 1 for parent in parents], device=distributions.device)
     drafted = torch.tensor(list(tokens), device=distributions.device)
     chances, scores = distributions[above, drafted].tolist(), logs[above, drafted].tolist()
-    reached: dict[int, tuple[int, float]] = {ROOT: (0, 0.0)}  # node -> depth, log-probability of its path
-    best = ROOT
-    for node, parent in enumerate(parents):
-        if parent not in reached or chances[node] <= bars[parent + 1] or (passenger is not None and passenger[node]):
-            continue
-        depth, score = reached[parent]
-        reached[node] = (depth + 1, score + scores[node])
-        if reached[node] > reached[best]:
-            best = node
-    return path_to(best, parents)
+    right = [chance > bars[parent + 1] for chance, parent in zip(chances, parents, strict=True)]
+    return find_accepted_path(right, parents, passenger, scores)

@@ -19,7 +19,7 @@ from torch import Tensor
 from specbench.decode.acceptance import accept_typical, draw, try_drawn
 from specbench.decode.sampling import Sampling
 from specbench.target.engine import Verdict
-from specbench.target.tree import path_to
+from specbench.target.verify import find_accepted_path
 from specbench.types import ROOT, CaseError, Draft, Typical
 
 
@@ -68,7 +68,7 @@ class Walk:
             self._uniforms.append(float(self._generator.random()))
         return [self._uniforms[self._emitted + depth] for depth in depths]
 
-    def judge(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
+    def verify(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
         """Judge nodes that were drawn, and the first token of ``late`` where the whole draft was right; or lossily.
 
         logits: (N+1, V) raw, row 0 the root's. tokens: (N,) of the draft, on the host. Late tokens without ``probs``
@@ -109,15 +109,5 @@ class Walk:
         Example: tokens [5, 6, 5, 7], parents [-1, 0, -1, 2], picks [5, 9, 9, 7, 9] -> [2, 3]: both fives are reached,
         only the second one's child is what its parent picked.
         """
-        depth = [0] * len(tokens)  # 0 = not reached
-        best = ROOT
-        for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-            if passenger is not None and passenger[node]:
-                continue
-            above = 1 if parent == ROOT else depth[parent] + 1
-            if (parent != ROOT and not depth[parent]) or token != picks[parent + 1]:
-                continue
-            depth[node] = above
-            if best == ROOT or above > depth[best]:
-                best = node
-        return path_to(best, parents)
+        right = (token == picks[parent + 1] for token, parent in zip(tokens, parents, strict=True))
+        return find_accepted_path(right, parents, passenger)

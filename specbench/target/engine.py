@@ -44,9 +44,9 @@ class Verifier(Protocol):
 
     @property
     def lossy(self) -> bool:
-        """Every draft goes to ``judge``."""
+        """Every draft goes to ``verify``."""
 
-    def judge(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
+    def verify(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
         """Verify a drawn draft and the late chain behind it; only when sampling."""
 
     def advance(self, emitted: int) -> None:

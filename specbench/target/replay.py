@@ -1,8 +1,8 @@
 """The replay engine: recorded greedy tokens in place of a model.
 
-Greedy decoding is a function of the context, so whatever a drafter proposes, the target's picks along the recorded
-answer are the recorded tokens, and what it would pick off that path cannot be accepted. Every drafter that needs no
-logits therefore decodes exactly as it would have behind the model, at the cost of a few comparisons a step.
+Greedy decoding is a function of the context: whatever a drafter proposes, the target's picks along the recorded answer
+are the recorded tokens, and nodes off that path are never accepted. Every drafter that needs no logits therefore
+decodes exactly as with the model, at the cost of a few comparisons a step.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from specbench.target.engine import Engine, EngineKind, Laps, Verifier
-from specbench.target.tree import path_to
-from specbench.target.verify import continues, cut
-from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step
+from specbench.target.tree import depths_of
+from specbench.target.verify import ActiveRequest, continues, cut, find_accepted_path
+from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step
 
 
 class ReplayEngine(Engine):
@@ -42,31 +42,28 @@ class ReplayEngine(Engine):
 
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """The recorded answer's first token."""
-        self._laps, self._needs = laps, needs
-        self._draft: Draft = EMPTY
+        self._request = ActiveRequest(needs, laps)
         self._emitted = 1
         return Prefill(self._answer[0])
 
     def forward(self, draft: Draft) -> None:
         """Take the draft; there is nothing to compute."""
-        if len(draft.tokens) != len(draft.parents) or len(draft.tokens) > self.max_nodes:
-            raise CaseError(
-                f"draft of {len(draft.tokens)} nodes with {len(draft.parents)} parents; expected as many, and at most"
-                f" {self.max_nodes} (engine.max_nodes)"
-            )
-        self._draft = draft
-        self.fed = _batched(draft) if self._needs.rows else len(draft.tokens) + 1
-        self._laps.lap("forward")
+        request = self._request
+        request.take(draft, self.max_nodes)
+        self.fed = _count_batch(request.parents) if request.needs.rows else len(draft.tokens) + 1
+        request.laps.lap("forward")
 
     def settle(self, left: int, late: Draft | None = None) -> Step:
         """Accept what agrees with the recording; see ``Engine.settle``."""
-        draft, start = self._draft, self._emitted
+        draft, parents, start = self._request.draft, self._request.parents, self._emitted
         upcoming = self._answer[start : start + min(left, len(draft.tokens) + 1)]
-        tokens = _plain(draft.tokens)
-        if isinstance(draft.parents, range) and draft.passenger is None:
-            path: Sequence[int] = range(_agreed(tokens, upcoming))
+        tokens = cast(Sequence[int], draft.tokens.tolist()) if isinstance(draft.tokens, Tensor) else draft.tokens
+        if isinstance(parents, range) and draft.passenger is None:
+            path: Sequence[int] = range(_count_agreeing(tokens, upcoming))
         else:
-            path = _deepest(tokens, _plain(draft.parents), draft.passenger, upcoming)
+            wanted = [*upcoming, *[None] * len(tokens)]  # None agrees with no token
+            right = (token == wanted[depth - 1] for token, depth in zip(tokens, depths_of(parents), strict=True))
+            path = find_accepted_path(right, parents, draft.passenger)
         emitted, done = cut(upcoming[: len(path) + 1], self.eos, left)
         self._emitted = start + len(emitted)
         whole = len(path) == len(tokens) and len(emitted) == len(path) + 1
@@ -75,9 +72,9 @@ class ReplayEngine(Engine):
             emitted=tuple(emitted),
             path=tuple(path[: len(emitted) - 1]),
             done=done or self._emitted == len(self._answer),
-            late=int(late is not None and continues(late, whole, emitted[-1])),
+            late=int(continues(late, whole, emitted[-1])),
         )
-        self._laps.lap("verify")
+        self._request.laps.lap("verify")
         return step
 
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
@@ -85,21 +82,17 @@ class ReplayEngine(Engine):
         raise CaseError("a replay has no logits to judge by; expected measure.lossless=false")
 
 
-def _plain(values: Sequence[int] | Tensor) -> Sequence[int]:
-    return cast(Sequence[int], values.tolist()) if isinstance(values, Tensor) else values
-
-
-def _batched(draft: Draft) -> int:
+def _count_batch(parents: Sequence[int]) -> int:
     """Tokens of the batch that a draft of rows would be: every row as long as the longest, each with the root."""
-    if not len(draft.tokens):
+    if not len(parents):
         return 1
-    starts = [node for node, parent in enumerate(draft.parents) if parent == ROOT]
-    ends = [*starts[1:], len(draft.tokens)]
+    starts = [node for node, parent in enumerate(parents) if parent == ROOT]
+    ends = [*starts[1:], len(parents)]
     longest = max(end - start for start, end in zip(starts, ends, strict=True))
     return len(starts) * (longest + 1)
 
 
-def _agreed(tokens: Sequence[int], upcoming: Sequence[int]) -> int:
+def _count_agreeing(tokens: Sequence[int], upcoming: Sequence[int]) -> int:
     """Tokens of a chain that agree with the recording, from the first on."""
     count = 0
     for token, right in zip(tokens, upcoming, strict=False):
@@ -107,21 +100,3 @@ def _agreed(tokens: Sequence[int], upcoming: Sequence[int]) -> int:
             break
         count += 1
     return count
-
-
-def _deepest(
-    tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, upcoming: Sequence[int]
-) -> list[int]:
-    """The accepted path, root side first; of equally deep nodes the lowest number, as ``Walk.follow`` has it."""
-    wanted = [*upcoming, None]  # None agrees with no token: nothing is accepted behind the recording's end
-    level = [0] * len(tokens)  # of each node, 0 = not accepted
-    level.append(1)  # the root's place: parents of -1 find it
-    best, deepest = ROOT, 1
-    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-        above = level[parent]
-        if not above or token != wanted[above - 1] or (passenger is not None and passenger[node]):
-            continue
-        level[node] = above + 1
-        if above + 1 > deepest:
-            best, deepest = node, above + 1
-    return path_to(best, parents)

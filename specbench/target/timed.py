@@ -1,8 +1,8 @@
-"""The timed engines: real forwards of any model, random weights too, along a recorded answer (forced acceptance).
+"""The timed engines: forwards of any model, random weights too, along a recorded answer (forced acceptance).
 
-Acceptance compares every drafted token with what its parent's row picks. So a step of the record is a true step whose
-picks are replaced: forward, argmax, walk, compaction and read-back all run, each once and on tensors of the true size,
-and the cache ends up with the keys and values of the recorded path. What a step costs is the model's, what it emits is
+Acceptance compares every drafted token with the pick of its parent's row. So a step along a record is a live step whose
+picks are replaced: forward, argmax, acceptance, compaction and read-back all run, each once and on tensors of the same
+size, and the cache holds the keys and values of the recorded path. The time of a step is the model's, its tokens are
 the record's. Beyond a live step there is one copy of ids to the device.
 """
 
@@ -10,43 +10,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import Engine, EngineKind, Laps, Verifier
+from specbench.target.engine import Engine, EngineKind, Laps, Verdict, Verifier
 from specbench.target.facade import Target
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame
 from specbench.types import Draft, Needs, Prefill
 
 TIMED = EngineKind.TIMED
-NOTHING = -1  # picked behind the record's end; no token, so nothing that is drafted there is accepted
+NO_TOKEN = -1  # picked behind the record's end, so nothing that is drafted there is accepted
 
 
-class Recall:
-    """A greedy walker that picks what is on record; the true pick is made first, and then forgotten."""
+class RecordedPicks:
+    """A greedy verifier that picks the recorded tokens; the true pick is computed first and then ignored."""
 
     sampling = None
     lossy = False
 
     def __init__(self, walk: Verifier, answer: np.ndarray) -> None:
-        """answer: (n,) int64, padded with ``NOTHING`` as far as a draft may reach."""
+        """answer: (n,) int64, padded with ``NO_TOKEN`` as far as a draft may reach."""
         self._walk, self._answer = walk, answer
         self._emitted = 0
 
-    def said(self, depths: np.ndarray | Sequence[int]) -> np.ndarray:
-        """What rows at these depths pick (0 = the root)."""
+    def picks_at(self, depths: np.ndarray | Sequence[int]) -> np.ndarray:
+        """(rows,) int64 picks of rows at these depths, 0 = the root."""
         found: np.ndarray = self._answer[self._emitted + np.asarray(depths)]
         return found
 
     def pick(self, logits: Tensor, depths: Sequence[int]) -> Tensor:
         """See ``Verifier.pick``."""
         self._walk.pick(logits, depths)
-        return torch.from_numpy(self.said(depths)).to(logits.device)
+        return torch.from_numpy(self.picks_at(depths)).to(logits.device)
 
     def follow(
         self, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
@@ -54,9 +53,9 @@ class Recall:
         """See ``Verifier.follow``."""
         return self._walk.follow(tokens, parents, passenger, picks)
 
-    def judge(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Any:
-        """Never asked for without a distribution."""
-        return self._walk.judge(logits, draft, tokens, late)
+    def verify(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
+        """Never called: it is for sampling."""
+        return self._walk.verify(logits, draft, tokens, late)
 
     def advance(self, emitted: int) -> None:
         """See ``Verifier.advance``."""
@@ -64,49 +63,45 @@ class Recall:
         self._walk.advance(emitted)
 
 
-def padded(answer: Sequence[int], reach: int) -> np.ndarray:
-    """(n + reach + 1,) the answer, and nothing behind it."""
-    return np.array([*answer, *[NOTHING] * (reach + 1)], dtype=np.int64)
-
-
-class Along(Engine):
-    """Before an engine among a class's bases: its own forwards, the record's tokens; without one the engine itself."""
+class AlongRecord(Engine):
+    """Mixin before an engine: its forwards, the record's tokens. Until ``load`` is called it is the engine itself."""
 
     kind = EngineKind.TIMED
     _answer: np.ndarray | None = None
 
     def load(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
-        """The next request's ``prompt`` and the ids that were recorded for it."""
-        self._answer = padded(answer, self.max_nodes)
+        """Set the next request's ``prompt`` and the ids that were recorded for it."""
+        self._answer = np.array([*answer, *[NO_TOKEN] * (self.max_nodes + 1)], dtype=np.int64)
 
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """Read the prompt and emit the record's first token; see ``Engine.start``."""
-        walk = walk if self._answer is None else Recall(walk, self._answer)
+        walk = walk if self._answer is None else RecordedPicks(walk, self._answer)
         return super().start(prompt, limit, walk, needs, laps)  # type: ignore[safe-super]
 
 
-class TimedEager(Along, EagerEngine):
+class TimedEager(AlongRecord, EagerEngine):
     """The eager engine along a record."""
 
 
-class TimedFast(Along, FastEngine):
+class TimedFast(AlongRecord, FastEngine):
     """The fast engine along a record, at one argmax more a step."""
 
-    def _frame(self, width: int) -> Frame:
-        """Told its picks before anything of it is recorded."""
-        frame = super()._frame(width)
-        frame.be_told()
+    def make_frame(self, width: int) -> Frame:
+        """See ``FastEngine``; its picks are forced, also in what is recorded."""
+        frame = super().make_frame(width)
+        frame.add_forced()
         return frame
 
-    def _accept(self, logits: Tensor, slots: Tensor, late: Draft | None) -> tuple[list[int], list[int], bool]:
-        """The device's own acceptance, behind the picks that the record has for these depths."""
-        if isinstance(self._walk, Recall):
-            self._active.tell(self._walk.said(self._layout.depths))
+    def accept(self) -> tuple[list[int], list[int]]:
+        """The device's own acceptance, of the picks that the record has for these depths."""
+        request = self.request
+        if isinstance(request.walk, RecordedPicks):
+            request.frame.force(request.walk.picks_at(request.layout.depths))
         else:
-            told = self._active.told
-            assert told is not None
-            told.copy_(logits.argmax(-1))
-        return super()._accept(logits, slots, late)
+            forced = request.frame.forced
+            assert forced is not None
+            forced.copy_(request.logits.argmax(-1))
+        return super().accept()
 
 
 TimedEngine = TimedEager | TimedFast
@@ -114,7 +109,7 @@ TimedEngine = TimedEager | TimedFast
 
 @dataclass(frozen=True, slots=True)
 class WatchedTarget(Target):
-    """A target that notes when a method asks what its weights say. asked: the calls so far."""
+    """A target that lists the calls of a method that read its weights. asked: the calls so far."""
 
     asked: list[str] = field(default_factory=list)
 

@@ -82,15 +82,6 @@ def additive(visible: np.ndarray, dtype: torch.dtype) -> Tensor:
     return mask.masked_fill_(torch.from_numpy(~visible), torch.finfo(dtype).min)[None, None]
 
 
-def path_to(node: int, parents: Sequence[int]) -> list[int]:
-    """The nodes from the root's child down to ``node``; none for the root itself."""
-    path: list[int] = []
-    while node != ROOT:
-        path.append(node)
-        node = parents[node]
-    return path[::-1]
-
-
 @dataclass(frozen=True, slots=True)
 class RowBatch:
     """Where each token of the root and the draft (N+1, row 0 the root) lies in a (k, w+1) batch.

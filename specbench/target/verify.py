@@ -2,64 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from specbench.target.engine import Verifier
-from specbench.types import CaseError, Draft, TopK
+from specbench.target.engine import Laps, Verifier
+from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
 
-def cut(emitted: Sequence[int], eos: Collection[int], left: int) -> tuple[list[int], bool]:
-    """Cut one step's tokens at the first EOS (kept) and at ``left`` tokens; return them and whether it ends."""
-    kept = list(emitted[:left])
-    for place, token in enumerate(kept):
-        if token in eos:
-            return kept[: place + 1], True
-    return kept, len(kept) >= left
+@dataclass(slots=True)
+class ActiveRequest:
+    """The request that an engine decodes, and its last draft.
 
-
-def require_fitting(draft: Draft, max_nodes: int) -> Sequence[int]:
-    """The parents of a draft, on the host. Raises CaseError for one that is not a draft or too large."""
-    nodes = len(draft.tokens)
-    if nodes != len(draft.parents):
-        raise CaseError(f"draft of {nodes} tokens has {len(draft.parents)} parents; expected as many")
-    if nodes > max_nodes:
-        raise CaseError(f"draft of {nodes} nodes; expected at most {max_nodes} (engine.max_nodes)")
-    return draft.parents.tolist() if isinstance(draft.parents, Tensor) else draft.parents
-
-
-def needs_distributions(walk: Verifier, draft: Draft, late: Draft | None) -> bool:
-    """Whether nodes are judged by the target's whole distribution rather than by one token picked in each row."""
-    drawn = draft.probs is not None or (late is not None and late.probs is not None)
-    return walk.sampling is not None and (drawn or walk.lossy)
-
-
-def judge(
-    walk: Verifier,
-    logits: Tensor,
-    draft: Draft,
-    parents: Sequence[int],
-    depths: Sequence[int],
-    fed: Tensor,
-    late: Draft | None,
-) -> tuple[Sequence[int], list[int], int, bool]:
-    """(the draft's tokens on the host, accepted path, token behind it, whether that is the late chain's).
-
-    logits: (N+1, V), row 0 the root's. parents, depths: (N,). fed: (N+1,) tokens on the device.
+    walk: not set where only the forwards run. root: the last emitted token. parents: (N,) of ``draft``, on the host.
     """
-    if needs_distributions(walk, draft, late):
-        require_finite(logits.max(-1).values.tolist(), logits.dtype)
-        fixed = draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens
-        verdict = walk.judge(logits, draft, fixed, late)
-        return fixed, verdict.path, verdict.token, verdict.late
-    picks, back = pick(walk, logits, [0, *depths], fed if isinstance(draft.tokens, Tensor) else None)
-    tokens: Sequence[int] = back[1:] if back is not None else cast(Sequence[int], draft.tokens)
-    path = walk.follow(tokens, parents, draft.passenger, picks)
-    bonus = picks[path[-1] + 1] if path else picks[0]
-    return tokens, path, bonus, late is not None and continues(late, len(path) == len(tokens), bonus)
+
+    needs: Needs
+    laps: Laps
+    walk: Verifier = field(init=False)
+    root: int = ROOT
+    draft: Draft = EMPTY
+    parents: Sequence[int] = ()
+
+    def take(self, draft: Draft, max_nodes: int) -> None:
+        """Make ``draft`` the last one. Raises CaseError where its lengths differ or it is too large."""
+        nodes = len(draft.tokens)
+        if nodes != len(draft.parents):
+            raise CaseError(f"draft of {nodes} tokens has {len(draft.parents)} parents; expected as many")
+        if nodes > max_nodes:
+            raise CaseError(f"draft of {nodes} nodes; expected at most {max_nodes} (engine.max_nodes)")
+        self.draft = draft
+        self.parents = draft.parents.tolist() if isinstance(draft.parents, Tensor) else draft.parents
+
+    def emit_first(self, logits: Tensor, hidden: Mapping[int, Tensor]) -> Prefill:
+        """Pick the first token; what reading the prompt gave.
+
+        logits: (1, V) after the prompt, or (T, V) of all its tokens where ``needs.prompt_topk``.
+        hidden: layer -> (T, D).
+        """
+        picks, _ = pick(self.walk, logits[-1:], [0], None)
+        self.root = picks[0]
+        self.walk.advance(1)
+        best = find_top(logits, max(self.needs.prompt_topk, self.needs.node_topk))
+        if not self.needs.prompt_hidden:
+            hidden = {layer: states[-1:] for layer, states in hidden.items()}
+        return Prefill(self.root, hidden, best)
+
+    def verify(
+        self, logits: Tensor, depths: Sequence[int], fed: Tensor, late: Draft | None
+    ) -> tuple[list[int], list[int], bool]:
+        """(accepted path, the tokens to emit, whether the last one is the late chain's).
+
+        logits: (N+1, V) raw, row 0 the root's.
+        depths: (N,) of the draft's nodes.
+        fed: (N+1,) int64 tokens of the rows, on the device.
+        """
+        walk, draft = self.walk, self.draft
+        tokens: Sequence[int]
+        if walk.sampling is not None and (walk.lossy or _is_drawn(draft) or _is_drawn(late)):
+            require_finite(logits.max(-1).values.tolist(), logits.dtype)
+            tokens = draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens
+            verdict = walk.verify(logits, draft, tokens, late)
+            path, last, kept = verdict.path, verdict.token, verdict.late
+        else:
+            picks, back = pick(walk, logits, [0, *depths], fed if isinstance(draft.tokens, Tensor) else None)
+            tokens = back[1:] if back is not None else cast(Sequence[int], draft.tokens)
+            path = walk.follow(tokens, self.parents, draft.passenger, picks)
+            last = picks[path[-1] + 1] if path else picks[0]
+            kept = continues(late, len(path) == len(tokens), last)
+        return path, [*(int(tokens[node]) for node in path), last], kept
+
+    def close_step(
+        self,
+        emitted: Sequence[int],
+        path: Sequence[int],
+        done: bool,
+        late: bool,
+        fed: Tensor | None,
+        topk: TopK | None,
+        hidden: Mapping[int, Tensor],
+    ) -> Step:
+        """The step that emitted these tokens; its last one is the next root. See ``Step``."""
+        root, self.root = self.root, emitted[-1]
+        self.walk.advance(len(emitted))
+        return Step(root, tuple(emitted), tuple(path[: len(emitted) - 1]), done, fed, topk, hidden, int(late))
+
+
+def _is_drawn(draft: Draft | None) -> bool:
+    return draft is not None and draft.probs is not None
 
 
 def pick(
@@ -67,6 +101,7 @@ def pick(
 ) -> tuple[list[int], list[int] | None]:
     """The rows' tokens, and ``fed`` on the host, in one read-back: the step's only synchronisation.
 
+    logits: (rows, V). depths: (rows,) 0 = the root. fed: (rows,) int64 or None.
     Raises CaseError when a row's logits are not finite.
     """
     best = logits.max(-1).values.double()
@@ -76,8 +111,50 @@ def pick(
     return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
 
 
+def find_accepted_path(
+    right: Iterable[bool],
+    parents: Sequence[int],
+    passenger: Sequence[bool] | None,
+    scores: Sequence[float] | None = None,
+) -> list[int]:
+    """The path to the deepest accepted node, root side first; among equally deep ones the first.
+
+    right: (N,) whether a node is accepted where its parent is. passenger: (N,) nodes never to accept.
+    scores: (N,) of the nodes; among equally deep nodes the one of the largest sum over its path wins instead.
+    """
+    nodes = len(parents)
+    depths = [0] * nodes + [1]  # 0 = not accepted; the root is the last one, where a parent of -1 finds it
+    sums = [0.0] * (nodes + 1)
+    best, deepest = ROOT, (1, 0.0)
+    for node, (accepted, parent, score) in enumerate(zip(right, parents, scores or repeat(0.0, nodes), strict=True)):
+        above = depths[parent]
+        if accepted and above and not (passenger is not None and passenger[node]):
+            depths[node], sums[node] = above + 1, sums[parent] + score
+            if (above + 1, sums[node]) > deepest:
+                best, deepest = node, (above + 1, sums[node])
+    path: list[int] = []
+    while best != ROOT:
+        path.append(best)
+        best = parents[best]
+    return path[::-1]
+
+
+def continues(late: Draft | None, whole: bool, token: int) -> bool:
+    """Whether a late chain's first token is ``token``, emitted behind a draft that was accepted as a whole."""
+    return late is not None and whole and len(late) > 0 and int(late.tokens[0]) == token
+
+
+def cut(emitted: Sequence[int], eos: Collection[int], left: int) -> tuple[list[int], bool]:
+    """(one step's tokens up to the first EOS, which is kept, at most ``left`` of them; whether the request ends)."""
+    kept = list(emitted[:left])
+    for place, token in enumerate(kept):
+        if token in eos:
+            return kept[: place + 1], True
+    return kept, len(kept) >= left
+
+
 def require_finite(peaks: Sequence[float], dtype: torch.dtype) -> None:
-    """Raise CaseError where a number is NaN or infinite."""
+    """Raise CaseError where a number is NaN or infinite. peaks: largest logits, of ``dtype``."""
     if not all(abs(peak) < float("inf") for peak in peaks):
         raise CaseError(
             "the target's logits are NaN or infinite; expected finite numbers"
@@ -85,24 +162,19 @@ def require_finite(peaks: Sequence[float], dtype: torch.dtype) -> None:
         )
 
 
-def top(logits: Tensor, k: int) -> TopK | None:
-    """The best ``k`` tokens of each row; None for none."""
+def find_top(logits: Tensor, k: int) -> TopK | None:
+    """The best ``k`` tokens of each row of (rows, V) logits; None for k = 0."""
     if not k:
         return None
     best = logits.topk(k, dim=-1)
     return TopK(best.indices, best.values)
 
 
-def gaps_to_best(logits: Tensor, ids: Sequence[int]) -> list[float]:
-    """For each row of (n, V) how far the logit of its id is below the row's largest. Raises CaseError."""
+def compute_gaps(logits: Tensor, ids: Sequence[int]) -> list[float]:
+    """(n,) how far the logit of each id is below its row's largest. logits: (n, V). Raises CaseError."""
     logits = logits.float()
     chosen = logits.gather(-1, torch.tensor(ids, device=logits.device)[:, None])[:, 0]
     gaps = (logits.max(-1).values - chosen).tolist()
     if not all(abs(gap) < float("inf") for gap in gaps):
         raise CaseError("the target's logits are NaN or infinite where the answer was judged; expected finite numbers")
     return gaps
-
-
-def continues(late: Draft, whole: bool, token: int) -> bool:
-    """Whether a late chain's first token is the one that was emitted behind a draft accepted as a whole."""
-    return whole and len(late) > 0 and int(late.tokens[0]) == token

@@ -21,6 +21,7 @@ from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.profile import ModelShape
 from specbench.target.eager.engine import EagerEngine
+from specbench.target.engine import Silent
 from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.compact import unfit
 from specbench.target.fast.engine import FastEngine
@@ -34,10 +35,6 @@ PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list
 BUCKETS = {"exact": EXACT, "graphed": GRAPHED}
 CPU = torch.device("cpu")
 NEAR = 1e-8
-
-
-class Silent:
-    def lap(self, phase: str) -> None: ...
 
 
 def engine_for(model, buckets=EXACT, eos=(), context=512, pack=True) -> FastEngine:
@@ -60,7 +57,7 @@ def test_every_drafter_emits_plain_greedy_ids(family, dtype, buckets):
             out = run(engine, script, prompt)
             assert out.ids == truth[:COUNT], (family, name, len(prompt))
             assert 1 + sum(out.accept) == COUNT
-            assert engine.length == len(prompt) + COUNT - 1
+            assert engine.request.length == len(prompt) + COUNT - 1
 
 
 @pytest.mark.parametrize("buckets", BUCKETS)
@@ -166,10 +163,11 @@ def test_cache_content_after_every_step(family, buckets):
 
     def compared(left, late=None):
         step = settle(left, late)
-        clean.gaps([*prompt, *truth][: engine.length], [0])
-        for ours, theirs in zip(engine.cache.read(engine.length), clean.cache.read(engine.length), strict=True):
+        length = engine.request.length
+        clean.gaps([*prompt, *truth][:length], [0])
+        for ours, theirs in zip(engine.cache.read(length), clean.cache.read(length), strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
-        checked.append(engine.length)
+        checked.append(length)
         return step
 
     engine.settle = compared
@@ -318,16 +316,16 @@ class Playback(Graphs):
 
     def _first_shapes(self, call):
         """The outputs' memory; what a recording does is undone, since a GPU would compute nothing."""
-        cache, frames = self.engine.cache, self.engine._frames
+        cache, frames = self.engine.cache, self.engine.frames
         held = cache._all.clone(), {width: frame.wrong.clone() for width, frame in frames.items()}
-        logits = self.engine._logits.clone()
+        logits = self.engine.shared_logits.clone()
         kept = call()
         cache._all.copy_(held[0])
         for width, wrong in held[1].items():
             frames[width].wrong.copy_(wrong)
         for each in _tensors(kept):
             each.fill_(-7)
-        self.engine._logits.copy_(logits)  # the engine's own memory, which nothing but a call writes
+        self.engine.shared_logits.copy_(logits)  # the engine's own memory, which nothing but a call writes
         return kept
 
 
@@ -347,13 +345,13 @@ def test_recording_and_replaying_take_the_same_steps(family, prepared):
     """A graph's outputs are always the same tensors, and its first use, which also records it, moves the cache once."""
     model = build(family)
     engine = engine_for(model, Buckets((1, 2, 4, 8, 16, 32, 64, 96), (64, 128, 256, 512)))
-    engine._graphs = Playback(CPU)
-    engine._graphs.engine = engine
+    engine.graphs = Playback(CPU)
+    engine.graphs.engine = engine
     check_engine(engine, model)
     if prepared:
         engine.prepare(Needs(), True)
-        assert len(engine._graphs._held) >= 8 * 3
-        outputs = [kept for _, kept in engine._graphs._held.values()]
+        assert len(engine.graphs._held) >= 8 * 3
+        outputs = [kept for _, kept in engine.graphs._held.values()]
         logits = {each[0].untyped_storage().data_ptr() for each in outputs if isinstance(each, tuple)}
         assert len(logits) == 1, "one memory for the logits of all widths and lengths"
         engine.prepare(Needs(hidden=(1,)), True)
@@ -368,8 +366,8 @@ def test_a_recording_that_runs_its_call_twice_is_caught(monkeypatch):
     """The wrong variant: a warm-up whose effects stay moves the accepted path twice."""
     model = build("llama")
     engine = engine_for(model, GRAPHED)
-    engine._graphs = Playback(CPU)
-    engine._graphs.engine = engine
+    engine.graphs = Playback(CPU)
+    engine.graphs.engine = engine
     monkeypatch.setattr(Playback, "_warm_up", lambda self, call: (call(), call())[1])
     with pytest.raises(InputError, match="does not see a draft tree"):
         check_engine(engine, model)
@@ -470,12 +468,12 @@ def tapes(engine, draft) -> list[object]:
     """What the two captured calls do for a draft."""
     with torch.inference_mode():
         engine.forward(draft)
-        frame, layout = engine._active, engine._layout
-        _, length, taps = engine._step
+        frame, layout = engine.request.frame, engine.request.layout
+        _, length, taps = engine.request.key
         tape = Tape()
         with tape:
-            logits, _, slots = engine._target(frame, length, taps)
-            accept(logits, frame, slots, engine._moved(layout.chain))
+            logits, _, slots = engine.compute(frame, length, taps)
+            accept(logits, frame, slots, engine._cache_to_compact(layout.chain))
         engine.settle(COUNT)
     return tape.seen
 
@@ -505,10 +503,10 @@ def test_buffers_never_move_and_nothing_is_reserved_in_the_loop():
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     engine = engine_for(model, GRAPHED)
     run(engine, scripts(truth)["wide"], [5, 6])
-    places = {width: frame.ids.data_ptr() for width, frame in engine._frames.items()}
+    places = {width: frame.ids.data_ptr() for width, frame in engine.frames.items()}
     held = engine.cache._all.data_ptr()
     run(engine, scripts(truth)["wide"], [5, 6])
-    assert {width: frame.ids.data_ptr() for width, frame in engine._frames.items()} == places
+    assert {width: frame.ids.data_ptr() for width, frame in engine.frames.items()} == places
     assert engine.cache._all.data_ptr() == held
 
 

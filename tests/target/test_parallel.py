@@ -15,13 +15,14 @@ import pytest
 import torch
 from ranks import NODES, Dawdling, Dying, Failing, Forgetful, Narrow, Recorder, Recording, Twisted, team
 
-import specbench.target.tensor_parallel.engine as parallel_engine
+import specbench.target.fast.engine as fast_engine
 from models import VOCAB, Scripted, build, plain_greedy, scripts
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
+from specbench.target.engine import Silent
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.graphs import GRAPHED, Buckets
 from specbench.target.tensor_parallel.team import TeamError
@@ -32,10 +33,6 @@ PROMPTS = ([5], [5, 17, 3, 42, 8], list(range(20, 50)))  # the last one leaves t
 SLOW = pytest.mark.slow
 FAMILIES = ["llama", "mistral-window", "qwen2", *(pytest.param(each, marks=SLOW) for each in ("phi3", "qwen3"))]
 SAMPLINGS = {"greedy": None, "sampled": Sampling(0.8, 20, 0.9)}
-
-
-class Silent:
-    def lap(self, phase: str) -> None: ...
 
 
 def alone(model, buckets=None) -> FastEngine:
@@ -135,14 +132,14 @@ def test_four_ranks():
 
 def test_ranks_record_the_same_graphs_at_the_same_time(monkeypatch):
     """On padded widths and key lengths, with recordings dropped and made anew when the cache grows."""
-    monkeypatch.setattr(parallel_engine, "Graphs", Recorder)
+    monkeypatch.setattr(fast_engine, "Graphs", Recorder)
     model = build("llama", torch.float64)
     buckets = Buckets(GRAPHED.widths[:6], GRAPHED.lengths[:2])
     terms = {"buckets": buckets, "follower": Recording, "patience_s": 5.0}
     with team(model, check=True, **terms) as (engine, _):
         for needs, greedy in ((Needs(), True), (Needs(hidden=(1,)), True), (Needs(hidden=(1,)), False)):
             engine.prepare(needs, greedy)
-        recorded = set(engine._graphs._held)
+        recorded = set(engine.graphs._held)
         assert {key[0] for key in recorded} == set(buckets.widths)
         for prompt in (PROMPTS[1], [7] * 400):
             truth = plain_greedy(model, prompt, COUNT + 8)

@@ -23,6 +23,7 @@ from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.target.eager.engine import EagerEngine
+from specbench.target.engine import Silent
 from specbench.target.facade import ModelCard, Target
 from specbench.target.fast.engine import FastEngine
 from specbench.target.load import choose_device, load_model
@@ -32,10 +33,6 @@ COUNT = 32
 PROMPT = [5, 17, 3, 42, 8]
 FIRST, SECOND = torch.device("cpu:0"), torch.device("cpu:1")
 FAMILIES = ["llama", "mistral-window", "qwen2-mixed", "phi3"]
-
-
-class Silent:
-    def lap(self, phase: str) -> None: ...
 
 
 def engine_of(model) -> EagerEngine:

@@ -18,9 +18,10 @@ from specbench.measure.clock import Clock
 from specbench.record import VANILLA
 from specbench.run import execute
 from specbench.store import read_run
-from specbench.target.replay import ReplayEngine, _deepest
+from specbench.target.engine import Silent
+from specbench.target.replay import ReplayEngine
 from specbench.trace import kind_of
-from specbench.types import CaseError, Draft, InputError
+from specbench.types import CaseError, Draft, InputError, Needs
 
 MINI = ("suite=mini", "suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
 CHAT = [
@@ -63,7 +64,12 @@ def test_the_path_is_the_walkers(drawn):
     for parent in parents:
         depth.append(1 if parent < 0 else depth[parent] + 1)
     picks = [upcoming[row] if row < len(upcoming) else -7 for row in (0, *depth)]
-    assert _deepest(tokens, parents, passenger, upcoming) == Walk.follow(tokens, parents, passenger, picks)
+    engine = ReplayEngine(frozenset(), 16)
+    engine.load([5], [1, *upcoming])
+    engine.start([5], len(upcoming) + 1, Walk(None, 0), Needs(), Silent())
+    engine.forward(Draft(tokens, parents, passenger=passenger))
+    path = Walk.follow(tokens, parents, passenger, picks)
+    assert list(engine.settle(len(upcoming)).path) == path[: len(upcoming) - 1]  # the last token ends the answer
 
 
 def ask(script, answer, prompt=(5, 6), limit=None, eos=frozenset()):

@@ -21,6 +21,7 @@ from specbench.measure.clock import Clock
 from specbench.run import execute
 from specbench.store import read_manifest, read_run
 from specbench.target.eager.engine import EagerEngine
+from specbench.target.engine import Silent
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.graphs import EXACT, GRAPHED
 from specbench.target.replay import ReplayEngine
@@ -96,10 +97,6 @@ def test_the_cache_holds_the_recorded_tokens(kind, name):
     theirs = held(fresh, length)
     for mine, right in zip(held(engine, length), theirs, strict=True):
         assert (mine - right).abs().max() < 1e-8
-
-
-class Silent:
-    def lap(self, phase: str) -> None: ...
 
 
 class Names(TorchDispatchMode):

@@ -2,52 +2,62 @@
 
 Invariant between forwards: the cache holds every token of the context but the last one, the root.
 A forward feeds the root and N draft nodes; the accepted nodes' slots are then moved together and the rest forgotten.
-A method that needs rows has its draft fed as a batch of rows instead, and the winning row's slots are appended.
+Where a method needs rows, its draft is fed as a batch of rows instead, and the accepted row's slots are appended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from specbench.target.eager.cache import SlotCache
-from specbench.target.engine import Engine, EngineKind, Laps, Verifier
+from specbench.target.engine import Engine, EngineKind, Laps, Silent, Verifier
 from specbench.target.family import windows_of
 from specbench.target.tree import RowBatch, causal_mask, depths_of, tree_mask
-from specbench.target.verify import cut, gaps_to_best, judge, pick, require_fitting, top
-from specbench.types import EMPTY, ROOT, Draft, Needs, Prefill, Step
+from specbench.target.verify import ActiveRequest, compute_gaps, cut, find_top
+from specbench.types import ROOT, Draft, Needs, Prefill, Step
+
+
+@dataclass(slots=True)
+class EagerRequest(ActiveRequest):
+    """The last forward. fed: (N+1,) int64 tokens of root and draft. depths: (N,). batch: where the draft was rows.
+
+    output: the model's, with logits (k, T, V) and hidden states (k, T, D); k = 1 but for a batch of rows.
+    """
+
+    fed: Tensor = field(init=False)
+    depths: list[int] = field(init=False)
+    batch: RowBatch | None = field(init=False)
+    output: Any = field(init=False)
+
+    def select(self, computed: Tensor) -> Tensor:
+        """(k, T, X) of the last forward -> (N+1, X): row 0 the root, row i + 1 node i of the draft."""
+        return computed[0] if self.batch is None else self.batch.collect(computed)
 
 
 class EagerEngine(Engine):
-    """Drives one loaded model. Not re-entrant: one request at a time."""
+    """Drives one loaded model, one request at a time.
+
+    Hooks, for an engine without a model: ``run_model``, the forward; ``commit``, what is kept of an accepted path.
+    """
 
     kind = EngineKind.EAGER
 
     def __init__(self, model: Any, context: int, eos: frozenset[int], max_nodes: int) -> None:
         """model: a causal LM in eval mode. context: [tokens] its limit. max_nodes: the largest draft."""
         self.model = model
-        self.context = context
-        self.max_nodes = max_nodes
-        self.eos = eos
+        self.context, self.max_nodes, self.eos = context, max_nodes, eos
         self.fed = 0
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.dtype
         self._windows = windows_of(model.config)
         self.cache = SlotCache.for_model(model)
-        self._hops = Hops.of(model)
-        self._begin_request()
-
-    def _begin_request(self) -> None:
-        self._root = -1
-        self._draft = EMPTY
-        self._fed = torch.empty(0, dtype=torch.long)
-        self._parents: Sequence[int] = ()
-        self._depths: list[int] = []
-        self._batch: RowBatch | None = None
-        self._output: Any = None
+        self._moves = DeviceMoves.of(model)
+        self.request = EagerRequest(Needs(), Silent())
 
     @torch.inference_mode()
     def reserve(self, tokens: int) -> None:
@@ -57,89 +67,73 @@ class EagerEngine(Engine):
     @torch.inference_mode()
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """Read ``prompt`` and pick the first token; see ``Engine.start``."""
-        self._begin_request()
-        self._walk, self._needs, self._laps = walk, needs, laps
+        request = self.request = EagerRequest(needs, laps)
+        request.walk = walk
         self.reserve(len(prompt) + limit)
         if not needs.rows:
             self.cache.drop_copies()
-        every_row = needs.prompt_topk > 0
         ids = torch.tensor(prompt, device=self.device)
-        output = self._run(ids[None], None, (), 0 if every_row else 1, bool(needs.hidden))
-        logits = output.logits[0]
-        picks, _ = pick(walk, logits[-1:], [0], None)
-        self._root = picks[0]
-        walk.advance(1)
-        best = top(logits if every_row else logits[-1:], max(needs.prompt_topk, needs.node_topk))
-        read = slice(None) if needs.prompt_hidden else slice(-1, None)
-        hidden = {layer: output.hidden_states[layer][0, read] for layer in needs.hidden}
-        return Prefill(self._root, hidden, best)
+        output = self.run_model(ids[None], None, (), 0 if needs.prompt_topk else 1, bool(needs.hidden))
+        return request.emit_first(output.logits[0], {layer: output.hidden_states[layer][0] for layer in needs.hidden})
 
     @torch.inference_mode()
     def forward(self, draft: Draft) -> None:
         """Feed the root and the draft's nodes; the result waits for ``settle``."""
-        self._draft = draft
-        self._parents = require_fitting(draft, self.max_nodes)
-        self._depths = depths_of(self._parents)
+        request = self.request
+        request.take(draft, self.max_nodes)
+        parents, depths = request.parents, depths_of(request.parents)
         if isinstance(draft.tokens, Tensor):  # drafted on the device: they come back with the picks, in one read
-            self._fed = torch.cat([torch.tensor([self._root], device=self.device), draft.tokens.to(self.device)])
+            fed = torch.cat([torch.tensor([request.root], device=self.device), draft.tokens.to(self.device)])
         else:
-            self._fed = torch.tensor([self._root, *draft.tokens], device=self.device)
-        wanted = bool(self._needs.hidden)
-        self._batch = RowBatch.of(self._parents, self._depths) if self._needs.rows else None
-        if self._batch is None:
-            block = self._fed[None]
-            self._output = self._run(block, self._parents, self._depths, 0, wanted)
-        else:
-            block, width = self._batch.lay_out(self._fed), self._batch.width
-            self._output = self._run(block, range(ROOT, width - 1), range(1, width + 1), 0, wanted)
+            fed = torch.tensor([request.root, *draft.tokens], device=self.device)
+        batch = RowBatch.of(parents, depths) if request.needs.rows else None
+        request.fed, request.depths, request.batch = fed, depths, batch
+        block: Tensor = fed[None]
+        given: tuple[Sequence[int], Sequence[int]] = parents, depths
+        if batch is not None:
+            block, given = batch.lay_out(fed), (range(ROOT, batch.width - 1), range(1, batch.width + 1))
+        request.output = self.run_model(block, *given, 0, bool(request.needs.hidden))
         self.fed = block.numel()
-        self._laps.lap("forward")
+        request.laps.lap("forward")
 
     @torch.inference_mode()
     def settle(self, left: int, late: Draft | None = None) -> Step:
         """Accept, cut and commit; see ``Engine.settle``."""
-        logits = self._computed(self._output.logits)
-        tokens, path, bonus, kept = judge(self._walk, logits, self._draft, self._parents, self._depths, self._fed, late)
-        emitted, done = cut([*(int(tokens[node]) for node in path), bonus], self.eos, left)
-        kept = kept and len(emitted) == len(path) + 1
-        path = path[: len(emitted) - 1]
-        self._commit(path)
-        self._laps.lap("verify")
-        step = Step(
-            root=self._root,
-            emitted=tuple(emitted),
-            path=tuple(path),
-            done=done,
-            late=int(kept),
-            fed=self._fed if self._needs.node_topk or self._needs.hidden else None,
-            topk=top(logits, self._needs.node_topk),
-            hidden={layer: self._computed(self._output.hidden_states[layer]) for layer in self._needs.hidden},
+        request = self.request
+        needs, output = request.needs, request.output
+        logits = request.select(output.logits)
+        path, tokens, kept = request.verify(logits, request.depths, request.fed, late)
+        emitted, done = cut(tokens, self.eos, left)
+        self.commit(path[: len(emitted) - 1])
+        request.laps.lap("verify")
+        request.output = None
+        return request.close_step(
+            emitted,
+            path,
+            done,
+            kept and len(emitted) == len(tokens),
+            fed=request.fed if needs.node_topk or needs.hidden else None,
+            topk=find_top(logits, needs.node_topk),
+            hidden={layer: request.select(output.hidden_states[layer]) for layer in needs.hidden},
         )
-        self._root = emitted[-1]
-        self._walk.advance(len(emitted))
-        self._output = None
-        return step
 
-    def _computed(self, tensor: Tensor) -> Tensor:
-        """What the last forward gave, as (N+1, X): row 0 the root, row i + 1 node i of the draft."""
-        return tensor[0] if self._batch is None else self._batch.collect(tensor)
-
-    def _commit(self, path: Sequence[int]) -> None:
+    def commit(self, path: Sequence[int]) -> None:
         """Keep the keys and values of the root and the accepted path, forget the other nodes'."""
-        if self._batch is None:
-            past = self.cache.length - len(self._draft) - 1
+        batch = self.request.batch
+        if batch is None:
+            past = self.cache.length - len(self.request.draft) - 1
             self.cache.keep(past, [past, *(past + 1 + node for node in path)])
         else:
-            self.cache.keep_row(self._batch.row_of(path), len(path) + 1)
+            self.cache.keep_row(batch.row_of(path), len(path) + 1)
 
     @torch.inference_mode()
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
         """Judge ``ids`` in one pass over prompt and ids; see ``Engine.gaps``."""
         self.cache.reserve(len(prompt) + len(ids))
         tokens = torch.tensor([*prompt, *ids[:-1]], device=self.device)
-        return gaps_to_best(self._run(tokens[None], None, (), len(ids), False).logits[0], ids)
+        return compute_gaps(self.run_model(tokens[None], None, (), len(ids), False).logits[0], ids)
 
-    def _run(
+    def run_model(
         self, tokens: Tensor, parents: Sequence[int] | None, depths: Sequence[int], last: int, want_hidden: bool
     ) -> Any:
         """One call of the model over (k, T) tokens, the same tree of them in each of the k rows.
@@ -152,9 +146,9 @@ class EagerEngine(Engine):
         positions = torch.tensor([[min(place, end) for place in at]], device=self.device)
         mask = self._mask(length, parents, depths, past)
         if parents is not None:
-            self._laps.lap("prepare")
-        if self._hops:
-            self._hops.forget()
+            self.request.laps.lap("prepare")
+        if self._moves:
+            self._moves.forget()
         return self.model(
             input_ids=tokens,
             attention_mask=mask,
@@ -183,17 +177,20 @@ class EagerEngine(Engine):
         return mask.to(self.device, non_blocking=True)
 
 
-class Hops:
-    """The moves of one model's forward."""
+class DeviceMoves:
+    """Layers on several devices: mask, positions and rotation are moved to a device once a forward.
+
+    The library's hooks would move them for each layer. Here the first layer of a device moves them for the next ones.
+    """
 
     def __init__(self, layers: nn.ModuleList) -> None:
-        """layers: those of the model, each with the library's hook, which knows its device."""
-        self._moved: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}  # the first keeps the number its own
+        """layers: those of the model, each with the library's hook, which has its device."""
+        self._moved: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}  # the first one keeps its id in use
         for layer in layers:
-            layer.register_forward_pre_hook(self._bring, with_kwargs=True)
+            layer.register_forward_pre_hook(self._move_inputs, with_kwargs=True)
 
     @classmethod
-    def of(cls, model: Any) -> Hops | None:
+    def of(cls, model: Any) -> DeviceMoves | None:
         """None where the model is on one device."""
         if len(set(getattr(model, "hf_device_map", {}).values())) < 2:
             return None
@@ -206,17 +203,17 @@ class Hops:
         """A new forward begins."""
         self._moved.clear()
 
-    def _bring(self, layer: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _move_inputs(self, layer: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         hook = getattr(layer, "_hf_hook", None)
         place = getattr(hook, "execution_device", None)
         if place is None:
             return args, kwargs
         device = torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
-        return args, {name: self._there(value, device) for name, value in kwargs.items()}
+        return args, {name: self._move(value, device) for name, value in kwargs.items()}
 
-    def _there(self, value: Any, device: torch.device) -> Any:
+    def _move(self, value: Any, device: torch.device) -> Any:
         if isinstance(value, tuple):
-            return tuple(self._there(each, device) for each in value)
+            return tuple(self._move(each, device) for each in value)
         if not isinstance(value, Tensor) or value.device == device:
             return value
         key = id(value), device

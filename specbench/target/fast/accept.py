@@ -1,7 +1,7 @@
 """Greedy acceptance on the device, in operations whose shapes do not depend on the draft: no wait, no branch.
 
 A node is right if it holds the argmax of its parent's row, and accepted if every node above it is right too; the path
-ends at the deepest accepted node, the first one among equals, as ``specbench.decode.walk.Walk.follow`` has it.
+ends at the deepest accepted node, the first one among equals, as in ``specbench.target.verify.find_accepted_path``.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ _FAR = 1e6  # more than any depth: one wrong node above rules a row out
 
 
 def accept(logits: Tensor, frame: Frame, slots: Tensor, cache: StaticKV | None) -> Tensor:
-    """Judge a draft and move its accepted path together; what the host must know of it, as one float32 tensor.
+    """Verify a draft and move its accepted path together; what the host reads of it, as one float32 tensor.
 
-    logits: (n, V). slots: (n + 1,) of the frame's rows and one behind. cache: None for a chain, whose accepted nodes
-    lie together already, and for a root alone. A frame that is told its picks has them in place of the argmax, which is
-    taken all the same. Returns what ``Outcome`` reads; exact, since no token id is beyond 2^24.
+    logits: (n, V).
+    slots: (n + 1,) int64, of the frame's rows and one behind.
+    cache: None for a chain, whose accepted nodes lie together already, and for a root alone.
+
+    Where the frame has forced picks, the argmax is computed all the same. Returns what ``Outcome`` reads; exact, since
+    no token id is beyond 2^24.
     """
     peaks, picks = logits.max(-1)
-    if frame.told is not None:
-        picks = frame.told
+    if frame.forced is not None:
+        picks = frame.forced
     if frame.width == 1:
         return torch.cat([frame.reach, picks, peaks])
     torch.ne(picks.index_select(0, frame.parents), frame.ids, out=frame.wrong)
@@ -42,7 +45,7 @@ def accept(logits: Tensor, frame: Frame, slots: Tensor, cache: StaticKV | None) 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """rows: of the accepted nodes, root side first. tokens: theirs, and behind them the target's own."""
+    """rows: of the accepted nodes, root side first. tokens: theirs, then the one the target picks behind them."""
 
     rows: list[int]
     tokens: list[int]

@@ -18,13 +18,18 @@ from torch import Tensor
 from specbench.target.tree import RowBatch, depths_of, is_chain
 from specbench.types import ROOT, Draft
 
+NEVER = float("-inf")
+INFINITE_BITS = -0x80  # 0xff80, minus infinity in bfloat16, read as int16
+
 
 @dataclass(frozen=True, slots=True)
 class DraftLayout:
-    """Rows (n,) of a forward. All arrays are numpy.
+    """The n rows of a forward, in numpy arrays of int64.
 
-    parents: row of each row's parent, roots their own. depths: 0 = a root. reach: the depth where a row may be
-    accepted, else -1 (passengers and what hangs below them, padding of a short row). chain: row i hangs from row i - 1.
+    parents: (n,) row of each row's parent; a root is its own.
+    depths: (n,) 0 = a root.
+    reach: (n,) the depth where a row may be accepted, else -1 (passengers, their descendants, padding of a short row).
+    chain: row i hangs from row i - 1.
     source: (n,) index into root and draft (0 = the root) of what is fed in each row; None = in their own order.
     nodes: (N+1,) the row of the root and of each node; None = in their own order.
     """
@@ -41,7 +46,7 @@ class DraftLayout:
         return len(self.parents)
 
     def seen(self) -> np.ndarray:
-        """(n, n) bool: what a row sees of the rows, its ancestors and itself."""
+        """(n, n) bool: the rows that each row sees, its ancestors and itself."""
         if self.chain:
             return np.tri(len(self), dtype=bool)
         bits: list[int] = []
@@ -54,6 +59,11 @@ class DraftLayout:
     def node_of(self, row: int) -> int:
         """The draft's node that a row holds."""
         return (row if self.source is None else int(self.source[row])) - 1
+
+    def rows_to_move(self, path: Sequence[int]) -> list[int]:
+        """The rows of an accepted path; none where they lie together behind the root already."""
+        rows = [node + 1 if self.nodes is None else int(self.nodes[node + 1]) for node in path]
+        return [] if rows == list(range(1, len(rows) + 1)) else rows
 
 
 def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> DraftLayout:
@@ -88,22 +98,21 @@ def _forest(batch: RowBatch, parents_of_nodes: Sequence[int], passenger: Sequenc
     depths = np.tile(np.arange(width), rows)
     parents = np.arange(rows * width) - (depths > 0)
     source = places.ravel()
-    judged = _reach(np.array([0, *depths_of(parents_of_nodes)]), parents_of_nodes, passenger)
-    reach = np.where((source > 0) | (depths == 0), judged[source], -1)
+    reach_of_nodes = _reach(np.array([0, *depths_of(parents_of_nodes)]), parents_of_nodes, passenger)
+    reach = np.where((source > 0) | (depths == 0), reach_of_nodes[source], -1)
     return DraftLayout(parents, depths, reach, False, source, batch.nodes.numpy())
 
 
-NEVER = float("-inf")
-INFINITE_BITS = -0x80  # 0xff80, minus infinity in bfloat16, read as int16
-
-
 class Frame:
-    """Buffers of ``width`` rows. What is behind a draft's own rows is padding: it sees the context and itself.
+    """Buffers of ``width`` rows. Rows behind a draft's own are padding: they see the context and themselves.
 
-    past: (1,) int64 [tokens] held before these. ids, depths, parents: (width,) int64. reach: (width,) float32.
-    above: (width, width) float32, 1 where a row hangs from another or is it, roots left out. wrong: (width,) scratch.
+    past: (1,) int64 [tokens] held before these.
+    ids, depths, parents: (width,) int64.
+    reach: (width,) float32, the depth where a row may be accepted, else -1.
+    above: (width, width) float32, 1 where a row hangs from another or is it, roots left out.
+    wrong: (width,) float32 scratch.
     bias: attention kind -> (width, width) additive, what the rows see of each other.
-    told: (width,) int64 what each row picks whatever its logits say; None: what they say.
+    forced: (width,) int64 picks in place of the argmax; None: the argmax.
     """
 
     def __init__(self, width: int, windows: Mapping[str, int | None], dtype: torch.dtype, device: torch.device) -> None:
@@ -119,23 +128,23 @@ class Frame:
         self.wrong = torch.zeros(width, dtype=torch.float32, device=device)
         self._step, self._lying, self._biases = step, lying, biases
         self._layout: DraftLayout | None = None
-        self._told: Buffer | None = None
+        self._forced: Buffer | None = None
 
     @property
-    def told(self) -> Tensor | None:
+    def forced(self) -> Tensor | None:
         """See the class."""
-        return None if self._told is None else self._told.device
+        return None if self._forced is None else self._forced.device
 
-    def be_told(self) -> None:
-        """From now on ``tell`` says what the rows pick, before acceptance is called or recorded."""
-        if self._told is None:
-            self._told = Buffer(self.width, torch.int64, self.ids.device)
+    def add_forced(self) -> None:
+        """From now on acceptance reads ``forced``; before it is called or recorded."""
+        if self._forced is None:
+            self._forced = Buffer(self.width, torch.int64, self.ids.device)
 
-    def tell(self, picks: np.ndarray) -> None:
-        """Enter the picks of the draft's own rows; nobody asks for those of the padding."""
-        assert self._told is not None
-        self._told.values[: len(picks)] = picks
-        self._told.send()
+    def force(self, picks: np.ndarray) -> None:
+        """Enter the (n,) picks of the draft's own rows; those of the padding are never read."""
+        assert self._forced is not None
+        self._forced.values[: len(picks)] = picks
+        self._forced.send()
 
     def fill(self, root: int, tokens: Sequence[int] | Tensor, past: int, layout: DraftLayout) -> None:
         """Enter a draft. tokens: of its nodes, on the host or the device."""

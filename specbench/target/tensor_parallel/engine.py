@@ -1,8 +1,8 @@
-"""Tensor parallelism for the fast engine: rank 0 drafts, decides and records, the others run what it says.
+"""Tensor parallelism for the fast engine: rank 0 drafts, verifies and records; the others run its forwards.
 
-Before each piece of work rank 0 broadcasts one message: the tokens fed, where they hang, and which rows of the step
-before were accepted. So no rank but rank 0 ever looks at a logit, a clock or a random number, and two sums a layer are
-all that the devices exchange (Megatron-LM, Shoeybi et al. 2019; independent drafting on every rank is how others hung).
+Before each piece of work rank 0 broadcasts one message: the tokens fed, their parents, and which rows of the step
+before were accepted. So only rank 0 uses logits, clocks and random numbers, and the devices exchange two sums a layer
+(Megatron-LM, Shoeybi et al. 2019). Ranks that draft independently can differ, and then wait for each other.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from torch import Tensor
 
 from specbench.target.engine import Laps, Silent, Verifier
 from specbench.target.fast.compact import ForwardInput
-from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.engine import FastEngine, FastRequest
 from specbench.target.fast.frame import Frame
-from specbench.target.fast.graphs import Buckets, Graphs
+from specbench.target.fast.graphs import Buckets
 from specbench.target.tensor_parallel.ranks import Ranks
-from specbench.target.tensor_parallel.team import Book, Message, Op, Summed, Team, TeamError, compare
+from specbench.target.tensor_parallel.team import Message, Op, RankLog, Summed, Team, TeamError, require_equal_steps
 from specbench.target.tree import additive
-from specbench.target.verify import require_fitting
 from specbench.types import ROOT, Draft, Needs, Prefill, Step
 
 APART = 1024  # [tokens] of the sequences that are read beside the request in one forward
@@ -43,35 +42,39 @@ class RankEngine(FastEngine):
         pack: bool = True,
         check: bool = False,
     ) -> None:
-        """share: see ``load_share``. check: compare the ranks' books after every step. Others: ``FastEngine``."""
+        """share: see ``load_share``. check: compare the ranks after every step. Others: ``FastEngine``."""
         super().__init__(share, context, eos, max_nodes, buckets, pack)
         self._team = team
-        self._graphs = Graphs(self.device)
-        self._book = Book(context + self._widest) if check else None
+        self._log = RankLog(context + self._widest) if check else None
         self._apart = self.compact.new_cache()
         self.compact.layers = [
-            replace(layer, out=Summed(layer.out, team.total), down=Summed(layer.down, team.total))
+            replace(layer, out=Summed(layer.out, team.add_up), down=Summed(layer.down, team.add_up))
             for layer in self.compact.layers
         ]
 
-    def _read(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
-        found = super()._read(prompt, taps)
-        if self._book:
-            self._book.fed(0, prompt)
+    def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """See ``FastEngine``."""
+        found = super().read_prompt(prompt, taps)
+        if self._log:
+            self._log.enter(0, prompt)
         return found
 
-    def _target(self, frame: Frame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor], Tensor]:
-        shown = (*taps, len(self.compact.layers)) if self._book else taps
-        return super()._target(frame, length, shown)
+    def compute(self, frame: Frame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor], Tensor]:
+        """See ``FastEngine``; with the check, the last states are among the taps."""
+        return super().compute(frame, length, (*taps, len(self.compact.layers)) if self._log else taps)
 
-    def _page(self) -> Tensor | None:
-        """What the books of all ranks must agree on after a forward; None without them."""
-        if self._book is None or self._outputs is None:
-            return None
-        width, length, _ = self._step
-        self._book.fed(self.length, self._active.ids[: self.fed])
-        states = self._outputs[1][len(self.compact.layers)]
-        return self._book.page(self.length, width, length, self.fed, states)
+    def forward(self, draft: Draft) -> None:
+        """See ``Engine.forward``; with the check, every rank sends the step's figures and rank 0 compares them."""
+        super().forward(draft)
+        if self._log is None:
+            return
+        request = self.request
+        width, length, _ = request.key
+        self._log.enter(request.length, request.frame.ids[: self.fed])
+        states = request.hidden[len(self.compact.layers)]
+        steps = self._team.gather(self._log.close_step(request.length, width, length, self.fed, states))
+        if self._team.rank == 0:
+            require_equal_steps(steps, self.dtype)
 
     def _read_apart(self, ids: Tensor, length: int) -> Tensor:
         """States after the last token of sequences of ``length``, laid behind each other in one forward."""
@@ -90,20 +93,17 @@ class RankEngine(FastEngine):
 
 
 class Leader(RankEngine):
-    """Rank 0. Its methods raise TeamError when a rank is lost, stuck or of another mind."""
+    """Rank 0. Its methods raise TeamError when a rank is lost, stuck or differs."""
 
     def __init__(self, *given: Any, ranks: Ranks, **options: Any) -> None:
         """ranks: the processes of the others. The rest: ``RankEngine``."""
         self._ranks = ranks
-        super().__init__(*given, **options)
-
-    def _begin_request(self) -> None:
-        super()._begin_request()
         self._moves: list[int] = []  # rows that the others have still to move together
+        super().__init__(*given, **options)
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        """Work that all ranks do: who is lost is named."""
+        """Work of all ranks: an error names the rank that is lost."""
         self._ranks.require_all()
         try:
             yield
@@ -118,13 +118,13 @@ class Leader(RankEngine):
         """See ``Engine.reserve``."""
         with self._together():
             if min(tokens, self.context) + self._widest + 1 > self.cache.capacity:
-                self._team.tell(Message(Op.RESERVE, size=tokens))
+                self._team.send(Message(Op.RESERVE, size=tokens))
             super().reserve(tokens)
 
     def prepare(self, needs: Needs, greedy: bool) -> None:
         """See ``Engine.prepare``."""
         with self._together():
-            self._team.tell(Message(Op.PREPARE, taps=needs.hidden, flag=greedy, size=int(needs.rows)))
+            self._team.send(Message(Op.PREPARE, taps=needs.hidden, flag=greedy, size=int(needs.rows)))
             super().prepare(needs, greedy)
 
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
@@ -137,57 +137,47 @@ class Leader(RankEngine):
         with self._together():
             return super().gaps(prompt, ids)
 
-    def _read(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+    def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """See ``FastEngine``."""
+        self._moves = []
         ids = torch.tensor(prompt, dtype=torch.int64)
-        self._team.tell(Message(Op.READ, size=len(ids), taps=tuple(taps)), ids)
-        return super()._read(prompt, taps)
+        self._team.send(Message(Op.READ, size=len(ids), taps=tuple(taps)), ids)
+        return super().read_prompt(prompt, taps)
 
     def forward(self, draft: Draft) -> None:
-        """See ``Engine.forward``; a draft that is none is found before anybody is told of it."""
-        self._draft, self._parents = draft, require_fitting(draft, self.max_nodes)
-        width = self.buckets.width(len(self._lay_out()))
-        tokens = draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens
+        """See ``Engine.forward``."""
+        with self._together():
+            super().forward(draft)
+
+    def announce(self, width: int) -> None:
+        """Send the draft to the others; one that is not valid has raised before."""
+        request = self.request
+        tokens = request.draft.tokens
         message = Message(
             op=Op.STEP,
-            past=self.length,
-            root=self._root,
+            past=request.length,
+            root=request.root,
             width=width,
-            flag=self._needs.rows,
-            taps=self._needs.hidden,
+            flag=request.needs.rows,
+            taps=request.needs.hidden,
             moves=self._moves,
-            tokens=tokens,
-            parents=self._parents,
+            tokens=tokens.tolist() if isinstance(tokens, Tensor) else tokens,
+            parents=request.parents,
         )
-        with self._together():
-            self._team.tell(message)
-            self._moves = []
-            super().forward(draft)
-            if (page := self._page()) is not None:
-                compare(self._team.gather(page), self.dtype)
+        self._team.send(message)
+        self._moves = []
 
     def settle(self, left: int, late: Draft | None = None) -> Step:
         """See ``Engine.settle``."""
         with self._together():
             return super().settle(left, late)
 
-    def _accept(self, logits: Tensor, slots: Tensor, late: Draft | None) -> tuple[list[int], list[int], bool]:
-        found = super()._accept(logits, slots, late)
-        self._note(found[0])
-        return found
-
-    def _judge(self, logits: Tensor, slots: Tensor, late: Draft | None) -> tuple[list[int], list[int], bool]:
-        found = super()._judge(logits, slots, late)
-        self._note(found[0])
-        return found
-
-    def _note(self, path: Sequence[int]) -> None:
-        """Keep an accepted path's rows for the others."""
-        nodes = self._layout.nodes
-        rows = [node + 1 if nodes is None else int(nodes[node + 1]) for node in path]
-        if rows != list(range(1, len(rows) + 1)):
+    def note_accepted(self, path: Sequence[int]) -> None:
+        """Keep an accepted path's rows for the others' next message."""
+        if rows := self.request.layout.rows_to_move(path):
             self._moves = rows
-            if self._book:
-                self._book.moved(self.length, rows)
+            if self._log:
+                self._log.move(self.request.length, rows)
 
     @torch.inference_mode()
     def logits(self, ids: Tensor) -> Tensor:
@@ -197,7 +187,7 @@ class Leader(RankEngine):
         for some in ids.cpu().split(max(1, APART // length)):
             flat = some.reshape(-1).contiguous()
             with self._together():
-                self._team.tell(Message(Op.LOGITS, size=len(flat), past=length), flat)
+                self._team.send(Message(Op.LOGITS, size=len(flat), past=length), flat)
                 found.append(self.compact.head(self._read_apart(flat, length)))
         return torch.cat(found)
 
@@ -207,14 +197,12 @@ class Leader(RankEngine):
 
 
 class Follower(RankEngine):
-    """Any other rank: it does what it hears, and nothing else."""
-
-    _laps: Laps = Silent()
+    """Any other rank: it does what rank 0's messages say."""
 
     @torch.inference_mode()
     def serve(self) -> None:
-        """Until the end is said."""
-        while (message := self._team.hear()).op is not Op.STOP:
+        """Work until rank 0 ends the run."""
+        while (message := self._team.receive()).op is not Op.STOP:
             self.obey(message)
 
     def obey(self, message: Message) -> None:
@@ -224,9 +212,9 @@ class Follower(RankEngine):
         elif message.op is Op.PREPARE:
             self.prepare(Needs(hidden=message.taps, rows=bool(message.size)), message.flag)
         elif message.op is Op.READ:
-            self._read(self._team.hear_ids(message.size).tolist(), message.taps)
+            self.read_prompt(self._team.receive_ids(message.size).tolist(), message.taps)
         elif message.op is Op.LOGITS:
-            self._read_apart(self._team.hear_ids(message.size), message.past)
+            self._read_apart(self._team.receive_ids(message.size), message.past)
         else:
             self.step(message)
 
@@ -234,28 +222,26 @@ class Follower(RankEngine):
         """A forward over what rank 0 feeds, behind what it accepted before."""
         if message.moves:
             self.keep(message.moves)
-        self.length, self._root = message.past, message.root
-        self._needs = Needs(rows=message.flag, hidden=message.taps)
-        self._width = message.width
+        self.request = FastRequest(Needs(rows=message.flag, hidden=message.taps), Silent(), message.root)
+        self.request.length, self._width = message.past, message.width
         count = len(message.tokens)
         chain = range(ROOT, count - 1)
         parents = chain if list(message.parents) == list(chain) else message.parents
         self.forward(Draft(message.tokens, parents))
-        if (page := self._page()) is not None:
-            self._team.gather(page)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Move the accepted rows of the last frame together, as rank 0 has done."""
-        source = torch.tensor(rows, device=self.device) + self.length
-        self.cache.move(source, torch.arange(1, len(rows) + 1, device=self.device) + self.length)
-        if self._book:
-            self._book.moved(self.length, rows)
+        start = self.request.length
+        source = torch.tensor(rows, device=self.device) + start
+        self.cache.move(source, torch.arange(1, len(rows) + 1, device=self.device) + start)
+        if self._log:
+            self._log.move(start, rows)
 
-    def _make_room(self, width: int) -> None:
-        """A sum over inputs of two sizes would end in neither's favour, so it is not begun."""
+    def announce(self, width: int) -> None:
+        """A sum over inputs of two sizes would be wrong on every rank, so it is not begun."""
         if width != self._width:
             raise TeamError(f"it feeds {width} rows, rank 0 {self._width}")
-        super()._make_room(width)
 
-    def _record(self, taps: tuple[int, ...], greedy: bool) -> None:
-        super()._record(taps, False)  # acceptance is rank 0's
+    def record(self, taps: tuple[int, ...], greedy: bool) -> None:
+        """See ``FastEngine``; acceptance is rank 0's."""
+        super().record(taps, False)

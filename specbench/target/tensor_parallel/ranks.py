@@ -118,7 +118,7 @@ class Ranks:
             self._told_to_end.close()
             if not self._gone and not self.lost():
                 with contextlib.suppress(RuntimeError):
-                    team.tell_end(Message(Op.STOP))
+                    team.send_last(Message(Op.STOP))
         for process in self.processes:
             process.join(GRACE_S if team is not None and not self._gone else 0)
             if process.is_alive():

@@ -94,16 +94,16 @@ class MessageFormat:
 
 
 HOST = "127.0.0.1"  # all ranks are on one machine
-START = timedelta(minutes=30)  # the ranks meet
+START = timedelta(minutes=30)  # for the ranks to connect
 IDLE = timedelta(days=30)  # a follower waits for work; it ends with its parent, not by this
 
 
 class TeamError(RuntimeError):
-    """A rank of the model is lost, stuck or of another mind: the run ends, and the message names the rank."""
+    """A rank of the model is lost, stuck or differs from rank 0: the run ends, and the message names the rank."""
 
 
 class BrokenError(RuntimeError):
-    """An exchange between ranks failed, or took longer than it may; why is for whoever watches them to say."""
+    """An exchange between ranks failed or timed out; ``Ranks.explain`` finds the reason."""
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ def _exchange() -> Iterator[None]:
 
 
 def open_store(port: int, ranks: int) -> Any:
-    """Where ranks meet. port: 0 = this is rank 0, which takes a free one (``.port``)."""
+    """The store through which ranks connect. port: 0 = this is rank 0, which takes a free one (``.port``)."""
     return dist.TCPStore(HOST, port, ranks, is_master=port == 0, timeout=START, wait_for_workers=False)
 
 
@@ -125,7 +125,7 @@ class Team:
     def __init__(
         self, store: Any, rank: int, ranks: int, device: torch.device, format: MessageFormat, patience_s: float
     ) -> None:
-        """Meet the others; returns when all are there. patience_s: of one exchange; followers wait for ever."""
+        """Connect; returns when all ranks have. patience_s: limit of one exchange; followers wait without limit."""
         if dist.is_initialized():
             raise TeamError("torch's process group is in use in this process; expected one run at a time, no torchrun")
         self.rank, self.ranks, self.device = rank, ranks, device
@@ -138,33 +138,33 @@ class Team:
         self._hosts = dist.new_group(backend="gloo", timeout=IDLE if rank else patience)
         self._sums = dist.new_group(backend="nccl" if on_gpu else "gloo", timeout=patience)
 
-    def total(self, part: Tensor) -> Tensor:
+    def add_up(self, part: Tensor) -> Tensor:
         """The sum of every rank's ``part``, in its place."""
         with _exchange():
             dist.all_reduce(part, group=self._sums)
         return part
 
-    def tell(self, message: Message, ids: Tensor | None = None) -> None:
-        """Rank 0: say what comes. ids: (message.size,) int64 on the host, behind it."""
+    def send(self, message: Message, ids: Tensor | None = None) -> None:
+        """Rank 0: send a message. ids: (message.size,) int64 on the host, sent behind it."""
         self._format.write(message, self._buffer)
         with _exchange():
             dist.broadcast(self._buffer, 0, group=self._hosts)
             if ids is not None:
                 dist.broadcast(ids, 0, group=self._hosts)
 
-    def tell_end(self, message: Message) -> None:
-        """Rank 0: the last word, not waited for."""
+    def send_last(self, message: Message) -> None:
+        """Rank 0: send the last message without waiting."""
         self._format.write(message, self._buffer)
         dist.broadcast(self._buffer, 0, group=self._hosts, async_op=True)
 
-    def hear(self) -> Message:
-        """The others: wait for it."""
+    def receive(self) -> Message:
+        """The others: wait for a message."""
         with _exchange():
             dist.broadcast(self._buffer, 0, group=self._hosts)
         return self._format.read(self._buffer)
 
-    def hear_ids(self, count: int) -> Tensor:
-        """The others: the ids behind a message."""
+    def receive_ids(self, count: int) -> Tensor:
+        """The others: (count,) int64, the ids behind a message."""
         ids = torch.empty(count, dtype=torch.int64)
         with _exchange():
             dist.broadcast(ids, 0, group=self._hosts)
@@ -178,13 +178,13 @@ class Team:
         return found
 
     def abort(self) -> None:
-        """Let go of whoever waits on a device for a rank that is gone; gloo notices by itself."""
+        """End a wait on the device for a rank that is gone; gloo ends its own waits."""
         if self.device.type == "cuda":
             group: Any = self._sums
             group.abort()
 
     def leave(self) -> None:
-        """Give the process group back; nobody waits for the others."""
+        """Leave the process group without waiting for the others."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -192,12 +192,12 @@ class Team:
 class Summed:
     """A linear map whose input is spread over the ranks: every rank's product, then their sum."""
 
-    def __init__(self, linear: Callable[[Tensor], Tensor], total: Callable[[Tensor], Tensor]) -> None:
-        self._linear, self._total = linear, total
+    def __init__(self, linear: Callable[[Tensor], Tensor], add_up: Callable[[Tensor], Tensor]) -> None:
+        self._linear, self._add_up = linear, add_up
 
     def __call__(self, rows: Tensor) -> Tensor:
         """(rows, in / ranks) -> (rows, out), the same on every rank."""
-        return self._total(self._linear(rows))
+        return self._add_up(self._linear(rows))
 
 
 NAMES = ("steps taken", "tokens held", "rows fed", "keys read", "tokens in the cache", "hidden states")
@@ -206,42 +206,45 @@ NAMES = ("steps taken", "tokens held", "rows fed", "keys read", "tokens in the c
 NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 
 
-class Book:
-    """One rank's record of what it did."""
+class RankLog:
+    """What one rank did: which token is in which slot by its own writes and moves, and how many steps.
+
+    Keys and values differ between ranks by design; the slots' tokens and the states after the last sum do not.
+    """
 
     def __init__(self, slots: int) -> None:
-        """slots: more than a cache will ever have."""
+        """slots: of the cache at first."""
         self._tokens = np.full(slots, -1, dtype=np.int64)
         self._steps = 0
 
-    def fed(self, start: int, ids: Tensor | Sequence[int]) -> None:
+    def enter(self, start: int, ids: Tensor | Sequence[int]) -> None:
         """Tokens went into the slots from ``start`` on."""
         values = torch.as_tensor(ids).cpu().numpy()
         if start + len(values) > len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.full(start + len(values), -1)])
         self._tokens[start : start + len(values)] = values
 
-    def moved(self, start: int, rows: Sequence[int]) -> None:
+    def move(self, start: int, rows: Sequence[int]) -> None:
         """Rows of the frame that began in slot ``start`` were moved behind its root."""
         self._tokens[start + 1 : start + 1 + len(rows)] = self._tokens[start + np.array(rows, dtype=np.int64)]
 
-    def page(self, past: int, width: int, length: int, fed: int, states: Tensor) -> Tensor:
+    def close_step(self, past: int, width: int, length: int, fed: int, states: Tensor) -> Tensor:
         """(6,) float64, see ``NAMES``. fed: rows of the frame that are no padding. states: (width, D)."""
         self._steps += 1
-        lying = zlib.crc32(self._tokens[: past + fed].tobytes())
+        tokens = zlib.crc32(self._tokens[: past + fed].tobytes())
         total = states[:fed].double().abs().sum().item()
-        return torch.tensor([self._steps, past, width, length, lying, total], dtype=torch.float64)
+        return torch.tensor([self._steps, past, width, length, tokens, total], dtype=torch.float64)
 
 
-def compare(pages: Sequence[Tensor], dtype: torch.dtype) -> None:
-    """Raise TeamError where a rank's page is not rank 0's. dtype: of the states."""
-    first = pages[0]
-    for rank, page in enumerate(pages[1:], start=1):
-        same = page == first
-        same[-1] = torch.isclose(page[-1], first[-1], rtol=NEAR[dtype], atol=0, equal_nan=True)
+def require_equal_steps(steps: Sequence[Tensor], dtype: torch.dtype) -> None:
+    """Raise TeamError where a rank's step is not rank 0's. steps: (6,) of each rank. dtype: of the states."""
+    first = steps[0]
+    for rank, step in enumerate(steps[1:], start=1):
+        same = step == first
+        same[-1] = torch.isclose(step[-1], first[-1], rtol=NEAR[dtype], atol=0, equal_nan=True)
         if not bool(same.all()):
             place = int((~same).nonzero()[0])
             raise TeamError(
                 f"rank {rank} diverged from rank 0 at step {int(first[0])} of this run, in its {NAMES[place]}:"
-                f" {page[place].item():.17g}, rank 0 has {first[place].item():.17g}"
+                f" {step[place].item():.17g}, rank 0 has {first[place].item():.17g}"
             )
