@@ -8,8 +8,7 @@ eager engine, from the same logits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,44 +18,17 @@ from torch import Tensor
 from specbench.target.engine import Engine, EngineKind, Laps, Silent, Verifier
 from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.compact import CompactModel, ForwardInput, prompt_rows
-from specbench.target.fast.frame import NEVER, DraftLayout, Frame, lay_out
+from specbench.target.fast.frame import NEVER, DraftLayout, FastRequest, Frame, lay_out
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs
 from specbench.target.fast.linear import can_pack
 from specbench.target.fast.static_kv import StaticKV
 from specbench.target.tree import RowBatch, causal_mask, depths_of
-from specbench.target.verify import ActiveRequest, compute_gaps, continues, cut, find_top
+from specbench.target.verify import compute_gaps, continues, cut, find_top
 from specbench.types import Draft, Needs, Prefill, Step
 
 STANDING = 8192  # [tokens] of context that a GPU holds room for from the start; a longer request records anew
 FRAMES = 256  # widths whose buffers are kept on a CPU
 LAYOUTS = 1024  # layouts are remembered, so that chains and fixed trees are laid out once
-
-
-@dataclass(slots=True)
-class FastRequest(ActiveRequest):
-    """length: [tokens] held by the cache: the context without its last one, the root. Of the last forward:
-
-    layout, frame: where the draft lies in it.
-    key: width, key length and taps.
-    logits: (width, V).
-    hidden: layer -> (width, D).
-    slots: (width + 1,) int64, the frame's and one behind.
-    """
-
-    length: int = 0
-    layout: DraftLayout = field(init=False)
-    frame: Frame = field(init=False)
-    key: tuple[int, int, tuple[int, ...]] = field(init=False)
-    logits: Tensor = field(init=False)
-    hidden: Mapping[int, Tensor] = field(init=False)
-    slots: Tensor = field(init=False)
-
-    def select(self, computed: Tensor) -> Tensor:
-        """(width, ...) -> (N+1, ...): row 0 the root, row i + 1 node i of the draft."""
-        nodes = self.layout.nodes
-        if nodes is None:
-            return computed[: len(self.layout)]
-        return computed[torch.from_numpy(nodes).to(computed.device, non_blocking=True)]
 
 
 class FastEngine(Engine):

@@ -9,13 +9,14 @@ pinned and copied without waiting, which is safe because every step ends with a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specbench.target.tree import RowBatch, depths_of, is_chain
+from specbench.target.verify import ActiveRequest
 from specbench.types import ROOT, Draft
 
 NEVER = float("-inf")
@@ -202,3 +203,30 @@ class Buffer:
         """Enqueue the copy."""
         if self.device is not self.host:
             self.device.copy_(self.host, non_blocking=True)
+
+
+@dataclass(slots=True)
+class FastRequest(ActiveRequest):
+    """length: [tokens] held by the cache: the context without its last one, the root. Of the last forward:
+
+    layout, frame: where the draft lies in it.
+    key: width, key length and taps.
+    logits: (width, V).
+    hidden: layer -> (width, D).
+    slots: (width + 1,) int64, the frame's and one behind.
+    """
+
+    length: int = 0
+    layout: DraftLayout = field(init=False)
+    frame: Frame = field(init=False)
+    key: tuple[int, int, tuple[int, ...]] = field(init=False)
+    logits: Tensor = field(init=False)
+    hidden: Mapping[int, Tensor] = field(init=False)
+    slots: Tensor = field(init=False)
+
+    def select(self, computed: Tensor) -> Tensor:
+        """(width, ...) -> (N+1, ...): row 0 the root, row i + 1 node i of the draft."""
+        nodes = self.layout.nodes
+        if nodes is None:
+            return computed[: len(self.layout)]
+        return computed[torch.from_numpy(nodes).to(computed.device, non_blocking=True)]

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from specbench.target.engine import Laps, Silent, Verifier
 from specbench.target.fast.compact import ForwardInput
-from specbench.target.fast.engine import FastEngine, FastRequest
-from specbench.target.fast.frame import Frame
+from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.frame import FastRequest, Frame
 from specbench.target.fast.graphs import Buckets
 from specbench.target.tensor_parallel.ranks import Ranks
 from specbench.target.tensor_parallel.team import Message, Op, RankLog, Summed, Team, TeamError, require_equal_steps
