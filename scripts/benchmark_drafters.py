@@ -17,7 +17,7 @@ import torch
 
 from methods.parts.lookup.corpus import read_documents, tokenize
 from specbench.bench.drafting import COLUMNS, lines_of, repeating_tokens, time_scan
-from specbench.cli import conf_dir, job_of
+from specbench.cli import conf_dir, job_of, with_exit_code
 from specbench.method import Peer
 from specbench.record import VANILLA
 from specbench.session import Entry
@@ -28,6 +28,7 @@ from specbench.types import InputError
 NODES, RESET = 256, ("turn", "case")
 
 
+@with_exit_code
 def main() -> None:
     """One row a method and context, and a line for each method that cannot be stepped without a target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -74,7 +75,4 @@ def prepare(entry: Entry, target: Target) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        sys.exit(f"benchmark_drafters: error: {error}")
+    sys.exit(main())

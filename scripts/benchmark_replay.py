@@ -16,10 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.cli import job_of, with_own_groups
+from specbench.cli import job_of, with_exit_code, with_own_groups
 from specbench.run import execute
 from specbench.store import read_run
-from specbench.types import InputError
 
 PARTS = {"1/4": ["suite.part=1/4"], "all": []}
 TURNS = 3
@@ -37,19 +36,16 @@ def measure(overrides: Sequence[str]) -> tuple[int, float, float]:
     return steps, (marks[-1] - marks[0] - drafting) / steps * 1e6, drafting / steps * 1e6
 
 
-def main() -> int:
+@with_exit_code
+def main() -> None:
     """Print a line a part: medians over the turns, and the highest memory so far."""
     overrides = with_own_groups(sys.argv[1:])
     found: dict[str, list[tuple[int, float, float]]] = {part: [] for part in PARTS}
-    try:
-        for _ in range(TURNS):
-            for part, narrowing in PARTS.items():
-                found[part].append(measure([*overrides, *narrowing, "measure.keep_trees=0"]))
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-                print(f"# {part}: {found[part][-1][1]:.2f} us a step, {peak:.0f} MiB at most", file=sys.stderr)
-    except InputError as error:
-        print(f"benchmark_replay: error: {error}", file=sys.stderr)
-        return 2
+    for _ in range(TURNS):
+        for part, narrowing in PARTS.items():
+            found[part].append(measure([*overrides, *narrowing, "measure.keep_trees=0"]))
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(f"# {part}: {found[part][-1][1]:.2f} us a step, {peak:.0f} MiB at most", file=sys.stderr)
     print("| cases | steps | harness us a step | drafters us a step | steps per second |\n|---|--:|--:|--:|--:|")
     medians = []
     for part, rows in found.items():
@@ -57,7 +53,6 @@ def main() -> int:
         medians.append(statistics.median(row[1] + row[2] for row in rows))
         print(f"| {part} | {rows[0][0]} | {harness:.2f} | {drafting:.2f} | {1e6 / (harness + drafting):.0f} |")
     print(f"\nCPU time a step, all over 1/4: {medians[1] / medians[0]:.3f}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ import time
 
 from methods.parts.lookup.corpus import corpus_parser, read_corpus
 from methods.sam.static_automaton import build_automaton
+from specbench.cli import with_exit_code
 from specbench.types import InputError
 
 
-def main() -> int:
+@with_exit_code
+def main() -> None:
     """Read, build, write; print what the automaton holds."""
     parser = corpus_parser(__doc__)
     parser.add_argument("--ranked", type=int, default=8, help="most children of a node in a draft tree")
@@ -24,14 +26,10 @@ def main() -> int:
     if given.ranked < 1:
         parser.error(f"--ranked {given.ranked}; expected 1 or more")
     start = time.perf_counter()
-    try:
-        corpus = read_corpus(given)
-        eos = None if given.no_eos else corpus.tokenizer.eos_token_id
-        if eos is None and not given.no_eos:
-            raise InputError(f"--tokenizer {given.tokenizer}: has no EOS token; give --no-eos")
-    except InputError as error:
-        print(f"build_automaton: error: {error}", file=sys.stderr)
-        return 2
+    corpus = read_corpus(given)
+    eos = None if given.no_eos else corpus.tokenizer.eos_token_id
+    if eos is None and not given.no_eos:
+        raise InputError(f"--tokenizer {given.tokenizer}: has no EOS token; give --no-eos")
     automaton = build_automaton(corpus.documents, eos, 0 if given.no_ids else len(corpus.tokenizer), given.ranked)
     automaton.save(given.out, len(corpus.tokenizer))
     text, states, _, edges, _ = automaton.arrays
@@ -39,7 +37,6 @@ def main() -> int:
         f"{given.out}: {len(text)} tokens, {len(states)} states, {len(edges)} edges, {automaton.nbytes()} bytes"
         f" from {corpus}, in {time.perf_counter() - start:.1f} s"
     )
-    return 0
 
 
 if __name__ == "__main__":

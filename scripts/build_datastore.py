@@ -11,22 +11,18 @@ import time
 
 from methods.parts.lookup.corpus import corpus_parser, read_corpus
 from methods.rest import Datastore
-from specbench.types import InputError
+from specbench.cli import with_exit_code
 
 
-def main() -> int:
+@with_exit_code
+def main() -> None:
     """Read, sort, write; print what the datastore holds."""
     given = corpus_parser(__doc__).parse_args()
     start = time.perf_counter()
-    try:
-        corpus = read_corpus(given)
-    except InputError as error:
-        print(f"build_datastore: error: {error}", file=sys.stderr)
-        return 2
+    corpus = read_corpus(given)
     datastore = Datastore.build(corpus.documents, len(corpus.tokenizer))
     datastore.save(given.out, len(corpus.tokenizer))
     print(f"{given.out}: {datastore.nbytes()} bytes from {corpus}, in {time.perf_counter() - start:.1f} s")
-    return 0
 
 
 if __name__ == "__main__":

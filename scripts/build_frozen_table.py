@@ -11,10 +11,11 @@ import time
 
 from methods.cacheback.frozen_table import build_frozen_table
 from methods.parts.lookup.corpus import corpus_parser, read_corpus
-from specbench.types import InputError
+from specbench.cli import with_exit_code
 
 
-def main() -> int:
+@with_exit_code
+def main() -> None:
     """Read, count, write; print what the table holds."""
     parser = corpus_parser(__doc__)
     parser.add_argument("--leader", type=int, default=1, help="leader length LL [tokens]")
@@ -28,11 +29,7 @@ def main() -> int:
     if min(lengths) < 1 or not 0 < given.rate <= 1:
         parser.error(f"got lengths and capacities {lengths} and rate {given.rate}; expected 1 or more, and 0 to 1")
     start = time.perf_counter()
-    try:
-        corpus = read_corpus(given)
-    except InputError as error:
-        print(f"build_frozen_table: error: {error}", file=sys.stderr)
-        return 2
+    corpus = read_corpus(given)
     table = build_frozen_table(
         corpus.documents, given.leader, given.follower, given.leaders, given.followers, given.rate, given.seed
     )
@@ -47,7 +44,6 @@ def main() -> int:
         f"{given.out}: {len(table.leaders)} leaders, {len(table.followers)} followers, {table.nbytes()} bytes"
         f" from {corpus}, in {time.perf_counter() - start:.1f} s"
     )
-    return 0
 
 
 if __name__ == "__main__":

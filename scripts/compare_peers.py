@@ -12,21 +12,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import torch
 import transformers
 
 from specbench.bench.peers import PAIRS, in_turn, pair_named, require_equal, time_pair
-from specbench.cli import job_of
+from specbench.cli import job_of, with_exit_code
 from specbench.report.compat.peers import compare, peers_text
 from specbench.stage import set_stage
 from specbench.stats import MIN_CASES
 from specbench.types import InputError
 
 
+@with_exit_code
 def main() -> None:
-    """Print the table; exit code 2 where something asked for cannot be."""
+    """Time pair by pair on one loaded model, print the table."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -38,14 +40,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=3, help="rounds of A B B A on every prompt")
     parser.add_argument("--tokens", type=int, default=64, help="the most to emit for a prompt")
     parser.add_argument("--out", type=Path, help="the same figures as JSON")
-    try:
-        run(parser.parse_intermixed_args())
-    except InputError as error:
-        parser.error(str(error))
-
-
-def run(given: argparse.Namespace) -> None:
-    """Pair by pair on one loaded model."""
+    given = parser.parse_intermixed_args()
     names = sorted({name for pair in given.pairs for name in pair_named(pair)})
     settings = [*given.overrides, f"engine={given.engine}", f"model.dtype={given.dtype}", f"method=[{','.join(names)}]"]
     job = job_of([*settings, f"decode.max_new_tokens={given.tokens}"])
@@ -73,4 +68,4 @@ def run(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

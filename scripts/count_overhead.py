@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from specbench.bench.ops import OpCounter
-from specbench.cli import job_of
+from specbench.cli import job_of, with_exit_code
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.method import Peer
@@ -24,7 +25,6 @@ from specbench.session import Entry
 from specbench.target.choose import make_engine
 from specbench.target.facade import Target
 from specbench.target.load import load_model
-from specbench.types import InputError
 
 SHAPE = ["model=random", "model.draft=bundled:tiny_draft", "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
          "+model.datastore=bundled:tiny/datastore.safetensors",
@@ -34,6 +34,7 @@ SHAPE = ["model=random", "model.draft=bundled:tiny_draft", "+model.frozen_table=
 DEFAULT = ["pld", "speculative_sampling", "token_recycling", "cacheback", "hf_generate", "hf_prompt_lookup"]
 
 
+@with_exit_code
 def main() -> None:
     """Print one row a method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -41,10 +42,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=("fast", "eager"), default="fast")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    try:
-        job = job_of([*SHAPE, f"method=[{','.join(given.methods)}]", "suite.categories=[rag]", "suite.limit=5"])
-    except InputError as error:
-        parser.error(str(error))
+    job = job_of([*SHAPE, f"method=[{','.join(given.methods)}]", "suite.categories=[rag]", "suite.limit=5"])
     model, card = load_model(job.card), replace(job.card, eos=frozenset())
     prompts = [job.prompts.ids(case.turns[:1], []) for case in job.suite.cases]
     print("| method | forward ops | other ops | of these compaction | syncs | host us |\n|---|--:|--:|--:|--:|--:|")
@@ -77,4 +75,4 @@ def row(entry: Entry, engine: Any, model: Any, prompts: list[list[int]], tokens:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,9 +18,9 @@ import torch
 
 from specbench.bench.latency import Bench, Reach, sweep, sweep_rows, traits_of, whole_numbers
 from specbench.bench.roofline import best_of, measure_ceilings
-from specbench.cli import job_of
+from specbench.cli import job_of, with_exit_code
 from specbench.measure.environment import machine, versions
-from specbench.profile import Profile, ProfileError, device_name, require_folder, write_profile
+from specbench.profile import Profile, device_name, require_folder, write_profile
 from specbench.report.plots.latency import write_latency_plots
 from specbench.report.tables.latency import latency_text
 from specbench.stage import set_stage
@@ -28,7 +28,8 @@ from specbench.target.choose import TENSOR
 from specbench.types import InputError
 
 
-def main() -> int:
+@with_exit_code
+def main() -> None:
     """Measure, print the table, write profile and plots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", help="of specbench: model=..., engine=..., model.dtype=...")
@@ -41,15 +42,10 @@ def main() -> int:
     parser.add_argument("--row-contexts", type=whole_numbers, default=[25, 100, 500])
     parser.add_argument("--out", type=Path, default=Path("results/profiles"))
     given = parser.parse_args()
-    try:
-        require_folder(given.out)
-        profile = measure(given)
-    except (InputError, ProfileError) as error:
-        print(f"profile_latency: error: {error}", file=sys.stderr)
-        return 2
+    require_folder(given.out)
+    profile = measure(given)
     path = write_profile(profile, given.out)
     print(latency_text(profile), *[str(file) for file in (path, *write_latency_plots(profile, given.out))], sep="\n")
-    return 0
 
 
 def measure(given: argparse.Namespace) -> Profile:

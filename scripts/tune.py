@@ -14,8 +14,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from specbench.cli import job_of, with_own_groups
-from specbench.profile import ProfileError, read_profile
+from specbench.cli import job_of, with_exit_code, with_own_groups
+from specbench.profile import read_profile
 from specbench.stats import MIN_CASES
 from specbench.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
 from specbench.types import InputError
@@ -32,31 +32,27 @@ def grid_of(texts: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def main() -> int:
+@with_exit_code
+def main() -> None:
     """Search, judge, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="+", help="of specbench: model=replay model.trace=... 'method=[NAME]' ...")
     parser.add_argument("--profile", type=Path, required=True, help="a latency profile")
     parser.add_argument("--grid", action="append", required=True, metavar="KEY=V,V,...", help="may be given again")
     given = parser.parse_intermixed_args()
-    try:
-        profile = read_profile(given.profile)
-        tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid))
-        tuner.check()
-        before = tuner.replay({}, HELD_OUT)  # a trace too short for two halves is found first
-        print(f"profile: {profile.label}\ntuning half, {TUNING}, modelled speedup:")
-        choice = tuner.climb()
-        after = tuner.replay(choice.point, HELD_OUT) if choice.point else before
-    except (InputError, ProfileError) as error:
-        print(f"tune: error: {error}", file=sys.stderr)
-        return 2
+    profile = read_profile(given.profile)
+    tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid))
+    tuner.check()
+    before = tuner.replay({}, HELD_OUT)  # a trace too short for two halves is found first
+    print(f"profile: {profile.label}\ntuning half, {TUNING}, modelled speedup:")
+    choice = tuner.climb()
+    after = tuner.replay(choice.point, HELD_OUT) if choice.point else before
     print(f"\n{choice.tried} points tried, the best {choice.speedup:.3f}")
     interval = "95 % bootstrap over cases" if len(before) >= MIN_CASES else f"no interval under {MIN_CASES} cases"
     print(f"held-out half, {HELD_OUT}, {len(before)} cases (modelled; {interval}):")
     print(f"  as configured  {spell(speedup_of(before))}\n  tuned          {spell(speedup_of(after))}")
     print(f"  gain           {spell(gain_of(before, after))}")
     print("use:", " ".join(assignments(choice.point)) or "the configuration as it is")
-    return 0
 
 
 if __name__ == "__main__":

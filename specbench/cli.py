@@ -8,6 +8,7 @@ A wrong setting ends with a message and exit code 2, before a model is loaded.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -31,6 +32,8 @@ from specbench.config import Config, near, refuse_extras
 from specbench.job import Job, prepare
 from specbench.launch import INTERRUPTED, run_job
 from specbench.material import suite_name
+from specbench.profile import ProfileError
+from specbench.store import RunError
 from specbench.target.engine import EngineKind
 from specbench.types import InputError
 
@@ -136,9 +139,23 @@ def _quiet() -> None:
         handler.setLevel(logging.WARNING)
 
 
-def _fail(message: str) -> int:
-    print(f"specbench: error: {message}", file=sys.stderr)
+def _fail(message: str, program: str = "specbench") -> int:
+    print(f"{program}: error: {message}", file=sys.stderr)
     return USAGE
+
+
+def with_exit_code(main: Callable[[], None]) -> Callable[[], int]:
+    """``main`` of a script: 0, or a line on stderr and 2 where it raises an error of the input."""
+
+    @functools.wraps(main)
+    def call() -> int:
+        try:
+            main()
+        except (InputError, ProfileError, RunError) as error:
+            return _fail(str(error), Path(sys.argv[0]).stem)
+        return 0
+
+    return call
 
 
 def _options(group: str) -> list[str]:
