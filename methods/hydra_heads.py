@@ -15,15 +15,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.parts.heads.draft_layer import DraftLayer, LayerMemory, layer_shapes
-from methods.parts.heads.head_file import RANDOM, HeadFile, Layout, Shape, find_head, hold_to, random_weights
-from methods.parts.heads.head_method import MEDUSA, HeadMethod, TargetEnds, fixed_tree
+from methods.parts.heads.head_file import (
+    HeadFile,
+    HeadFormat,
+    TensorShape,
+    find_head,
+    random_weights,
+    require_shapes,
+    shapes_of,
+)
+from methods.parts.heads.head_method import StackedHeads, TargetEnds
 from methods.parts.trees.grown_tree import ShapePlan, best_choice, fill
-from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
 
-LAYOUT = Layout(
+FORMAT = HeadFormat(
     "Hydra", ("hydra_lm_head.safetensors", "model.safetensors"), ("hydra_lm_head.pt", "pytorch_model.bin"), "read"
 )
 PREFIX = "prefix_embeding_layer."  # the checkpoints' spelling
@@ -40,7 +47,7 @@ def head_count(names: Sequence[str]) -> tuple[int, int]:
     return max((head for head, _ in places), default=-1) + 1, (max((at for _, at in places), default=-1) + 1) // 2
 
 
-def hydra_shapes(config: Any, heads: int, blocks: int, biased: bool) -> dict[str, Shape]:
+def hydra_shapes(config: Any, heads: int, blocks: int, biased: bool) -> dict[str, TensorShape]:
     """Names and shapes. config: the target's, whose layer the prefix layer is like."""
     hidden, vocab = int(config.hidden_size), int(config.vocab_size)
     shapes = layer_shapes(config, LAYER, hidden, biased)
@@ -148,7 +155,7 @@ class _Tree(Drafter):
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         if budget < 1:
             return EMPTY
-        plan = self._method.plan(budget)
+        plan = self._method.plan.cut(budget)
         tokens = fill(self._run, plan, best_choice(self._run))
         return Draft(tokens, plan.shape.parents, source=[0] * len(tokens))
 
@@ -162,7 +169,7 @@ class _Tree(Drafter):
         self._method.free.append(self._run.memory)
 
 
-class HydraTree(HeadMethod):
+class HydraTree(StackedHeads):
     """head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
 
     tree: child counts level by level, null = Medusa's 63 nodes; levels beyond the heads are left out. safetensors:
@@ -176,11 +183,7 @@ class HydraTree(HeadMethod):
         tree: list[list[int]] | None = None,
         safetensors: bool = True,
     ) -> None:
-        if heads is not None and heads < 1:
-            raise InputError(f"heads={heads}: expected a whole number of at least 1, or null for all")
-        super().__init__(head, safetensors)
-        self._wanted = heads
-        self._tree = fixed_tree(tree, MEDUSA)
+        super().__init__(head, heads, tree, safetensors)
 
     @property
     def needs(self) -> Needs:
@@ -190,7 +193,7 @@ class HydraTree(HeadMethod):
     def check(self, model: ModelCard) -> None:
         """The heads must be there, be of the published kind, and fit the target's shape."""
         self._config = model.config.get_text_config()
-        file = find_head(self.head, LAYOUT, self._safetensors, model.name)
+        file = find_head(self.head, FORMAT, self._safetensors, model.name)
         self._layers = (int(self._config.num_hidden_layers),)
         kind = file.config.get("hydra_head_arch", ARCHITECTURE)
         if kind != ARCHITECTURE or not file.config.get("grounded_heads", True):
@@ -204,48 +207,33 @@ class HydraTree(HeadMethod):
             )
         names = file.shapes()
         if names is not None:
-            self._hold(names, file)
+            self._sizes_of(names, file)
         self._file = file
 
-    def _hold(self, shapes: Mapping[str, Shape], file: HeadFile) -> tuple[int, int, bool]:
+    def _sizes_of(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[int, int, bool]:
         """(heads, blocks, biased) of a checkpoint that is whole. Raises InputError."""
         heads, blocks = head_count(list(shapes))
         biased = f"{LAYER}self_attn.q_proj.bias" in shapes
-        hold_to(shapes, hydra_shapes(self._config, max(heads, 1), max(blocks, 1), biased), IGNORED, file)
-        if self._wanted is not None and self._wanted > heads:
-            raise InputError(f"heads={self._wanted}: {file.where} has {heads}; expected at most that")
+        require_shapes(shapes, hydra_shapes(self._config, max(heads, 1), max(blocks, 1), biased), IGNORED, file)
+        self.require_heads(heads, file)
         return heads, blocks, biased
 
     def bind(self, target: Target) -> None:
         """Load prefix layer and heads beside the target's output head."""
-        target.dtype  # noqa: B018 (a replay has no weights, and says so)
-        if self._file is None:
-            self.check(target.card)
-        assert self._file is not None
-        levels = len(self._tree.levels)
-        if self.head == RANDOM:
-            heads, blocks, biased = self._wanted or levels, BLOCKS, False
+        file = self.file_for(target)
+        if file.random:
+            heads, blocks, biased = self._wanted or len(self._tree.levels), BLOCKS, False
             state = random_weights(hydra_shapes(self._config, heads, blocks, biased))
         else:
-            state = self._file.load()
-            shapes = {name: tuple(weight.shape) for name, weight in state.items()}
-            heads, blocks, biased = self._hold(shapes, self._file)
-        used = min(self._wanted or heads, heads, levels)
+            state = file.load()
+            heads, blocks, biased = self._sizes_of(shapes_of(state), file)
+        used, tree = self.used_part(heads)
         ends = TargetEnds(target)
         self.device = ends.device
         mine = ends.place({name: state[name] for name in hydra_shapes(self._config, used, blocks, biased)})
         self._heads = HydraHeads(mine, self._config, used, blocks, biased, ends)
-        nodes = sum(len(level.ranks) for level in self._tree.levels[:used])
-        self._parents = self._tree.parents[:nodes]
-        self._plans: dict[int, ShapePlan] = {}
+        self.plan = ShapePlan(tree, self.device)
         self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
-
-    def plan(self, budget: int) -> ShapePlan:
-        """The tree, cut to ``budget`` nodes."""
-        nodes = min(budget, len(self._parents))
-        if nodes not in self._plans:
-            self._plans[nodes] = ShapePlan(TreeShape.of(self._parents[:nodes]), self.device)
-        return self._plans[nodes]
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The prompt's states are read with the first draft."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
-from specbench.types import MOST, Draft, Needs, Prefill, Step, require_count
+from specbench.types import MOST, Draft, Needs, Prefill, Step, require_count, require_nodes
 
 Padding = Literal["pad", "prompt", "repeat"]
 
@@ -72,7 +72,7 @@ class Jacobi(Method):
 
     def bind(self, target: Target) -> None:
         """Raises InputError where the engine takes fewer nodes."""
-        require_count("window", self.window, 1, target.max_nodes)
+        require_nodes(f"window={self.window}", self.window, target.max_nodes)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The window is the request's own. seed: of the tokens drawn from the prompt."""

@@ -15,7 +15,7 @@ from methods.parts.lookup.ngram import NgramIndex
 from methods.parts.trees.branches import Branches
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
-from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count
+from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
 
 NEXT, RANKED, BEHIND = 0, 1, 2
 
@@ -93,7 +93,7 @@ class LogitSpec(Method):
 
     def bind(self, target: Target) -> None:
         """No more tokens can be ranked than there are. Raises InputError where the engine takes fewer nodes."""
-        require_count("capacity", self.capacity, 2, target.max_nodes + 1)
+        require_nodes(f"capacity={self.capacity}", self.capacity - 1, target.max_nodes)
         self._ranked = min(self.capacity, target.vocab_size)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-from methods.parts.lookup.lookahead_window import Gram, Window, chain_branch, largest_window, trie_branch
-from methods.parts.lookup.lru_table import LruTable
+from methods.parts.lookup.lookahead_window import Gram, Window, branch_of, hang_below, largest_window
+from methods.parts.lookup.lru_table import ContextWindows, LruTable
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
-from specbench.types import MOST, Draft, InputError, Needs, Prefill, Step, require_count
+from specbench.types import MOST, ROOT, Draft, Needs, Prefill, Step, require_count, require_nodes
 
 POOL, WINDOW = 0, 1
 
@@ -25,19 +25,18 @@ class _Lookahead(Drafter):
         self._method = method
         self._window = Window(method.ngram, method.window, prompt or [first], seed)
         self._fed = False
-        self._tail: list[int] = []
-        if method.pool_from_prompt:
-            self._slide([*prompt, first])
+        self._context = ContextWindows(method.pool, 1, method.ngram) if method.pool_from_prompt else None
+        if self._context is not None:
+            self._context.extend([*prompt, first])
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         self._fed = len(self._window.parents) <= budget
         window = self._window.tokens() if self._fed else []
         grams = self._method.query(context[-1]) if self._window.full else []
-        branch = trie_branch if self._method.verification == "trie" else chain_branch
-        tokens, parents = branch(grams, len(window), budget - len(window))
+        tokens, parents = branch_of(grams, self._method.verification == "trie", budget - len(window))
         return Draft(
             window + tokens,
-            self._window.parents[: len(window)] + parents,
+            self._window.parents[: len(window)] + hang_below(ROOT, parents, len(window)),
             passenger=[True] * len(window) + [False] * len(tokens),
             source=[WINDOW] * len(window) + [POOL] * len(tokens),
         )
@@ -48,17 +47,8 @@ class _Lookahead(Drafter):
             new = step.topk.ids[1:, 0][self._window.newest()].tolist()  # row 0 is the root
             for key, gram in self._window.move(step.root, new):
                 self._method.pool.put((key,), gram)
-        if self._method.pool_from_prompt:
-            self._slide(step.emitted)
-
-    def _slide(self, tokens: Sequence[int]) -> None:
-        """Pool the n-grams of the context that end at a new token."""
-        size = self._method.ngram
-        held = [*self._tail, *tokens]
-        for end in range(size, len(held) + 1):
-            key, *gram = held[end - size : end]
-            self._method.pool.put((key,), tuple(gram))
-        self._tail = held[-(size - 1) :]
+        if self._context is not None:
+            self._context.extend(step.emitted)
 
 
 class Lookahead(Method):
@@ -97,12 +87,7 @@ class Lookahead(Method):
     def bind(self, target: Target) -> None:
         """Refuse a window and n-grams that do not fit a draft."""
         nodes = largest_window(self.ngram, self.window) + self.guesses * self._verified
-        if nodes > target.max_nodes:
-            raise InputError(
-                f"window={self.window}: with ngram={self.ngram} and guesses={self.guesses} a draft has"
-                f" up to {nodes} nodes; expected at most engine.max_nodes={target.max_nodes}:"
-                f" lower one of them, or set engine.max_nodes={nodes}"
-            )
+        require_nodes(f"window={self.window}, ngram={self.ngram}, guesses={self.guesses}", nodes, target.max_nodes)
 
     def reset(self) -> None:
         """An empty pool."""

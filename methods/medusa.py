@@ -15,14 +15,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from methods.parts.heads.head_file import RANDOM, HeadFile, Layout, Shape, find_head, hold_to, random_weights
-from methods.parts.heads.head_method import MEDUSA, HeadMethod, TargetEnds, fixed_tree
-from methods.parts.trees.tree_shape import TreeShape
+from methods.parts.heads.head_file import (
+    HeadFile,
+    HeadFormat,
+    TensorShape,
+    find_head,
+    random_weights,
+    require_shapes,
+    shapes_of,
+)
+from methods.parts.heads.head_method import StackedHeads, TargetEnds
 from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, Typical
 
-LAYOUT = Layout(
+FORMAT = HeadFormat(
     "Medusa", ("medusa_lm_head.safetensors", "model.safetensors"), ("medusa_lm_head.pt", "pytorch_model.bin"), "unused"
 )
 
@@ -34,9 +41,9 @@ def head_count(names: Sequence[str]) -> tuple[int, int]:
     return max(heads, default=-1) + 1, max(blocks, default=-1) + 1
 
 
-def medusa_shapes(heads: int, blocks: int, hidden: int, vocab: int) -> dict[str, Shape]:
+def medusa_shapes(heads: int, blocks: int, hidden: int, vocab: int) -> dict[str, TensorShape]:
     """Names and shapes: each head is ``blocks`` times x + SiLU(A x + b), then an output matrix."""
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, TensorShape] = {}
     for head in range(heads):
         for block in range(blocks):
             shapes[f"{head}.{block}.linear.weight"] = (hidden, hidden)
@@ -87,7 +94,7 @@ class _Heads(Drafter):
         self._hidden = hidden[last : last + 1].to(self._hidden.device, copy=True)  # let go of the other rows
 
 
-class Medusa(HeadMethod):
+class Medusa(StackedHeads):
     """head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
 
     tree: child counts level by level, null = the published 63 nodes; levels beyond the heads are left out.
@@ -110,11 +117,7 @@ class Medusa(HeadMethod):
                 raise InputError(f"{name}={value}: expected more than 0 and at most 1")
         if acceptance == "typical":
             self.typical = Typical(typical_threshold, typical_alpha)
-        if heads is not None and heads < 1:
-            raise InputError(f"heads={heads}: expected a whole number of at least 1, or null for all")
-        super().__init__(head, safetensors)
-        self._wanted = heads
-        self._tree = fixed_tree(tree, MEDUSA)
+        super().__init__(head, heads, tree, safetensors)
 
     @property
     def needs(self) -> Needs:
@@ -124,45 +127,38 @@ class Medusa(HeadMethod):
     def check(self, model: ModelCard) -> None:
         """The heads must be there and fit the target's width and vocabulary."""
         text = model.config.get_text_config()
-        file = find_head(self.head, LAYOUT, self._safetensors, model.name)
+        file = find_head(self.head, FORMAT, self._safetensors, model.name)
         self._size = (int(text.hidden_size), int(text.vocab_size))
         self._layers = (int(text.num_hidden_layers),)
         names = file.shapes()
         if names is not None:
-            self._hold(names, file)
+            self._sizes_of(names, file)
         self._file = file
 
-    def _hold(self, shapes: Mapping[str, Shape], file: HeadFile) -> tuple[int, int]:
+    def _sizes_of(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[int, int]:
         """(heads, blocks) of a checkpoint that is whole. Raises InputError."""
         heads, blocks = head_count(list(shapes))
         if not heads or not blocks:
             held = ", ".join(sorted(shapes)[:4])
             raise InputError(f"{file.where}: no Medusa head: holds {held} ...; expected names like 0.0.linear.weight")
-        hold_to(shapes, medusa_shapes(heads, blocks, *self._size), (), file)
-        if self._wanted is not None and self._wanted > heads:
-            raise InputError(f"heads={self._wanted}: {file.where} has {heads}; expected at most that")
+        require_shapes(shapes, medusa_shapes(heads, blocks, *self._size), (), file)
+        self.require_heads(heads, file)
         return heads, blocks
 
     def bind(self, target: Target) -> None:
         """Load the heads that the tree uses, beside the target's output head."""
-        target.dtype  # noqa: B018 (a replay has no weights, and says so)
+        file = self.file_for(target)
         self.lossless = self.typical is None or target.sampling is None  # greedy decoding stays exact
-        if self._file is None:
-            self.check(target.card)
-        assert self._file is not None
-        levels = len(self._tree.levels)
-        if self.head == RANDOM:
-            heads, blocks = self._wanted or levels, 1
+        if file.random:
+            heads, blocks = self._wanted or len(self._tree.levels), 1
             state = random_weights(medusa_shapes(heads, blocks, *self._size))
         else:
-            state = self._file.load()
-            heads, blocks = self._hold({name: tuple(weight.shape) for name, weight in state.items()}, self._file)
-        used = min(self._wanted or heads, heads, levels)
+            state = file.load()
+            heads, blocks = self._sizes_of(shapes_of(state), file)
+        used, self.shape = self.used_part(heads)
         ends = TargetEnds(target)
         mine = {name: state[name] for name in medusa_shapes(used, blocks, *self._size)}
         self.heads = MedusaHeads(ends.place(mine), used, blocks)
-        nodes = sum(len(level.ranks) for level in self._tree.levels[:used])
-        self.shape = TreeShape.of(self._tree.parents[:nodes])
         self.width = max(self.shape.ranks) + 1
         depths = [depth for depth, level in enumerate(self.shape.levels) for _ in level.ranks]
         self.depths = torch.tensor(depths, device=ends.device)

@@ -13,7 +13,7 @@ from torch import Tensor
 from methods.parts.draft_lm.draft_model import DraftModelMethod
 from specbench.method import Drafter
 from specbench.target.facade import Target
-from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_count
+from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_count, require_nodes
 
 
 class _Growth:
@@ -130,11 +130,7 @@ class OptTree(DraftModelMethod):
 
     def bind(self, target: Target) -> None:
         """Refuse a tree that is no draft; load the draft's weights."""
-        if self.nodes > target.max_nodes:
-            raise InputError(
-                f"nodes={self.nodes}: expected at most engine.max_nodes={target.max_nodes}: lower it,"
-                f" or set engine.max_nodes={self.nodes}"
-            )
+        require_nodes(f"nodes={self.nodes}", self.nodes, target.max_nodes)
         super().bind(target)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

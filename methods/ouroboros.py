@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from methods.parts.draft_lm.draft_model import DraftModelMethod
 from methods.parts.draft_lm.tree_lm import TreeRequest
-from methods.parts.lookup.lookahead_window import Window, chain_branch
+from methods.parts.lookup.lookahead_window import Window, branch_of, hang_below
 from specbench.decode.walk import Walk
 from specbench.method import Drafter
 from specbench.target.facade import Target
-from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count
+from specbench.types import EMPTY, MOST, ROOT, Draft, Needs, Prefill, Step, require_count, require_nodes
 
 Phrase = tuple[int, ...]
 LINK_BYTES = 200  # what a key takes in the dict, list included, at the usual fill
@@ -116,10 +116,10 @@ class _Lookahead:
         window, root = self._window, len(fresh) - 1
         phrases = self._pool.newest(fresh[root], self._guesses) if window.full else []
         # A phrase without its last token, and the draft's own word behind it, say what the phrase would.
-        branch, below = chain_branch([phrase[:-1] for phrase in phrases], 0, sys.maxsize)
+        branch, below = branch_of([phrase[:-1] for phrase in phrases], False, sys.maxsize)
         cells = window.tokens()
         first, behind = len(fresh), len(fresh) + len(cells)  # nodes: fresh, cells, branch
-        parents = [*range(ROOT, root), *_hung(window.parents, root, first), *_hung(below, root, behind)]
+        parents = [*range(ROOT, root), *hang_below(root, window.parents, first), *hang_below(root, below, behind)]
         picks = self.request.expand([*fresh, *cells, *branch], parents).argmax(-1).tolist()
         said = [picks[root], *picks[behind:]]
         path = Walk.follow(branch, below, None, said)
@@ -128,11 +128,6 @@ class _Lookahead:
             self._pool.add(key, phrase)
         self.request.commit([*range(first), *(behind + node for node in path)], [*fresh, *drafted[:-1]])
         return drafted
-
-
-def _hung(parents: Sequence[int], root: int, first: int) -> list[int]:
-    """Parents of nodes that begin at number ``first`` and hang from the node ``root``."""
-    return [root if parent == ROOT else parent + first for parent in parents]
 
 
 class _Ouroboros(Drafter):
@@ -156,10 +151,10 @@ class _Ouroboros(Drafter):
         if drafted[-1] not in method.eos:
             room = (budget - count) // (method.level - 1)
             self._endings = method.pool.newest(drafted[-1], min(method.endings, room))
-        tokens, parents = chain_branch(self._endings, 0, budget)
+        tokens, parents = branch_of(self._endings, False, budget)
         return Draft(
             drafted + tokens,
-            [*range(ROOT, count - 1), *_hung(parents, count - 1, count)],
+            [*range(ROOT, count - 1), *hang_below(count - 1, parents, count)],
             source=[DRAFT] * count + [ENDING] * len(tokens),
         )
 
@@ -226,12 +221,7 @@ class Ouroboros(DraftModelMethod):
     def bind(self, target: Target) -> None:
         """Refuse what makes a draft larger than the engine takes; load the draft's weights."""
         nodes = self.gamma + self.level - 2 + self.endings * (self.level - 1)
-        if nodes > target.max_nodes:
-            raise InputError(
-                f"gamma={self.gamma}: with level={self.level} and endings={self.endings} a draft has up to {nodes}"
-                f" nodes; expected at most engine.max_nodes={target.max_nodes}: lower one of them,"
-                f" or set engine.max_nodes={nodes}"
-            )
+        require_nodes(f"gamma={self.gamma}, level={self.level}, endings={self.endings}", nodes, target.max_nodes)
         super().bind(target)
 
     def reset(self) -> None:

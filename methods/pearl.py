@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.parts.draft_lm.draft_lm import DraftRequest
+from methods.parts.draft_lm.draft_lm import DraftRequest, choose_token
 from methods.parts.draft_lm.forward_time import between, mark
 from methods.parts.draft_lm.parallel_draft import DraftActor, ParallelDraft, ParallelDrafter
 from methods.parts.draft_lm.port import Backend, Ticket
 from specbench.method import Drafter
 from specbench.target.facade import Target
-from specbench.types import Draft, InputError, Prefill, Step, require_count
+from specbench.types import Draft, Prefill, Step, require_count, require_nodes
 
 
 class _Session:
@@ -30,6 +30,7 @@ class _Session:
         self.cache = actor.new_cache()
         self._request = DraftRequest(actor.lm, self.cache, actor.vocab)
         self._random = torch.Generator(actor.lm.device).manual_seed(seed)
+        self._distribution = actor.distributions if actor.sampling is not None else None
         self._settled = 0
 
     def extend(self, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
@@ -50,17 +51,10 @@ class _Session:
         before = mark(device)
         row = self._request.feed(self._tokens, self._settled) if fresh else self._request.step(self._tokens[-1])
         after = mark(device)
-        token = self._choose(row, drawn_from)  # reads back, so the second mark has been passed
+        token = choose_token(row, self._distribution, self._random, drawn_from)  # reads back: ``after`` has been passed
         self._settled = len(self._tokens)
         seconds.append(between(before, after))
         return token
-
-    def _choose(self, row: Tensor, drawn_from: list[Tensor]) -> int:
-        if self._actor.sampling is None:
-            return int(row.argmax())
-        probs = self._actor.distributions(row[None])[0]
-        drawn_from.append(probs)
-        return int(torch.multinomial(probs, 1, generator=self._random))
 
 
 class PearlActor(DraftActor):
@@ -166,8 +160,7 @@ class Pearl(ParallelDraft):
 
     def bind(self, target: Target) -> None:
         """Start the partner; see ``ParallelDraft.bind``."""
-        if self.gamma - 1 > target.max_nodes:
-            raise InputError(f"gamma={self.gamma}: expected at most {target.max_nodes + 1} (engine.max_nodes + 1)")
+        require_nodes(f"gamma={self.gamma}", self.gamma - 1, target.max_nodes)
         super().bind(target)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

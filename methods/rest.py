@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from methods.parts.lookup.suffix_array import CROSSING, SuffixArray, Tree, cut_paths
+from methods.parts.lookup.suffix_array import CROSSING, MatchCounts, SuffixArray, Tree, cut_paths
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
 from specbench.target.load import locate_file
@@ -99,27 +99,18 @@ class _Retriever(Drafter):
     def __init__(self, method: Rest, seed: int) -> None:
         self._method = method
         self._random = random.Random(seed)
-        self._steps = self._matched = self._tokens = self._found = 0
+        self._counts = MatchCounts()
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        self._steps += 1
         tree = self._method.retrieve(context, budget, self._random.getrandbits(31))
+        self._counts.add(tree)
         if not tree.matched:
             return EMPTY
-        self._matched += 1
-        self._tokens += tree.matched
-        self._found += tree.found
         return Draft(tree.tokens, tree.parents, source=[0] * len(tree.tokens), score=tree.scores)
 
     def stats(self) -> dict[str, float]:
-        """matched_steps: share of steps with a match; query_tokens, matches: means of these steps."""
-        if not self._matched:
-            return {"matched_steps": 0.0}
-        return {
-            "matched_steps": self._matched / self._steps,
-            "query_tokens": self._tokens / self._matched,
-            "matches": self._found / self._matched,
-        }
+        """See ``MatchCounts``."""
+        return self._counts.stats()
 
 
 class Rest(Method):

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from methods.parts.draft_lm.draft_lm import choose_token
 from methods.parts.draft_lm.draft_model import DraftModelMethod
 from specbench.method import Drafter
 from specbench.types import EMPTY, Draft, InputError, Prefill, Step, require_count
@@ -37,10 +38,11 @@ class _Chain(Drafter):
         tokens: list[int] = []
         drawn_from: list[Tensor] = []
         scores: list[float] = []
+        distribution = method.drawn_from if method.sampling is not None and method.draws else None
         row = self._request.feed(context, self._settled)
         self._settled = len(context)
         while True:
-            tokens.append(self._choose(row, drawn_from))
+            tokens.append(choose_token(row, distribution, self._random, drawn_from))
             if method.schedule == "confidence":
                 scores.append(float((drawn_from[-1] if drawn_from else row.float().softmax(-1))[tokens[-1]]))
             if len(tokens) == count or tokens[-1] in method.eos or (scores and scores[-1] < method.threshold):
@@ -50,14 +52,6 @@ class _Chain(Drafter):
         self._lengths.append(len(tokens))
         probs = method.as_probs(torch.stack(drawn_from)) if drawn_from else None
         return Draft(tokens, range(-1, len(tokens) - 1), probs, source=[0] * len(tokens), score=scores or None)
-
-    def _choose(self, row: Tensor, drawn_from: list[Tensor]) -> int:
-        """The next token after a (V,) row of logits; appends the distribution it was drawn from."""
-        if self._method.sampling is None or not self._method.draws:
-            return int(row.argmax())
-        probs = self._method.drawn_from(row[None])[0]
-        drawn_from.append(probs)
-        return int(torch.multinomial(probs, 1, generator=self._random))
 
     def observe(self, step: Step) -> None:
         if self._method.schedule == "heuristic" and self._proposed:

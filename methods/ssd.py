@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from methods.parts.lookup.suffix_array import SuffixArray
+from methods.parts.lookup.suffix_array import MatchCounts, SuffixArray
 from methods.parts.lookup.suffix_kernels import END
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
@@ -108,7 +108,7 @@ class _Reader(Drafter):
             "indexed_tokens": float(len(method.array)),
             "stale_requests": float(method.finished - method.indexed),
         }
-        self._steps = self._matched = self._tokens = self._found = 0
+        self._counts = MatchCounts()
         self._rebuild_s = 0.0
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
@@ -122,12 +122,9 @@ class _Reader(Drafter):
             self._random.getrandbits(31),
             method.vote == "whole",
         )
-        self._steps += 1
+        self._counts.add(chain)
         if not chain.matched:
             return self._unseen(length)
-        self._matched += 1
-        self._tokens += chain.matched
-        self._found += chain.found
         return Draft(chain.tokens, chain.parents, source=[CACHE] * len(chain.tokens), score=chain.scores)
 
     def _unseen(self, length: int) -> Draft:
@@ -143,14 +140,9 @@ class _Reader(Drafter):
     def stats(self) -> dict[str, float]:
         """At the request's start: cached_tokens, indexed_tokens of these in the array, stale_requests not in it.
 
-        matched_steps: share of steps with a match; query_tokens, matches: means of these. rebuild_ms: spent at the end.
+        rebuild_ms: spent at the end. The others: see ``MatchCounts``.
         """
-        figures = {**self._start, "rebuild_ms": 1000 * self._rebuild_s}
-        figures["matched_steps"] = self._matched / self._steps if self._steps else 0.0
-        if self._matched:
-            figures["query_tokens"] = self._tokens / self._matched
-            figures["matches"] = self._found / self._matched
-        return figures
+        return {**self._start, "rebuild_ms": 1000 * self._rebuild_s, **self._counts.stats()}
 
 
 class Spacelike(Method):

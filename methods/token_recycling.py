@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from methods.parts.lookup.recycling import RecyclingMatrix, Update
-from methods.parts.trees.tree_template import TreeTemplate
+from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
-from specbench.types import Draft, InputError, Needs, Prefill, Step, require_count
+from specbench.types import Draft, Needs, Prefill, Step, require_count, require_nodes
 
 
 class _Recycler(Drafter):
@@ -29,7 +29,7 @@ class _Recycler(Drafter):
 
 
 class TokenRecycling(Method):
-    """nodes, depth: of the tree, the reference's brought to that size (``TreeTemplate.sized``). k: candidates a token.
+    """nodes, depth: of the tree, the reference's brought to that size (``TreeShape.sized``). k: candidates a token.
 
     update: which of a repeated token's rows stays: last | first | merge (a stand-in for the unordered device write:
     each rank from another occurrence). update_from_prefill: also learn from the prompt's own distributions
@@ -46,7 +46,7 @@ class TokenRecycling(Method):
         tree: list[list[int]] | None = None,
     ) -> None:
         require_count("k", k)
-        self.template = TreeTemplate.sized(nodes, depth, k) if tree is None else TreeTemplate.from_counts(tree, k)
+        self.shape = TreeShape.sized(nodes, depth, k) if tree is None else TreeShape.from_counts(tree, k)
         self._given = f"nodes={nodes}" if tree is None else "tree"
         self.k, self.update, self.update_from_prefill = k, update, update_from_prefill
 
@@ -57,12 +57,8 @@ class TokenRecycling(Method):
 
     def bind(self, target: Target) -> None:
         """Allocate the matrix beside the target."""
-        if len(self.template) > target.max_nodes:
-            raise InputError(
-                f"{self._given}: a tree of {len(self.template)} nodes; expected at most"
-                f" engine.max_nodes={target.max_nodes}"
-            )
-        self.matrix = RecyclingMatrix(self.template, self.k, self.update, target.vocab_size, target.device)
+        require_nodes(self._given, len(self.shape), target.max_nodes)
+        self.matrix = RecyclingMatrix(self.shape, self.k, self.update, target.vocab_size, target.device)
 
     def reset(self) -> None:
         """A cold matrix: every token's candidates are token 0, as in the reference."""

@@ -38,6 +38,15 @@ def require_count(name: str, value: int, low: int = 1, high: int | None = None) 
         raise InputError(f"{name}={value}: expected a whole number {bounds}")
 
 
+def require_nodes(setting: str, nodes: int, most: int) -> None:
+    """Raise InputError where a draft has more nodes than the engine takes. setting: as given, e.g. ``nodes=300``."""
+    if nodes > most:
+        raise InputError(
+            f"{setting}: a draft has up to {nodes} nodes; expected at most engine.max_nodes={most}: lower it, or set"
+            f" engine.max_nodes={nodes}"
+        )
+
+
 class CaseError(RuntimeError):
     """One case cannot be decoded (prompt too long, NaN logits ...): it becomes an error row and the run goes on."""
 

@@ -13,7 +13,7 @@ import pytest
 from tiny.check import is_periodic
 from tiny.corpus import MAKERS, SHARES, documents, suite, write_suite
 from tiny.lexicon import LEXICON
-from tiny.replay import accepted_lengths, lookup
+from tiny.replay import accepted_lengths
 from tiny.tasks_arithmetic import PROBLEMS
 from tiny.world import ANIMALS, TOWNS, article, join
 
@@ -137,17 +137,11 @@ def test_no_question_of_the_suite_is_in_the_corpus() -> None:
     assert {document.category for document in sample} == set(SHARES)
 
 
-def test_prompt_lookup_takes_the_first_match_of_the_longest_ngram() -> None:
-    assert lookup([1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3], count=4) == [9, 1, 2, 3]
-    assert lookup([7, 3, 5, 1, 2, 3], count=4) == [5, 1, 2, 3]
-    assert lookup([7, 3, 5, 1, 2, 3], count=5) == []  # too short a tail
-    assert lookup([1, 2, 3]) == []
-
-
 def test_replay_counts_every_token_after_the_first_once() -> None:
     prompt, answer = list(range(1, 20)), [2, 3, 4, 5, 99, 98]
     assert accepted_lengths(prompt, answer) == [4, 1]
     assert accepted_lengths(prompt, [8]) == []
+    assert accepted_lengths(list(range(1, 15)), [*range(1, 13), 99]) == [11, 1]
 
 
 def test_loops_are_told_from_long_answers() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from methods.cacheback.frozen_table import FrozenTable, Gram
-from methods.parts.lookup.lru_table import LruTable
+from methods.parts.lookup.lru_table import ContextWindows, LruTable
 from methods.parts.trees.branches import Branches
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
@@ -73,9 +73,12 @@ class ChainedTree(Branches):
 class _Cache(Drafter):
     def __init__(self, method: Cacheback, prompt: Sequence[int], first: int) -> None:
         self._method = method
-        self._tail: list[int] = []
+        self._windows: ContextWindows | None = None
         self._uncached = 1  # tokens committed in the last step: the reference feeds them all again
-        self._slide([*prompt, first])
+        if method.tables != "frozen":
+            width = method.leader_length + method.follower_length
+            self._windows = ContextWindows(method.dynamic, method.leader_length, width)
+            self._windows.extend([*prompt, first])
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         method = self._method
@@ -94,19 +97,8 @@ class _Cache(Drafter):
 
     def observe(self, step: Step) -> None:
         self._uncached = len(step.emitted)
-        self._slide(step.emitted)
-
-    def _slide(self, tokens: Sequence[int]) -> None:
-        """Insert the windows that end at a new token, oldest first."""
-        method = self._method
-        if method.tables == "frozen":
-            return
-        width, lead = method.leader_length + method.follower_length, method.leader_length
-        held = [*self._tail, *tokens]
-        for end in range(max(width, len(self._tail) + 1), len(held) + 1):
-            window = tuple(held[end - width : end])
-            method.dynamic.put(window[:lead], window[lead:])
-        self._tail = held[-(width - 1) :]
+        if self._windows is not None:
+            self._windows.extend(step.emitted)
 
 
 class Cacheback(Method):

@@ -16,12 +16,12 @@ from torch.nn import functional
 from transformers import LlamaConfig
 
 from methods.parts.heads.draft_layer import DraftLayer, LayerMemory, layer_shapes
-from methods.parts.heads.head_file import HeadFile, Layout, Shape
+from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
 from specbench.types import InputError
 
-LAYOUT = Layout("EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
-LAYOUT_3 = Layout("EAGLE-3", ("model.safetensors",), ("pytorch_model.bin",))
+FORMAT = HeadFormat("EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
+FORMAT_3 = HeadFormat("EAGLE-3", ("model.safetensors",), ("pytorch_model.bin",))
 IGNORED = (r"embed_tokens\.weight",)  # the target's is used: it is the same, and some exported heads hold noise there
 IGNORED_3 = (*IGNORED, "d2t", "t2d")
 
@@ -56,7 +56,7 @@ def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
         raw = {name: getattr(target, name) for name in names if getattr(target, name, None) is not None}
     for name in ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):
         if not isinstance(raw.get(name), int):
-            raise InputError(f"{file.where}: config.json has no {name}; expected a {file.layout.kind} head's")
+            raise InputError(f"{file.where}: config.json has no {name}; expected a {file.format.kind} head's")
     if raw["vocab_size"] != target.vocab_size:
         raise InputError(
             f"{file.where}: made for a vocabulary of {raw['vocab_size']}; expected the target's {target.vocab_size}"
@@ -72,10 +72,10 @@ def _biased(file: HeadFile) -> bool:
     return bool(raw.get("qkv_bias") or raw.get("attention_bias"))
 
 
-def first_shapes(file: HeadFile, config: LlamaConfig) -> dict[str, Shape]:
+def first_shapes(file: HeadFile, config: LlamaConfig) -> dict[str, TensorShape]:
     """Of an EAGLE-1/2 head: ``fc`` has a bias unless the configuration says ``"bias": false``."""
     hidden = config.hidden_size
-    shapes: dict[str, Shape] = {"fc.weight": (hidden, 2 * hidden)}
+    shapes: dict[str, TensorShape] = {"fc.weight": (hidden, 2 * hidden)}
     if file.config.get("bias", True):
         shapes["fc.bias"] = (hidden,)
     return {**shapes, **layer_shapes(config, "layers.0.", hidden, _biased(file))}
@@ -119,11 +119,11 @@ def renamed(names: Mapping[str, Any]) -> dict[str, Any]:
 
 def third_shapes(
     file: HeadFile, config: LlamaConfig, features: int, vocab: int, own_embedding: bool
-) -> dict[str, Shape]:
+) -> dict[str, TensorShape]:
     """Of an EAGLE-3 head. features: width of the fused layers together. vocab: the target's."""
     hidden = config.hidden_size
     drafted = int(file.config.get("draft_vocab_size") or config.vocab_size)
-    shapes: dict[str, Shape] = {"fc.weight": (hidden, features)}
+    shapes: dict[str, TensorShape] = {"fc.weight": (hidden, features)}
     shapes |= layer_shapes(config, "midlayer.", 2 * hidden, _biased(file))
     shapes |= {f"midlayer.{name}.weight": (hidden,) for name in ("hidden_norm", "input_layernorm")}
     shapes |= {"norm.weight": (hidden,), "lm_head.weight": (drafted, hidden)}

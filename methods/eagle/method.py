@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from methods.eagle.head import (
+    FORMAT,
+    FORMAT_3,
     IGNORED,
     IGNORED_3,
-    LAYOUT,
-    LAYOUT_3,
     EagleHead,
     EagleRun,
     FirstHead,
@@ -29,8 +29,16 @@ from methods.eagle.head import (
     third_shapes,
 )
 from methods.parts.heads.draft_layer import LayerMemory
-from methods.parts.heads.head_file import HeadFile, Layout, Shape, find_head, hold_to, random_weights
-from methods.parts.heads.head_method import EAGLE, HeadMethod, TargetEnds, fixed_tree
+from methods.parts.heads.head_file import (
+    HeadFile,
+    HeadFormat,
+    TensorShape,
+    find_head,
+    random_weights,
+    require_shapes,
+    shapes_of,
+)
+from methods.parts.heads.head_method import EAGLE, WIDEST, HeadMethod, TargetEnds
 from methods.parts.trees.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafter
@@ -49,7 +57,7 @@ class _Tree(Drafter):
             return EMPTY
         if method.tree == "dynamic":
             return grow(run, method.top_k, method.depth, min(budget, method.total_tokens - 1))
-        plan = method.plan(budget)
+        plan = method.plan.cut(budget)
         parents = plan.shape.parents
         if method.sampling is None or not method.draws:
             return Draft(fill(run, plan, best_choice(run)), parents, source=[0] * len(parents))
@@ -75,7 +83,7 @@ class Eagle(HeadMethod):
     safetensors: false reads torch files.
     """
 
-    layout: Layout = LAYOUT
+    format: HeadFormat = FORMAT
 
     def __init__(
         self,
@@ -95,7 +103,7 @@ class Eagle(HeadMethod):
         super().__init__(head, safetensors)
         self.tree, self.draws = tree, sampling == "drawn"
         self.top_k, self.depth, self.total_tokens = top_k, depth, total_tokens
-        self._shape = fixed_tree(choices, EAGLE, "choices")
+        self._shape = TreeShape.from_counts(EAGLE if choices is None else choices, WIDEST, "choices")
 
     @property
     def needs(self) -> Needs:
@@ -105,32 +113,27 @@ class Eagle(HeadMethod):
     def check(self, model: ModelCard) -> None:
         """The head must be there, be one of this kind, and fit the target's width and vocabulary."""
         shape = model.config.get_text_config()
-        file = find_head(self.head, self.layout, self._safetensors, model.name)
+        file = find_head(self.head, self.format, self._safetensors, model.name)
         self._config = layer_config(file, shape)
         self._layers = self.features(file, shape.num_hidden_layers)
         self._expected = self.expected(file, shape)
         names = file.shapes()
         if names is not None:
-            hold_to(self.named(names), self._expected, self.ignored, file)
+            require_shapes(self.named(names), self._expected, self.ignored, file)
         self._file = file
 
     def bind(self, target: Target) -> None:
         """Load the head beside the target's output head."""
-        target.dtype  # noqa: B018 (a replay has no weights, and says so)
-        if self._file is None:
-            self.check(target.card)
-        assert self._file is not None
-        if self._file.random:
+        file = self.file_for(target)
+        if file.random:
             state = random_weights(self._expected)
         else:
-            state = self.named(self._file.load())
-            hold_to(
-                {name: tuple(weight.shape) for name, weight in state.items()}, self._expected, self.ignored, self._file
-            )
+            state = self.named(file.load())
+            require_shapes(shapes_of(state), self._expected, self.ignored, file)
         ends = TargetEnds(target)
         self.sampling, self._device = target.sampling, ends.device
-        self._head = self.build(ends.place({name: state[name] for name in self._expected}), self._file, ends)
-        self._plans: dict[int, ShapePlan] = {}
+        self._head = self.build(ends.place({name: state[name] for name in self._expected}), file, ends)
+        self.plan = ShapePlan(self._shape, self._device)
         self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
 
     # what differs between the generations
@@ -141,7 +144,7 @@ class Eagle(HeadMethod):
         """Hidden states that the head continues."""
         return (layers,)
 
-    def expected(self, file: HeadFile, target: Any) -> dict[str, Shape]:
+    def expected(self, file: HeadFile, target: Any) -> dict[str, TensorShape]:
         """Names and shapes of the checkpoint; target: its configuration. Raises InputError when the widths differ."""
         if self._config.hidden_size != target.hidden_size:
             raise InputError(
@@ -159,13 +162,6 @@ class Eagle(HeadMethod):
         return FirstHead(state, file, self._config, ends)
 
     # what a request uses
-
-    def plan(self, budget: int) -> ShapePlan:
-        """The fixed tree, cut to ``budget`` nodes."""
-        nodes = min(budget, len(self._shape))
-        if nodes not in self._plans:
-            self._plans[nodes] = ShapePlan(TreeShape.of(self._shape.parents[:nodes]), self._device)
-        return self._plans[nodes]
 
     def remember(
         self, run: EagleRun, hidden: Mapping[int, Tensor], rows: list[int] | None, following: Sequence[int]
@@ -193,14 +189,14 @@ class Eagle(HeadMethod):
 class Eagle3(Eagle):
     """EAGLE-3, with the parameters of ``Eagle``: fused features, an output head of its own."""
 
-    layout = LAYOUT_3
+    format = FORMAT_3
     ignored = IGNORED_3
 
     def features(self, file: HeadFile, layers: int) -> tuple[int, ...]:
         """Three layers: the configuration's, or the published rule's."""
         return fused_layers(file, layers)
 
-    def expected(self, file: HeadFile, target: Any) -> dict[str, Shape]:
+    def expected(self, file: HeadFile, target: Any) -> dict[str, TensorShape]:
         """See ``third_shapes``."""
         width = int(target.hidden_size)
         own = self._config.hidden_size != width

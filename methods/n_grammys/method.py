@@ -15,34 +15,17 @@ from typing import Literal
 import numpy as np
 
 from methods.n_grammys.target_ngrams import Measure, TableCache, bigram_ids, fingerprint, greedy_rows, unigram_ids
+from methods.parts.trees.branches import Branches
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
-from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count
-
-
-def merge_rows(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[int]]:
-    """Tokens, parents and owners: (N,) each, owner = the first row that holds the node.
-
-    Example: ``merge_rows([(2, 3), (2, 4)])`` is ``([2, 3, 4], [-1, 0, 0], [0, 0, 1])``.
-    """
-    tokens: list[int] = []
-    parents: list[int] = []
-    owners: list[int] = []
-    nodes: dict[tuple[int, int], int] = {}
-    for number, row in enumerate(rows):
-        parent = ROOT
-        for token in row:
-            node = nodes.setdefault((parent, token), len(tokens))
-            if node == len(tokens):
-                tokens.append(token)
-                parents.append(parent)
-                owners.append(number)
-            parent = node
-    return tokens, parents, owners
-
+from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
 
 Row = tuple[int, ...]
+Rows = list[Sequence[int]]
 Ties = Literal["recent", "lexicographic"]
+Strategy = Literal["mixed", "context", "bigram", "extended_bigram", "unigram"]
+CONTEXT, BIGRAM, UNIGRAM = 0, 1, 2
+COLUMNS = 32  # best tokens kept on disk, so that a sweep of k reads one file
 
 
 class RowIndex:
@@ -85,12 +68,6 @@ class RowIndex:
         return [row for _, row in self._best.get(tuple(sequence[-self._query :]), ())]
 
 
-Strategy = Literal["mixed", "context", "bigram", "extended_bigram", "unigram"]
-Rows = list[Sequence[int]]
-CONTEXT, BIGRAM, UNIGRAM = 0, 1, 2
-COLUMNS = 32  # best tokens kept on disk, so that a sweep of k reads one file
-
-
 class _Batch(Drafter):
     def __init__(self, method: NGrammys, prompt: Sequence[int]) -> None:
         self._method = method
@@ -125,9 +102,11 @@ class _Batch(Drafter):
         return Draft(tokens, method.parents[: len(tokens)], source=source)
 
     def _trie(self, rows: Rows) -> Draft:
-        tokens, parents, self._owners = merge_rows(rows)
-        own, filler = self._from_context, self._method.filler
-        return Draft(tokens, parents, source=[CONTEXT if row < own else filler for row in self._owners])
+        tree, own, filler = Branches(merge=True), self._from_context, self._method.filler
+        for number, row in enumerate(rows):
+            tree.add(ROOT, row, number, len(row))
+        self._owners = tree.source  # of each node, the first row that holds it
+        return Draft(tree.tokens, tree.parents, source=[CONTEXT if row < own else filler for row in self._owners])
 
     def _note(self, rows: int) -> None:
         figures, filler = self._figures, self._method.sources[self._method.filler]
@@ -199,11 +178,7 @@ class NGrammys(Method):
 
     def bind(self, target: Target) -> None:
         """Read the model's n-grams from the cache, or compute them; the context's need no weights."""
-        if self.k * self.width > target.max_nodes:
-            raise InputError(
-                f"k={self.k}, w={self.w}: {self.k * self.width} nodes; expected at most"
-                f" engine.max_nodes={target.max_nodes}, which can be raised"
-            )
+        require_nodes(f"k={self.k}, w={self.w}", self.k * self.width, target.max_nodes)
         if self.strategy == "context":
             return
         if target.model is None:

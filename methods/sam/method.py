@@ -15,12 +15,12 @@ import numpy as np
 
 from methods.parts.lookup.recycling import RecyclingMatrix
 from methods.parts.lookup.suffix_automaton import SuffixAutomaton
-from methods.parts.trees.tree_template import TreeTemplate
+from methods.parts.trees.tree_shape import TreeShape
 from methods.sam.static_automaton import StaticAutomaton, build_automaton
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
 from specbench.target.load import locate_file
-from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
 
 DYNAMIC, STATIC, AUXILIARY = 0, 1, 2
 ROOM = 4096  # [tokens] of answer before the dynamic automaton must move
@@ -30,15 +30,13 @@ class _Recycling:
     """Token Recycling as the auxiliary drafter; another one would offer the same names."""
 
     def __init__(self, tree: list[list[int]], k: int) -> None:
-        self._template, self._k = TreeTemplate.from_counts(tree, k), k
-        self._source = [AUXILIARY] * len(self._template)
+        self._shape, self._k = TreeShape.from_counts(tree, k), k
+        self._source = [AUXILIARY] * len(self._shape)
         self.needs = Needs(node_topk=k, prompt_topk=k)
 
     def bind(self, target: Target) -> None:
-        size = len(self._template)
-        if size > target.max_nodes:
-            raise InputError(f"tree: {size} nodes; expected at most engine.max_nodes={target.max_nodes}")
-        self._matrix = RecyclingMatrix(self._template, self._k, "last", target.vocab_size, target.device)
+        require_nodes("tree", len(self._shape), target.max_nodes)
+        self._matrix = RecyclingMatrix(self._shape, self._k, "last", target.vocab_size, target.device)
 
     def reset(self) -> None:
         self._matrix.clear()

@@ -8,29 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-LONGEST_NGRAM = 3
-DRAFT_TOKENS = 10
-
-
-def lookup(context: Sequence[int], longest: int = LONGEST_NGRAM, count: int = DRAFT_TOKENS) -> list[int]:
-    """Draft of Spec-Bench's prompt lookup: what followed the first occurrence of the last tokens.
-
-    The longest n-gram is tried first; a match counts only if ``count`` tokens stand behind it and it does not overlap
-    the n-gram that is looked up.
-    """
-    for length in range(min(longest, len(context) - 1), 0, -1):
-        tail = list(context[-length:])
-        for start in range(min(len(context) - length - count + 1, len(context) - 2 * length)):
-            if list(context[start : start + length]) == tail:
-                return list(context[start + length : start + length + count])
-    return []
+from methods.pld import PromptLookup
+from specbench.types import Prefill
 
 
 def accepted_lengths(prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
     """Tokens brought by each decode step; the first token of the answer comes with the prompt and is not counted."""
     lengths, done = [], 1
+    method = PromptLookup(max_ngram=3, num_draft=10, rule="original")
+    drafter = method.begin(prompt, Prefill(answer[0] if answer else 0), 0)
     while done < len(answer):
-        draft = lookup([*prompt, *answer[:done]])
+        draft = drafter.propose([*prompt, *answer[:done]], method.num_draft).tokens
         rest = answer[done:]
         agreed = 0
         while agreed < min(len(draft), len(rest)) and draft[agreed] == rest[agreed]:

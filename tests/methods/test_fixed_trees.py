@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, plain_logits, run
-from methods.parts.trees import fixed_tree
-from methods.parts.trees.fixed_tree import race, without_earlier
+from methods.parts.trees import siblings
+from methods.parts.trees.siblings import race, without_earlier
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from models import build, plain_greedy
@@ -57,7 +57,7 @@ def test_sampled_strings_keep_the_targets_distribution(method, sampling, tempera
 
 def test_siblings_without_replacement_that_state_the_first_distribution_fail(monkeypatch):
     target, draft = markov_tables()
-    monkeypatch.setattr(fixed_tree, "without_earlier", lambda distributions, tokens: distributions)
+    monkeypatch.setattr(siblings, "without_earlier", lambda probs, siblings, ranks: probs)
     assert keeps_the_distribution(MAKE["sequoia"](), Sampling(1.0), target, draft) < 1e-4
 
 
@@ -101,7 +101,7 @@ def test_race_draws_as_one_draw_after_the_other():
     for first, second in ((0, 1), (1, 0), (2, 0)):
         share = ((pairs[0][:, 0] == first) & (pairs[0][:, 1] == second)).double().mean()
         assert abs(share - probs[first] * probs[second] / (1 - probs[first])) < 0.012
-    left = without_earlier(probs[None], torch.tensor([[1]]))
+    left = without_earlier(probs[None], torch.tensor([[1, 0]]), torch.tensor([1]))
     assert torch.allclose(left, torch.tensor([[0.5, 0.0, 0.2, 0.0]]) / 0.7)
 
 
@@ -162,7 +162,7 @@ def test_bad_parameter_names_itself(make, name):
 def test_a_tree_that_does_not_fit_the_engine_is_refused():
     from types import SimpleNamespace
 
-    with pytest.raises(InputError, match=r"^expansion=\[20, 20\]: makes trees of 420 nodes.*engine\.max_nodes=256"):
+    with pytest.raises(InputError, match=r"^expansion=\[20, 20\]: a draft has up to 420 nodes.*engine\.max_nodes=256"):
         SpecInfer("x", [20, 20]).bind(SimpleNamespace(max_nodes=256))
 
 

@@ -17,7 +17,7 @@ from joint_law import MarkovEngine, emitted, exact, p_value
 from methods.eagle.head import EagleRun, target_ids
 from methods.eagle.method import Eagle, Eagle3
 from methods.parts.heads.draft_layer import LayerMemory
-from methods.parts.heads.head_method import EAGLE, MEDUSA, fixed_tree
+from methods.parts.heads.head_method import EAGLE, MEDUSA, WIDEST
 from methods.parts.trees.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
 from methods.parts.trees.tree_shape import TreeShape
 from models import VOCAB, build, plain_greedy
@@ -297,15 +297,15 @@ def test_with_equal_scores_shallower_nodes_come_first():
 
 
 def test_published_trees():
-    tree = fixed_tree(None, EAGLE)
+    tree = TreeShape.from_counts(EAGLE, WIDEST)
     assert [len(level.ranks) for level in tree.levels] == [4, 8, 8, 3, 2]
     paths = ranks_of(tree)
     assert {(3, 0), (2, 1), (1, 0, 0), (0, 2, 1), (0, 0, 0, 2), (0, 0, 0, 0, 1)} <= paths
-    tree = fixed_tree(None, MEDUSA)
+    tree = TreeShape.from_counts(MEDUSA, WIDEST)
     assert [len(level.ranks) for level in tree.levels] == [10, 28, 23, 2]
     paths = ranks_of(tree)
     assert {(1, 6), (2, 2), (9, 0), (0, 1, 2), (0, 0, 9), (0, 7, 0), (1, 0, 1), (2, 0, 0), (0, 0, 0, 1)} <= paths
-    assert fixed_tree([[2], [1, 0]], EAGLE).parents == (-1, -1, 0)
+    assert TreeShape.from_counts([[2], [1, 0]], WIDEST).parents == (-1, -1, 0)
 
 
 def ranks_of(tree):
@@ -389,9 +389,9 @@ def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
 
 
 def test_a_plan_of_any_first_part_of_a_tree_is_a_tree():
-    shape = fixed_tree(None, EAGLE)
+    shape = TreeShape.from_counts(EAGLE, WIDEST)
     for nodes in range(1, len(shape) + 1):
-        plan = ShapePlan(TreeShape.of(shape.parents[:nodes]), torch.device("cpu"))
+        plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
         tokens = fill(Fixed(torch.arange(8.0)), plan, best_choice(Fixed(torch.arange(8.0))))
         assert len(tokens) == nodes
 
@@ -427,7 +427,7 @@ class _MarkovTree(Method):
 
     def __init__(self, table, sampling, told):
         self._table, self._sampling, self._told = table, sampling, told
-        self._plan = ShapePlan(fixed_tree([[2], [2, 1]], EAGLE), torch.device("cpu"))
+        self._plan = ShapePlan(TreeShape.from_counts([[2], [2, 1]], WIDEST), torch.device("cpu"))
 
     def begin(self, prompt, prefill, seed):
         drafter, random = _MarkovDrafter(), torch.Generator().manual_seed(seed)

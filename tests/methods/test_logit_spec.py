@@ -135,5 +135,7 @@ def test_no_more_tokens_are_ranked_than_there_are():
     method.bind(Target())
     assert method.needs.node_topk == 40
     Target.max_nodes = 16
-    with pytest.raises(InputError, match="capacity=64: expected a whole number from 2 to 17"):
+    with pytest.raises(
+        InputError, match=r"capacity=64: a draft has up to 63 nodes; expected at most engine\.max_nodes=16"
+    ):
         method.bind(Target())

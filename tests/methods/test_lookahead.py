@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from methods.lookahead import Lookahead
 from methods.parts.lookup import lookahead_window
-from methods.parts.lookup.lookahead_window import chain_branch, largest_window, trie_branch, window_parents
+from methods.parts.lookup.lookahead_window import branch_of, hang_below, largest_window, window_parents
 from models import build
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
@@ -218,10 +218,13 @@ def test_parents_of_a_window():
 
 def test_branches():
     grams = [(1, 2, 3), (1, 2, 4), (1, 2, 3), (5, 2, 3)]
-    assert chain_branch(grams[:2], 10, 99) == ([1, 2, 3, 1, 2, 4], [-1, 10, 11, -1, 13, 14])
-    assert chain_branch(grams, 0, 8) == ([1, 2, 3, 1, 2, 4], [-1, 0, 1, -1, 3, 4])
-    assert trie_branch(grams, 10, 99) == ([1, 2, 3, 4, 5, 2, 3], [-1, 10, 11, 11, -1, 14, 15])
-    assert trie_branch(grams, 0, 4) == ([1, 2, 3, 4], [-1, 0, 1, 1])
+    assert branch_of(grams[:2], False, 99) == ([1, 2, 3, 1, 2, 4], [-1, 0, 1, -1, 3, 4])
+    assert branch_of(grams, False, 8) == ([1, 2, 3, 1, 2, 4], [-1, 0, 1, -1, 3, 4])
+    assert branch_of(grams, True, 99) == ([1, 2, 3, 4, 5, 2, 3], [-1, 0, 1, 1, -1, 4, 5])
+    assert branch_of(grams, True, 4) == ([1, 2, 3, 4], [-1, 0, 1, 1])
+    assert branch_of([(1, 2, 3), (5,), (1, 4)], True, 2) == ([1, 2], [-1, 0])
+    assert hang_below(-1, [-1, 0, 1, 1], 10) == [-1, 10, 11, 11]
+    assert hang_below(3, [-1, 0, -1], 10) == [3, 10, 3]
 
 
 @pytest.mark.parametrize("budget", [0, 5, 12, 17])

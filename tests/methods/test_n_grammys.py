@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.n_grammys.method import NGrammys, RowIndex, merge_rows
+from methods.n_grammys.method import NGrammys, RowIndex
 from methods.n_grammys.target_ngrams import bigram_ids, fingerprint, greedy_rows, unigram_ids
+from methods.parts.trees.branches import Branches
 from models import VOCAB, build, plain_greedy
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
@@ -136,7 +137,10 @@ def test_index_equals_search_at_every_length(tokens, q, w, keep, data):
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=8))
 def test_trie_holds_each_prefix_once_and_names_its_first_row(rows):
-    tokens, parents, owners = merge_rows(rows)
+    tree = Branches(merge=True)
+    for number, row in enumerate(rows):
+        tree.add(-1, row, number, len(row))
+    tokens, parents, owners = tree.tokens, tree.parents, tree.source
     paths = []
     for node, parent in enumerate(parents):
         assert parent < node
@@ -345,7 +349,7 @@ def test_bad_length_names_itself(name):
 
 
 def test_a_batch_that_the_engine_cannot_hold_is_refused():
-    with pytest.raises(InputError, match=r"25, w=14: 350 nodes.*engine.max_nodes=256"):
+    with pytest.raises(InputError, match=r"25, w=14: a draft has up to 350 nodes.*engine.max_nodes=256"):
         NGrammys(k=25, w=14).bind(_Spoken())
     NGrammys(k=25, w=14, strategy="bigram").bind(_Spoken())
 

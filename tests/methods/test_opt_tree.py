@@ -157,5 +157,7 @@ def test_bad_parameter_names_itself(bad):
 
 
 def test_a_tree_that_does_not_fit_the_engine_is_refused():
-    with pytest.raises(InputError, match=r"^nodes=300: expected at most engine\.max_nodes=256"):
+    with pytest.raises(
+        InputError, match=r"^nodes=300: a draft has up to 300 nodes; expected at most engine\.max_nodes=256"
+    ):
         OptTree("x", 300).bind(SimpleNamespace(max_nodes=256))

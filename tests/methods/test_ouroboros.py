@@ -214,7 +214,7 @@ def test_budget_is_kept(budget):
 
 
 def test_a_draft_that_does_not_fit_the_engine_is_refused():
-    with pytest.raises(InputError, match=r"^gamma=12: with level=7 and endings=3 a draft has up to 35 nodes"):
+    with pytest.raises(InputError, match=r"^gamma=12, level=7, endings=3: a draft has up to 35 nodes"):
         Ouroboros("x").bind(SimpleNamespace(max_nodes=34))
 
 

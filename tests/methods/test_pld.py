@@ -28,6 +28,10 @@ def draft(context, max_ngram, num_draft, rule):
         ([5, 1, 9, 5, 1, 8, 5, 1], "hf", 2, 2, [9, 5]),
         ([5, 1, 9, 5, 1, 8, 5, 1], "recent", 2, 2, [8, 5]),
         ([5], "hf", 2, 2, []),
+        ([1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3], "original", 3, 4, [9, 1, 2, 3]),
+        ([7, 3, 5, 1, 2, 3], "original", 3, 4, [5, 1, 2, 3]),
+        ([7, 3, 5, 1, 2, 3], "original", 3, 5, []),  # too short a tail
+        ([1, 2, 3], "original", 3, 10, []),
     ],
 )
 def test_integer_examples(context, rule, max_ngram, num_draft, expected):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compose import composed
 from methods.parts.lookup.recycling import RecyclingMatrix
-from methods.parts.trees.tree_template import REFERENCE, SHARES, TreeTemplate
+from methods.parts.trees.tree_shape import REFERENCE, SHARES, Level, TreeShape
 from methods.token_recycling import TokenRecycling
 from specbench import cli
 from specbench.bench.ops import OpCounter
@@ -33,24 +33,37 @@ def bound(**options) -> TokenRecycling:
     return method
 
 
-def paths_of(template: TreeTemplate) -> list[tuple[int, ...]]:
+def paths_of(shape: TreeShape) -> list[tuple[int, ...]]:
     """Every node as the ranks on the way to it."""
     found: list[tuple[int, ...]] = []
-    for parent, rank in zip(template.parents, template.ranks, strict=True):
+    for parent, rank in zip(shape.parents, shape.ranks, strict=True):
         found.append((*(found[parent] if parent >= 0 else ()), rank))
     return found
 
 
-def test_template_of_the_reference():
-    template = TokenRecycling(**yaml_of("token_recycling")).template
-    assert [end - start for start, end in template.levels] == [8, 21, 25, 15, 8, 3]
-    assert len(template) == 80
-    children = [template.parents.count(node) for node in range(80)]
+def sizes_of(shape: TreeShape) -> list[int]:
+    """Nodes of each level."""
+    return [len(level.ranks) for level in shape.levels]
+
+
+DEPTH_FIRST = TreeShape(
+    (-1, 0, 0, -1, 3),
+    tuple(Level(start, (), ranks, (), ()) for start, ranks in ((0, (0,)), (1, (0, 1)), (3, (1,)), (4, (0,)))),
+    {},
+    (0, 0, 1, 1, 0),
+)
+
+
+def test_shape_of_the_reference():
+    shape = TokenRecycling(**yaml_of("token_recycling")).shape
+    assert sizes_of(shape) == [8, 21, 25, 15, 8, 3]
+    assert len(shape) == 80
+    children = [shape.parents.count(node) for node in range(80)]
     assert children.count(0) == 40
-    paths = {"-".join(map(str, path)) for path in paths_of(template)}
+    paths = {"-".join(map(str, path)) for path in paths_of(shape)}
     assert {"0-7-0", "0-2-1", "0-0-4-0", "0-0-0-1-0-0", "0-0-0-0-0-1"} <= paths  # the last five the authors added
-    assert template == TreeTemplate.from_counts(REFERENCE, 8)
-    assert tuple(sum(path[0] == rank for path in paths_of(template)) for rank in range(8)) == SHARES
+    assert shape == TreeShape.from_counts(REFERENCE, 8)
+    assert tuple(sum(path[0] == rank for path in paths_of(shape)) for rank in range(8)) == SHARES
 
 
 def yaml_of(name: str) -> dict:
@@ -64,31 +77,31 @@ def test_a_sized_tree_has_its_size_and_is_a_tree(nodes, depth, width):
     room = sum(width**level for level in range(1, depth + 1))
     if not depth <= nodes <= room:
         with pytest.raises(InputError, match=f"nodes={nodes}: "):
-            TreeTemplate.sized(nodes, depth, width)
+            TreeShape.sized(nodes, depth, width)
         return
-    template = TreeTemplate.sized(nodes, depth, width)
-    assert (len(template), len(template.levels)) == (nodes, depth)
-    paths = paths_of(template)
+    shape = TreeShape.sized(nodes, depth, width)
+    assert (len(shape), len(shape.levels)) == (nodes, depth)
+    paths = paths_of(shape)
     assert len(set(paths)) == nodes
     assert all(path[-1] < width for path in paths)
     assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths)  # ranks without a gap
 
 
 def test_breadth_family_is_nested_and_passes_through_the_reference():
-    family = [set(paths_of(TreeTemplate.sized(nodes, 6, 8))) for nodes in (20, 40, 60, 80, 100, 120)]
+    family = [set(paths_of(TreeShape.sized(nodes, 6, 8))) for nodes in (20, 40, 60, 80, 100, 120)]
     assert all(small < large for small, large in itertools.pairwise(family))
-    assert family[3] == set(paths_of(TreeTemplate.from_counts(REFERENCE, 8)))
+    assert family[3] == set(paths_of(TreeShape.from_counts(REFERENCE, 8)))
     assert (0,) * 6 in family[0]
 
 
 def test_depth_family_keeps_what_it_can_of_the_reference():
-    sizes = {depth: [b - a for a, b in TreeTemplate.sized(80, depth, 8).levels] for depth in (3, 5, 7, 10)}
+    sizes = {depth: sizes_of(TreeShape.sized(80, depth, 8)) for depth in (3, 5, 7, 10)}
     assert sizes[3] == [8, 32, 40]
     assert sizes[5] == [8, 21, 25, 16, 10]
     assert sizes[7] == [8, 20, 25, 15, 8, 3, 1]
     assert sizes[10] == [8, 20, 23, 14, 8, 3, 1, 1, 1, 1]
-    reference = set(paths_of(TreeTemplate.sized(80, 6, 8)))
-    assert reference - set(paths_of(TreeTemplate.sized(80, 7, 8))) == {(2, 2)}  # the least worth, for one more level
+    reference = set(paths_of(TreeShape.sized(80, 6, 8)))
+    assert reference - set(paths_of(TreeShape.sized(80, 7, 8))) == {(2, 2)}  # the least worth, for one more level
 
 
 def test_worth_alone_would_not_give_the_reference():
@@ -98,7 +111,7 @@ def test_worth_alone_would_not_give_the_reference():
         every,
         key=lambda path: (-math.prod(SHARES[rank] for rank in path) * 80 ** (6 - len(path)), len(path), path),
     )
-    assert len(set(by_worth[:80]) & set(paths_of(TreeTemplate.from_counts(REFERENCE, 8)))) == 70
+    assert len(set(by_worth[:80]) & set(paths_of(TreeShape.from_counts(REFERENCE, 8)))) == 70
 
 
 def test_fill_breadth_first():
@@ -107,10 +120,9 @@ def test_fill_breadth_first():
     method.matrix.rows[6] = torch.tensor([1, 2, 3])
     method.matrix.rows[7] = torch.tensor([4, 9, 0])
     assert list(method.matrix.draft(5).tokens) == [6, 7, 1, 2, 4]
-    assert method.template.parents == (-1, -1, 0, 0, 1)
-    depth_first = TreeTemplate((-1, 0, 0, -1, 3), (0, 0, 1, 1, 0), ((0, 1), (1, 3), (3, 4), (4, 5)))
+    assert method.shape.parents == (-1, -1, 0, 0, 1)
     assert list(method.matrix.draft(5).tokens) != [6, 1, 2, 7, 4]  # what tree order the example tells apart
-    assert depth_first.parents != method.template.parents
+    assert DEPTH_FIRST.parents != method.shape.parents
 
 
 def test_cold_matrix_drafts_token_zero():
@@ -155,8 +167,7 @@ def test_prompt_row_i_is_what_follows_prompt_token_i():
 
 
 def test_a_depth_first_fill_would_fail_the_example():
-    depth_first = TreeTemplate((-1, 0, 0, -1, 3), (0, 0, 1, 1, 0), ((0, 1), (1, 3), (3, 4), (4, 5)))
-    matrix = RecyclingMatrix(depth_first, 3, "last", 16, torch.device("cpu"))
+    matrix = RecyclingMatrix(DEPTH_FIRST, 3, "last", 16, torch.device("cpu"))
     matrix.rows[5], matrix.rows[6] = torch.tensor([6, 7, 8]), torch.tensor([1, 2, 3])
     matrix.rows[7] = torch.tensor([4, 9, 0])
     assert list(matrix.draft(5).tokens) != [6, 7, 1, 2, 4]
@@ -168,7 +179,7 @@ def test_host_and_device_agree_with_a_loop(tokens, update, data):
     rows = [data.draw(st.lists(st.integers(0, 4), min_size=3, max_size=3)) for _ in tokens]
     device = torch.device("cpu")
     host, remote = (
-        RecyclingMatrix(TreeTemplate.from_counts(COUNTS, 3), 3, update, 5, device, on_host) for on_host in (True, False)
+        RecyclingMatrix(TreeShape.from_counts(COUNTS, 3), 3, update, 5, device, on_host) for on_host in (True, False)
     )
     for matrix in (host, remote):
         matrix.learn(torch.tensor(tokens), TopK(torch.tensor(rows), torch.tensor(rows)))
@@ -188,7 +199,7 @@ def test_host_and_device_agree_with_a_loop(tokens, update, data):
 def test_a_step_on_a_device_waits_for_nothing(update, most):
     """Counted on the CPU: no read-back, two gathers a level, and a constant number of operations to learn."""
     device = torch.device("cpu")
-    matrix = RecyclingMatrix(TreeTemplate.sized(80, 6, 8), 8, update, 100, device, on_host=False)
+    matrix = RecyclingMatrix(TreeShape.sized(80, 6, 8), 8, update, 100, device, on_host=False)
     fed, rows = torch.arange(81), torch.zeros(81, 8, dtype=torch.long)
     drafting, learning = OpCounter(), OpCounter()
     with torch.inference_mode():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,19 @@ def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, devi
             " expected a draft model with the target's own tokenizer"
         )
     return card
+
+
+def choose_token(
+    row: Tensor, distribution: Callable[[Tensor], Tensor] | None, random: torch.Generator, probs: list[Tensor]
+) -> int:
+    """The token that follows: the best one, or one drawn from ``distribution``, which is then appended to ``probs``.
+
+    row: (v,) logits of a draft. distribution: (1, v) logits -> (1, V) probabilities; None takes the best token.
+    """
+    if distribution is None:
+        return int(row.argmax())
+    probs.append(distribution(row[None])[0])
+    return int(torch.multinomial(probs[-1], 1, generator=random))
 
 
 class DraftLM:

@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from methods.parts.heads.head_file import Shape
+from methods.parts.heads.head_file import TensorShape
 from specbench.types import InputError
 
 STEADY = ("default", "linear", "llama3", "yarn")  # kinds whose angles do not depend on the length of the sequence
@@ -56,11 +56,11 @@ def turn(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 GROWTH = 256  # slots are reserved in multiples of this
 
 
-def layer_shapes(config: Any, prefix: str, inputs: int, biased: bool) -> dict[str, Shape]:
+def layer_shapes(config: Any, prefix: str, inputs: int, biased: bool) -> dict[str, TensorShape]:
     """Names and shapes of a layer's matrices, norms apart. inputs: width of what attention reads."""
     size, hidden = head_size(config), config.hidden_size
     wide, shared = config.num_attention_heads * size, config.num_key_value_heads * size
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, TensorShape] = {}
     for name, width in (("q", wide), ("k", shared), ("v", shared)):
         shapes[f"{prefix}self_attn.{name}_proj.weight"] = (width, inputs)
         if biased:

@@ -28,11 +28,11 @@ SAFE = ".safetensors"
 BUFFERS = (r".*rotary_emb\.inv_freq",)  # older libraries wrote these constants with the weights
 NAMED_AT_MOST = 12
 
-Shape = tuple[int, ...]
+TensorShape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class HeadFormat:
     """What the files of one kind of head are called: weights as safetensors, and as torch files.
 
     config: whether ``config.json`` is needed, read where it is there, or unused.
@@ -57,7 +57,7 @@ class HeadFile:
 
     path: str
     config: dict[str, Any]
-    layout: Layout
+    format: HeadFormat
     safetensors: bool
     weights: Path | None
 
@@ -71,7 +71,7 @@ class HeadFile:
         """For messages."""
         return f"head={self.path}"
 
-    def shapes(self) -> dict[str, Shape] | None:
+    def shapes(self) -> dict[str, TensorShape] | None:
         """Name -> shape, from the file's index; None where that would mean reading or fetching the weights."""
         if self.weights is None or self.weights.suffix != SAFE:
             return None
@@ -92,7 +92,7 @@ class HeadFile:
             raise InputError(f"{self.where}: {file.name} cannot be read as a state dict ({error})") from error
 
     def _fetch(self) -> Path:
-        names = self.layout.names(self.safetensors)
+        names = self.format.names(self.safetensors)
         for name in names:
             file = _from_hub(self.path, name)
             if file is not None:
@@ -100,7 +100,7 @@ class HeadFile:
         raise InputError(f"{self.where}: holds none of {', '.join(names)}; {_other_kind(self.safetensors)}")
 
 
-def find_head(path: str | None, layout: Layout, safetensors: bool, target: str) -> HeadFile:
+def find_head(path: str | None, format: HeadFormat, safetensors: bool, target: str) -> HeadFile:
     """The head that the setting ``head`` names; nothing but its configuration is read. Raises InputError.
 
     target: the model's name, for messages.
@@ -108,19 +108,19 @@ def find_head(path: str | None, layout: Layout, safetensors: bool, target: str) 
     if not path:
         raise InputError(
             f"head: not set, and model={target} names none of this kind (model.heads); expected a folder or hub id"
-            f" with {layout.kind} weights, or {RANDOM}"
+            f" with {format.kind} weights, or {RANDOM}"
         )
     if path == RANDOM:
-        return HeadFile(path, {}, layout, safetensors, None)
+        return HeadFile(path, {}, format, safetensors, None)
     folder = Path(locate(path, "head"))
-    names = layout.names(safetensors)
+    names = format.names(safetensors)
     if not folder.is_dir():
-        return HeadFile(path, _hub_config(path, layout), layout, safetensors, None)
-    config = _read_config(folder / "config.json", layout, f"head={path}")
+        return HeadFile(path, _hub_config(path, format), format, safetensors, None)
+    config = _read_config(folder / "config.json", format, f"head={path}")
     found = [folder / name for name in names if (folder / name).is_file()]
     if not found:
         raise InputError(f"head={path}: holds none of {', '.join(names)}; {_other_kind(safetensors)}")
-    return HeadFile(str(folder), config, layout, safetensors, found[0])
+    return HeadFile(str(folder), config, format, safetensors, found[0])
 
 
 def _other_kind(safetensors: bool) -> str:
@@ -129,10 +129,10 @@ def _other_kind(safetensors: bool) -> str:
     return "expected one of them"
 
 
-def _hub_config(path: str, layout: Layout) -> dict[str, Any]:
-    if layout.config == "unused":
+def _hub_config(path: str, format: HeadFormat) -> dict[str, Any]:
+    if format.config == "unused":
         return {}
-    return _read_config(_from_hub(path, "config.json"), layout, f"head={path}")
+    return _read_config(_from_hub(path, "config.json"), format, f"head={path}")
 
 
 def _from_hub(path: str, name: str) -> Path | None:
@@ -148,10 +148,10 @@ def _from_hub(path: str, name: str) -> Path | None:
         ) from error
 
 
-def _read_config(file: Path | None, layout: Layout, where: str) -> dict[str, Any]:
+def _read_config(file: Path | None, format: HeadFormat, where: str) -> dict[str, Any]:
     if file is None or not file.is_file():
-        if layout.config == "needed":
-            raise InputError(f"{where}: holds no config.json; expected the folder of a {layout.kind} head")
+        if format.config == "needed":
+            raise InputError(f"{where}: holds no config.json; expected the folder of a {format.kind} head")
         return {}
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -166,7 +166,9 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def hold_to(shapes: Mapping[str, Shape], expected: Mapping[str, Shape], ignored: Sequence[str], file: HeadFile) -> None:
+def require_shapes(
+    shapes: Mapping[str, TensorShape], expected: Mapping[str, TensorShape], ignored: Sequence[str], file: HeadFile
+) -> None:
     """Raises InputError naming every tensor that is missing, too many, or of another shape than expected.
 
     ignored: patterns of names that may be there and are not used.
@@ -187,7 +189,7 @@ def hold_to(shapes: Mapping[str, Shape], expected: Mapping[str, Shape], ignored:
     }
     told = [f"{what} {_listed(names)}" for what, names in complaints.items() if names]
     if told:
-        raise InputError(f"{file.where}: no {file.layout.kind} head for this target: {'; '.join(told)}")
+        raise InputError(f"{file.where}: no {file.format.kind} head for this target: {'; '.join(told)}")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -195,7 +197,12 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(sorted(names)[:NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def random_weights(expected: Mapping[str, Shape], seed: int = 0) -> dict[str, Tensor]:
+def shapes_of(state: Mapping[str, Tensor]) -> dict[str, TensorShape]:
+    """Name -> shape of tensors that are loaded."""
+    return {name: tuple(weight.shape) for name, weight in state.items()}
+
+
+def random_weights(expected: Mapping[str, TensorShape], seed: int = 0) -> dict[str, Tensor]:
     """Seeded weights of these shapes: norms one, everything else normal with deviation 0.02."""
     random = torch.Generator().manual_seed(seed)
     return {

@@ -1,17 +1,19 @@
-"""What every method with trained heads is: a file that is found before the weights, and the states that it reads."""
+"""What every method with trained heads is: a file that is found before the weights, and the states that it reads.
+
+Heads borrow the target's embedding and output head. The fixed trees of the published heads are given as child counts
+(``TreeShape.from_counts``).
+"""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from methods.parts.heads.head_file import HeadFile
 from methods.parts.trees.tree_shape import TreeShape
-from methods.parts.trees.tree_template import TreeTemplate
 from specbench.method import Method
 from specbench.target.facade import Target
+from specbench.types import InputError, require_count
 
 MEDUSA = (  # github.com/FasterDecoding/Medusa, medusa_choices.py, mc_sim_7b_63; Hydra uses the same: 63 nodes, 4 levels
     (10,),
@@ -26,16 +28,7 @@ EAGLE = (  # github.com/SafeAILab/EAGLE, choices.py, a tree of the same name: 25
     (3, 0, 0, 0, 0, 0, 0, 0),
     (2, 0, 0),
 )
-
-
 WIDEST = 64  # children of a node
-
-
-def fixed_tree(
-    counts: Sequence[Sequence[int]] | None, published: Sequence[Sequence[int]], key: str = "tree"
-) -> TreeShape:
-    """The tree of the setting ``key``, or the published one. Raises InputError."""
-    return TreeShape.of(TreeTemplate.from_counts(counts if counts is not None else published, WIDEST, key).parents)
 
 
 class TargetEnds:
@@ -85,3 +78,35 @@ class HeadMethod(Method):
     def inputs(self) -> tuple[str, ...]:
         """The head's file."""
         return () if self._file is None or self._file.random else (self._file.path,)
+
+    def file_for(self, target: Target) -> HeadFile:
+        """The head's file, looked for now unless ``check`` has found it. Raises InputError."""
+        target.dtype  # noqa: B018 (a replay has no weights: this raises)
+        if self._file is None:
+            self.check(target.card)
+        assert self._file is not None
+        return self._file
+
+
+class StackedHeads(HeadMethod):
+    """Several heads, one a level of a fixed tree. heads: how many of them draft, None = all.
+
+    tree: child counts level by level, None = Medusa's 63 nodes; levels beyond the heads are left out.
+    """
+
+    def __init__(self, head: str | None, heads: int | None, tree: list[list[int]] | None, safetensors: bool) -> None:
+        super().__init__(head, safetensors)
+        if heads is not None:
+            require_count("heads", heads)
+        self._wanted = heads
+        self._tree = TreeShape.from_counts(MEDUSA if tree is None else tree, WIDEST)
+
+    def require_heads(self, found: int, file: HeadFile) -> None:
+        """Raise InputError where the file has fewer heads than are to draft."""
+        if self._wanted is not None and self._wanted > found:
+            raise InputError(f"heads={self._wanted}: {file.where} has {found}; expected at most that")
+
+    def used_part(self, found: int) -> tuple[int, TreeShape]:
+        """How many of ``found`` heads draft, and the part of the tree that they fill."""
+        used = min(self._wanted or found, len(self._tree.levels))
+        return used, self._tree.cut(sum(len(level.ranks) for level in self._tree.levels[:used]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
+from methods.parts.trees.branches import Branches
 from specbench.types import ROOT
 
 Gram = tuple[int, ...]
@@ -78,33 +79,19 @@ def window_parents(widths: Sequence[int]) -> list[int]:
     return parents
 
 
-def chain_branch(grams: Iterable[Gram], first: int, room: int) -> Branch:
-    """Every n-gram as a chain from the root. first: number of the first node. room: [nodes]."""
-    tokens: list[int] = []
-    parents: list[int] = []
+def branch_of(grams: Iterable[Gram], merge: bool, room: int) -> Branch:
+    """The n-grams below the root with at most ``room`` nodes.
+
+    merge: a trie, whose last n-gram may be cut; False: a chain each, and none that does not fit as a whole.
+    """
+    tree = Branches(merge)
     for gram in grams:
-        if len(tokens) + len(gram) > room:
+        if not merge and len(tree) + len(gram) > room:
             break
-        start = first + len(tokens)
-        tokens += gram
-        parents += [ROOT, *range(start, start + len(gram) - 1)]
-    return tokens, parents
+        tree.add(ROOT, gram, 0, room - len(tree))
+    return tree.tokens, tree.parents
 
 
-def trie_branch(grams: Iterable[Gram], first: int, room: int) -> Branch:
-    """The n-grams with shared prefixes held once; the rest as ``chain_branch``."""
-    tokens: list[int] = []
-    parents: list[int] = []
-    children: dict[tuple[int, int], int] = {}
-    for gram in grams:
-        node = ROOT
-        for token in gram:
-            child = children.get((node, token))
-            if child is None:
-                if len(tokens) >= room:
-                    return tokens, parents
-                child = children[node, token] = first + len(tokens)
-                tokens.append(token)
-                parents.append(node)
-            node = child
-    return tokens, parents
+def hang_below(root: int, parents: Sequence[int], first: int) -> list[int]:
+    """Parents of nodes that hang from the node ``root`` and are numbered from ``first`` on."""
+    return [root if parent == ROOT else parent + first for parent in parents]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 Gram = tuple[int, ...]
 SLOT_BYTES = 104  # one entry of a Python dict of tuples: hash, key, value and index, at the usual fill
@@ -61,3 +61,20 @@ class LruTable:
         follower = next(iter(self._table[leader]))
         each_leader = sys.getsizeof(leader) + SLOT_BYTES + LINK_BYTES + sys.getsizeof({})
         return len(self._table) * each_leader + self._followers * (sys.getsizeof(follower) + SLOT_BYTES)
+
+
+class ContextWindows:
+    """The windows of ``width`` tokens of a growing context, put into a table: ``lead`` tokens lead, the rest follow."""
+
+    def __init__(self, table: LruTable, lead: int, width: int) -> None:
+        self._table, self._lead, self._width = table, lead, width
+        self._tail: list[int] = []  # the last width - 1 tokens
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """The context grows: put the windows that end at a new token, oldest first."""
+        lead, width = self._lead, self._width
+        held = [*self._tail, *tokens]
+        for end in range(width, len(held) + 1):
+            window = tuple(held[end - width : end])
+            self._table.put(window[:lead], window[lead:])
+        self._tail = held[1 - width :]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from methods.parts.trees.tree_template import TreeTemplate
+from methods.parts.trees.tree_shape import TreeShape
 from specbench.types import Draft, TopK
 
 Update = Literal["last", "first", "merge"]
@@ -24,28 +24,30 @@ class RecyclingMatrix:
 
     def __init__(
         self,
-        template: TreeTemplate,
+        shape: TreeShape,
         k: int,
         update: Update,
         vocab: int,
         device: torch.device,
         on_host: bool | None = None,
     ) -> None:
-        """k: candidates kept a token. update: which of a repeated token's rows stays (see ``TokenRecycling``).
+        """shape: of the draft; the child of rank r holds its parent token's candidate r. k: candidates kept a token.
 
-        on_host: work with numpy; None = where the device is a CPU.
+        update: which of a repeated token's rows stays (see ``TokenRecycling``). on_host: work with numpy; None = where
+        the device is a CPU.
         """
-        self._template, self._k, self._update = template, k, update
+        self._shape, self._k, self._update = shape, k, update
         self.rows = torch.zeros(vocab, k, dtype=torch.long, device=device)
         on_host = device.type == "cpu" if on_host is None else on_host
         self._host = self.rows.numpy() if on_host else None  # the same memory
         above = 0  # where the level above starts in root and draft; 0 = the root
         self._levels: list[tuple[Any, Any]] = []  # of each level's nodes: place of the parent one level up, rank
-        for start, end in template.levels:
-            parents, ranks = np.array(template.parents[start:end]) + 1 - above, np.array(template.ranks[start:end])
+        for level in shape.levels:
+            ranks = np.array(level.ranks)
+            parents = np.array(shape.parents[level.start : level.start + len(ranks)]) + 1 - above
             on_device = (torch.from_numpy(parents).to(device), torch.from_numpy(ranks).to(device))
             self._levels.append((parents, ranks) if on_host else on_device)
-            above = start + 1
+            above = level.start + 1
         self._ranks = torch.arange(k, device=device)
 
     def clear(self) -> None:
@@ -53,7 +55,7 @@ class RecyclingMatrix:
         self.rows.zero_()
 
     def draft(self, root: int) -> Draft:
-        """The template's tree below ``root``, gathered level by level."""
+        """The tree below ``root``, gathered level by level."""
         host = self._host is not None
         rows: Any = self._host if host else self.rows
         level: Any = np.array([root]) if host else torch.full((1,), root, device=self.rows.device)
@@ -61,7 +63,7 @@ class RecyclingMatrix:
         for parents, ranks in self._levels:
             level = rows[level[parents], ranks]
             filled.append(level)
-        return Draft(np.concatenate(filled).tolist() if host else torch.cat(filled), self._template.parents)
+        return Draft(np.concatenate(filled).tolist() if host else torch.cat(filled), self._shape.parents)
 
     def learn_prompt(self, tokens: Sequence[int], topk: TopK) -> None:
         """Learn from the prefill: row i of ``topk`` holds what follows token i."""

@@ -49,6 +49,31 @@ class Tree:
         )
 
 
+class MatchCounts:
+    """Figures of one request's queries."""
+
+    def __init__(self) -> None:
+        self._steps = self._matched = self._tokens = self._found = 0
+
+    def add(self, tree: Tree) -> None:
+        """A step's query gave ``tree``."""
+        self._steps += 1
+        if tree.matched:
+            self._matched += 1
+            self._tokens += tree.matched
+            self._found += tree.found
+
+    def stats(self) -> dict[str, float]:
+        """matched_steps: share of steps with a match; query_tokens, matches: means of these steps."""
+        if not self._matched:
+            return {"matched_steps": 0.0}
+        return {
+            "matched_steps": self._matched / self._steps,
+            "query_tokens": self._tokens / self._matched,
+            "matches": self._found / self._matched,
+        }
+
+
 class SuffixArray:
     """tokens: (n,) integers, ``END`` between texts; order: (n,) int32 or int64, the places in sorted order."""
 

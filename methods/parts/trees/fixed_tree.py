@@ -14,28 +14,11 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_lm.draft_model import DraftModelMethod
+from methods.parts.trees.siblings import draw_children
 from methods.parts.trees.tree_shape import Level, TreeShape
 from specbench.method import Drafter
 from specbench.target.facade import Target
-from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step
-
-TINY = 1e-30  # keeps the race's divisor off zero
-
-
-def race(probs: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(m, V) probabilities -> (m, count) tokens drawn one by one without replacement, and whether each had mass.
-
-    Exponential race: the tokens by decreasing probability / Exp(1) come in the order in which they would be drawn.
-    """
-    times = torch.empty_like(probs).exponential_(generator=generator).clamp_(min=TINY)
-    best = (probs / times).topk(min(count, probs.shape[-1]), dim=-1)
-    return best.indices, best.values > 0
-
-
-def without_earlier(probs: Tensor, tokens: Tensor) -> Tensor:
-    """(m, V) probabilities and (m, r) tokens drawn already -> (m, V) probabilities of the next draw."""
-    left = probs.scatter(-1, tokens, 0.0) if tokens.shape[-1] else probs
-    return left / left.sum(-1, keepdim=True).clamp_(min=TINY)
+from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step, require_nodes
 
 
 class FixedTreeMethod(DraftModelMethod):
@@ -58,11 +41,7 @@ class FixedTreeMethod(DraftModelMethod):
 
     def bind(self, target: Target) -> None:
         """Refuse a tree that is no draft; load the draft's weights."""
-        if len(self.shape) > target.max_nodes:
-            raise InputError(
-                f"{self._setting}: makes trees of {len(self.shape)} nodes; expected at most"
-                f" engine.max_nodes={target.max_nodes}: lower it, or set engine.max_nodes={len(self.shape)}"
-            )
+        require_nodes(self._setting, len(self.shape), target.max_nodes)
         if max(self.shape.ranks, default=0) >= target.vocab_size:
             raise InputError(f"{self._setting}: a node has more children than there are {target.vocab_size} tokens")
         super().bind(target)
@@ -83,8 +62,7 @@ class _FixedTree(Drafter):
         self._tried, self._taken = [0] * ranks, [0] * ranks
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        whole = self._method.shape
-        shape = self._shape = whole if len(whole) <= budget else TreeShape.of(whole.parents[:budget])
+        shape = self._shape = self._method.shape.cut(budget)
         self._kept = range(len(shape))
         if not len(shape):
             return EMPTY
@@ -116,13 +94,8 @@ class _FixedTree(Drafter):
             drawn = torch.multinomial(whole, count, replacement=True, generator=self._random)
             probs[nodes] = whole[row]
             return drawn[row, rank], torch.ones_like(row, dtype=torch.bool)
-        drawn, living = race(whole, count, self._random)
-        for sibling in range(count):
-            mine = [place for place, number in enumerate(level.ranks) if number == sibling]
-            parents = row[mine]
-            place = torch.tensor(mine, device=device)
-            probs[level.start + place] = without_earlier(whole[parents], drawn[parents, :sibling])
-        return drawn[row, rank], living[row, rank]
+        drawn, probs[nodes], living = draw_children(whole, row, rank, count, self._random)
+        return drawn, living
 
     def _living(self, tokens: Tensor, alive: list[bool], probs: Tensor) -> Draft:
         """The nodes that could be drawn: a distribution may have fewer tokens than a node has children."""

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from methods.parts.trees.siblings import draw_children
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.types import Draft
 
@@ -74,7 +75,8 @@ class ShapePlan:
 
     def __init__(self, shape: TreeShape, device: torch.device) -> None:
         """shape: nodes level by level."""
-        self.shape = shape
+        self.shape, self._device = shape, device
+        self._cuts: dict[int, ShapePlan] = {}
         self.levels = [
             tuple(
                 torch.tensor(part, device=device, dtype=torch.long) for part in (level.rows, level.ranks, level.inner)
@@ -82,7 +84,14 @@ class ShapePlan:
             for level in shape.levels
         ]
         self.most = [max(level.ranks) + 1 for level in shape.levels]
-        self.expanded = [len(level.inner) for level in shape.levels]
+
+    def cut(self, nodes: int) -> ShapePlan:
+        """The plan of the first ``nodes`` nodes, kept for the next call, or this one if there are no more."""
+        if nodes >= len(self.shape):
+            return self
+        if nodes not in self._cuts:
+            self._cuts[nodes] = ShapePlan(self.shape.cut(nodes), self._device)
+        return self._cuts[nodes]
 
 
 Choose = Callable[[Tensor, Tensor, Tensor, int], Tensor]
@@ -122,14 +131,7 @@ class DrawnChoice:
         self.probs: list[Tensor] = []
 
     def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
-        probs = self._sampling(self._run.spread(logits))
-        waits = torch.empty_like(probs).exponential_(generator=self._random)
-        drawn = (probs / waits).topk(most).indices  # races of exponentials: the order of draws without replacement
-        given = probs.new_empty(len(probs), most, probs.shape[-1])
-        for rank in range(most):
-            mine = drawn[:, rank, None]
-            certain = torch.zeros_like(probs).scatter_(1, mine, 1.0)
-            given[:, rank] = torch.where(probs.gather(1, mine) > 0, probs / probs.sum(-1, keepdim=True), certain)
-            probs = probs.scatter(1, mine, 0.0)
-        self.probs.append(given[rows, ranks])
-        return drawn[rows, ranks]
+        tokens, given, alive = draw_children(self._sampling(self._run.spread(logits)), rows, ranks, most, self._random)
+        certain = torch.zeros_like(given).scatter_(1, tokens[:, None], 1.0)
+        self.probs.append(torch.where(alive[:, None], given, certain))
+        return tokens

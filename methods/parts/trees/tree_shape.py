@@ -1,27 +1,48 @@
-"""Trees whose shape is fixed before decoding: how many children each node gets, and the best shape for given rates.
+"""Trees whose shape is fixed before decoding: how many children each node gets.
 
-Nodes stand level by level, siblings side by side, so any first part of a shape is a tree again.
+Nodes stand level by level, siblings side by side, so any first part of a shape is a tree again. A shape is given by its
+parents, by child counts (``TreeShape.from_counts``), by its size (``TreeShape.sized``, the tree of Token Recycling made
+smaller, larger, shallower or deeper), by the width of each depth (``expanded``), or is the best one for given
+acceptance rates (``best_shape``).
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from specbench.target.tree import depths_of
-from specbench.types import ROOT
+from specbench.types import ROOT, InputError
+
+REFERENCE = (  # github.com/Luowaterbi/TokenRecycling, model/recycling/tree_template.py: 80 nodes on 6 levels
+    (8,),
+    (8, 4, 3, 2, 1, 1, 1, 1),
+    (8, 3, 2, 1, 1, 1, 1, 1, 2, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0),
+    (5, 2, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 0),
+    (3, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1, 0, 0),
+    (2, 0, 0, 1, 0, 0, 0, 0),
+)
+SHARES = (49, 10, 6, 5, 3, 3, 2, 2)  # how many of its 80 nodes stand at or below the root's child of each rank
+
+Path = tuple[int, ...]  # a node as the ranks on the way to it
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The nodes of one depth. start: number of the first one.
+    """The nodes of one depth.
 
-    rows: of each node, the row of its parent among the inner nodes of the level above. ranks: of each node among its
-    siblings, from 0. inner: places in this level of the nodes that have children. above: of each inner node, its
-    parent's number among all inner nodes (``ROOT`` for none), which are numbered level by level.
+    start: number of the first one.
+    rows: of each node, the row of its parent among the inner nodes of the level above.
+    ranks: of each node among its siblings, from 0.
+    inner: places in this level of the nodes that have children.
+    above: of each inner node, its parent's number among all inner nodes (``ROOT`` for none); these are numbered level
+        by level.
     """
 
     start: int
@@ -33,7 +54,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """parents: (N,) of the nodes, level by level. levels: of its depths. inner: node -> number among inner nodes."""
+    """A tree of N nodes, level by level.
+
+    parents, ranks: (N,) of the nodes. levels: one a depth. inner: node -> its number among the inner nodes.
+    """
 
     parents: tuple[int, ...]
     levels: tuple[Level, ...]
@@ -55,21 +79,89 @@ class TreeShape:
             ranks[node] = ranks[node - 1] + 1 if parents[node] == parents[node - 1] else 0
         depths = depths_of(parents)
         levels: list[Level] = []
-        above = [ROOT]
+        row = {ROOT: 0}  # of each inner node of the level above
         for depth in range(1, max(depths, default=0) + 1):
             nodes = [node for node, at in enumerate(depths) if at == depth]
             inner = [node for node in nodes if node in number]
             levels.append(
                 Level(
                     nodes[0],
-                    tuple(above.index(parents[node]) for node in nodes),
+                    tuple(row[parents[node]] for node in nodes),
                     tuple(ranks[node] for node in nodes),
                     tuple(node - nodes[0] for node in inner),
                     tuple(number.get(parents[node], ROOT) for node in inner),
                 )
             )
-            above = inner
+            row = {node: place for place, node in enumerate(inner)}
         return cls(tuple(parents), tuple(levels), number, tuple(ranks))
+
+    @classmethod
+    def from_counts(cls, counts: Sequence[Sequence[int]], width: int, key: str = "tree") -> TreeShape:
+        """The shape with these child counts, level by level, node by node. width: the most children a node may have.
+
+        ``[[2], [2, 1], [0, 0, 0]]``: the root has two children, the first of them two, the second one: five nodes.
+        Raises InputError naming ``key``.
+        """
+        parents: list[int] = []
+        above = [ROOT]
+        for depth, level in enumerate(counts):
+            if len(level) != len(above):
+                raise InputError(
+                    f"{key}: level {depth} lists {len(level)} nodes; expected {len(above)}, one a node there"
+                )
+            if any(not 0 <= count <= width for count in level):
+                raise InputError(f"{key}: level {depth} is {list(level)}; expected child counts from 0 to {width}")
+            start = len(parents)
+            parents += [node for node, count in zip(above, level, strict=True) for _ in range(count)]
+            above = list(range(start, len(parents)))
+        if not parents:
+            raise InputError(f"{key}: no node; expected at least one child of the root")
+        return cls.of(parents)
+
+    @classmethod
+    def sized(cls, nodes: int, depth: int, width: int) -> TreeShape:
+        """The reference's tree brought to ``nodes`` nodes on exactly ``depth`` levels.
+
+        Taken in this order: the path of rank 0 down to ``depth``; the reference's nodes; all others. Within each the
+        likely ones first: a node is worth the product of its ranks' ``SHARES``, the reference's own estimate of what a
+        rank is worth (ranks beyond have share 1); of equal ones the shallower, then the lower ranks. A parent is worth
+        more than its children and a rank no less than the next, so every beginning of that order is a tree. width: the
+        most children a node may have. Raises InputError.
+        """
+        if nodes < depth or depth < 1:
+            raise InputError(f"nodes={nodes}: expected at least depth={depth} nodes and 1 level, one node a level")
+        known = set(cls.from_counts(REFERENCE, len(SHARES)).paths())
+
+        def order(path: Path) -> tuple[bool, bool, Fraction, int, Path]:
+            shares = (SHARES[rank] if rank < len(SHARES) else 1 for rank in path)
+            worth = Fraction(math.prod(shares), len(known) ** len(path))
+            return any(path), path not in known, -worth, len(path), path
+
+        waiting = [order((0,))]
+        chosen: list[Path] = []
+        while waiting and len(chosen) < nodes:
+            path = heapq.heappop(waiting)[-1]
+            chosen.append(path)
+            if len(path) < depth:
+                heapq.heappush(waiting, order((*path, 0)))
+            if path[-1] + 1 < width:
+                heapq.heappush(waiting, order((*path[:-1], path[-1] + 1)))
+        if len(chosen) < nodes:
+            raise InputError(f"nodes={nodes}: only {len(chosen)} fit on {depth} levels of {width} candidates a node")
+        ordered = sorted(chosen, key=lambda path: (len(path), path))
+        place = {(): ROOT} | {path: node for node, path in enumerate(ordered)}
+        return cls.of([place[path[:-1]] for path in ordered])
+
+    def paths(self) -> list[Path]:
+        """Every node as the ranks on the way to it."""
+        found: list[Path] = []
+        for parent, rank in zip(self.parents, self.ranks, strict=True):
+            found.append((*(() if parent == ROOT else found[parent]), rank))
+        return found
+
+    def cut(self, nodes: int) -> TreeShape:
+        """The shape of the first ``nodes`` nodes, or of all of them."""
+        return self if nodes >= len(self) else TreeShape.of(self.parents[:nodes])
 
 
 def expanded(widths: Sequence[int]) -> list[int]:
