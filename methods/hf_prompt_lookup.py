@@ -15,8 +15,8 @@ class HFPromptLookup(HFPeer):
     """num_draft: tokens copied. max_ngram: longest suffix looked up."""
 
     def __init__(self, num_draft: int = 10, max_ngram: int = 3) -> None:
-        for name, value in (("num_draft", num_draft), ("max_ngram", max_ngram)):
-            require_count(name, value)
+        require_count("num_draft", num_draft)
+        require_count("max_ngram", max_ngram)
         self.num_draft, self.max_ngram = num_draft, max_ngram
 
     def bind(self, target: Target) -> None:

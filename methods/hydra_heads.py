@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.parts.heads.draft_layer import DraftLayer, LayerMemory, layer_shapes
+from methods.parts.heads.grown_tree import ShapePlan, best_choice, fill
 from methods.parts.heads.head_file import (
     HeadFile,
     HeadFormat,
@@ -25,7 +26,6 @@ from methods.parts.heads.head_file import (
     shapes_of,
 )
 from methods.parts.heads.head_method import StackedHeads, TargetEnds
-from methods.parts.trees.grown_tree import ShapePlan, best_choice, fill
 from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step

@@ -76,8 +76,9 @@ class LogitSpec(Method):
         lengths: Sequence[int] = (4, 3, 1),
         merge: bool = False,
     ) -> None:
-        for name, value, low in (("max_ngram", max_ngram, 1), ("num_draft", num_draft, 1), ("capacity", capacity, 2)):
-            require_count(name, value, low, MOST)
+        require_count("max_ngram", max_ngram, high=MOST)
+        require_count("num_draft", num_draft, high=MOST)
+        require_count("capacity", capacity, low=2, high=MOST)
         if list(ranks) != sorted(set(ranks)) or min(ranks, default=0) < 0:
             raise InputError(f"ranks={list(ranks)}: expected rising whole numbers from 0 on")
         if len(lengths) != len(ranks) + 1 or min(lengths) < 1:

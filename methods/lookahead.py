@@ -70,8 +70,9 @@ class Lookahead(Method):
         verification: Literal["chains", "trie"] = "chains",
         pool_from_prompt: bool = False,
     ) -> None:
-        for name, value, low in (("ngram", ngram, 3), ("window", window, 1), ("guesses", guesses, 1)):
-            require_count(name, value, low, MOST)
+        require_count("ngram", ngram, low=3, high=MOST)
+        require_count("window", window, high=MOST)
+        require_count("guesses", guesses, high=MOST)
         self.ngram, self.window, self.guesses = ngram, window, guesses
         self.bonus, self.verification, self.pool_from_prompt = bonus, verification, pool_from_prompt
         # A fully matching n-gram without its last token, and the bonus behind it, emit what the n-gram alone would:

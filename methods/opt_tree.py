@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from methods.parts.draft_lm.draft_model import DraftModelMethod
+from methods.parts.draft_lm.draft_method import DraftModelMethod
 from specbench.method import Drafter
 from specbench.target.facade import Target
 from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_count, require_nodes
@@ -122,8 +122,8 @@ class OptTree(DraftModelMethod):
         device: str | None = None,
     ) -> None:
         super().__init__(draft, dtype, device, None)
-        for name, value in (("nodes", nodes), ("max_depth", max_depth)):
-            require_count(name, value, high=MOST)
+        require_count("nodes", nodes, high=MOST)
+        require_count("max_depth", max_depth, high=MOST)
         if not 0 <= threshold < 1:
             raise InputError(f"threshold={threshold}: expected a number of tokens from 0 to below 1, a layer's most")
         self.nodes, self.threshold, self.max_depth = nodes, threshold, max_depth

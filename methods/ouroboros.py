@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from methods.parts.draft_lm.draft_model import DraftModelMethod
+from methods.parts.draft_lm.draft_method import DraftModelMethod
 from methods.parts.draft_lm.tree_lm import TreeRequest
 from methods.parts.lookup.lookahead_window import Window, branch_of, hang_below
 from specbench.decode.walk import Walk
@@ -203,13 +203,10 @@ class Ouroboros(DraftModelMethod):
         device: str | None = None,
     ) -> None:
         super().__init__(draft, dtype, device, None)
-        for name, value, low in (
-            ("gamma", gamma, 1),
-            ("window", window, 1),
-            ("level", level, 3),
-            ("endings", endings, 0),
-        ):
-            require_count(name, value, low, MOST)
+        require_count("gamma", gamma, high=MOST)
+        require_count("window", window, high=MOST)
+        require_count("level", level, low=3, high=MOST)
+        require_count("endings", endings, low=0, high=MOST)
         self.gamma, self.window, self.level, self.endings = gamma, window, level, endings
         self.pool = PhrasePool(window)
 

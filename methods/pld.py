@@ -43,8 +43,8 @@ class PromptLookup(Method):
     sources = ("context",)
 
     def __init__(self, max_ngram: int = 3, num_draft: int = 10, rule: Rule = "original") -> None:
-        for name, value in (("max_ngram", max_ngram), ("num_draft", num_draft)):
-            require_count(name, value)
+        require_count("max_ngram", max_ngram)
+        require_count("num_draft", num_draft)
         self.max_ngram, self.num_draft, self.rule = max_ngram, num_draft, rule
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

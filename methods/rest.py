@@ -135,14 +135,11 @@ class Rest(Method):
         cut: Literal["paper", "reference"] = "paper",
         cross_documents: bool = True,
     ) -> None:
-        for name, value, low in (
-            ("shortest", shortest, 1),
-            ("longest", longest, shortest),
-            ("depth", depth, 1),
-            ("nodes", nodes, 1),
-            ("max_matches", max_matches, 1),
-        ):
-            require_count(name, value, low)
+        require_count("shortest", shortest)
+        require_count("longest", longest, low=shortest)
+        require_count("depth", depth)
+        require_count("nodes", nodes)
+        require_count("max_matches", max_matches)
         self.longest, self.shortest, self.depth, self.nodes = longest, shortest, depth, nodes
         self.max_matches, self.subset, self.cut, self.cross_documents = max_matches, subset, cut, cross_documents
         self.datastore: Datastore | None = None

@@ -30,8 +30,8 @@ class Sequoia(FixedTreeMethod):
         device: str | None = None,
     ) -> None:
         super().__init__(draft, dtype, device, draft_temperature)
-        for name, value in (("nodes", nodes), ("depth", depth)):
-            require_count(name, value, high=MOST)
+        require_count("nodes", nodes, high=MOST)
+        require_count("depth", depth, high=MOST)
         if not acceptance or min(acceptance) < 0 or not 0 < sum(acceptance) <= 1.001:
             raise InputError(
                 f"acceptance={acceptance}: expected chances of a node's first, second, ... child, at least 0 each,"

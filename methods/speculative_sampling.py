@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_lm.draft_lm import choose_token
-from methods.parts.draft_lm.draft_model import DraftModelMethod
+from methods.parts.draft_lm.draft_method import DraftModelMethod
 from specbench.method import Drafter
 from specbench.types import EMPTY, Draft, InputError, Prefill, Step, require_count
 

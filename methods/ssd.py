@@ -168,15 +168,12 @@ class Spacelike(Method):
         buffer_tokens: int = 2**22,
         unseen: Literal["none", "random"] = "none",
     ) -> None:
-        for name, value, low in (
-            ("min_query", min_query, 1),
-            ("query_length", query_length, min_query),
-            ("draft_length", draft_length, 1),
-            ("max_matches", max_matches, 1),
-            ("rebuild_every", rebuild_every, 1),
-            ("buffer_tokens", buffer_tokens, 2),
-        ):
-            require_count(name, value, low)
+        require_count("min_query", min_query)
+        require_count("query_length", query_length, low=min_query)
+        require_count("draft_length", draft_length)
+        require_count("max_matches", max_matches)
+        require_count("rebuild_every", rebuild_every)
+        require_count("buffer_tokens", buffer_tokens, low=2)
         self.query_length, self.min_query, self.draft_length = query_length, min_query, draft_length
         self.max_matches, self.vote, self.unseen = max_matches, vote, unseen
         self.rebuild_every, self.rebuild = rebuild_every, rebuild

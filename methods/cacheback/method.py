@@ -126,15 +126,12 @@ class Cacheback(Method):
         accounting: Literal["refeed", "kept"] = "refeed",
         growth: Literal["reference", "merged"] = "reference",
     ) -> None:
-        for name, value, low in (
-            ("leader_length", leader_length, 1),
-            ("leader_capacity", leader_capacity, 1),
-            ("follower_length", follower_length, 1),
-            ("follower_capacity", follower_capacity, 1),
-            ("total_draft_length", total_draft_length, 1),
-            ("chaining_reserve", chaining_reserve, 0),
-        ):
-            require_count(name, value, low)
+        require_count("leader_length", leader_length)
+        require_count("leader_capacity", leader_capacity)
+        require_count("follower_length", follower_length)
+        require_count("follower_capacity", follower_capacity)
+        require_count("total_draft_length", total_draft_length)
+        require_count("chaining_reserve", chaining_reserve, low=0)
         self.leader_length, self.follower_length = leader_length, follower_length
         self.total_draft_length, self.chaining_reserve = total_draft_length, chaining_reserve
         self.tables, self.frozen_growth, self.accounting, self.growth = tables, frozen_growth, accounting, growth

@@ -29,6 +29,7 @@ from methods.eagle.head import (
     third_shapes,
 )
 from methods.parts.heads.draft_layer import LayerMemory
+from methods.parts.heads.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
 from methods.parts.heads.head_file import (
     HeadFile,
     HeadFormat,
@@ -39,7 +40,6 @@ from methods.parts.heads.head_file import (
     shapes_of,
 )
 from methods.parts.heads.head_method import EAGLE, WIDEST, HeadMethod, TargetEnds
-from methods.parts.trees.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
@@ -96,8 +96,9 @@ class Eagle(HeadMethod):
         sampling: Literal["top", "drawn"] = "top",
         safetensors: bool = True,
     ) -> None:
-        for name, value, least in (("top_k", top_k, 1), ("depth", depth, 0), ("total_tokens", total_tokens, 2)):
-            require_count(name, value, least)
+        require_count("top_k", top_k)
+        require_count("depth", depth, low=0)
+        require_count("total_tokens", total_tokens, low=2)
         if sampling == "drawn" and tree == "dynamic":
             raise InputError("sampling=drawn: a dynamic tree takes the best tokens; expected top, or tree=static")
         super().__init__(head, safetensors)

@@ -59,8 +59,8 @@ class Hybrid(Method):
         prior: float = 0.3,
         strength: float = 8.0,
     ) -> None:
-        for name, value in (("budget", budget), ("member_budget", member_budget)):
-            require_count(name, value)
+        require_count("budget", budget)
+        require_count("member_budget", member_budget)
         for name, share in (("threshold", threshold), ("prior", prior)):
             if not 0 <= share <= 1:
                 raise InputError(f"{name}={share}: expected a probability, 0 to 1")

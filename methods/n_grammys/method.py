@@ -152,8 +152,9 @@ class NGrammys(Method):
         unigram: Measure = "distance",
         cache: str | None = None,
     ) -> None:
-        for name, value in (("k", k), ("w", w), ("q", q)):
-            require_count(name, value, high=MOST)
+        require_count("k", k, high=MOST)
+        require_count("w", w, high=MOST)
+        require_count("q", q, high=MOST)
         require_count("k * w", k * w, high=MOST)
         self.k, self.w, self.q = k, w, q
         self.strategy, self.verify, self.ties, self.dedupe = strategy, verify, ties, dedupe

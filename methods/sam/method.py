@@ -119,14 +119,11 @@ class SAM(Method):
         tree: list[list[int]] | None = None,
         k: int = 8,
     ) -> None:
-        for name, value, low in (
-            ("n_predicts", n_predicts, 2),
-            ("children", children, 1),
-            ("len_bias", len_bias, 0),
-            ("len_threshold", len_threshold, 1),
-            ("k", k, 1),
-        ):
-            require_count(name, value, low)
+        require_count("n_predicts", n_predicts, low=2)
+        require_count("children", children)
+        require_count("len_bias", len_bias, low=0)
+        require_count("len_threshold", len_threshold)
+        require_count("k", k)
         if not 0 < alpha < float("inf"):
             raise InputError(f"alpha={alpha}: expected a number above 0")
         if (auxiliary == "none") != (tree is None):

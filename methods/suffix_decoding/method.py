@@ -78,12 +78,9 @@ class SuffixDecoding(Method):
         global_tree: bool = True,
         cached_requests: int = 100_000,
     ) -> None:
-        for name, value, low in (
-            ("num_draft", num_draft, 1),
-            ("depth", depth, 2),
-            ("cached_requests", cached_requests, 1),
-        ):
-            require_count(name, value, low)
+        require_count("num_draft", num_draft)
+        require_count("depth", depth, low=2)
+        require_count("cached_requests", cached_requests)
         if not factor >= 0:
             raise InputError(f"factor={factor}: expected 0 or more, as longer matches may not draft less")
         if not 0 <= min_prob <= 1:

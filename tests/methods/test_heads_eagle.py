@@ -17,8 +17,8 @@ from joint_law import MarkovEngine, emitted, exact, p_value
 from methods.eagle.head import EagleRun, target_ids
 from methods.eagle.method import Eagle, Eagle3
 from methods.parts.heads.draft_layer import LayerMemory
+from methods.parts.heads.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
 from methods.parts.heads.head_method import EAGLE, MEDUSA, WIDEST
-from methods.parts.trees.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
 from methods.parts.trees.tree_shape import TreeShape
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling

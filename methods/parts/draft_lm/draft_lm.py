@@ -13,6 +13,8 @@ from specbench.target.load import load_model, read_card
 from specbench.target.runner import HeldCache, Mask, make_runner
 from specbench.types import InputError
 
+Sampler = Callable[[Tensor], Tensor]  # (m, v) logits -> (m, v) probabilities, or wider
+
 
 def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, device: str | None) -> ModelCard:
     """The draft's card, checked to speak the target's vocabulary. Raises InputError before any weights are read."""
@@ -32,9 +34,7 @@ def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, devi
     return card
 
 
-def choose_token(
-    row: Tensor, distribution: Callable[[Tensor], Tensor] | None, random: torch.Generator, probs: list[Tensor]
-) -> int:
+def choose_token(row: Tensor, distribution: Sampler | None, random: torch.Generator, probs: list[Tensor]) -> int:
     """The token that follows: the best one, or one drawn from ``distribution``, which is then appended to ``probs``.
 
     row: (v,) logits of a draft. distribution: (1, v) logits -> (1, V) probabilities; None takes the best token.

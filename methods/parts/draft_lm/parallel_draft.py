@@ -20,8 +20,8 @@ import transformers
 from torch import Tensor
 from torch.nn.functional import pad
 
-from methods.parts.draft_lm.draft_lm import DraftLM
-from methods.parts.draft_lm.draft_model import DraftModelMethod
+from methods.parts.draft_lm.draft_lm import DraftLM, Sampler
+from methods.parts.draft_lm.draft_method import DraftModelMethod
 from methods.parts.draft_lm.forward_time import RoundTimes
 from methods.parts.draft_lm.port import Backend, Port, open_port
 from specbench.method import Drafter
@@ -38,16 +38,17 @@ ONE_DEVICE = (
 
 
 class DraftActor(ABC):
-    """One draft model and its sessions, by request number. vocab: width of the target's logits.
+    """One draft model and its sessions, by request number.
 
-    sampling: the request's."""
+    vocab: width of the target's logits. sampling: the request's, None at temperature 0.
+    """
 
     def __init__(
         self,
         lm: DraftLM,
         vocab: int,
         eos: frozenset[int],
-        sampling: Callable[[Tensor], Tensor] | None,
+        sampling: Sampler | None,
         options: dict[str, Any],
     ) -> None:
         self.lm, self.vocab, self.eos, self.sampling, self.options = lm, vocab, eos, sampling, options
@@ -157,10 +158,7 @@ class ParallelDraft(DraftModelMethod):
 
     def bind(self, target: Target) -> None:
         """Start the partner, which loads the draft's weights."""
-        if self._card is None:
-            self.check(target.card)
-        assert self._card is not None
-        card = replace(self._card, tokenizer=None)  # the partner sees ids only
+        card = replace(self.card_for(target), tokenizer=None)  # the partner gets ids only
         self.connect(load_actor, (self.kind, card), target.vocab_size, target.eos, target.sampling, target.device)
         self.one_device = _same(torch.device(card.device), target.device)
         if self.one_device:
@@ -171,7 +169,7 @@ class ParallelDraft(DraftModelMethod):
         lm: DraftLM,
         vocab: int,
         eos: frozenset[int],
-        sampling: Callable[[Tensor], Tensor] | None,
+        sampling: Sampler | None,
         device: torch.device,
     ) -> None:
         """As ``bind``, with a draft model that is loaded already."""
@@ -184,7 +182,7 @@ class ParallelDraft(DraftModelMethod):
         first: tuple[Any, ...],
         vocab: int,
         eos: frozenset[int],
-        sampling: Callable[[Tensor], Tensor] | None,
+        sampling: Sampler | None,
         device: torch.device,
     ) -> None:
         """Open the port to an actor; ``first``: what ``build`` takes before the target's facts."""

@@ -13,7 +13,7 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from methods.parts.draft_lm.draft_model import DraftModelMethod
+from methods.parts.draft_lm.draft_method import DraftModelMethod
 from methods.parts.trees.siblings import draw_children
 from methods.parts.trees.tree_shape import Level, TreeShape
 from specbench.method import Drafter

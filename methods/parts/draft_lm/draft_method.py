@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest, read_draft_card
+from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest, Sampler, read_draft_card
 from methods.parts.draft_lm.tree_lm import TreeRequest
 from specbench.method import Method
 from specbench.target.facade import ModelCard, Target
@@ -23,7 +21,7 @@ class DraftModelMethod(Method):
     """
 
     sources: tuple[str, ...] = ("draft model",)
-    sampling: Callable[[Tensor], Tensor] | None = None
+    sampling: Sampler | None = None
 
     def __init__(self, draft: str | None, dtype: str | None, device: str | None, temperature: float | None) -> None:
         if temperature is not None and not 1e-3 <= temperature <= 1e3:
@@ -43,17 +41,21 @@ class DraftModelMethod(Method):
 
     def bind(self, target: Target) -> None:
         """Load the draft's weights."""
+        self.adopt(DraftLM.load(self.card_for(target)), target.vocab_size, target.eos, target.sampling, target.device)
+
+    def card_for(self, target: Target) -> ModelCard:
+        """The draft's card, read now unless ``check`` has read it. Raises InputError."""
         if self._card is None:
             self.check(target.card)
         assert self._card is not None
-        self.adopt(DraftLM.load(self._card), target.vocab_size, target.eos, target.sampling, target.device)
+        return self._card
 
     def adopt(
         self,
         lm: DraftLM,
         vocab: int,
         eos: frozenset[int],
-        sampling: Callable[[Tensor], Tensor] | None,
+        sampling: Sampler | None,
         device: torch.device,
     ) -> None:
         """Draft with ``lm`` for a target of ``vocab`` logits; the distributions go to ``device``."""
