@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from methods.parts.lookup.corpus import FORMATS, read_built
 from methods.parts.lookup.suffix_array import CROSSING, MatchCounts, SuffixArray, Tree, cut_paths
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
 from specbench.target.load import locate_file
 from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, require_count
 
-FORMAT = "datastore"
 TYPES = {"U16": np.uint16, "U32": np.uint32, "I32": np.int32, "I64": np.int64}
 ALLOWED = {"tokens": ("U16", "U32"), "order": ("I32", "I64"), "borders": ("I64",)}
 
@@ -49,25 +48,12 @@ class Datastore:
     def save(self, path: Path, vocab: int) -> None:
         """Write one safetensors file. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
         arrays = {"tokens": self.array.tokens, "order": self.array.order, "borders": self.borders}
-        save_file(arrays, path, {"format": FORMAT, "vocab": str(vocab)})
+        save_file(arrays, path, {"format": FORMATS["datastore"], "vocab": str(vocab)})
 
     @classmethod
     def load(cls, path: Path, vocab: int, key: str) -> Datastore:
         """Map a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
-        if not path.is_file():
-            raise InputError(f"{key}={path}: no such file; build one with scripts/build_datastore.py")
-        try:
-            with safe_open(path, framework="numpy") as file:  # checks the header against the file's length
-                built = file.metadata() or {}
-        except SafetensorError as error:
-            raise InputError(f"{key}={path}: not a datastore ({error}); build one anew") from error
-        if built.get("format") != FORMAT:
-            raise InputError(f"{key}={path}: not a datastore; build one with scripts/build_datastore.py")
-        if built.get("vocab") != str(vocab):
-            raise InputError(
-                f"{key}={path}: built for {built.get('vocab')} tokens, the target's tokenizer has {vocab};"
-                " build it anew with that tokenizer"
-            )
+        read_built(path, vocab, key, "datastore", "build_datastore")
         arrays = _map(path, key)
         return cls(SuffixArray(arrays["tokens"], arrays["order"]), arrays["borders"])
 

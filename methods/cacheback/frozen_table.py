@@ -10,10 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from specbench.types import InputError
+from methods.parts.lookup.corpus import FORMATS, read_built
 
 Gram = tuple[int, ...]
 
@@ -51,24 +50,14 @@ class FrozenTable:
     def save(self, path: Path, vocab: int) -> None:
         """Write one safetensors file. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
         arrays = {"leaders": self.leaders, "offsets": self.offsets, "followers": self.followers}
-        save_file(arrays, path, {"format": "cacheback", "vocab": str(vocab)})
+        save_file(arrays, path, {"format": FORMATS["frozen table"], "vocab": str(vocab)})
 
     @classmethod
     def load(cls, path: Path, vocab: int, key: str) -> FrozenTable:
         """Read a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
-        if not path.is_file():
-            raise InputError(f"{key}={path}: no such file; build one with scripts/build_frozen_table.py")
-        try:
-            with safe_open(path, framework="numpy") as file:
-                arrays = {name: file.get_tensor(name) for name in ("leaders", "offsets", "followers")}
-                built = (file.metadata() or {}).get("vocab")
-        except SafetensorError as error:
-            raise InputError(f"{key}={path}: not a frozen table ({error}); build one anew") from error
-        if built != str(vocab):
-            raise InputError(
-                f"{key}={path}: built for {built} tokens, the target's tokenizer has {vocab}; build it anew"
-            )
-        return cls(arrays["leaders"], arrays["offsets"], arrays["followers"])
+        names = ("leaders", "offsets", "followers")
+        _, arrays = read_built(path, vocab, key, "frozen table", "build_frozen_table", names)
+        return cls(*(arrays[name] for name in names))
 
 
 def count_windows(

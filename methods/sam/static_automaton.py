@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from methods.parts.lookup import automaton_kernels as kernels
+from methods.parts.lookup.corpus import FORMATS, read_built
 from methods.parts.lookup.suffix_automaton import SuffixAutomaton
 from specbench.types import InputError
 
-FORMAT = "suffix_automaton"
 LINK, LENGTH, FIRST, COUNT = range(4)  # columns of a packed state
 TOKEN, PARENT, STATE, RANK, LEVEL = range(5)  # columns of a drafted row; RANK: of its next child
 
@@ -61,27 +60,16 @@ class StaticAutomaton:
 
     def save(self, path: Path, vocab: int) -> None:
         """Write one safetensors file. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
-        about = {"format": FORMAT, "vocab": str(vocab), "ranked": str(self.ranked)}
+        about = {"format": FORMATS["suffix automaton"], "vocab": str(vocab), "ranked": str(self.ranked)}
         save_file(self.arrays._asdict(), path, about)
 
     @classmethod
     def load(cls, path: Path, vocab: int, key: str) -> StaticAutomaton:
         """Read a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
-        if not path.is_file():
-            raise InputError(f"{key}={path}: no such file; build one with scripts/build_automaton.py")
-        try:
-            with safe_open(path, framework="numpy") as file:
-                arrays = Packed(*(file.get_tensor(name) for name in Packed._fields))
-                about = file.metadata() or {}
-        except SafetensorError as error:
-            raise InputError(f"{key}={path}: not a suffix automaton ({error}); build one anew") from error
-        if about.get("format") != FORMAT or not about.get("ranked", "").isdecimal() or not _is_sound(arrays):
+        about, held = read_built(path, vocab, key, "suffix automaton", "build_automaton", Packed._fields)
+        arrays = Packed(**held)
+        if not about.get("ranked", "").isdecimal() or not _is_sound(arrays):
             raise InputError(f"{key}={path}: not a suffix automaton, or damaged; build one anew")
-        if about.get("vocab") != str(vocab):
-            raise InputError(
-                f"{key}={path}: built for {about.get('vocab')} tokens, the target's tokenizer has {vocab};"
-                " build it anew"
-            )
         if any(array.size and not 0 <= array.min() <= array.max() < vocab for array in (arrays.text, arrays.tokens)):
             raise InputError(f"{key}={path}: holds tokens beyond its vocabulary of {vocab}; build it anew")
         return cls(arrays, int(about["ranked"]))

@@ -1,6 +1,7 @@
 """Documents of a corpus as token ids, from text, JSON lines and JSON lists, without what a benchmark holds.
 
-``corpus_parser`` and ``read_corpus`` are the command line of the scripts that build a file from a corpus.
+``corpus_parser`` and ``read_corpus`` are the command line of the scripts that build a file from a corpus;
+``read_built`` reads such a file.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from specbench.target.load import locate, read_tokenizer
 from specbench.types import InputError
 
 OVERLAP = 13  # [words in a row] that two texts share by copying, hardly by chance (Brown et al. 2020, appendix C)
+FORMATS = {"frozen table": "cacheback", "datastore": "datastore", "suffix automaton": "suffix_automaton"}
 
 
 def without_overlap(documents: Iterable[str], excluded: Iterable[str], words: int = OVERLAP) -> tuple[list[str], int]:
@@ -182,3 +185,30 @@ def read_corpus(given: argparse.Namespace) -> Corpus:
             f"no token in {names} (fields {given.field}, {dropped} documents kept out); is a --field misspelt?"
         )
     return Corpus(tokenizer, documents, dropped)
+
+
+def read_built(
+    path: Path, vocab: int, key: str, kind: str, script: str, names: Sequence[str] = ()
+) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """(metadata, arrays ``names``) of a safetensors file that was built from a corpus by ``script``.
+
+    Its metadata hold ``format`` (see ``FORMATS``) and ``vocab``, the tokens of the tokenizer it was built
+    with. Raises InputError naming ``key`` where it is no such file, or of another vocabulary than ``vocab``.
+    """
+    build = f"build one with scripts/{script}.py"
+    if not path.is_file():
+        raise InputError(f"{key}={path}: no such file; {build}")
+    try:
+        with safe_open(path, framework="numpy") as file:  # checks the header against the file's length
+            about = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in names}
+    except SafetensorError as error:
+        raise InputError(f"{key}={path}: not a {kind} ({error}); {build}") from error
+    if about.get("format") != FORMATS[kind]:
+        raise InputError(f"{key}={path}: not a {kind}; {build}")
+    if about.get("vocab") != str(vocab):
+        raise InputError(
+            f"{key}={path}: built for {about.get('vocab')} tokens, the target's tokenizer has {vocab}; build it anew"
+            " with that tokenizer"
+        )
+    return about, arrays
