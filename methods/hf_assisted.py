@@ -37,7 +37,7 @@ class HFAssisted(HFPeer):
         return (self._card.path,) if self._card else ()
 
     def check(self, model: ModelCard) -> None:
-        """The draft must speak the target's vocabulary."""
+        """The draft must have the target's vocabulary."""
         self._card = read_draft_card(self.draft, model, None, None)
 
     def bind(self, target: Target) -> None:

@@ -1,6 +1,6 @@
 """Hugging Face ``generate`` without drafts, as a peer: the papers' denominator.
 
-Its speed beside vanilla's says what the library's loop costs; its ids must be vanilla's.
+Its speed beside vanilla's is the cost of the library's loop; its ids must be vanilla's.
 """
 
 from __future__ import annotations

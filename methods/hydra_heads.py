@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.parts.heads.draft_layer import DraftLayer, LayerMemory, layer_shapes
-from methods.parts.heads.grown_tree import ShapePlan, best_choice, fill
+from methods.parts.heads.grown_tree import ShapePlan, choose_best, fill
 from methods.parts.heads.head_file import (
     HeadFile,
     HeadFormat,
@@ -41,7 +41,7 @@ BLOCKS = 4  # of a head's MLP in the published checkpoints
 
 
 def head_count(names: Sequence[str]) -> tuple[int, int]:
-    """(heads, blocks of each) that a checkpoint's names tell; dropouts have the even places of a head."""
+    """(heads, blocks of each) by the names of a checkpoint; dropouts have the even places of a head."""
     found = [re.match(r"hydra_mlp\.(\d+)\.(\d+)\.", name) for name in names]
     places = [(int(match[1]), int(match[2])) for match in found if match]
     return max((head for head, _ in places), default=-1) + 1, (max((at for _, at in places), default=-1) + 1) // 2
@@ -89,7 +89,7 @@ class HydraHeads:
             self._out.append((state[f"hydra_lm_head.{head}.1.weight"], state[f"hydra_lm_head.{head}.1.bias"]))
 
     def prefix(self, features: Tensor, memory: LayerMemory) -> Tensor:
-        """Remember (T, D) states of true tokens; the prefix layer's (1, D) output at the last one."""
+        """Remember (T, D) states of committed tokens; the prefix layer's (1, D) output at the last one."""
         normed = functional.rms_norm(features, features.shape[-1:], self._norms[0], self._eps)
         hidden = self.layer.read(normed, features[-1:], memory)
         return functional.rms_norm(hidden, hidden.shape[-1:], self._norms[1], self._eps)
@@ -104,7 +104,7 @@ class HydraHeads:
 
 
 class HydraRun:
-    """One request's place: states of true tokens are queued, and the tree grows head by head."""
+    """One request's place: states of committed tokens are queued, and the tree grows head by head."""
 
     def __init__(self, heads: HydraHeads, memory: LayerMemory) -> None:
         """memory: of the prefix layer; it is emptied."""
@@ -116,7 +116,7 @@ class HydraRun:
         self._head = 0
 
     def remember(self, features: Tensor, root: int) -> None:
-        """True tokens' (T, D) states; ``root``: the token behind the last of them."""
+        """Committed tokens' (T, D) states; ``root``: the token behind the last of them."""
         self._queue.append(features)
         self._token = torch.tensor([root], device=features.device)
 
@@ -156,7 +156,7 @@ class _Tree(Drafter):
         if budget < 1:
             return EMPTY
         plan = self._method.plan.cut(budget)
-        tokens = fill(self._run, plan, best_choice(self._run))
+        tokens = fill(self._run, plan, choose_best(self._run))
         return Draft(tokens, plan.shape.parents, source=[0] * len(tokens))
 
     def observe(self, step: Step) -> None:

@@ -1,7 +1,8 @@
 """Jacobi decoding (Santilli et al. 2023, "Accelerating Transformer Inference for Translation via Parallel Decoding").
 
-A window of guesses behind the root is fed at once; what the target says at each guess is the next window. Guesses that
-have become right are accepted, so greedy decoding is a fixed-point iteration that may settle several tokens a step.
+A window of guesses behind the root is fed at once; the target's best token behind each guess is the next window.
+Guesses that have become right are accepted, so greedy decoding is a fixed-point iteration that may settle several
+tokens a step.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Window(Drafter):
 
     def observe(self, step: Step) -> None:
         assert step.topk is not None
-        # Row i says what follows guess i; the rows behind the accepted guesses' last one are the guesses to come.
+        # Row i holds what follows guess i; the rows behind the accepted guesses' last one are the guesses to come.
         self._guesses = step.topk.ids[len(step.path) + 1 :, 0].tolist()
         self._fill(step.emitted[-1])
 

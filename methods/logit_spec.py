@@ -44,7 +44,7 @@ class _Speculator(Drafter):
             tree.add(ROOT, [token, *copied], BEHIND, room - start)
             if start < len(tree) and tree.parents[start] == ROOT:
                 tree.source[start] = RANKED
-        return tree.draft()
+        return tree.to_draft()
 
     def _behind(self, context: Sequence[int], gram: tuple[int, ...], length: int) -> Sequence[int]:
         """At most ``length`` tokens that followed the longest suffix of ``gram`` that occurred."""

@@ -35,7 +35,7 @@ FORMAT = HeadFormat(
 
 
 def head_count(names: Sequence[str]) -> tuple[int, int]:
-    """(heads, residual blocks of each) that a checkpoint's names tell; a configuration's number is often wrong."""
+    """(heads, residual blocks of each) by the names of a checkpoint; a configuration's number is often wrong."""
     heads = [int(name.split(".")[0]) for name in names if re.fullmatch(r"\d+\.\d+\.(linear\.)?(weight|bias)", name)]
     blocks = [int(name.split(".")[1]) for name in names if re.fullmatch(r"\d+\.\d+\.linear\.weight", name)]
     return max(heads, default=-1) + 1, max(blocks, default=-1) + 1
@@ -91,7 +91,7 @@ class _Heads(Drafter):
     def observe(self, step: Step) -> None:
         last = step.path[-1] + 1 if step.path else 0
         hidden = step.hidden[self._method.layer]
-        self._hidden = hidden[last : last + 1].to(self._hidden.device, copy=True)  # let go of the other rows
+        self._hidden = hidden[last : last + 1].to(self._hidden.device, copy=True)  # so that the other rows are freed
 
 
 class Medusa(StackedHeads):

@@ -1,8 +1,8 @@
 """Ouroboros (Zhao et al. 2024): the draft model drafts phrase by phrase, and the draft is lengthened by phrases.
 
 The draft model runs lookahead decoding on a pool of phrases; the pool's newest phrases behind the last drafted token
-are verified as alternative endings; and what the target says about rejected tokens and endings becomes phrases again.
-This is the algorithm of the paper (EMNLP 2024), not the variant that its authors put into Spec-Bench.
+are verified as alternative endings; and what the target predicts after rejected tokens and endings becomes phrases
+again. This is the algorithm of the paper (EMNLP 2024), not the variant that its authors put into Spec-Bench.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ class PhrasePool:
             held.remove(new)
         held[held.index(old)] = new
 
-    def learn(self, drafted: Sequence[int], said: Sequence[int], length: int) -> None:
-        """Take in what a model said after rejected tokens: said[i] follows drafted[i].
+    def learn(self, drafted: Sequence[int], predicted: Sequence[int], length: int) -> None:
+        """Learn from what a model predicts after rejected tokens: predicted[i] follows drafted[i].
 
-        A phrase runs from a drafted token through what was said, as long as that is what was drafted; only phrases of
-        ``length`` tokens are kept. ``learn([7, 1, 5], [1, 2, 9], 2)`` adds 7 -> (1, 2), since 1 was drafted after 7.
+        A phrase is a run of predictions behind a drafted token, each the token that was drafted there but the last;
+        only those of ``length`` tokens are kept. ``learn([7, 1, 5], [1, 2, 9], 2)`` adds 7 -> (1, 2), since 1 was
+        drafted after 7.
         """
         for start in range(len(drafted) - length + 1):
-            phrase = tuple(said[start : start + length])
+            phrase = tuple(predicted[start : start + length])
             if phrase[:-1] == tuple(drafted[start + 1 : start + length]):
                 self.add(drafted[start], phrase)
 
@@ -115,15 +116,15 @@ class _Lookahead:
         self.forwards += 1
         window, root = self._window, len(fresh) - 1
         phrases = self._pool.newest(fresh[root], self._guesses) if window.full else []
-        # A phrase without its last token, and the draft's own word behind it, say what the phrase would.
+        # A phrase is fed without its last token: the draft's own prediction stands in its place.
         branch, below = branch_of([phrase[:-1] for phrase in phrases], False, sys.maxsize)
         cells = window.tokens()
         first, behind = len(fresh), len(fresh) + len(cells)  # nodes: fresh, cells, branch
         parents = [*range(ROOT, root), *hang_below(root, window.parents, first), *hang_below(root, below, behind)]
         picks = self.request.expand([*fresh, *cells, *branch], parents).argmax(-1).tolist()
-        said = [picks[root], *picks[behind:]]
-        path = Walk.follow(branch, below, None, said)
-        drafted = [*(branch[node] for node in path), said[path[-1] + 1] if path else said[0]]
+        predicted = [picks[root], *picks[behind:]]
+        path = Walk.follow(branch, below, None, predicted)
+        drafted = [*(branch[node] for node in path), predicted[path[-1] + 1] if path else predicted[0]]
         for key, phrase in window.move(fresh[root], picks[first:behind][window.newest()]):
             self._pool.add(key, phrase)
         self.request.commit([*range(first), *(behind + node for node in path)], [*fresh, *drafted[:-1]])
@@ -163,13 +164,13 @@ class _Ouroboros(Drafter):
         if step.done or not drafted:
             return
         assert step.topk is not None
-        said = step.topk.ids[:, 0].tolist()  # row 0 is the root, row i + 1 node i
+        predicted = step.topk.ids[:, 0].tolist()  # row 0 is the root, row i + 1 node i
         pool, length, count = self._method.pool, self._method.level - 1, len(drafted)
         right = sum(node < count for node in step.path)
-        pool.learn(drafted[right:], said[right + 1 : count + 1], length)
+        pool.learn(drafted[right:], predicted[right + 1 : count + 1], length)
         for number, ending in enumerate(self._endings):
             start = count + number * length + 1
-            pool.replace(drafted[-1], ending, (said[count], *said[start : start + length - 1]))
+            pool.replace(drafted[-1], ending, (predicted[count], *predicted[start : start + length - 1]))
 
     def finish(self, context: Sequence[int]) -> None:
         self._method.free.append(self._lookahead.request.cache)
@@ -212,7 +213,7 @@ class Ouroboros(DraftModelMethod):
 
     @property
     def needs(self) -> Needs:
-        """The best token of every row: what the target says after rejected tokens too."""
+        """The best token of every row: what follows rejected tokens too."""
         return Needs(node_topk=1)
 
     def bind(self, target: Target) -> None:

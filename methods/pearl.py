@@ -1,8 +1,9 @@
-"""PEARL (Liu et al. 2025, parallel speculative decoding with adaptive draft length): draft on while the target judges.
+"""PEARL (Liu et al. 2025, parallel speculative decoding with adaptive draft length): draft on during the verification.
 
-Tokens that were drafted and not judged yet (pending) are the target's draft; meanwhile the draft model writes the next
-``gamma``. The first of those is judged by the same forward: with nothing pending this is the paper's pre-verify, behind
-an accepted chain its post-verify. So the run of drafted tokens goes on until one is rejected: its length adapts itself.
+Tokens that were drafted and not verified yet (pending) are the target's draft; meanwhile the draft model writes the
+next ``gamma``. The first of those is verified by the same forward: with nothing pending this is the paper's pre-verify,
+behind an accepted chain its post-verify. So the run of drafted tokens goes on until one is rejected: its length adapts
+itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_lm.draft_lm import DraftRequest, choose_token
-from methods.parts.draft_lm.forward_time import between, mark
+from methods.parts.draft_lm.forward_time import mark, seconds_between
 from methods.parts.draft_lm.parallel_draft import DraftActor, ParallelDraft, ParallelDrafter
 from methods.parts.draft_lm.port import Backend, Ticket
 from specbench.method import Drafter
@@ -53,7 +54,7 @@ class _Session:
         after = mark(device)
         token = choose_token(row, self._distribution, self._random, drawn_from)  # reads back: ``after`` has been passed
         self._settled = len(self._tokens)
-        seconds.append(between(before, after))
+        seconds.append(seconds_between(before, after))
         return token
 
 
@@ -84,7 +85,7 @@ class _Pearl(ParallelDrafter):
         self._alone = self._late = 0
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        self.opening(context)
+        self.open_session(context)
         if not self._rounds:
             self._keep = len(context)
         self._base = len(context)
@@ -94,10 +95,10 @@ class _Pearl(ParallelDrafter):
     def launch(self) -> None:
         unjudged = len(self._pending) - self._proposed  # only where the budget is below gamma
         self._ticket = self.port.post("extend", self.number, self._keep, self._tail, max(0, self._gamma - unjudged))
-        self.times.launched()
+        self.times.note_launch()
 
     def join(self) -> Draft | None:
-        self.times.joined()
+        self.times.note_join()
         assert self._ticket is not None
         answer = self.port.take(self._ticket)
         self._seconds = answer["seconds"]
@@ -111,7 +112,7 @@ class _Pearl(ParallelDrafter):
         return Draft.chain(self._pending, 0, self._probs) if self._pending else None
 
     def observe(self, step: Step) -> None:
-        self.settled(len(step.emitted), self._seconds)
+        self.end_round(len(step.emitted), self._seconds)
         self._alone += not self._proposed
         self._late += step.late
         self._run += len(step.path) + step.late

@@ -1,4 +1,4 @@
-"""Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding): copy what followed last time.
+"""Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding): copy what followed before.
 
 The longest suffix of the context, at most ``max_ngram`` tokens, that occurred before; draft the tokens behind it.
 Three rules differ in which occurrence is taken and what happens near the end (see docs/methods/pld.md).

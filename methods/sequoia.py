@@ -7,7 +7,7 @@ measured beforehand, dynamic programming finds the best tree of a size. Siblings
 from __future__ import annotations
 
 from methods.parts.trees.fixed_tree import FixedTreeMethod
-from methods.parts.trees.tree_shape import best_shape
+from methods.parts.trees.tree_shape import find_best_shape
 from specbench.types import MOST, InputError, require_count
 
 
@@ -38,5 +38,5 @@ class Sequoia(FixedTreeMethod):
                 " together more than 0 and at most 1"
             )
         self.acceptance, self.nodes, self.depth = acceptance, nodes, depth
-        parents, self.expected = best_shape(nodes, min(depth, nodes), acceptance)
+        parents, self.expected = find_best_shape(nodes, min(depth, nodes), acceptance)
         self.plant(parents, f"nodes={nodes}")

@@ -1,4 +1,4 @@
-"""SpecInfer's token tree (Miao et al. 2024): an expansion configuration says how many children each depth has.
+"""SpecInfer's token tree (Miao et al. 2024): an expansion configuration gives the children of each depth.
 
 Children are drawn from the draft's distribution independently, so siblings may repeat a token; the walker tries each
 of them by that distribution (multi-step speculative sampling). At temperature 0 they are the draft's best tokens.
@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import mul
 
 from methods.parts.trees.fixed_tree import FixedTreeMethod
-from methods.parts.trees.tree_shape import expanded
+from methods.parts.trees.tree_shape import parents_of_widths
 from specbench.types import MOST, InputError
 
 
@@ -37,4 +37,4 @@ class SpecInfer(FixedTreeMethod):
         if sum(accumulate(expansion, mul)) > MOST:
             raise InputError(f"expansion={expansion}: makes more than {MOST} nodes; expected a smaller tree")
         self.expansion = expansion
-        self.plant(expanded(expansion), f"expansion={expansion}")
+        self.plant(parents_of_widths(expansion), f"expansion={expansion}")

@@ -50,7 +50,7 @@ class _Chain(Drafter):
             row = self._request.step(tokens[-1])
         self._proposed = len(tokens)
         self._lengths.append(len(tokens))
-        probs = method.as_probs(torch.stack(drawn_from)) if drawn_from else None
+        probs = method.pad_probs(torch.stack(drawn_from)) if drawn_from else None
         return Draft(tokens, range(-1, len(tokens) - 1), probs, source=[0] * len(tokens), score=scores or None)
 
     def observe(self, step: Step) -> None:

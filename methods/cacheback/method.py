@@ -61,7 +61,7 @@ class ChainedTree(Branches):
         for node, tail in frontier:
             for source, followers in query(tail, left):
                 for follower in followers:
-                    under, fresh = self.shared(node, follower) if self.merge else (node, follower)
+                    under, fresh = self.follow(node, follower) if self.merge else (node, follower)
                     if len(fresh) > left:
                         return attached, True, left
                     if fresh:
@@ -93,7 +93,7 @@ class _Cache(Drafter):
         else:
             left = tree.grow(method.query_dynamic, room, method.chaining_reserve)
             tree.grow(method.query_frozen, left, 0)
-        return tree.draft()
+        return tree.to_draft()
 
     def observe(self, step: Step) -> None:
         self._uncached = len(step.emitted)

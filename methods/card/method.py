@@ -1,8 +1,9 @@
 """CARD (Zhou et al. 2025, "query-and-correct"): the draft model fills a cache of continuations while the target runs.
 
-The target takes one chain out of the cache, the heaviest, and judges it; meanwhile the draft model reads ``ratio`` more
-layers. Where the target's own token lies in the cache below what it accepted (a hit), the cache is corrected to follow
-from it and goes on to serve; where not (a miss), it starts again. The target's draft is a chain, whatever the cache.
+The target takes one chain out of the cache, the heaviest, and verifies it; meanwhile the draft model reads ``ratio``
+more layers. Where the target's own token lies in the cache below what it accepted (a hit), the cache is corrected to
+follow from it and goes on to serve; where not (a miss), it starts again. The target's draft is a chain, whatever the
+cache.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from methods.card.draft_cache import DraftCache
-from methods.parts.draft_lm.forward_time import between, mark, median_s, ratio_of
+from methods.parts.draft_lm.forward_time import forwards_per_target, mark, measure_forward_s, seconds_between
 from methods.parts.draft_lm.parallel_draft import DraftActor, ParallelDraft, ParallelDrafter
 from methods.parts.draft_lm.port import Backend, Ticket
 from methods.parts.draft_lm.tree_lm import TreeRequest
@@ -50,7 +51,7 @@ class CardSession:
         after = mark(self._lm.device)
         found = read.cpu().numpy()  # the forward's only read-back, and the second mark has been passed
         self.store.grow(found[1].astype(np.int64), found[0])
-        return between(before, after)
+        return seconds_between(before, after)
 
     def _expand(self, ids: list[int], tokens: list[int], parents: list[int]) -> torch.Tensor:
         start = len(self.tree)
@@ -124,7 +125,7 @@ class CardActor(DraftActor):
         """Behind ``context``; nothing is drawn, so the seed is not used."""
         return CardSession(self, context)
 
-    def opened(self, session: CardSession) -> dict[str, Any]:
+    def first_answer(self, session: CardSession) -> dict[str, Any]:
         """An empty chain, unless the target waits for one forward."""
         seconds = session.expand(1) if self.options["wait"] else []
         return {"seconds": seconds, **session.chain()}
@@ -147,7 +148,7 @@ class CardActor(DraftActor):
             tree.expand([0] * nodes, [ROOT] * nodes)
             tree.prune(())
 
-        return median_s(forward, self.lm.device)
+        return measure_forward_s(forward, self.lm.device)
 
 
 class _Card(ParallelDrafter):
@@ -162,7 +163,7 @@ class _Card(ParallelDrafter):
         self._layers: list[int] = []
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        answer = self.opening(context)
+        answer = self.open_session(context)
         if answer is None:
             assert self._correction is not None
             answer = self.port.take(self._correction)
@@ -176,15 +177,15 @@ class _Card(ParallelDrafter):
 
     def launch(self) -> None:
         self._expansion = self.port.post("expand", self.number, self._ratio)
-        self.times.launched()
+        self.times.note_launch()
 
     def join(self) -> None:
-        self.times.joined()
+        self.times.note_join()
         assert self._expansion is not None
         self._seconds = self.port.take(self._expansion)
 
     def observe(self, step: Step) -> None:
-        self.settled(len(step.emitted), self._seconds)
+        self.end_round(len(step.emitted), self._seconds)
         if not step.done:
             path = self._ids[: len(step.path)]
             self._correction = self.port.post("correct", self.number, path, list(step.emitted))
@@ -259,8 +260,8 @@ class Card(ParallelDraft):
 
     def _measured(self, target: Target) -> int:
         ids = torch.zeros(1, 1, dtype=torch.long, device=target.device)
-        target_s = median_s(lambda: target.logits(ids), target.device)
-        return ratio_of(target_s, self.port.ask("probe"))
+        target_s = measure_forward_s(lambda: target.logits(ids), target.device)
+        return forwards_per_target(target_s, self.port.ask("probe"))
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The draft model reads the prompt beside the first forward."""

@@ -1,7 +1,7 @@
 """EAGLE's heads: one decoder layer over pairs of a token's feature and the next token's embedding, then over its own.
 
 EAGLE-1 and -2 (Li et al. 2024) continue the target's last feature and borrow its output head; EAGLE-3 (Li et al. 2025)
-fuses three of the target's layers at the true tokens and has an output head of its own, often over part of the
+fuses three of the target's layers at the committed tokens and has an output head of its own, often over part of the
 vocabulary. Names and shapes are the published checkpoints'.
 """
 
@@ -32,7 +32,7 @@ class EagleHead(Protocol):
     layer: DraftLayer
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
-        """Features of true tokens, (T, D) a layer, as the head continues them: (T, H)."""
+        """Features of committed tokens, (T, D) a layer, as the head continues them: (T, H)."""
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """What attention reads of (T,) tokens and the states before them (T, H), and the residual (T, H)."""
@@ -112,7 +112,7 @@ class FirstHead:
         return logits
 
 
-def renamed(names: Mapping[str, Any]) -> dict[str, Any]:
+def rename_layers(names: Mapping[str, Any]) -> dict[str, Any]:
     """EAGLE-3 names from those of the speculators library, which calls the layer ``layers.0``."""
     return {f"midlayer.{name[9:]}" if name.startswith("layers.0.") else name: value for name, value in names.items()}
 
@@ -210,7 +210,7 @@ def target_ids(offsets: Tensor, vocab: int, where: str) -> Tensor:
 
 
 class EagleRun:
-    """One request's place: true tokens are queued, read with the next draft, and the tree grows below them."""
+    """One request's place: committed tokens are queued, read with the next draft, and the tree grows below them."""
 
     def __init__(self, head: EagleHead, memory: LayerMemory) -> None:
         """memory: of ``head.layer``; it is emptied."""
@@ -223,7 +223,7 @@ class EagleRun:
         self._fed = self._depth = 0
 
     def remember(self, features: Sequence[Tensor], following: Tensor) -> None:
-        """True tokens: (T, D) features of each layer, and the (T,) tokens that FOLLOW them."""
+        """Committed tokens: (T, D) features of each layer, and the (T,) tokens that FOLLOW them."""
         self._queue.append((features, following))
 
     def root(self) -> Tensor:

@@ -1,7 +1,7 @@
 """EAGLE (Li et al. 2024; 2025): a layer trained to continue the target's hidden features drafts a tree of tokens.
 
-A draft position takes a feature and the embedding of the token behind it, so it knows what was chosen where features
-alone are ambiguous; drafted positions take the head's own output in place of the feature. EAGLE-1 fills a fixed tree,
+A draft position takes a feature and the embedding of the token behind it, which settles what features alone
+leave open; drafted positions take the head's own output in place of the feature. EAGLE-1 fills a fixed tree,
 EAGLE-2 and -3 let the head's confidence shape it; EAGLE-3 reads three of the target's layers.
 """
 
@@ -25,11 +25,11 @@ from methods.eagle.head import (
     first_shapes,
     fused_layers,
     layer_config,
-    renamed,
+    rename_layers,
     third_shapes,
 )
 from methods.parts.heads.draft_layer import LayerMemory
-from methods.parts.heads.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
+from methods.parts.heads.grown_tree import DrawnChoice, ShapePlan, choose_best, fill, grow
 from methods.parts.heads.head_file import (
     HeadFile,
     HeadFormat,
@@ -60,7 +60,7 @@ class _Tree(Drafter):
         plan = method.plan.cut(budget)
         parents = plan.shape.parents
         if method.sampling is None or not method.draws:
-            return Draft(fill(run, plan, best_choice(run)), parents, source=[0] * len(parents))
+            return Draft(fill(run, plan, choose_best(run)), parents, source=[0] * len(parents))
         drawn = DrawnChoice(run, method.sampling, self._random)
         tokens = fill(run, plan, drawn)
         return Draft(tokens, parents, torch.cat(drawn.probs), source=[0] * len(parents))
@@ -167,7 +167,7 @@ class Eagle(HeadMethod):
     def remember(
         self, run: EagleRun, hidden: Mapping[int, Tensor], rows: list[int] | None, following: Sequence[int]
     ) -> None:
-        """Queue true tokens' features, in ``rows`` of each layer (None = all), with the tokens that follow them."""
+        """Queue features of committed tokens and the tokens that follow them. rows: of each layer, None = all."""
         taken = [hidden[layer].to(self._device) for layer in self._layers]
         if rows is not None:
             index = torch.tensor(rows, device=self._device)
@@ -205,7 +205,7 @@ class Eagle3(Eagle):
 
     def named(self, names: dict[str, Any]) -> dict[str, Any]:
         """The speculators library's names too."""
-        return renamed(names)
+        return rename_layers(names)
 
     def build(self, state: dict[str, Tensor], file: HeadFile, ends: TargetEnds) -> EagleHead:
         """The head."""

@@ -145,27 +145,27 @@ def _judge(
 
 
 class AcceptanceRates:
-    """Rates of every class of ``members`` drafters; a class begins at its drafter's own score, or at ``prior``.
+    """Rates of every class of ``members`` drafters; a class starts from its drafter's own score, or from ``prior``.
 
-    strength: [observations] that the beginning is worth. seen, right: (classes,) nodes counted (``MergedTree.judge``).
+    strength: [observations] that the prior weighs. seen, right: (classes,) nodes counted (``MergedTree.judge``).
     """
 
     def __init__(self, members: int, prior: float, strength: float) -> None:
         level = np.append((np.arange(LEVELS) + 0.5) / LEVELS, prior)
-        self._beginning = strength * np.tile(level, members * SIZES * DEPTHS * RANKS)
+        self._prior = strength * np.tile(level, members * SIZES * DEPTHS * RANKS)
         self._strength = strength
-        self.seen = np.zeros(len(self._beginning))
-        self.right = np.zeros(len(self._beginning))
+        self.seen = np.zeros(len(self._prior))
+        self.right = np.zeros(len(self._prior))
 
     def clear(self) -> None:
-        """Forget what was seen."""
+        """Forget the counts."""
         self.seen[:] = 0
         self.right[:] = 0
 
     @property
     def rates(self) -> np.ndarray:
         """(classes,) as they stand."""
-        return (self._beginning + self.right) / (self._strength + self.seen)
+        return (self._prior + self.right) / (self._strength + self.seen)
 
 
 class MergedTree:
@@ -199,7 +199,7 @@ class MergedTree:
         )
 
     def judge(self, emitted: Sequence[int]) -> list[list[int]]:
-        """Tell the rates which nodes were right, as far as ``emitted`` tells; each draft's right path, root first."""
+        """Count the nodes that ``emitted`` proves right or wrong; returns each draft's right path, root first."""
         rates = self._rates
         path, begins = _judge(
             self._tokens, self._parents, self._depths, self._classes, self._starts,

@@ -43,11 +43,11 @@ class _Union(Drafter):
 
 
 class Hybrid(Method):
-    """members: name -> method whose drafts are merged; they see every forward as their own.
+    """members: name -> method whose drafts are merged; each observes every forward as if it drafted alone.
 
     budget: nodes of the merged tree. member_budget: nodes of each member's draft. threshold: least estimated chance
     of a node to be accepted for being fed. prior: chance of a node of a member without scores before anything is
-    known; strength: [observations] that this beginning is worth.
+    known; strength: [observations] the weight of this prior.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class Hybrid(Method):
         return tuple(path for member in self.members.values() for path in member.inputs)
 
     def check(self, model: ModelCard) -> None:
-        """Every member looks at the card."""
+        """Check every member."""
         for name, member in self.members.items():
             with named(f"members.{name}."):
                 member.check(model)
 
     def bind(self, target: Target) -> None:
-        """Every member meets the target."""
+        """Bind every member. Raises InputError for one whose drafts cannot be merged."""
         for name, member in self.members.items():
             with named(f"members.{name}."):
                 member.bind(target)

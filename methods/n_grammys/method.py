@@ -172,7 +172,7 @@ class NGrammys(Method):
         return Needs(rows=self.verify == "batch")
 
     def check(self, model: ModelCard) -> None:
-        """Is there a BOS token to put before?"""
+        """Raises InputError where ``bos`` is set and the tokenizer has no BOS token."""
         if self._bos and model.tokenizer.bos_token_id is None:
             raise InputError(f"bos=true: the tokenizer of model={model.name} has no BOS token; expected bos=false")
         self._first = model.tokenizer.bos_token_id if self._bos else None

@@ -1,4 +1,4 @@
-"""N-grams that a model holds in its own weights: what it says after one token, and which tokens its head is near to.
+"""N-grams that a model holds in its own weights: what it predicts after one token, and its nearest output embeddings.
 
 N-Grammys (Stewart et al. 2024), section 4.1 and appendix B.1. Kept are ids only: best tokens, not distributions.
 ``TableCache`` keeps the tables on disk between runs.
@@ -31,7 +31,7 @@ CHUNK = 8192  # embeddings at a time
 
 
 def fingerprint(target: Target) -> str:
-    """Tells one target from another by what it computes: config, dtype, all embeddings' sums, logits of a few tokens.
+    """A digest of what a target computes: config, dtype, all embeddings' sums, logits of a few tokens.
 
     The logits pass every layer and the whole head. Hexadecimal; the same model on other hardware may give another.
     """
@@ -106,13 +106,13 @@ class TableCache:
 
     @property
     def kept(self) -> bool:
-        """Is there a folder?"""
+        """Whether there is a folder."""
         return self._folder is not None
 
     def get(self, name: str, shape: tuple[int, ...], vocab: int, build: Callable[[], np.ndarray]) -> np.ndarray:
         """The int32 table ``name``, ids below ``vocab``; ``build`` makes it when the folder has none that is whole.
 
-        A file that is no such table is replaced, and a folder that cannot be written is done without; both are said.
+        A file that is no such table is replaced, and a folder that cannot be written is not used; both are logged.
         """
         if self._folder is None:
             return build()

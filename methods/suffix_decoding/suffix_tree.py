@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from methods.parts.lookup import automaton_kernels as kernels
-from methods.parts.lookup.suffix_automaton import allocate, nbytes, with_room
+from methods.parts.lookup.suffix_automaton import allocate, make_room, nbytes
 
 NONE = kernels.NONE
 TOKEN, PARENT, STATE, COUNT, LEVEL, WAITING, CHILD = range(7)  # columns of a drafted row
@@ -83,7 +83,7 @@ class SuffixTree:
         if not self._stretches or self._stretches[-1][0] is not text:
             self._stretches.append((text, len(text.tokens)))
         text.tokens.extend(tokens)
-        self._arrays = with_room(self._arrays, len(tokens))
+        self._arrays = make_room(self._arrays, len(tokens))
         kernels.grow(self._arrays, np.asarray(tokens, np.int32), text.place, self.depth, 1)
 
     def remove(self, text: Text) -> None:

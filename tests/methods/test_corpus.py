@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from methods.parts.lookup.corpus import read_documents, tokenize, without_overlap
+from methods.parts.lookup.corpus import drop_overlapping, read_documents, tokenize
 from specbench.types import InputError
 
 
@@ -47,11 +47,11 @@ LINE = "the quick brown fox jumps over the lazy dog while nobody looks at it"  #
 def test_documents_that_share_thirteen_words_are_kept_out():
     copied = "He wrote: The quick brown fox, jumps over the LAZY dog\nwhile nobody looks at ... and left."
     shorter = "the quick brown fox jumps over the lazy dog while nobody sleeps at all in there"
-    kept, dropped = without_overlap([copied, shorter, "another text", ""], [LINE])
+    kept, dropped = drop_overlapping([copied, shorter, "another text", ""], [LINE])
     assert (kept, dropped) == ([shorter, "another text", ""], 1)
-    assert without_overlap([copied], []) == ([copied], 0)
-    assert without_overlap([shorter], [LINE], words=11) == ([], 1)
-    assert without_overlap([LINE], ["the quick brown fox"]) == ([LINE], 0)  # too short to be told from chance
+    assert drop_overlapping([copied], []) == ([copied], 0)
+    assert drop_overlapping([shorter], [LINE], words=11) == ([], 1)
+    assert drop_overlapping([LINE], ["the quick brown fox"]) == ([LINE], 0)  # too short to be told from chance
 
 
 def test_texts_in_an_archive(tmp_path):

@@ -17,7 +17,7 @@ from joint_law import MarkovEngine, emitted, exact, p_value
 from methods.eagle.head import EagleRun, target_ids
 from methods.eagle.method import Eagle, Eagle3
 from methods.parts.heads.draft_layer import LayerMemory
-from methods.parts.heads.grown_tree import DrawnChoice, ShapePlan, best_choice, fill, grow
+from methods.parts.heads.grown_tree import DrawnChoice, ShapePlan, choose_best, fill, grow
 from methods.parts.heads.head_method import EAGLE, MEDUSA, WIDEST
 from methods.parts.trees.tree_shape import TreeShape
 from models import VOCAB, build, plain_greedy
@@ -392,7 +392,7 @@ def test_a_plan_of_any_first_part_of_a_tree_is_a_tree():
     shape = TreeShape.from_counts(EAGLE, WIDEST)
     for nodes in range(1, len(shape) + 1):
         plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
-        tokens = fill(Fixed(torch.arange(8.0)), plan, best_choice(Fixed(torch.arange(8.0))))
+        tokens = fill(Fixed(torch.arange(8.0)), plan, choose_best(Fixed(torch.arange(8.0))))
         assert len(tokens) == nodes
 
 

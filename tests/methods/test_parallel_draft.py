@@ -13,7 +13,7 @@ from actors import DawdlingCard, DawdlingPearl, DelayedPort, MortalCard, MortalP
 from compose import job_for
 from draft_models import begin, fitted, noisy, run
 from methods.card.method import Card, CardActor
-from methods.parts.draft_lm.forward_time import RoundTimes, ratio_of
+from methods.parts.draft_lm.forward_time import RoundTimes, forwards_per_target
 from methods.pearl import Pearl, PearlActor
 from methods.vanilla import Vanilla
 from models import FAMILIES, build, plain_greedy
@@ -226,7 +226,7 @@ def test_modelled_time_is_the_longer_side_of_each_round():
 
 
 def test_ratio_is_rounded_up_and_at_least_one():
-    assert [ratio_of(7.0, 1.0), ratio_of(6.1, 1.0), ratio_of(0.5, 1.0)] == [7, 7, 1]
+    assert [forwards_per_target(7.0, 1.0), forwards_per_target(6.1, 1.0), forwards_per_target(0.5, 1.0)] == [7, 7, 1]
 
 
 def test_sampled_card_emits_vanillas_ids_for_the_same_seed():

@@ -84,7 +84,7 @@ def test_sampled_strings_keep_the_targets_distribution(options, sampling):
 
 def test_a_distribution_that_is_not_the_one_drawn_from_fails(monkeypatch):
     target, draft = markov_tables()
-    monkeypatch.setattr(SpeculativeSampling, "as_probs", lambda self, distributions: distributions.flip(-1))
+    monkeypatch.setattr(SpeculativeSampling, "pad_probs", lambda self, distributions: distributions.flip(-1))
     assert keeps_the_distribution(SpeculativeSampling("unused", length=3), Sampling(1.0), target, draft) < 1e-6
 
 

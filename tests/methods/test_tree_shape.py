@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.parts.trees.tree_shape import TreeShape, best_shape, expanded
+from methods.parts.trees.tree_shape import TreeShape, find_best_shape, parents_of_widths
 from specbench.target.tree import depths_of
 
 
 def test_expansion_configurations():
-    assert expanded([1, 1, 1]) == [-1, 0, 1]
-    assert expanded([3]) == [-1, -1, -1]
-    assert expanded([2, 1]) == [-1, -1, 0, 1]
-    assert expanded([1, 2, 2]) == [-1, 0, 0, 1, 1, 2, 2]
-    assert len(expanded([1, 1, 3, 1, 1, 1, 1, 1])) == 20
+    assert parents_of_widths([1, 1, 1]) == [-1, 0, 1]
+    assert parents_of_widths([3]) == [-1, -1, -1]
+    assert parents_of_widths([2, 1]) == [-1, -1, 0, 1]
+    assert parents_of_widths([1, 2, 2]) == [-1, 0, 0, 1, 1, 2, 2]
+    assert len(parents_of_widths([1, 1, 3, 1, 1, 1, 1, 1])) == 20
 
 
 def test_levels():
@@ -60,7 +60,7 @@ def test_best_shape_is_the_best_of_all_trees(data):
     nodes, depth = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
     weights = data.draw(st.lists(st.integers(0, 20), min_size=1, max_size=4).filter(any))
     acceptance = [weight / (sum(weights) + data.draw(st.integers(0, 20))) for weight in weights]
-    parents, expected = best_shape(nodes, depth, acceptance)
+    parents, expected = find_best_shape(nodes, depth, acceptance)
     assert len(parents) <= nodes
     assert max(depths_of(parents), default=0) <= depth  # a single node that is never right is left out
     assert worth(parents, acceptance) == pytest.approx(expected)
@@ -68,15 +68,15 @@ def test_best_shape_is_the_best_of_all_trees(data):
 
 
 def test_a_zero_before_a_likely_child_is_only_a_step_to_it():
-    assert best_shape(2, 3, [0.0, 0.9]) == ([-1, -1], pytest.approx(1.9))
+    assert find_best_shape(2, 3, [0.0, 0.9]) == ([-1, -1], pytest.approx(1.9))
 
 
 def test_a_chain_where_only_the_first_child_is_ever_right():
-    assert best_shape(4, 9, [0.8])[0] == [-1, 0, 1, 2]
-    assert best_shape(4, 2, [0.8])[0] == [-1, 0]
+    assert find_best_shape(4, 9, [0.8])[0] == [-1, 0, 1, 2]
+    assert find_best_shape(4, 2, [0.8])[0] == [-1, 0]
 
 
 def test_parents_come_level_by_level_and_siblings_together():
-    parents, _ = best_shape(200, 12, [0.5, 0.2, 0.1, 0.05])
+    parents, _ = find_best_shape(200, 12, [0.5, 0.2, 0.1, 0.05])
     assert parents == sorted(parents)
     assert len(parents) == 200

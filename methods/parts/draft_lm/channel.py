@@ -67,7 +67,7 @@ def decode(data: bytes) -> Any:
 
 
 class Lost(Exception):
-    """The partner does not answer; the text follows "the drafting partner"."""
+    """The partner does not answer; the message is the rest of a sentence that begins "the drafting partner"."""
 
 
 class Channel(ABC):
@@ -113,7 +113,7 @@ class _Box:
 
 
 class ThreadChannel(Channel):
-    """A daemon thread. One that is stuck cannot be ended: it is left to itself, and ends when it comes to."""
+    """A daemon thread. One that is stuck cannot be ended: it is left behind, and ends when its call returns."""
 
     def __init__(self, serve: Serve, arguments: tuple[Any, ...], patience_s: float) -> None:
         self._box = _Box()
@@ -149,7 +149,7 @@ class _Line:
         self._connection = connection
 
     def receive(self) -> Any:
-        """A message; None when the other side is gone, or says so with an empty one."""
+        """A message; None when the other side is gone or has sent the empty message, which is the end."""
         try:
             data = self._connection.recv_bytes()
         except (EOFError, OSError):
@@ -157,21 +157,21 @@ class _Line:
         return decode(data) if data else None
 
     def send(self, message: Any) -> None:
-        """An answer; one that nobody waits for is dropped."""
+        """An answer; it is dropped where the other side is gone."""
         with contextlib.suppress(OSError):
             self._connection.send_bytes(encode(message))
 
 
 def _run(connection: Connection, threads: int, serve: Serve, arguments: tuple[Any, ...]) -> None:
     """What the process does. threads: torch's, as many as here, since sums depend on it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C, and ends this process
     torch.set_num_threads(threads)
     serve(_Line(connection), *arguments)
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """A process started here is born deaf to Ctrl-C: its parent hears it, and ends it."""
+def _interrupts_ignored() -> Iterator[None]:
+    """A process that is started here ignores Ctrl-C from its first instruction on: its parent ends it."""
     if threading.current_thread() is not threading.main_thread():  # only there can a signal's handler be set
         yield
         return
@@ -191,7 +191,7 @@ class ProcessChannel(Channel):
         _limit(self._connection, patience_s)
         given = (theirs, torch.get_num_threads(), serve, arguments)
         self._process = context.Process(target=_run, args=given, daemon=True, name="drafting")
-        with _deaf():
+        with _interrupts_ignored():
             self._process.start()
         theirs.close()  # so that its end is noticed here
 
@@ -230,7 +230,7 @@ class ProcessChannel(Channel):
         return self._process.pid
 
     def close(self, grace_s: float = CLOSE_S) -> None:
-        """Say the end; then end it. Its exit is waited for, so that no zombie stays."""
+        """Send the end and wait for the exit, so that no zombie stays; kill what does not end in time."""
         if grace_s:
             with contextlib.suppress(OSError):
                 self._connection.send_bytes(b"")

@@ -17,7 +17,7 @@ Sampler = Callable[[Tensor], Tensor]  # (m, v) logits -> (m, v) probabilities, o
 
 
 def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, device: str | None) -> ModelCard:
-    """The draft's card, checked to speak the target's vocabulary. Raises InputError before any weights are read."""
+    """The draft's card, checked to have the target's vocabulary. Raises InputError before any weights are read."""
     if not path:
         raise InputError(f"draft: not set and model={target.name} names no usual draft; expected a hub id or folder")
     card = read_card(
@@ -27,7 +27,7 @@ def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, devi
     if ours != theirs:
         differing = len(ours.items() ^ theirs.items())
         raise InputError(
-            f"draft={path}: speaks another vocabulary than model={target.name}"
+            f"draft={path}: has another vocabulary than model={target.name}"
             f" ({len(ours)} against {len(theirs)} tokens, {differing} entries differ);"
             " expected a draft model with the target's own tokenizer"
         )

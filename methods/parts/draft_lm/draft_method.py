@@ -36,7 +36,7 @@ class DraftModelMethod(Method):
         return (self._card.path,) if self._card else ()
 
     def check(self, model: ModelCard) -> None:
-        """The draft must speak the target's vocabulary."""
+        """The draft must have the target's vocabulary."""
         self._card = read_draft_card(self.draft, model, self._dtype, self._device)
 
     def bind(self, target: Target) -> None:
@@ -80,7 +80,7 @@ class DraftModelMethod(Method):
         assert self.sampling is not None
         return self.sampling(logits)
 
-    def as_probs(self, probs: Tensor) -> Tensor:
+    def pad_probs(self, probs: Tensor) -> Tensor:
         """(N, v) distributions -> (N, V) as ``Draft.probs``: on the target's device, and as wide as its logits."""
         return pad(probs, (0, self.vocab - probs.shape[-1])).to(self._target_device)
 

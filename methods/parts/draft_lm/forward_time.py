@@ -27,18 +27,18 @@ def mark(device: torch.device) -> Mark:
     return torch.cuda.current_stream(device).record_event(torch.cuda.Event(enable_timing=True))
 
 
-def between(first: Mark, second: Mark) -> float:
+def seconds_between(first: Mark, second: Mark) -> float:
     """[s] from one mark to the other."""
     return second - first if isinstance(first, float) else first.elapsed_time(second) / 1e3
 
 
-def median_s(forward: Callable[[], object], device: torch.device) -> float:
+def measure_forward_s(forward: Callable[[], object], device: torch.device) -> float:
     """[s] of a forward: the median of a few, after one that is not counted."""
     forward()
     spans = [(mark(device), forward(), mark(device)) for _ in range(REPEATS)]
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return statistics.median(between(first, last) for first, _, last in spans)
+    return statistics.median(seconds_between(first, last) for first, _, last in spans)
 
 
 @dataclass(slots=True)
@@ -56,15 +56,15 @@ class RoundTimes:
     wall_s: float = 0.0
     _launched: tuple[Mark, float] = (0.0, 0.0)
 
-    def launched(self) -> None:
+    def note_launch(self) -> None:
         """The target's forward comes next."""
         self._launched = mark(self.device), time.perf_counter()
 
-    def joined(self) -> None:
+    def note_join(self) -> None:
         """The target's forward is enqueued, or done."""
         self.target.append((self._launched[0], mark(self.device)))
 
-    def settled(self, drafts: list[float]) -> None:
+    def end_round(self, drafts: list[float]) -> None:
         """The round is over; ``drafts``: [s] of the draft forwards beside it."""
         self.beside.append(drafts)
         self.wall_s += time.perf_counter() - self._launched[1]
@@ -77,7 +77,7 @@ class RoundTimes:
         """
         if not self.beside:
             return {}
-        target = [between(*pair) for pair in self.target]
+        target = [seconds_between(*pair) for pair in self.target]
         drafts = [time_s for times in (*self.beside, self.before) for time_s in times]
         pairs = zip(target, self.beside, strict=False)  # a forward whose step failed has no outcome
         found = {
@@ -91,6 +91,6 @@ class RoundTimes:
         return found
 
 
-def ratio_of(target_s: float, draft_s: float) -> int:
+def forwards_per_target(target_s: float, draft_s: float) -> int:
     """ceil(target forward / draft forward): the draft forwards that one target forward leaves time for, at least 1."""
     return max(1, math.ceil(target_s / draft_s))

@@ -1,7 +1,7 @@
-"""What CARD and PEARL share: a draft model behind a port, that drafts while the target judges what it drafted before.
+"""What CARD and PEARL share: a draft model behind a port, that drafts while the target verifies what it drafted before.
 
-The actor holds the draft model and, for each request that is alive, one session; it never sees the method, the target
-or the verifier's random numbers. The drafter's end turns the harness's calls into messages.
+The actor holds the draft model and, for each request that is alive, one session; it has no access to the
+method, the target or the verifier's random numbers. The drafter's end turns the harness's calls into messages.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class DraftActor(ABC):
         for gone in [known for known in self.sessions if known not in alive]:
             self.close(gone)
         self.sessions[number] = self.session(list(context), seed)
-        return self.opened(self.sessions[number])
+        return self.first_answer(self.sessions[number])
 
     @abstractmethod
     def session(self, context: list[int], seed: int) -> Any:
         """A new session behind ``context``; it has its cache in ``cache``."""
 
-    def opened(self, session: Any) -> Any:
+    def first_answer(self, session: Any) -> Any:
         """What ``open`` answers."""
         return None
 
@@ -104,16 +104,16 @@ class ParallelDrafter(Drafter):
         self._rounds = 0
         self._emitted = 0
 
-    def opening(self, context: Sequence[int]) -> Any:
-        """What the actor says to a new request; None if it has been opened before."""
+    def open_session(self, context: Sequence[int]) -> Any:
+        """The actor's first answer to a new request; None where the session is open already."""
         if self._opened:
             return None
         self._opened = True
         return self.port.ask("open", self.number, self._method.alive(), list(context), self._seed)
 
-    def settled(self, emitted: int, drafts: list[float]) -> None:
+    def end_round(self, emitted: int, drafts: list[float]) -> None:
         """A round is over: so many tokens, and the draft forwards beside it [s]."""
-        self.times.settled(drafts)
+        self.times.end_round(drafts)
         self._rounds += 1
         self._emitted += emitted
 
@@ -207,12 +207,12 @@ class ParallelDraft(DraftModelMethod):
         return self._requests
 
     def enter(self, drafter: ParallelDrafter) -> Drafter:
-        """Keep track of which requests are alive, without keeping them so."""
+        """Track that a request is alive, by a weak reference."""
         self._drafters[drafter.number] = drafter
         return drafter
 
     def alive(self) -> list[int]:
-        """Numbers of the requests that somebody still holds."""
+        """Numbers of the requests that are still referenced."""
         return list(self._drafters)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ START_S = 600.0  # a partner imports its libraries and loads its weights
 
 
 class Ticket:
-    """The right to one answer, which is kept for as long as somebody holds this."""
+    """Stands for one answer, which is kept for as long as this object is referenced."""
 
     __slots__ = ("__weakref__", "answer", "number")
 
@@ -41,20 +41,20 @@ class Port(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Start the partner unless it is there. Raises InputError or CaseError if it cannot be."""
+        """Start the partner unless it runs. Raises InputError or CaseError if it does not start."""
 
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether the partner is there."""
+        """Whether the partner runs."""
 
     @abstractmethod
     def post(self, verb: str, *arguments: Any) -> Ticket:
-        """Send a message and return at once; the ticket is for its answer, and without it the answer is dropped."""
+        """Send a message and return at once. The ticket stands for its answer, which is dropped without it."""
 
     @abstractmethod
     def take(self, ticket: Ticket) -> Any:
-        """Wait for the answer to a message. Raises CaseError when it failed, or nobody is left to answer."""
+        """Wait for the answer to a message. Raises CaseError when it failed, or the partner is gone."""
 
     @abstractmethod
     def close(self) -> None:
@@ -110,11 +110,11 @@ class InlinePort(Port):
         return ticket
 
     def take(self, ticket: Ticket) -> Any:
-        """Work off the messages up to this one."""
+        """Process the messages up to this one."""
         while ticket.answer is None:
             number, verb, arguments = self._waiting.popleft()
-            self._answered(number, answer_of(self._actor, verb, arguments))
-        return _opened(ticket.answer)
+            self._answered(number, call_actor(self._actor, verb, arguments))
+        return _value_of(ticket.answer)
 
     def close(self) -> None:
         """Drop the actor."""
@@ -178,7 +178,7 @@ class RemotePort(Port):
                 self._answered(number, answer)
         except Lost as error:
             raise self._gone(error) from error
-        return _opened(ticket.answer)
+        return _value_of(ticket.answer)
 
     def close(self) -> None:
         """Ask the partner to end; one that does not is ended."""
@@ -191,7 +191,7 @@ class RemotePort(Port):
 
     def _gone(self, error: Lost) -> CaseError:
         self._drop(grace_s=0.0)
-        for number in list(self._asked):  # what is still waited for will not come, from nobody's successor either
+        for number in list(self._asked):  # the next partner does not answer them
             self._answered(number, ["Lost", "it was lost before it answered"])
         return CaseError(f"the drafting partner {error}; the next case starts another one (port, patience_s)")
 
@@ -201,15 +201,15 @@ class RemotePort(Port):
             self._channel = None
 
 
-def answer_of(actor: Any, verb: str, arguments: Any) -> list[Any]:
-    """What an actor says to a message: ``["ok", value]``, or what went wrong."""
+def call_actor(actor: Any, verb: str, arguments: Any) -> list[Any]:
+    """An actor's answer to a message: ``["ok", value]``, or the error's type and text."""
     try:
         return ["ok", getattr(actor, verb)(*arguments)]
-    except Exception as error:  # the boundary of the actor: it lives on, the case does not
+    except Exception as error:  # the boundary of the actor: the case fails, the actor goes on
         return [type(error).__name__, str(error)]
 
 
-def _opened(answer: list[Any]) -> Any:
+def _value_of(answer: list[Any]) -> Any:
     kind, value = answer
     if kind != "ok":
         raise CaseError(f"the drafting partner: {kind}: {value}")
@@ -223,10 +223,10 @@ def serve(channel: Any, build: Callable[..., Any], arguments: tuple[Any, ...]) -
     """
     try:
         actor = build(*arguments)
-    except Exception as error:  # told to whoever waits for it
+    except Exception as error:  # the other side raises it
         channel.send([type(error).__name__, str(error)])
         return
     channel.send(["ready", ""])
     while (message := channel.receive()) is not None:
         ticket, verb, given = message
-        channel.send([ticket, *answer_of(actor, verb, given)])
+        channel.send([ticket, *call_actor(actor, verb, given)])

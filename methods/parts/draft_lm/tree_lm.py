@@ -1,4 +1,4 @@
-"""A draft language model over a token tree: every node is one row of a forward that sees the context and its ancestors.
+"""A draft language model over a token tree: each node is one row of a forward, masked to context and ancestors.
 
 A node keeps its slot in the KV cache until the tree is committed or pruned, so a node's logits are computed once
 however long it stays (tree attention, docs/tree_attention.md).
@@ -77,7 +77,7 @@ class TreeRequest(DraftRequest):
         whole = inside.sum(1) == [self._depths[node] for node in nodes]
         below = inside[depth:, :depth].all() and (np.tri(depth, dtype=bool) == inside[:depth, :depth]).all()
         if not whole.all() or not below:
-            raise ValueError(f"nodes {nodes} are no path of {depth} with whole lines of descent below it")
+            raise ValueError(f"nodes {nodes} expected a path of {depth}, and below it nodes with all their ancestors")
         base = self.held
         self.cache.keep(base, [base + node for node in nodes])
         self._held += tokens
@@ -86,11 +86,11 @@ class TreeRequest(DraftRequest):
         self._lines[1 : len(kept) + 1, : len(kept)] = inside[depth:, depth:]
 
     def prune(self, kept: Sequence[int]) -> None:
-        """Keep these nodes (whole lines of descent from the root), renumbered 0, 1, ..., and drop the rest."""
+        """Keep these nodes (each with all its ancestors), renumbered 0, 1, ..., and drop the rest."""
         self.commit((), (), kept)
 
     def _enter(self, parents: Sequence[int]) -> None:
-        """Write down the new nodes' depths and ancestors."""
+        """Record the new nodes' depths and ancestors."""
         start, end = len(self), len(self) + len(parents)
         if end > self._lines.shape[1]:
             size = 2 * end

@@ -1,8 +1,8 @@
-"""One Llama decoder layer that drafts: true tokens are remembered, tree nodes are seen and forgotten.
+"""One Llama decoder layer that drafts: committed tokens are kept, tree nodes are dropped.
 
-A layer's keys and values depend on its inputs only, so of the true tokens nothing but keys, values and the last one's
-output is computed: no attention over the prompt. Tree nodes have the first slots of the memory to themselves, true
-tokens follow in order; slots are no positions, which are turned into keys and queries before.
+A layer's keys and values depend on its inputs only, so of the committed tokens nothing but keys, values and the last
+one's output is computed: no attention over the prompt. Tree nodes have the first slots of the memory to themselves,
+committed tokens follow in order. A slot is not a position: keys and queries are rotated to their positions before.
 """
 
 from __future__ import annotations
@@ -73,23 +73,26 @@ def layer_shapes(config: Any, prefix: str, inputs: int, biased: bool) -> dict[st
 
 
 def head_size(config: Any) -> int:
-    """Of an attention head, where the configuration does not say it: hidden size over heads."""
+    """Width of an attention head: the configuration's, else hidden size over heads."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 class LayerMemory:
-    """Keys and values of one request, (2, shared heads, slots, size): ``nodes`` slots for a tree, then true tokens."""
+    """Keys and values of one request: ``nodes`` slots of a tree, then committed tokens.
+
+    pair: (2, shared heads, slots, size). mask: (rows, slots), the additive mask of a tree's rows.
+    """
 
     def __init__(self, layer: DraftLayer, nodes: int, width: int) -> None:
         """nodes: tree nodes fed in one draft. width: most of them in one forward."""
         self.nodes, self.length, self._layer = nodes, 0, layer
-        self.pair = self.mask = layer.qkv.new_empty(0)  # keys and values; additive mask of a tree's rows
+        self.pair = self.mask = layer.qkv.new_empty(0)
         self._capacity = 0
         self._width = width * layer.groups
         self.reserve(GROWTH)
 
     def reserve(self, tokens: int) -> None:
-        """Make room for ``tokens`` true tokens; what is held stays."""
+        """Make room for ``tokens`` committed tokens; what is held stays."""
         if tokens <= self._capacity:
             return
         self._capacity = -(-max(tokens, 2 * self._capacity) // GROWTH) * GROWTH
@@ -125,7 +128,7 @@ class DraftLayer:
         self.rope = RopeTable(config, self.size, self.qkv.device, self.qkv.dtype)
 
     def read(self, inputs: Tensor, residual: Tensor, memory: LayerMemory) -> Tensor:
-        """Remember true tokens; the (1, D) output of the last one.
+        """Remember committed tokens; the (1, D) output of the last one.
 
         inputs: (T, width) what attention reads. residual: (1, D) the last token's own.
         """

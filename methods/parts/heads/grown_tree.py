@@ -1,4 +1,4 @@
-"""Trees that a head grows: of a fixed shape with its best or drawn tokens, or of the shape that its own beliefs give.
+"""Trees that a head grows: of a fixed shape with its best or drawn tokens, or of the shape that its probabilities give.
 
 The dynamic tree (EAGLE-2, Li et al. 2024, section 4): expand the best nodes of each level by the product of the head's
 probabilities along their path, then keep the best of all candidates. That product cannot rise along a path, and equal
@@ -34,7 +34,7 @@ class Growing(Protocol):
         """(w, Vd) -> (w, V)."""
 
 
-def beliefs(logits: Tensor) -> Tensor:
+def log_probs(logits: Tensor) -> Tensor:
     """Log probabilities in at least single precision."""
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
@@ -42,14 +42,14 @@ def beliefs(logits: Tensor) -> Tensor:
 def grow(run: Growing, top_k: int, depth: int, nodes: int) -> Draft:
     """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best ``nodes`` kept."""
     depth = min(depth, nodes - 1)  # deeper ones cannot all be kept
-    logs, choice = beliefs(run.root()).topk(min(top_k, nodes))
+    logs, choice = log_probs(run.root()).topk(min(top_k, nodes))
     ids, scores, steps = run.ids(choice)[0], logs[0], logs[0]
     rows = torch.zeros_like(ids)
     parents = torch.full_like(ids, -1)  # of candidates, numbered level by level
     kept = [(ids, scores, steps, parents)]
     numbers, start = torch.arange(len(ids), device=ids.device), len(ids)
     for level in range(depth):
-        logs, choice = beliefs(run.expand(ids, rows)).topk(top_k)
+        logs, choice = log_probs(run.expand(ids, rows)).topk(top_k)
         below = (scores[:, None] + logs).view(-1)
         kept.append((run.ids(choice).view(-1), below, logs.view(-1), numbers.repeat_interleave(top_k)))
         if level < depth - 1:
@@ -110,7 +110,7 @@ def fill(run: Growing, plan: ShapePlan, choose: Choose) -> Tensor:
     return torch.cat(filled)
 
 
-def best_choice(run: Growing) -> Choose:
+def choose_best(run: Growing) -> Choose:
     """A node of rank r holds its parent's r-th best token."""
 
     def choose(logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""A trained head's checkpoint: found by folder, hub id or bundled name, and held to its format by name and shape.
+"""A trained head's checkpoint: found by folder, hub id or bundled name, checked by names and shapes.
 
-A name that is missing, too many or of another shape is the user's error and is named: heads that load in part draft
-nonsense without a sign. ``random`` stands for seeded random weights of the right shapes, to test and to time.
+A name that is missing, too many or of another shape is the user's error and is named: a head that is loaded in part
+drafts nonsense without an error. ``random`` stands for seeded random weights of the right shapes, to test and to time.
 """
 
 from __future__ import annotations
@@ -187,9 +187,9 @@ def require_shapes(
             if name in shapes and tuple(shapes[name]) != shape
         ],
     }
-    told = [f"{what} {_listed(names)}" for what, names in complaints.items() if names]
-    if told:
-        raise InputError(f"{file.where}: no {file.format.kind} head for this target: {'; '.join(told)}")
+    found = [f"{what} {_listed(names)}" for what, names in complaints.items() if names]
+    if found:
+        raise InputError(f"{file.where}: no {file.format.kind} head for this target: {'; '.join(found)}")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -81,7 +81,7 @@ class HeadMethod(Method):
 
     def file_for(self, target: Target) -> HeadFile:
         """The head's file, looked for now unless ``check`` has found it. Raises InputError."""
-        target.dtype  # noqa: B018 (a replay has no weights: this raises)
+        target.dtype  # noqa: B018 (raises for a replay, which has no weights)
         if self._file is None:
             self.check(target.card)
         assert self._file is not None

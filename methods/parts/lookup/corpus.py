@@ -26,7 +26,7 @@ OVERLAP = 13  # [words in a row] that two texts share by copying, hardly by chan
 FORMATS = {"frozen table": "cacheback", "datastore": "datastore", "suffix automaton": "suffix_automaton"}
 
 
-def without_overlap(documents: Iterable[str], excluded: Iterable[str], words: int = OVERLAP) -> tuple[list[str], int]:
+def drop_overlapping(documents: Iterable[str], excluded: Iterable[str], words: int = OVERLAP) -> tuple[list[str], int]:
     """The documents that share no ``words`` words in a row with any text of ``excluded``, and how many do.
 
     Case, punctuation and line breaks do not count. A benchmark's questions, passages and answers are kept out of a
@@ -177,7 +177,7 @@ def read_corpus(given: argparse.Namespace) -> Corpus:
     if not given.out.parent.is_dir():
         raise InputError(f"--out {given.out}: its folder does not exist; make it first")
     tokenizer = read_tokenizer(locate(given.tokenizer, "--tokenizer"), "--tokenizer")
-    texts, dropped = without_overlap(read_documents(given.corpus, given.field), read_documents(given.exclude))
+    texts, dropped = drop_overlapping(read_documents(given.corpus, given.field), read_documents(given.exclude))
     documents = [ids for ids in tokenize(iter(texts), tokenizer) if len(ids)]
     if not documents:
         names = ", ".join(map(str, given.corpus))

@@ -1,7 +1,7 @@
 """The window of lookahead decoding (Fu et al. 2024): levels of guesses whose columns become n-grams.
 
-Whoever runs it hangs the window's nodes below the root of a forward, target's or draft's, and hands back what follows
-the newest level.
+The caller hangs the window's nodes below the root of a forward, the target's or the draft's, and gives back what
+follows the newest level.
 """
 
 from __future__ import annotations

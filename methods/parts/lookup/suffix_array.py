@@ -1,7 +1,7 @@
 """A suffix array over token ids: every place of a text, sorted by what stands there (Manber and Myers 1990).
 
-Built by libdivsufsort through pydivsufsort, asked by the kernels of ``suffix_kernels``. It owns what it was given:
-both arrays are read-only, so one that is being asked is never changed by one that is being built.
+Built by libdivsufsort through pydivsufsort, queried by the kernels of ``suffix_kernels``. Both
+arrays are read-only: an array is queried while another one is built.
 """
 
 from __future__ import annotations

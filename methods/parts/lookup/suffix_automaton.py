@@ -1,6 +1,6 @@
 """A suffix automaton that grows with its text (Blumer et al. 1985; SAM-Decoding, Hu et al. 2024).
 
-It matches as it grows: for each token it knows the longest suffix of the text that also ended earlier, at amortised
+It matches as it grows: for each token it has the longest suffix of the text that also ended earlier, at amortised
 constant cost. At most 2 states and 3 edges a token.
 """
 
@@ -28,7 +28,7 @@ def allocate(tokens: int) -> Arrays:
     return arrays
 
 
-def with_room(arrays: Arrays, tokens: int) -> Arrays:
+def make_room(arrays: Arrays, tokens: int) -> Arrays:
     """The same automaton with room for ``tokens`` more; twice as much where it must move."""
     total = int(arrays.meta[kernels.CLOCK]) + tokens
     if 2 * total + 2 <= len(arrays.states):
@@ -54,7 +54,7 @@ class SuffixAutomaton:
 
     def extend(self, tokens: Sequence[int] | np.ndarray) -> None:
         """Append tokens; each is matched before it is appended."""
-        self.arrays = with_room(self.arrays, len(tokens))
+        self.arrays = make_room(self.arrays, len(tokens))
         kernels.extend(self.arrays, np.asarray(tokens, np.int32))
 
     def peek(self, token: int, copies: int = 0) -> tuple[int, int]:

@@ -150,7 +150,8 @@ def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, 
 def cut_paths(tokens, parents, choices):
     """Which nodes stay when a node costs as many as its path has distinct tokens, and all together ``choices``.
 
-    The dearest goes first, of equals the last: a child costs no less than its parent, so the rest is a tree. (N,) bool.
+    The costliest goes first, of equals the last: a child costs no less than its parent, so the rest is a tree. (N,)
+    bool.
     """
     count = len(tokens)
     costs, kept = np.empty(count, np.int64), np.ones(count, np.bool_)
@@ -166,12 +167,12 @@ def cut_paths(tokens, parents, choices):
             above = parents[above]
     total = costs.sum()
     while total > choices:
-        dearest = -1
+        costliest = -1
         for node in range(count):
-            if kept[node] and (dearest < 0 or costs[node] >= costs[dearest]):
-                dearest = node
-        kept[dearest] = False
-        total -= costs[dearest]
+            if kept[node] and (costliest < 0 or costs[node] >= costs[costliest]):
+                costliest = node
+        kept[costliest] = False
+        total -= costs[costliest]
     return kept
 
 

@@ -21,11 +21,11 @@ class Branches:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def draft(self) -> Draft:
+    def to_draft(self) -> Draft:
         """What has grown."""
         return Draft(self.tokens, self.parents, source=self.source)
 
-    def shared(self, node: int, tokens: Sequence[int]) -> tuple[int, Sequence[int]]:
+    def follow(self, node: int, tokens: Sequence[int]) -> tuple[int, Sequence[int]]:
         """(the last node below ``node`` that spells ``tokens``, those that no node spells yet)."""
         if self.merge:
             for place, token in enumerate(tokens):
@@ -52,5 +52,5 @@ class Branches:
     def add(self, node: int, tokens: Sequence[int], source: int, room: int) -> int:
         """Spell ``tokens`` below ``node`` with at most ``room`` new nodes; returns the last node on the way."""
         if self.merge:
-            node, tokens = self.shared(node, tokens)
+            node, tokens = self.follow(node, tokens)
         return self.attach(node, tokens[:room], source) if tokens and room > 0 else node

@@ -108,7 +108,7 @@ class _FixedTree(Drafter):
         if len(kept) < len(parents):
             tokens, probs = tokens[kept], probs[kept]
         return Draft(
-            tokens, [place[parents[node]] for node in kept], self._method.as_probs(probs), source=[0] * len(kept)
+            tokens, [place[parents[node]] for node in kept], self._method.pad_probs(probs), source=[0] * len(kept)
         )
 
     def observe(self, step: Step) -> None:

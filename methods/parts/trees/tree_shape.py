@@ -2,8 +2,8 @@
 
 Nodes stand level by level, siblings side by side, so any first part of a shape is a tree again. A shape is given by its
 parents, by child counts (``TreeShape.from_counts``), by its size (``TreeShape.sized``, the tree of Token Recycling made
-smaller, larger, shallower or deeper), by the width of each depth (``expanded``), or is the best one for given
-acceptance rates (``best_shape``).
+smaller, larger, shallower or deeper), by the width of each depth (``parents_of_widths``), or is the best one for given
+acceptance rates (``find_best_shape``).
 """
 
 from __future__ import annotations
@@ -164,10 +164,10 @@ class TreeShape:
         return self if nodes >= len(self) else TreeShape.of(self.parents[:nodes])
 
 
-def expanded(widths: Sequence[int]) -> list[int]:
+def parents_of_widths(widths: Sequence[int]) -> list[int]:
     """Parents of the tree in which every node of depth d has ``widths[d]`` children (the root has depth 0).
 
-    ``expanded([2, 1])`` -> ``[-1, -1, 0, 1]``.
+    ``parents_of_widths([2, 1])`` -> ``[-1, -1, 0, 1]``.
     """
     parents: list[int] = []
     level = [ROOT]
@@ -178,7 +178,7 @@ def expanded(widths: Sequence[int]) -> list[int]:
     return parents
 
 
-def best_shape(nodes: int, depth: int, acceptance: Sequence[float]) -> tuple[list[int], float]:
+def find_best_shape(nodes: int, depth: int, acceptance: Sequence[float]) -> tuple[list[int], float]:
     """Parents of the tree with the most expected tokens a step, and their number, the target's own token included.
 
     nodes, depth: at most. acceptance: at a node that was reached, the chance that its first, second, ... child is the
