@@ -77,7 +77,7 @@ class TreeRequest(DraftRequest):
         whole = inside.sum(1) == [self._depths[node] for node in nodes]
         below = inside[depth:, :depth].all() and (np.tri(depth, dtype=bool) == inside[:depth, :depth]).all()
         if not whole.all() or not below:
-            raise ValueError(f"nodes {nodes} expected a path of {depth}, and below it nodes with all their ancestors")
+            raise ValueError(f"nodes {nodes} are no path of {depth}, or a kept node lacks an ancestor")
         base = self.held
         self.cache.keep(base, [base + node for node in nodes])
         self._held += tokens
