@@ -20,7 +20,7 @@ import transformers
 
 from specbench.bench.peers import PAIRS, in_turn, pair_named, require_equal, time_pair
 from specbench.cli import job_of, with_exit_code
-from specbench.report.compat.peers import compare, peers_text
+from specbench.report.compat.peers import compare, format_peers
 from specbench.stage import set_stage
 from specbench.stats import MIN_CASES
 from specbench.types import InputError
@@ -62,7 +62,7 @@ def main() -> None:
             found.append(compare(*timed, cpu=stage.target.device.type == "cpu"))
     about = {"model": job.card.name, "engine": given.engine, "dtype": job.card.dtype, "tokens": given.tokens,
              "prompts": len(prompts), "blocks": given.blocks, "threads": torch.get_num_threads()}  # fmt: skip
-    print(" ".join(f"{key}={value}" for key, value in about.items()) + "\n\n" + peers_text(found))
+    print(" ".join(f"{key}={value}" for key, value in about.items()) + "\n\n" + format_peers(found))
     if given.out:
         given.out.write_text(json.dumps({**about, "pairs": [each.as_dict() for each in found]}, indent=1) + "\n")
 

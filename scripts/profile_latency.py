@@ -22,7 +22,7 @@ from specbench.cli import job_of, with_exit_code
 from specbench.measure.environment import machine, versions
 from specbench.profile import Profile, device_name, require_folder, write_profile
 from specbench.report.plots.latency import write_latency_plots
-from specbench.report.tables.latency import latency_text
+from specbench.report.tables.latency import format_latency
 from specbench.stage import set_stage
 from specbench.target.choose import TENSOR
 from specbench.types import InputError
@@ -45,7 +45,7 @@ def main() -> None:
     require_folder(given.out)
     profile = measure(given)
     path = write_profile(profile, given.out)
-    print(latency_text(profile), *[str(file) for file in (path, *write_latency_plots(profile, given.out))], sep="\n")
+    print(format_latency(profile), *[str(file) for file in (path, *write_latency_plots(profile, given.out))], sep="\n")
 
 
 def measure(given: argparse.Namespace) -> Profile:

@@ -1,6 +1,6 @@
 """Tables, plots and a page from the records of a run. Needs neither torch nor a GPU: a report is made anywhere.
 
-What draws needs matplotlib and is imported by its module: ``plots``, ``heatmaps``, ``factor_plot``, ``canvas``.
+What draws needs matplotlib and is imported by its module in ``plots``.
 """
 
 from specbench.answers import Answer, AnswerTurn, read_answers

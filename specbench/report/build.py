@@ -1,4 +1,4 @@
-"""Runs in, report out: every file of a report, written beside the run or where the caller says."""
+"""Every file of a report, from run directories; written beside the run or into a given folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Report:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to know before believing the figures."""
+        """What limits the figures."""
         return self.findings.warnings
 
 
@@ -54,8 +54,7 @@ def build_report(
     output: default the run's own directory; for several runs ``report`` beside the first. heatmaps: (metric, x, y),
     beside those that a sweep of two parameters gets by itself. profile: a latency profile to predict speedups with,
     default the one of the run's own machine if there is one. concurrency: requests at once to model, the usual ones
-    where there is a profile. Raises RunError when a directory holds no run, or when a heatmap or a load asks for what
-    is not there.
+    where there is a profile. Raises RunError when a directory holds no run, or when a heatmap or a load cannot be made.
     """
     findings = read_findings(run_directories, profile)
     under = model_load(findings, concurrency)

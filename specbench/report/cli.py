@@ -13,7 +13,9 @@ from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.compat.compare import compare, compare_table, files_table, score_files, write_compat
 from specbench.report.compat.export import export_answers, left_out
 from specbench.report.locate import DEFAULT_RUN, find_runs
-from specbench.report.published.report import show_count, show_published
+from specbench.report.published.figures import read_published
+from specbench.report.published.match import compare as find_matches
+from specbench.report.published.table import count_table, published_tables, summarise_verdicts, write_published
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_table, print_warnings
 from specbench.store import RunError
@@ -106,12 +108,25 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _published(options: argparse.Namespace) -> None:
-    """With --count and no RUN what was published is counted, whatever the newest run is."""
-    console = open_console()
+    """With --count no RUN is needed: the published figures alone are counted."""
+    console, figures = open_console(), read_published()
     if options.count:
-        show_count(find_runs(options.runs), console)
+        runs = find_runs(options.runs)
+        print_table(count_table(figures, find_matches(read_findings(runs), figures) if runs else []), console)
         return
-    files = show_published(_runs(options), options.output, console)
+    findings = read_findings(_runs(options))
+    matches = find_matches(findings, figures)
+    if not matches:
+        ran = ", ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
+        suites = ", ".join(dict.fromkeys(figure.suite for figure in figures if figure.model and figure.method))
+        text = "No published figure is of these methods, as they were set, on this suite: "
+        console.print(f"{text}got {ran}; published are {suites}.", markup=False, soft_wrap=True)
+        return
+    tables = published_tables(matches, figures)
+    for table in tables:
+        print_table(table, console)
+    console.print(summarise_verdicts(matches), markup=False)
+    files = write_published(matches, tables, options.output or default_output(findings))
     console.print("\n".join(map(str, files)), markup=False, soft_wrap=True)
 
 

@@ -1,5 +1,4 @@
-"""Where the runs are that a report is made of; and for a notebook, which, and the profile: named in the environment, or
-the newest of the checkout."""
+"""The runs of a report; for a notebook also its profile: named in the environment, or the newest of the checkout."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _SET_ASIDE = re.compile(r"\.old\d+$")  # what measure.fresh=true kept
 
 
 def find_runs(directories: Sequence[Path]) -> list[Path]:
-    """The directories themselves; one without a manifest, such as a sweep's, stands for the runs directly in it."""
+    """The directories; one without a manifest, such as a sweep's, is replaced by the runs directly in it."""
     found: list[Path] = []
     for directory in directories:
         inside = [] if (directory / MANIFEST).is_file() else directory.glob(f"*/{MANIFEST}")

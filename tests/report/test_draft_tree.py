@@ -6,7 +6,7 @@ import pytest
 from report.handmade import failed as failed_record
 from report.handmade import record, turn
 
-from specbench.report.page.draft_tree import MOST_LINES, best_step, find_record, show_step, speller
+from specbench.report.page.draft_tree import MOST_LINES, best_step, find_record, make_speller, show_step
 from specbench.store import Run, RunError
 
 TREE = {"tokens": [7, 8, 9, 10], "parents": [-1, 0, -1, 0], "path": [0, 3]}
@@ -56,11 +56,11 @@ def test_a_case_is_found_or_named(two_cases):
     with pytest.raises(RunError, match=r"expected one of vanilla$"):
         find_record(Run(Path("r"), manifest, [failed[0], records[0]]), "pld")
     assert best_step(turn([1, 3, 3])) == 1
-    assert speller(run)(5) == "<5>"
+    assert make_speller(run)(5) == "<5>"
 
 
 def test_tokens_are_spelled_by_the_runs_tokenizer(two_cases):
     records, manifest = two_cases
     manifest["config"]["model"] = {"path": "bundled:tiny"}
-    spell = speller(Run(Path("r"), manifest, records))
+    spell = make_speller(Run(Path("r"), manifest, records))
     assert all(text.startswith(("'", '"')) for text in map(spell, range(300, 320)))

@@ -7,7 +7,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from specbench.report import read_findings
-from specbench.report.data.choices import undominated
+from specbench.report.data.choices import find_undominated
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scatter import draw_front, find_prices
 from specbench.report.plots.scene import scenes
@@ -20,7 +20,7 @@ def test_the_front_is_what_none_beats(points):
     def beaten(fed, mat):
         return any((f <= fed and m >= mat) and (f, m) != (fed, mat) for f, m in points)
 
-    front = [points[place] for place in undominated(points)]
+    front = [points[place] for place in find_undominated(points)]
     assert front == sorted({point for point in points if not beaten(*point)})
 
 

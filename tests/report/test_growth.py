@@ -13,7 +13,7 @@ from specbench.record import VANILLA
 from specbench.report import build_report, gather, read_findings
 from specbench.report.data.detail import DETAILS, HELD, count_growth
 from specbench.report.plots.canvas import drawing
-from specbench.report.plots.growth import draw_growth, keep_growing, running, window_of
+from specbench.report.plots.growth import average_windows, choose_window, draw_growth, keep_growing
 from specbench.report.plots.scene import scenes
 from specbench.store import Run
 
@@ -63,8 +63,8 @@ def test_running_figures_are_ratios_of_totals_over_cases_by_tokens_held():
             "steps": random.integers(1, 50, count),
         }
     )
-    at, mat = running(frame, "emitted", "steps")
-    size = window_of(count)
+    at, mat = average_windows(frame, "emitted", "steps")
+    size = choose_window(count)
     by_hand = sorted(zip(*(frame[name] for name in (HELD, "emitted", "steps")), strict=True))
     windows = [by_hand[start : start + size] for start in range(count - size + 1)]
     assert at == pytest.approx([sum(row[0] for row in window) / size for window in windows])
@@ -73,12 +73,12 @@ def test_running_figures_are_ratios_of_totals_over_cases_by_tokens_held():
 
 @pytest.mark.parametrize(("cases", "window"), [(8, 8), (100, 8), (480, 40), (5000, 50)])
 def test_a_window_is_a_part_of_the_cases_within_bounds(cases, window):
-    assert window_of(cases) == window
+    assert choose_window(cases) == window
 
 
 def test_too_few_cases_give_no_line():
     frame = pd.DataFrame({HELD: [1.0, 2.0], "emitted": [3, 4], "steps": [1, 1]})
-    at, mat = running(frame, "emitted", "steps")
+    at, mat = average_windows(frame, "emitted", "steps")
     assert len(at) == len(mat) == 0
 
 

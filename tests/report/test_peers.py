@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specbench.bench.peers import Timed
-from specbench.report.compat.peers import FASTER, NONE, SLOWER, compare, peers_text
+from specbench.report.compat.peers import FASTER, NONE, SLOWER, compare, format_peers
 
 PROMPTS, ROUNDS, TOKENS = 12, 4, 20
 
@@ -113,7 +113,7 @@ def test_minima_of_processor_time_and_medians_of_the_clock():
 
 
 def test_the_table_has_a_row_a_measure_and_the_verdict_once():
-    lines = peers_text([compare(side("vanilla"), side("hf_generate", 1.3, seed=1))]).splitlines()
+    lines = format_peers([compare(side("vanilla"), side("hf_generate", 1.3, seed=1))]).splitlines()
     assert len(lines) == 4
     assert len({line.count("|") for line in lines}) == 1
     assert lines[2].startswith("| vanilla, hf_generate: cpu | 12 of 12 | 1.00 / 1.00 | 1.3")

@@ -20,13 +20,13 @@ from report.handmade import turn
 from specbench.profile import RowGrid, write_profile
 from specbench.report import read_findings
 from specbench.report.data.load import model_load
-from specbench.report.data.sweep import Grid
+from specbench.report.data.sweep import Heatmap
 from specbench.report.plots.bars import draw_groups
 from specbench.report.plots.canvas import COLUMN_INCH, SHEET_INCH, STYLE, drawing, save
 from specbench.report.plots.catalogue import draw_plots
 from specbench.report.plots.heatmaps import draw_heatmap
 from specbench.report.plots.latency import draw_latency, draw_rows
-from specbench.report.plots.palette import DPI, HATCHES, style
+from specbench.report.plots.palette import DPI, HATCHES, style_of
 from specbench.report.plots.scene import scenes
 
 LEAST_PT = 6
@@ -69,7 +69,7 @@ def saved(figures, tmp_path_factory):
 def grid_of(rows, columns):
     values = np.linspace(1, 5, rows * columns).reshape(rows, columns)
     cells = pd.DataFrame(values, [str(row) for row in range(rows)], [str(column) for column in range(columns)])
-    return Grid("mat", "pld", "pld.num_draft", "pld.max_ngram", cells, "tiny", "mini", "", 1)
+    return Heatmap("mat", "pld", "pld.num_draft", "pld.max_ngram", cells, "tiny", "mini", "", 1)
 
 
 def test_every_text_is_legible_in_a_column(figures, saved):
@@ -111,13 +111,13 @@ def test_the_pdf_is_vectors_with_its_fonts(saved):
 def test_one_style_file_and_the_palette_of_a_page_agree():
     with mpl.rc_context(fname=STYLE):
         cycle = mpl.rcParams["axes.prop_cycle"].by_key()["color"]
-        assert [colour.upper() for colour in cycle] == [style(place).colour.upper() for place in range(6)]
+        assert [colour.upper() for colour in cycle] == [style_of(place).colour.upper() for place in range(6)]
         assert mpl.rcParams["savefig.dpi"] == DPI
         assert mpl.rcParams["pdf.fonttype"] == 42
 
 
 def test_methods_are_told_apart_without_colours():
-    looks = [style(place) for place in range(24)]
+    looks = [style_of(place) for place in range(24)]
     assert len({(look.colour, look.hatch) for look in looks}) == len(looks)
     assert len({(look.marker, look.line) for look in looks}) == len(looks)
     assert all(one.hatch != other.hatch and one.line != other.line for one, other in pairwise(looks))

@@ -13,7 +13,7 @@ from report.conftest import build_run
 
 from specbench.report.build import read_findings
 from specbench.report.cli import main
-from specbench.report.published.figures import NEEDS, Figure, read_published
+from specbench.report.published.figures import NEEDS, PublishedFigure, read_published
 from specbench.report.published.match import MAT_TOLERANCE, compare
 from specbench.report.published.table import count_table, published_frame, published_tables, write_published
 
@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 MODEL = "vicuna-7b-v1.3"
 
 
-def figure(value: float, metric: str = "mat", **changes) -> Figure:
+def figure(value: float, metric: str = "mat", **changes) -> PublishedFigure:
     """A published figure of pld on Spec-Bench."""
-    base = Figure(
+    base = PublishedFigure(
         *("A Paper", "table 1", MODEL, "spec_bench", "overall", "pld", "PLD", {}, metric, value, str(value)),
         *("trace" if metric == "mat" else "hardware", {}, "", "a GPU", "2024-01", "https://example.org"),
     )

@@ -8,7 +8,7 @@ from report.conftest import build_run
 from specbench.profile import write_profile
 from specbench.report import build_report, read_findings
 from specbench.report.cli import main
-from specbench.report.data.sweep import Grid, asked_grids, default_grids
+from specbench.report.data.sweep import Heatmap, asked_grids, default_grids
 from specbench.store import RunError
 
 PAIRS = [(leader, follower) for leader in (1, 2, 10) for follower in (None, 3, 20) if (leader, follower) != (2, 3)]
@@ -89,7 +89,7 @@ def test_least_is_best_for_times_and_nothing_for_counts(sweep):
 @pytest.mark.parametrize("metric", ["cost_per_million", "joules_per_token", "tokens_fed", "errors"])
 def test_the_cheapest_cell_is_the_best(metric):
     cells = pd.DataFrame([[3.0, 1.0], [2.0, 4.0]])
-    assert Grid(metric, "m", "x", "y", cells, "model", "suite", "", 1).best == (0, 1)
+    assert Heatmap(metric, "m", "x", "y", cells, "model", "suite", "", 1).best == (0, 1)
 
 
 @pytest.mark.parametrize(

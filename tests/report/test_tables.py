@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specbench.report import build_report
-from specbench.report.text.label import BLANK, Cell, broken, share
+from specbench.report.text.label import BLANK, Cell, break_lines, format_share
 from specbench.report.text.table import Table, to_latex, without_blanks
 
 
@@ -105,7 +105,7 @@ def test_markdown_rows_are_even_and_the_best_is_bold(make_run):
     [(0.0, "0 %"), (1.0, "100 %"), (0.12345, "12.3 %"), (0.99999, "99.9 %"), (1e-6, "0.1 %"), (float("nan"), "–")],
 )
 def test_only_all_is_a_hundred_percent(value, text):
-    assert share(value) == text
+    assert format_share(value) == text
 
 
 def test_a_column_of_blanks_is_left_out_and_the_best_moves_along():
@@ -121,6 +121,6 @@ def test_a_column_of_blanks_is_left_out_and_the_best_moves_along():
 
 
 def test_long_names_break_at_separators():
-    assert broken("a_very_long_name,with=3", 12) == "a_very_long_\nname,with=3"
-    assert broken("x" * 30, 12).split("\n") == ["x" * 12, "x" * 12, "x" * 6]
-    assert broken("pld", 12) == "pld"
+    assert break_lines("a_very_long_name,with=3", 12) == "a_very_long_\nname,with=3"
+    assert break_lines("x" * 30, 12).split("\n") == ["x" * 12, "x" * 12, "x" * 6]
+    assert break_lines("pld", 12) == "pld"

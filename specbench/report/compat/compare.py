@@ -18,8 +18,7 @@ from specbench.report.data.facts import Facts
 from specbench.report.data.findings import Findings
 from specbench.report.data.rows import category_order
 from specbench.report.tables.tables import caption
-from specbench.report.text import label as spell
-from specbench.report.text.label import Cell, label
+from specbench.report.text.label import BLANK, Cell, format_count, format_number, format_rate, label
 from specbench.report.text.table import Table, to_markdown, without_blanks
 from specbench.report.text.tokenizer import find_tokenizer, read_counter
 from specbench.store import Run, RunError, write_atomically
@@ -36,16 +35,16 @@ _OURS = (
 )
 _COMPARED = ("tokens_per_s", "mat", "speedup")
 _SHOWN: dict[str, Callable[[float], str]] = {
-    "tokens_per_s": spell.rate,
-    "baseline_tokens_per_s": spell.rate,
-    "mat": spell.number,
-    "speedup": spell.number,
+    "tokens_per_s": format_rate,
+    "baseline_tokens_per_s": format_rate,
+    "mat": format_number,
+    "speedup": format_number,
 }
 _TITLES = {"tokens_per_s": "tokens/s", "baseline_tokens_per_s": "baseline", "mat": "MAT", "speedup": "speedup"}
 
 
 def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataFrame, list[str]]:
-    """A row a (model, suite, method, variant, task), overall last; and what to know about them.
+    """A row a (model, suite, method, variant, task), overall last; and warnings about them.
 
     Columns: Spec-Bench's figures, ours as ``<figure>_ours``, and ``<figure>_difference`` [%] of theirs from ours.
     tokenizer: folder or file; default the run's own. Raises RunError where there is none, or no vanilla.
@@ -67,7 +66,7 @@ def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataF
 
 
 def _scores(run: Run, facts: Facts, count: Callable[[str], int], notes: list[str]) -> dict[str, dict[str, Score]]:
-    """Method -> task -> score. notes: what the formulas pass over is added."""
+    """Method -> task -> score. notes: warnings are added to it."""
     rounds = sorted({record.round for record in run.records})
     baseline = {number: answers_of(run, facts, VANILLA, number) for number in rounds}
     if not any(baseline.values()):
@@ -123,12 +122,12 @@ def compare_table(frame: pd.DataFrame, findings: Findings) -> Table:
 
 def _signed(percent: float) -> str:
     if pd.isna(percent):
-        return spell.BLANK
+        return BLANK
     return f"{percent:+.1f}%" if abs(percent) >= 0.05 else "0.0%"
 
 
 def score_files(baseline: Path, methods: Sequence[Path], tokenizer: Path | None) -> tuple[pd.DataFrame, list[str]]:
-    """A row a (file, task) in Spec-Bench's formulas, the baseline itself first; and what they pass over.
+    """A row a (file, task) in Spec-Bench's formulas, the baseline itself first; and warnings about them.
 
     Raises RunError for a file that is none, and without a tokenizer, which answer files do not name.
     """
@@ -165,7 +164,7 @@ def files_table(frame: pd.DataFrame, baseline: Path) -> Table:
                 (
                     row["file"],
                     row["category"],
-                    spell.count(row["questions"]),
+                    format_count(row["questions"]),
                     *(write(row[figure]) for figure, write in _SHOWN.items()),
                 ),
             )

@@ -43,7 +43,7 @@ def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
 
 
 def answers_of(run: Run, facts: Facts, method: str, number: int) -> list[Answer]:
-    """The answers of one method in one round, in the order of the suite as far as ids tell it."""
+    """The answers of one method in one round, by id, which is the order of the suite."""
     records = [
         record for record in run.records if record.method == method and record.round == number and record.status == "ok"
     ]
@@ -81,7 +81,7 @@ def _created(run: Run) -> float:
 
 
 def left_out(run: Run, facts: Facts) -> list[str]:
-    """A line for each method with failed cases, which an answer file has no honest place for."""
+    """A line for each method with failed cases, which are not in its answer file."""
     lines = []
     for method in facts.methods:
         failed = {record.case for record in run.records if record.method == method and record.status != "ok"}

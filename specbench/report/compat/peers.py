@@ -1,7 +1,7 @@
-"""Ours against a library's: the ratio of times, beside what the same run calls a difference when there is none.
+"""Ours against a library's: the ratio of times, and the spread of A/A ratios in the same run.
 
-Faster or slower is said only where the ratio's interval excludes 1 and the ratio is further from 1 than the spread, by
-processor time and by the clock alike. The spread is the outermost end of the two A/A intervals, ours and the peer's.
+The verdict is faster or slower only where, by processor time and by the clock alike, the ratio's interval excludes 1
+and the ratio is further from 1 than the spread: the outermost end of the two A/A intervals, ours and the peer's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FASTER, SLOWER, NONE = "faster", "slower", "no difference shown"
 WALL, CPU = "wall", "cpu"
 
 
-class Timed(Protocol):
+class Side(Protocol):
     """One side's requests, as ``specbench.bench.peers.Timed`` has them: times (P, R, 2), tokens (P,)."""
 
     @property
@@ -87,7 +87,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What every measure says; nothing is shown where they disagree."""
+        """The verdict of all measures; NONE where they disagree."""
         found = {ratio.verdict for ratio in self.ratios.values()}
         return found.pop() if len(found) == 1 else NONE
 
@@ -100,7 +100,7 @@ class Comparison:
         return _without_nan({**asdict(self), "ratios": ratios, "verdict": self.verdict})
 
 
-def compare(ours: Timed, peer: Timed, cpu: bool = True) -> Comparison:
+def compare(ours: Side, peer: Side, cpu: bool = True) -> Comparison:
     """cpu: by minima of processor time and by medians of wall time; else, the work being elsewhere, by the latter."""
     ratios = {WALL: _ratio(ours.wall_s, peer.wall_s, ours.tokens, peer.tokens, np.median)}
     if cpu:
@@ -124,7 +124,7 @@ def _ratio(ours_s: Floats, peer_s: Floats, ours_tokens: Floats, peer_tokens: Flo
 HEADER = ("pair", "same ids", "MAT, ours / peer", "peer / ours", "ours A/A", "peer A/A", "verdict")
 
 
-def peers_text(found: Sequence[Comparison]) -> str:
+def format_peers(found: Sequence[Comparison]) -> str:
     """A markdown table, one row a pair and measure; the pair's verdict is on its last row."""
     lines = [f"| {' | '.join(HEADER)} |", "|---|--:|--:|--:|--:|--:|---|"]
     for each in found:

@@ -44,7 +44,7 @@ def score(
 
 
 def doubts(name: str, method: Sequence[Answer], baseline: Sequence[Answer]) -> list[str]:
-    """What Spec-Bench's formulas would pass over in silence."""
+    """What affects Spec-Bench's figures and is not visible in them."""
     found = []
     missing = len({answer.question_id for answer in baseline} ^ {answer.question_id for answer in method})
     if missing:

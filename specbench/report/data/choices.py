@@ -1,4 +1,4 @@
-"""Which settings of a sweep to take: what none beats in MAT and tokens fed, and what is best by a figure."""
+"""The best settings of a sweep: those that no other beats in MAT and tokens fed, and those best by a figure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from specbench.report.data.findings import Findings
 _KEYS = ["model", "suite"]
 
 
-def undominated(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Places of the (cost, gain) that none beats, by cost: whatever costs as little gains less."""
+def find_undominated(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Places of the (cost, gain) that no other beats, by cost: every other of at most this cost gains less."""
     kept: list[int] = []
     for place in sorted(range(len(points)), key=lambda place: (points[place][0], -points[place][1])):
         if not kept or points[place][1] > points[kept[-1]][1]:
@@ -33,7 +33,7 @@ def rank(findings: Findings, metric: str = "predicted_speedup") -> pd.DataFrame:
     for _, group in rows.groupby(_KEYS, sort=False):
         known = group[group["errors"].eq(0) & group["tokens_fed"].notna() & group["mat"].notna()]
         points = [(1.0, 1.0), *zip(known["tokens_fed"], known["mat"], strict=True)]
-        best = [place - 1 for place in undominated(points) if place > 0]
+        best = [place - 1 for place in find_undominated(points) if place > 0]
         rows.loc[known.index[best], "front"] = True
     rows = rows.sort_values([*_KEYS, metric], ascending=[True, True, False], kind="stable", na_position="last")
     if f"{metric}_high" in rows:

@@ -1,4 +1,4 @@
-"""The A/A control: vanilla timed against itself says how much of a speedup this machine would show without any."""
+"""The A/A control: vanilla timed against itself, the speedup that this machine shows where there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mean hides, as frames: a list of them, and how each is counted from a method's records.
+"""Distributions behind the means: a list of frames, each counted from a method's records.
 
 A frame added to ``DETAILS`` is counted, written as ``tables/<name>.csv`` and named in docs/measurement.md.
 """
@@ -64,6 +64,12 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
 def of_place(detail: Detail, model: str, suite: str) -> Detail:
     """The rows of one model and suite."""
     return {name: frame[(frame["model"] == model) & (frame["suite"] == suite)] for name, frame in detail.items()}
+
+
+def drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that a plot shows: vanilla once, no control."""
+    repeated = (frame["method"] == VANILLA) & frame["method"].duplicated()
+    return frame[(frame["method"] != CONTROL) & ~repeated]
 
 
 def split_time(summary: pd.DataFrame) -> pd.DataFrame:
@@ -168,7 +174,7 @@ def percentile(values: np.ndarray, share: int) -> float:
 
 
 def count_growth(records: Sequence[CaseRecord], timed: bool) -> Rows:
-    """A row a record whose method says what it holds, in the order in which they ran; time_s blank where not timed."""
+    """A row a record with the tokens that its method holds, in running order; time_s blank where not timed."""
     for record in sorted(records, key=lambda record: record.block):
         if not record.turns or HELD not in record.turns[0].stats:
             continue
@@ -210,7 +216,7 @@ DETAILS = {
         DetailFrame(
             "accept_sources",
             "method, source",
-            "nodes proposed and accepted by where they came from, shares of each, acceptance rate",
+            "nodes proposed and accepted by source, shares of each, acceptance rate",
             ("source", "proposed", "accepted", "proposed_share", "accepted_share", "acceptance_rate"),
             lambda records, _: count_sources(records),
             drafts=True,

@@ -1,4 +1,4 @@
-"""What a reader should know before believing the figures: the run's own warnings and those its records give away."""
+"""The warnings about a run: those in its manifest, and those that follow from its records."""
 
 from __future__ import annotations
 

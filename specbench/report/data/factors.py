@@ -5,7 +5,7 @@ With F the forward and S the whole decode step, m a method and v vanilla,
     speedup = MAT  x  F_v / F_m  x  (F_m / S_m) / (F_v / S_v)  x  remainder.
 
 Modelled, F comes from a latency profile at the recorded tokens fed and contexts, F_v / F_m is T(1) / T(q), and there is
-no remainder. Measured, F and S are the recorded phases; the remainder is what the phases do not see: time between them,
+no remainder. Measured, F and S are the recorded phases; the remainder is what is in no phase: time between them,
 and tokens that a step emitted beyond the end of the answer.
 """
 
@@ -29,7 +29,7 @@ _COLUMNS = (*_KEYS, "basis", *FACTORS, "speedup")
 def explain(findings: Findings) -> pd.DataFrame:
     """A row a method and basis, measured and modelled, whose four factors multiply to its decode speedup.
 
-    Methods whose phases nobody saw, and what was not timed or has no profile, have no row.
+    Methods without recorded phases, and what was not timed or has no profile, have no row.
     """
     rows = [*_measured(findings), *_modelled(findings)]
     return pd.DataFrame(rows, columns=list(_COLUMNS))

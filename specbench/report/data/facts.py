@@ -1,4 +1,4 @@
-"""What a run's manifest says, with a blank where it says nothing: the one place that knows the manifest's keys."""
+"""The contents of a run's manifest, blank where it has none. The manifest's keys are read here alone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ TIME_ONLY = "time only: accepted lengths replayed"
 class Facts:
     """A run as tables and captions name it.
 
-    methods: vanilla, its control, then the others in the manifest's order. lossy: those that promise no equal output.
-    peers: those with a loop of their own, whose drafts and phases nobody saw. timed: False for a replayed target,
-    whose times are not the model's; trace: what was replayed, in a line. planned: cases of the suite, parameters: of
-    the target, None = unknown. price: of an hour of the machine, in whatever currency. profile: the latency profile
-    that predictions are made with, in a line; '' without one. time_only: a model was driven along recorded answers, so
-    its times are real and what was accepted is the record's; unaccepted: methods of such a run that draft from what the
-    model computes, of which nothing but the time of a step is known.
+    methods: vanilla, its control, then the others in the manifest's order.
+    lossy: those that do not promise vanilla's output.
+    peers: those with a loop of their own, whose drafts and phases are not recorded.
+    planned: cases of the suite; parameters: of the target; None = unknown.
+    timed: False for a replayed target, whose times are not the model's. trace: what was replayed, in a line.
+    price: of an hour of the machine, in any currency.
+    profile: the latency profile of the predictions, in a line; '' without one.
+    time_only: a model was driven along recorded answers: its times are real, and what was accepted is the record's.
+    unaccepted: methods of such a run that draft from what the model computes; only the time of a step is known of them.
     """
 
     model: str
@@ -46,7 +48,7 @@ class Facts:
 
     @property
     def ran_on(self) -> str:
-        """'float32, cpu'; 'replayed' where no model was run; '' where the manifest does not say."""
+        """'float32, cpu'; 'replayed' where no model was run; '' where the manifest has neither."""
         if not self.timed:
             return "replayed"
         return ", ".join(filter(None, (self.dtype, self.device, TIME_ONLY if self.time_only else "")))
@@ -95,7 +97,7 @@ def _lacks(run: Run, key: str) -> None:
 
 
 def _ordered(methods: Mapping[str, Any], run: Run) -> tuple[str, ...]:
-    """Vanilla, the control, the manifest's order, then whatever only the records name."""
+    """Vanilla, the control, the manifest's order, then those that only the records have."""
     seen = dict.fromkeys(record.method for record in run.records)
     names = [*(name for name in (VANILLA, CONTROL) if name in seen or name in methods), *methods, *seen]
     return tuple(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""Everything that a report says, before it is said: the figures of one or several runs, and the doubts about them."""
+"""The contents of a report: the figures of one or several runs, and the warnings about them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Findings:
 def gather(
     runs: Sequence[Run], profiles: Sequence[Profile | None] | None = None, facts: Sequence[Facts] | None = None
 ) -> Findings:
-    """Judge the runs. profiles, facts: one a run, where they were read before.
+    """Read and judge the runs. profiles, facts: one a run, where they were read before.
 
     Raises RunError where a manifest lacks its model, suite or methods.
     """

@@ -1,4 +1,4 @@
-"""Recorded steps and a latency profile make a modelled speedup: what these drafts bring where a forward costs that.
+"""Modelled speedups: recorded steps, priced by a latency profile.
 
 For the steps i of a request, with the context c_i in the cache and f_i tokens fed, predicted is
 
@@ -46,7 +46,7 @@ class Prediction:
 
 
 def predict(run: Run, peers: Iterable[str], profile: Profile) -> Prediction:
-    """A run's cases under a profile; a peer, whose drafts nobody saw, has none."""
+    """A run's cases under a profile; peers have none, since their drafts are not recorded."""
     silent = {VANILLA, CONTROL, *peers}
     rows = [_row(record, profile) for record in run.records if record.status == "ok" and record.method not in silent]
     frame = pd.DataFrame(rows, columns=list(PREDICTED))

@@ -1,4 +1,4 @@
-"""Which latency profile a run is predicted with: the one that is named, else its own machine's, where it lies near."""
+"""The latency profile that a run is predicted with: the named one, else that of its own machine, beside the run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def choose_profiles(runs: Sequence[Run], facts: Sequence[Facts], named: Path | N
 
 
 def is_own(run: Run, facts: Facts, profile: Profile) -> bool:
-    """Whether what the run measured may be held against what this profile predicts.
+    """Whether what the run measured may be compared with what this profile predicts.
 
-    The model is told by its size and not by its name: random weights of a shape take that shape's time.
+    Models are compared by size, not by name: random weights of a shape take that shape's time.
     """
     there = (profile.kind, profile.device, profile.dtype, profile.parameters)
     here = (MEASURED, read_device(run, facts), facts.dtype, facts.parameters)

@@ -17,9 +17,9 @@ ROW = ("model", "suite", "method", "variant")  # the columns that a Key fills
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """variants: method -> what tells it from the same method in the other runs. control: None without an A/A pair.
+    """variants: method -> what distinguishes it from the same method in the other runs.
 
-    prediction: None where no latency profile was given or found.
+    control: None without an A/A pair. prediction: None where no latency profile was given or found.
     """
 
     run: Run

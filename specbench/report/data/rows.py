@@ -1,4 +1,4 @@
-"""The rows of ``summary.csv``: their columns, their order, and which of them are shown how."""
+"""The rows of ``summary.csv``: their columns, their order, and the form in which they are printed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def unite(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def replayed(rows: pd.DataFrame) -> pd.Series:
-    """True for rows of the summary whose target was replayed: drafters were timed, a target was not."""
+    """True for rows of the summary whose target was replayed: drafters were timed, the target was not."""
     return rows["prefill_ms"].isna() & rows["draft_ms"].notna()
 
 
@@ -66,8 +66,8 @@ def with_drafting(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def told_once(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows without those that say nothing new: several runs' controls, and vanilla replayed again, whose MAT is 1."""
+def drop_repeated_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows without repeated ones: the controls of several runs, and replayed vanilla, whose MAT is always 1."""
     control = (rows["method"] == CONTROL) & (rows["variant"] != "")
     plain = (rows["method"] == VANILLA) & replayed(rows)
     again = plain & rows.assign(plain=plain).duplicated(["model", "suite", "category", "plain"])

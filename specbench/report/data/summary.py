@@ -175,7 +175,7 @@ def _speed(scope: _Scope) -> dict[str, float]:
 
 
 def _decode_speedup(scope: _Scope) -> float:
-    """The same without prefills: what a prediction, which knows decode steps only, is to be held against."""
+    """The same without prefills: for comparison with a prediction, which has decode steps only."""
     common = scope.cases.index.intersection(scope.vanilla.index)
     columns = ["decode_time_s", "decode_tokens"]
     theirs, ours = (frame.loc[common, columns].sum() for frame in (scope.vanilla, scope.cases))
@@ -210,7 +210,7 @@ def _paired(baseline: pd.DataFrame, cases: pd.DataFrame, resamples: int = stats.
 
 
 def _times(scope: _Scope) -> dict[str, float]:
-    """Mean milliseconds a step by phase, and a turn for the prefill; a phase that nobody recorded is blank.
+    """Mean milliseconds a step by phase, and a turn for the prefill; a phase that was not recorded is blank.
 
     Of a replayed target only the phases are real in which a drafter runs.
     """

@@ -1,4 +1,4 @@
-"""A sweep as a grid: which two parameters its runs differ in, and a figure of the summary in every cell."""
+"""A sweep as heatmaps: the two parameters in which its runs differ, and a figure of the summary in every cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_BEST = ("cases", "tokens", "steps", "draft_rate", "mean_draft")
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class Heatmap:
     """One metric of one method over two parameters.
 
     cells: rows are values of y, columns those of x, NaN where no run has the pair. where: what else names the grid.
@@ -66,7 +66,7 @@ class _Point:
     profile: str
 
 
-def default_grids(findings: Findings, metrics: Sequence[str] = _DEFAULT) -> list[Grid]:
+def default_grids(findings: Findings, metrics: Sequence[str] = _DEFAULT) -> list[Heatmap]:
     """MAT, what it costs, and speedup as predicted and as measured, each over the two parameters that vary.
 
     Of methods that vary in exactly two. metrics: columns of the summary to show instead.
@@ -79,8 +79,8 @@ def default_grids(findings: Findings, metrics: Sequence[str] = _DEFAULT) -> list
     return [grid for grid in grids if grid.cells.notna().any(axis=None)]
 
 
-def asked_grids(findings: Findings, metric: str, x: str, y: str) -> list[Grid]:
-    """The grids of a metric over two parameters, one a method, model, suite and choice of whatever else varies.
+def asked_grids(findings: Findings, metric: str, x: str, y: str) -> list[Heatmap]:
+    """The heatmaps of a metric over two parameters: one a method, model, suite and choice of the others that vary.
 
     x, y: 'method.parameter' or a setting such as 'decode.temperature'. Raises RunError naming what there is.
     """
@@ -128,7 +128,7 @@ def _only_varied(points: Sequence[_Point]) -> list[_Point]:
     return [replace(point, settings=settings) for point, settings in zip(points, kept, strict=True)]
 
 
-def _grids(points: Sequence[_Point], metric: str, x: str, y: str) -> Iterator[Grid]:
+def _grids(points: Sequence[_Point], metric: str, x: str, y: str) -> Iterator[Heatmap]:
     """One grid for each choice of the other parameters that vary."""
     choices: dict[str, list[_Point]] = {}
     for point in points:
@@ -145,7 +145,7 @@ def _grids(points: Sequence[_Point], metric: str, x: str, y: str) -> Iterator[Gr
         most = int(table.groupby(["x", "y"]).size().max())
         first = members[0]
         profiles = dict.fromkeys(point.profile for point in members if metric.startswith(_MODELLED))
-        yield Grid(metric, first.method, x, y, cells, first.model, first.suite, rest, most, "; ".join(profiles))
+        yield Heatmap(metric, first.method, x, y, cells, first.model, first.suite, rest, most, "; ".join(profiles))
 
 
 def _ordered(points: Sequence[_Point], name: str) -> list[str]:

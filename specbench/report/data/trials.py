@@ -15,7 +15,7 @@ COLUMNS = (
     *(f"{phase}_s" for phase in PHASES),
     *("state_bytes", "judged", "equal", "held", "violations"),
 )
-_KINDS: dict[tuple[str, ...], type] = {  # all others are float; said aloud, because a frame without rows knows none
+_KINDS: dict[tuple[str, ...], type] = {  # all others are float; stated, because a frame without rows has no types
     ("case", "category", "subcategory", "method"): str,
     ("round", "block", "turns", "tokens", "steps", "emitted", "proposed", "drafted_steps", "fed"): int,
     ("state_bytes", "violations"): int,
@@ -74,7 +74,7 @@ def _phases(record: CaseRecord) -> dict[str, float]:
 
 
 def _judgement(record: CaseRecord) -> dict[str, Any]:
-    """Ids that differ from vanilla and were never teacher-forced are not known to have parted at a tie: not held."""
+    """Ids that differ from vanilla and were never teacher-forced may differ by more than a tie: not held."""
     verdict = record.lossless
     if verdict is None:
         return {"judged": False, "equal": False, "held": False, "violations": 0}

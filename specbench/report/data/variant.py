@@ -1,4 +1,4 @@
-"""What tells two rows of the same method apart: the parameters that a sweep changed, or the run's name."""
+"""What runs were set to, and what distinguishes two rows of a method: the parameters that differ, or the run's name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specbench.store import Run
 
 
 def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str, str]]:
-    """For each run: method -> variant, '' where one run says it all.
+    """For each run: method -> variant, '' where there is one run of it.
 
     Runs of the same model and suite are compared. A variant lists the method's own parameters that differ ('k=v,...'),
     then the run's settings that differ ('decode.temperature=1'). Where rows still read alike, because two runs
@@ -43,7 +43,7 @@ def _label(values: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """A file by its name alone; two of one name are told apart by their runs."""
+    """A file by its name alone; two of one name are distinguished by their runs."""
     text = spell_value(value)
     return Path(text).name if isinstance(value, str) and Path(text).is_absolute() else text
 
@@ -58,7 +58,7 @@ def _distinct(labels: list[str], runs: list[Run]) -> list[str]:
 
 
 def _directory_names(runs: list[Run]) -> list[str]:
-    """The last parts of each run's path, as many as it takes to tell them apart."""
+    """The last parts of each run's path, as many as make them differ."""
     paths = [run.directory.resolve().parts for run in runs]
     length = max(len(parts) for parts in paths)
     for depth in range(1, length + 1):
@@ -71,7 +71,7 @@ def _directory_names(runs: list[Run]) -> list[str]:
 UNSET = "unset"
 _RUN_SECTIONS = ("model", "engine", "decode", "measure")
 _SELECTION = ("order", "seed", "limit", "first", "sample", "categories", "ids", "shots")  # of the suite's section
-_UNTOLD = ("model.name", "model.path", "measure.fresh")  # two are the model column, the last moves nothing
+_NOT_NAMED = ("model.name", "model.path", "measure.fresh")  # two are the model column, the last moves nothing
 _MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datastore")  # a parameter of who uses it
 
 
@@ -84,7 +84,7 @@ def read_settings(run: Run, facts: Facts) -> dict[str, Any]:
     chosen = suite if isinstance(suite, Mapping) else {}
     flat |= {f"suite.{key}": chosen[key] for key in _SELECTION if key in chosen}
     flat.setdefault("decode.temperature", facts.temperature)
-    return {key: value for key, value in flat.items() if key not in _UNTOLD and not key.startswith(_MATERIAL)}
+    return {key: value for key, value in flat.items() if key not in _NOT_NAMED and not key.startswith(_MATERIAL)}
 
 
 def read_parameters(run: Run, method: str) -> dict[str, Any]:

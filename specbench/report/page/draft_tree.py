@@ -15,7 +15,7 @@ _MARKS = str.maketrans({"\u2581": " ", "\u0120": " ", "\u010a": "\n"})  # how vo
 _TAKEN, _LEFT, _INDENT = "+", " ", "  "
 
 
-def speller(run: Run) -> Callable[[int], str]:
+def make_speller(run: Run) -> Callable[[int], str]:
     """id -> its text in quotes, or '<id>' where the run's tokenizer is not on this machine."""
     try:
         tokenizer = read_tokenizer(find_tokenizer(run))

@@ -1,6 +1,6 @@
-"""What pages are put together from: tables ready to be sorted, pictures, and the style sheet and scripts.
+"""The elements of a page: tables that can be sorted, pictures, the style sheet and the scripts.
 
-All of it stands in the page itself; its scripts and style sheet are files beside this one, allowed by their hashes.
+Style sheet and scripts are files beside this one. The page contains them, and allows them by their hashes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specbench.report.text.table import Table
 
 
 def table_html(table: Table) -> str:
-    """The page's head says what was run, so only what the figures mean stands above."""
+    """A table under the meaning of its figures; what was run is in the page's head."""
     kinds = ["name" if column < table.labels else "" for column in range(len(table.header))]
     head = "".join(tag("th", kind, html.escape(name)) for kind, name in zip(kinds, table.header, strict=True))
     body = ""
@@ -79,7 +79,7 @@ def _read(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """As browsers hash what stands between the tags."""
+    """As browsers hash the text between the tags."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 

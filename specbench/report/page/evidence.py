@@ -1,4 +1,4 @@
-"""The parts of the page that a doubter opens: where outputs differ, what failed, and on what it all ran."""
+"""The evidence behind the figures of a page: where outputs differ, what failed, and the environment of each run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specbench.record import VANILLA, CaseRecord, Lossless
 from specbench.report.data.facts import flatten
 from specbench.report.data.findings import Findings
 from specbench.report.page.elements import table_html
-from specbench.report.text.label import BLANK, Cell, label, share
+from specbench.report.text.label import BLANK, Cell, format_share, label
 from specbench.report.text.table import Table
 from specbench.store import Run
 
@@ -62,7 +62,7 @@ def _verdicts(findings: Findings, judged: Sequence[_Judged]) -> Table:
 def _figures(verdicts: Sequence[Lossless]) -> Iterator[str]:
     """What was forced is blank where ids were compared only."""
     yield str(len(verdicts))
-    yield share(sum(verdict.equal for verdict in verdicts) / len(verdicts))
+    yield format_share(sum(verdict.equal for verdict in verdicts) / len(verdicts))
     forced = [verdict for verdict in verdicts if verdict.positions > 0]
     if not forced:
         yield from [BLANK] * (len(_VERDICT_HEADER) - 3)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import Facts
-from specbench.report.data.rows import category_order, told_once, with_drafting
+from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
 from specbench.report.page.elements import cell_html, tag
 from specbench.report.tables.tables import INTERVALS, OVERALL_COLUMNS, Columns, best_of, interval_of, meaning
 from specbench.report.text.label import Cell, label
@@ -23,7 +23,7 @@ _MARKS = {VANILLA: "reference", CONTROL: "control"}
 def leaderboard(summary: pd.DataFrame, facts: Sequence[Facts]) -> str:
     """Filters, the table of lossless methods, then that of lossy ones where there are any."""
     lossy = frozenset(name for fact in facts for name in fact.lossy)
-    rows = with_drafting(told_once(summary))
+    rows = with_drafting(drop_repeated_rows(summary))
     overall = rows[rows["category"] == OVERALL]
     columns = tuple(entry for entry in OVERALL_COLUMNS if overall.empty or overall[entry[1]].notna().any())
     parts = [(rows[~rows["method"].isin(lossy)], "")]

@@ -20,7 +20,7 @@ from specbench.report.page.sample import sample_cases
 from specbench.report.page.tokens import token_section
 from specbench.report.tables.definitions import DEFINITIONS
 from specbench.report.tables.tables import build_tables, caption, steps_table
-from specbench.report.text.label import label, microseconds, share
+from specbench.report.text.label import format_microseconds, format_share, label
 from specbench.report.text.table import Table
 from specbench.store import write_atomically
 
@@ -55,10 +55,10 @@ def render_page(
 
 
 def _parts(findings: Findings, plots: Sequence[Path], more: Mapping[str, Table]) -> dict[str, str]:
-    """Heading -> what stands below it; '' where there is nothing to say."""
+    """Heading -> the HTML below it, '' where there is none."""
     if findings.summary.empty:  # nothing was decoded yet: no table has a row
-        told = {"Verdicts": _verdicts(findings), "Warnings": _list(findings.warnings)}
-        return {**told, "Environment": environment(findings)}
+        parts = {"Verdicts": _verdicts(findings), "Warnings": _list(findings.warnings)}
+        return {**parts, "Environment": environment(findings)}
     tables = build_tables(findings.summary, findings.facts)
     ranked, unranked = _ranked(findings.summary)
     timed = build_tables(unranked, [facts for facts in findings.facts if facts.time_only])["overall"]
@@ -131,11 +131,11 @@ def _verdicts(findings: Findings) -> str:
 
 
 def _fastest(rows: pd.DataFrame, lossy: frozenset[str]) -> tuple[str, str, str] | None:
-    """The largest speedup, where it is one model and suite; lossy methods are no rivals."""
-    rivals = rows[~rows["method"].isin([VANILLA, CONTROL, *lossy]) & rows["speedup"].notna()]
-    if rivals.empty or len(rows.groupby(["model", "suite"])) > 1:
+    """The largest speedup, where it is one model and suite; lossy methods are left out."""
+    ranked = rows[~rows["method"].isin([VANILLA, CONTROL, *lossy]) & rows["speedup"].notna()]
+    if ranked.empty or len(rows.groupby(["model", "suite"])) > 1:
         return None
-    best = rivals.loc[rivals["speedup"].idxmax()]
+    best = ranked.loc[ranked["speedup"].idxmax()]
     text = f"{label(best['method'], best['variant'])}: {best['speedup']:.2f} times vanilla"
     if pd.notna(best["speedup_low"]):
         text += f" [{best['speedup_low']:.2f}, {best['speedup_high']:.2f}]"
@@ -145,12 +145,13 @@ def _fastest(rows: pd.DataFrame, lossy: frozenset[str]) -> tuple[str, str, str] 
 
 def _most_accepted(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str] | None:
     """Without times, the largest MAT and what it costs, where it is one model and suite and no case failed."""
-    rivals = rows[~rows["method"].isin([VANILLA, *findings.lossy]) & rows["mat"].notna() & (rows["errors"] == 0)]
+    ranked = rows[~rows["method"].isin([VANILLA, *findings.lossy]) & rows["mat"].notna() & (rows["errors"] == 0)]
     timed = any(facts.timed for facts in findings.facts)
-    if timed or rivals.empty or len(rows.groupby(["model", "suite"])) > 1:
+    if timed or ranked.empty or len(rows.groupby(["model", "suite"])) > 1:
         return None
-    best = with_drafting(rivals).loc[rivals["mat"].idxmax()]
-    cost = f"{best['fed']:.1f} tokens fed and {microseconds(best['drafting_us'])} \N{MICRO SIGN}s of drafting a step"
+    best = with_drafting(ranked).loc[ranked["mat"].idxmax()]
+    drafting = format_microseconds(best["drafting_us"])
+    cost = f"{best['fed']:.1f} tokens fed and {drafting} \N{MICRO SIGN}s of drafting a step"
     return ("", "Most tokens a step", f"{label(best['method'], best['variant'])}: MAT {best['mat']:.2f}, for {cost}")
 
 
@@ -168,9 +169,9 @@ def _lossless(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str]:
     failed = judged[judged["lossless"] < 1]
     if failed.empty:
         equal = float(judged["equal"].min())
-        ids = "all" if equal == 1 else f"at least {share(equal)}"
+        ids = "all" if equal == 1 else f"at least {format_share(equal)}"
         return ("good", "Lossless", f"every judged case of every method; {ids} have vanilla's very ids")
-    names = (f"{label(row.method, row.variant)} {share(row.lossless)}" for row in failed.itertuples())
+    names = (f"{label(row.method, row.variant)} {format_share(row.lossless)}" for row in failed.itertuples())
     return ("bad", "Not lossless", "cases that hold: " + ", ".join(names))
 
 

@@ -1,4 +1,4 @@
-"""Token ids as the text that a reader sees, kept beside a run's records so that its report can be made anywhere."""
+"""The text of token ids, kept beside a run's records so that its report can be made on any machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specbench.report.text.tokenizer import find_tokenizer, read_tokenizer
 from specbench.store import Run, RunError, write_atomically
 
 PIECES = "pieces.json"
-UNKNOWN = "<{}>"  # of an id that nobody can spell
+UNKNOWN = "<{}>"  # of an id without a known text
 _BROKEN = "\N{REPLACEMENT CHARACTER}"  # part of a character that several tokens make up
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
@@ -22,7 +22,7 @@ def spell_ids(run: Run, ids: Iterable[int]) -> dict[int, str]:
     found = {token: piece for token, piece in read_pieces(run).items() if token in wanted}
     unknown = wanted - found.keys()
     if unknown:
-        spell = _speller(run) or UNKNOWN.format
+        spell = _make_speller(run) or UNKNOWN.format
         found |= {token: spell(token) for token in unknown}
     return found
 
@@ -45,7 +45,7 @@ def write_pieces(run: Run, ids: Iterable[int]) -> Path | None:
     path = run.directory / PIECES
     if not missing:
         return path if kept else None
-    spell = _speller(run)
+    spell = _make_speller(run)
     if spell is None:
         return None
     kept |= {token: spell(token) for token in missing}
@@ -55,7 +55,7 @@ def write_pieces(run: Run, ids: Iterable[int]) -> Path | None:
     return path
 
 
-def _speller(run: Run) -> Callable[[int], str] | None:
+def _make_speller(run: Run) -> Callable[[int], str] | None:
     try:
         tokenizer = read_tokenizer(find_tokenizer(run))
     except RunError:

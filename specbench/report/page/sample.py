@@ -1,4 +1,4 @@
-"""The few cases that a reader looks at token by token: those whose whole drafts were recorded, and the first ones."""
+"""The sampled cases that a page shows token by token: those with recorded drafts, and the first ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST = 3  # cases shown whether or not their drafts were recorded
 
 @dataclass(frozen=True, slots=True)
 class SampledAnswer:
-    """One method's record of a case. name: as printed; run: whose tokenizer spells it."""
+    """One method's record of a case. name: as printed; run: the run that it is of, whose tokenizer gives its text."""
 
     name: str
     record: CaseRecord
@@ -64,7 +64,7 @@ def _tokens(answer: SampledAnswer) -> int:
 
 
 def _fitting(entries: Sequence[_T], tokens: Sequence[int]) -> list[_T]:
-    """Those that end within MOST_TOKENS, and the first one however long it is."""
+    """The entries that end within MOST_TOKENS; the first one always."""
     ends = itertools.accumulate(tokens)
     return [
         entry for place, (entry, end) in enumerate(zip(entries, ends, strict=True)) if not place or end <= MOST_TOKENS

@@ -1,6 +1,6 @@
 """The token view of a page: what each step of the sampled cases emitted, and its data, as small as plain JSON allows.
 
-Ids, the parents of drafts, and names of sources stand once in tables of their own and are numbers everywhere else.
+Ids, the parents of drafts and the names of sources are written once, in tables, and are numbers everywhere else.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def token_section(cases: Sequence[SampledCase]) -> str:
 
 
 def _notes(cases: Sequence[SampledCase], data: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader would otherwise look for in vain."""
+    """Why something is not in the view."""
     if not any(has_trees(answer.record) for case in cases for answer in case.answers):
         yield "No drafts were recorded: run with measure.keep_trees=3 to see them and their sources."
     if data["trees_left_out"]:

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.record import CONTROL, VANILLA
-from specbench.report.plots.canvas import GRID, NOTE, REFERENCE, add_legend, head, plain
+from specbench.report.plots.canvas import GRID, NOTE, REFERENCE, add_legend, plain, write_head
 from specbench.report.plots.scene import Scene, Series
-from specbench.report.text.label import broken, label
+from specbench.report.text.label import break_lines, label
 
 MOST_PANELS = 30
 _COLUMNS = 2
@@ -42,7 +42,7 @@ def draw_accept_lengths(scene: Scene) -> Figure:
     frame = ever_gaining(scene.detail["accept_lengths"])
     groups = list(frame.groupby(["method", "variant"], sort=False))
     bins = max(_bins(rows) for _, rows in groups)
-    titles = [broken(label(*key), _TITLE_CHARS) for key, _ in groups]
+    titles = [break_lines(label(*key), _TITLE_CHARS) for key, _ in groups]
     lines = max(title.count("\n") + 1 for title in titles)
     columns = min(_COLUMNS, len(groups))
     rows_count = -(-len(groups) // columns)
@@ -64,7 +64,7 @@ def draw_accept_lengths(scene: Scene) -> Figure:
     for axes in grid[:, 0]:
         axes.set_ylabel("steps [%]")
     note = f"{scene.where}; every step emits at least 1, so 1 is a step without gain; dashed: the mean, MAT"
-    head(canvas, "Tokens emitted by a decode step", note)
+    write_head(canvas, "Tokens emitted by a decode step", note)
     return canvas
 
 
@@ -120,7 +120,7 @@ def draw_accept_positions(scene: Scene) -> Figure:
         _dress(axes, title, deepest)
     panels[1].set_xlabel("draft position")
     note = f"{scene.where}; position 1 follows the last emitted token; positions of under {MIN_STEPS} steps not drawn"
-    head(canvas, "Acceptance by position in the draft", note)
+    write_head(canvas, "Acceptance by position in the draft", note)
     add_legend(canvas, list(drawn), [line for _, line in drawn.values()])
     return canvas
 

@@ -1,4 +1,4 @@
-"""Bar plots: one figure of all methods (bars lie, so that long names fit), and grouped by category."""
+"""Bar plots: one figure of all methods (horizontal, so that long names fit), and grouped by category."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, head, plain
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, plain, write_head
 from specbench.report.plots.scene import Series
-from specbench.report.text.label import broken
+from specbench.report.text.label import break_lines
 
 _WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 1.6}
 _OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
@@ -23,11 +23,11 @@ _GROUP_CHARS, _CHAR_INCH, _ROW_INCH = 13, 0.065, 1.5
 
 
 def draw_bars(series: Sequence[Series], figure: str, category: str, title: str, where: str) -> Figure:
-    """One lying bar a method for one category, its value beside it; NaN leaves the row empty and says n/a."""
+    """One horizontal bar a method for one category, its value beside it; NaN leaves the row empty with n/a."""
     canvas = Figure(figsize=(_WIDTH_INCH, 0.3))
     axes = canvas.add_axes((0, 0, 1, 1))  # names and title lie outside; saving grows the paper to hold them
     values, errors = _figures(series, figure, category)
-    names = [plain(broken(entry.name, _NAME_CHARS)) for entry in series]
+    names = [plain(break_lines(entry.name, _NAME_CHARS)) for entry in series]
     canvas.set_figheight(max(0.3, 0.15 * max(name.count("\n") + 1 for name in names)) * len(series) + 0.1)
     places = np.arange(len(series))
     axes.barh(places, np.nan_to_num(values), height=0.66, xerr=errors, error_kw=_WHISKER, **_looks(series))
@@ -46,8 +46,8 @@ def draw_bars(series: Sequence[Series], figure: str, category: str, title: str, 
 
 
 def draw_groups(series: Sequence[Series], figure: str, categories: Sequence[str], title: str, where: str) -> Figure:
-    """Standing bars grouped by category, on as many rows as legible bars need, the legend below."""
-    names = [broken(category, _GROUP_CHARS) for category in categories]
+    """Vertical bars grouped by category, on as many rows as legible bars need, the legend below."""
+    names = [break_lines(category, _GROUP_CHARS) for category in categories]
     rows = _rows(len(series), names)
     longest = max(map(len, rows))
     canvas = Figure(figsize=(_WIDTH_INCH, _ROW_INCH * len(rows)))
@@ -60,7 +60,7 @@ def draw_groups(series: Sequence[Series], figure: str, categories: Sequence[str]
         axes.set_xticks(range(len(row)), [plain(names[place]) for place in row])
         axes.set_xlim(-0.5, longest - 0.5)
         if len(categories) > 1 and row is rows[-1]:
-            axes.axvline(len(row) - 1.5, color="#bbbbbb", linewidth=0.8)  # overall, the last, stands apart
+            axes.axvline(len(row) - 1.5, color="#bbbbbb", linewidth=0.8)  # a rule before overall, the last
     _explain(canvas, title, where, spread)
     add_legend(canvas, [entry.name for entry in series], handles)
     return canvas
@@ -114,4 +114,4 @@ def _looks(series: Sequence[Series]) -> dict[str, Any]:
 def _explain(canvas: Figure, title: str, where: str, spread: bool) -> None:
     """The title, and under it what was measured and what line and whiskers mean."""
     whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else "too few cases for intervals"
-    head(canvas, title, f"{where}; dashed: vanilla; {whiskers}")
+    write_head(canvas, title, f"{where}; dashed: vanilla; {whiskers}")

@@ -23,7 +23,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from specbench.report.plots.palette import DPI
-from specbench.report.text.label import broken
+from specbench.report.text.label import break_lines
 from specbench.store import write_atomically
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
@@ -74,7 +74,7 @@ def _drawn(canvas: Figure) -> Bbox:
     return canvas.get_tightbbox()
 
 
-def head(canvas: Figure, title: str, note: str) -> None:
+def write_head(canvas: Figure, title: str, note: str) -> None:
     """Above all that is drawn the title, and under it in grey what was measured and how to read it. Fits the sheet."""
     box = fit(canvas)
     lines = textwrap.wrap(note, _NOTE_CHARS)
@@ -89,7 +89,7 @@ def head(canvas: Figure, title: str, note: str) -> None:
 def add_legend(canvas: Figure, names: Sequence[str], handles: Sequence[Any]) -> None:
     """Below all that is drawn, in as many columns as the sheet holds."""
     box = fit(canvas)
-    names = [plain(broken(name, _LEGEND_CHARS)) for name in names]
+    names = [plain(break_lines(name, _LEGEND_CHARS)) for name in names]
     longest = max(len(line) for name in names for line in name.split("\n"))
     columns = int(np.clip(_INNER_INCH / (_CHAR_INCH * longest + _LEGEND_ENTRY_INCH), 1, len(names)))
     canvas.legend(

@@ -125,9 +125,9 @@ def _no_sources(scene: Scene) -> str:
 
 def _no_growth(scene: Scene) -> str:
     if scene.detail["growth"].empty:
-        return "no method says how many tokens it remembers"
+        return "no method records how many tokens it holds"
     return (
-        "" if len(keep_growing(scene.detail["growth"])) else "nothing is remembered from case to case, or too few cases"
+        "" if len(keep_growing(scene.detail["growth"])) else "no method holds more from case to case, or too few cases"
     )
 
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.report.data.factors import FACTORS
-from specbench.report.plots.canvas import GRID, REFERENCE, head, set_log2
+from specbench.report.plots.canvas import GRID, REFERENCE, set_log2, write_head
 from specbench.report.plots.palette import PARTS
 from specbench.report.text.label import label
 
@@ -46,7 +46,7 @@ def draw_factors(row: pd.Series) -> Figure:
     axes.set_xlabel("product so far")
     title = f"Why {label(row['method'], row['variant'])} is {'fast' if row['speedup'] > 1 else 'not fast'}"
     note = f"{row['model']} on {row['suite']}, {row['basis']}; log scale; dashed: vanilla"
-    head(canvas, title, note)
+    write_head(canvas, title, note)
     return canvas
 
 

@@ -1,4 +1,4 @@
-"""The growth curve: what a method gains as it remembers more, a line a run, its cases as faint dots."""
+"""The growth curve: MAT and speed of a method against the tokens that it holds, cases as faint dots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from specbench.report.data.detail import HELD
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, head
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, write_head
 from specbench.report.plots.scene import Scene, Series
 from specbench.stats import MIN_CASES
 
@@ -24,19 +24,19 @@ _WINDOWS = 12  # a window holds this part of the cases, within the bounds below
 _LEAST, _MOST = MIN_CASES, 50
 
 
-def window_of(cases: int) -> int:
+def choose_window(cases: int) -> int:
     """Cases in a window of the running mean."""
     return int(np.clip(cases // _WINDOWS, _LEAST, _MOST))
 
 
-def running(rows: pd.DataFrame, above: str, below: str) -> tuple[np.ndarray, np.ndarray]:
+def average_windows(rows: pd.DataFrame, above: str, below: str) -> tuple[np.ndarray, np.ndarray]:
     """(W,) mean tokens held and (W,) sum of ``above`` over sum of ``below``, a window of cases by tokens held each.
 
     Empty where there are fewer cases than a window holds.
     """
     rows = rows.sort_values(HELD, kind="stable")
-    sums = rows[[HELD, above, below]].rolling(window_of(len(rows))).sum().dropna()
-    return sums[HELD].to_numpy() / window_of(len(rows)), (sums[above] / sums[below]).to_numpy()
+    sums = rows[[HELD, above, below]].rolling(choose_window(len(rows))).sum().dropna()
+    return sums[HELD].to_numpy() / choose_window(len(rows)), (sums[above] / sums[below]).to_numpy()
 
 
 def keep_growing(frame: pd.DataFrame) -> pd.DataFrame:
@@ -62,10 +62,10 @@ def draw_growth(scene: Scene) -> Figure:
             if len(own) and own[below].notna().any():
                 drawn.setdefault(series.name, (series, _line(axes, own, above, below, series)))
         _dress(axes, frame, title, above, below)
-    sizes = sorted({window_of(count) for count in frame.groupby(["method", "variant"]).size()})
+    sizes = sorted({choose_window(count) for count in frame.groupby(["method", "variant"]).size()})
     line = f"line: over {' or '.join(map(str, sizes))} neighbouring cases"
     note = f"{scene.where}; dots: cases (the highest 2 % not all shown), {line}"
-    head(canvas, "Growth with what is remembered", note)
+    write_head(canvas, "Growth with what is remembered", note)
     add_legend(canvas, list(drawn), [line for _, line in drawn.values()])
     return canvas
 
@@ -73,7 +73,7 @@ def draw_growth(scene: Scene) -> Figure:
 def _line(axes: Axes, rows: pd.DataFrame, above: str, below: str, series: Series) -> Any:
     look = series.style
     axes.scatter(rows[HELD], rows[above] / rows[below], s=9, color=look.colour, alpha=_FAINT, linewidths=0)
-    (line,) = axes.plot(*running(rows, above, below), color=look.colour, linestyle=look.line, linewidth=1.8)
+    (line,) = axes.plot(*average_windows(rows, above, below), color=look.colour, linestyle=look.line, linewidth=1.8)
     return line
 
 

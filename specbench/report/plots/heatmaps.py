@@ -13,10 +13,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from specbench.report.data.sweep import Grid
-from specbench.report.plots.canvas import drawing, fit, head, plain, save, slug
-from specbench.report.text import label as spell
-from specbench.report.text.label import broken, label
+from specbench.report.data.sweep import Heatmap
+from specbench.report.plots.canvas import drawing, fit, plain, save, slug, write_head
+from specbench.report.text.label import break_lines, format_count, format_number, format_rate, format_share, label
 from specbench.store import write_atomically
 
 _MAP = "cividis"  # one that colour-blind readers see as others do (Nunez, Anderton and Renslow 2018)
@@ -37,7 +36,7 @@ _TITLES = {
 }
 
 
-def write_heatmaps(grids: Sequence[Grid], output: Path) -> list[Path]:
+def write_heatmaps(grids: Sequence[Heatmap], output: Path) -> list[Path]:
     """plots/heatmap_<metric>-<method>.png and .pdf, its cells under tables/ as csv, one a row. Returns the files."""
     files = []
     for name, grid in _named(grids).items():
@@ -49,12 +48,12 @@ def write_heatmaps(grids: Sequence[Grid], output: Path) -> list[Path]:
     return files
 
 
-def _named(grids: Iterable[Grid]) -> dict[str, Grid]:
-    """File name -> grid; model, suite and what else varies only where it takes them to tell two apart."""
+def _named(grids: Iterable[Heatmap]) -> dict[str, Heatmap]:
+    """File name -> grid; model, suite and what else varies only where two would share a name."""
     grids = list({(g.metric, g.method, g.x, g.y, g.model, g.suite, g.rest): g for g in grids}.values())
     places = len({(grid.model, grid.suite) for grid in grids})
     axes = len({(grid.method, grid.x, grid.y) for grid in grids}) > len({grid.method for grid in grids})
-    named: dict[str, Grid] = {}
+    named: dict[str, Heatmap] = {}
     for grid in grids:
         parts = [f"heatmap_{grid.metric}", grid.method]
         parts += [grid.x.rpartition(".")[2], grid.y.rpartition(".")[2]] if axes else []
@@ -65,10 +64,10 @@ def _named(grids: Iterable[Grid]) -> dict[str, Grid]:
     return named
 
 
-def draw_heatmap(grid: Grid) -> Figure:
+def draw_heatmap(grid: Heatmap) -> Figure:
     """x to the right, y upwards, as in a plot of two numbers."""
     rows, columns = grid.cells.shape
-    names = [plain(broken(text, _LABEL_CHARS)) for text in grid.cells.columns]
+    names = [plain(break_lines(text, _LABEL_CHARS)) for text in grid.cells.columns]
     name_inch = 0.075 * max(len(line) for name in names for line in name.split("\n")) + 0.1
     width, height = max(_CELL_INCH[0], name_inch) * columns, max(_CELL_INCH[1] * rows, 0.6)
     canvas = Figure(figsize=(width, height))
@@ -76,9 +75,9 @@ def draw_heatmap(grid: Grid) -> Figure:
     values = grid.cells.to_numpy(dtype=float)
     image = _paint(axes, grid, values)
     axes.set_xticks(range(columns), names, rotation=0 if name_inch * columns < _WIDEST_INCH else 90)
-    axes.set_yticks(range(rows), [plain(broken(text, _LABEL_CHARS)) for text in grid.cells.index])
-    axes.set_xlabel(plain(broken(grid.x, max(24, int(width / 0.075)))))
-    axes.set_ylabel(plain(broken(grid.y, max(24, int(height / 0.075)))))
+    axes.set_yticks(range(rows), [plain(break_lines(text, _LABEL_CHARS)) for text in grid.cells.index])
+    axes.set_xlabel(plain(break_lines(grid.x, max(24, int(width / 0.075)))))
+    axes.set_ylabel(plain(break_lines(grid.y, max(24, int(height / 0.075)))))
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -95,11 +94,11 @@ def draw_heatmap(grid: Grid) -> Figure:
     missing = "; hatched: not run, or blank" if np.isnan(values).any() else ""
     title = f"{_TITLES.get(grid.metric, grid.metric)}, {label(grid.method)}"
     profile = f"; profile: {grid.profile}" if grid.profile else ""
-    head(canvas, title, f"{grid.model} on {grid.suite}{rest}{profile}{best}{missing}{mean}")
+    write_head(canvas, title, f"{grid.model} on {grid.suite}{rest}{profile}{best}{missing}{mean}")
     return canvas
 
 
-def _paint(axes: Axes, grid: Grid, values: np.ndarray) -> QuadMesh:
+def _paint(axes: Axes, grid: Heatmap, values: np.ndarray) -> QuadMesh:
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     if low == high:
@@ -114,7 +113,7 @@ def _paint(axes: Axes, grid: Grid, values: np.ndarray) -> QuadMesh:
     return image
 
 
-def _write(axes: Axes, grid: Grid, values: np.ndarray, image: QuadMesh) -> None:
+def _write(axes: Axes, grid: Heatmap, values: np.ndarray, image: QuadMesh) -> None:
     """The figure in every cell, black or white, whichever has more contrast."""
     for row, column in np.argwhere(np.isfinite(values)):
         value = values[row, column]
@@ -130,7 +129,7 @@ def _box(row: int, column: int, **look: object) -> Rectangle:
 
 def _spell(metric: str, value: float) -> str:
     if metric in ("acceptance_rate", "draft_rate", "lossless", "equal"):
-        return spell.share(value)
+        return format_share(value)
     if metric in ("cases", "tokens", "steps", "state_bytes", "violations", "errors"):
-        return spell.count(value)
-    return spell.rate(value) if metric.endswith("_per_s") else f"{value:.3g}" if value >= 100 else spell.number(value)
+        return format_count(value)
+    return format_rate(value) if metric.endswith("_per_s") else f"{value:.3g}" if value >= 100 else format_number(value)

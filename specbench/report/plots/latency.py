@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from specbench.profile import Grid, Profile
-from specbench.report.plots.canvas import GRID, add_legend, drawing, head, save, set_log2
+from specbench.report.plots.canvas import GRID, add_legend, drawing, save, set_log2, write_head
 from specbench.report.plots.heatmaps import VECTOR
-from specbench.report.plots.palette import style
+from specbench.report.plots.palette import style_of
 
 _PANEL_INCH = (3.8, 2.3)
 _CELL_INCH = (0.5, 0.3)
@@ -43,7 +43,7 @@ def draw_latency(profile: Profile) -> Figure:
     if bounds:
         lower.fill_between(fine, *bounds, color="#dddddd", linewidth=0, label="analytic range")
     for place, context in enumerate(grid.contexts):
-        look = style(place)
+        look = style_of(place)
         marks = {"color": look.colour, "linestyle": look.line, "marker": look.marker}
         error = grid.ms[place] * grid.spread[place]
         upper.errorbar(grid.fed, grid.ms[place], error, capsize=2, elinewidth=0.8, **marks)
@@ -56,7 +56,7 @@ def draw_latency(profile: Profile) -> Figure:
     lower.set_xlabel("tokens fed (q)")
     note = f"{profile.label}; medians of {profile.rounds} interleaved rounds, whiskers: half the interquartile range"
     note += f"; A/A of one token {min(profile.control):.3f} to {max(profile.control):.3f}" if profile.control else ""
-    head(canvas, "A forward by the tokens fed to it", note)
+    write_head(canvas, "A forward by the tokens fed to it", note)
     handles, names = lower.get_legend_handles_labels()
     add_legend(canvas, names, handles)
     return canvas
@@ -88,7 +88,7 @@ def draw_rows(profile: Profile) -> Figure:
         axes.tick_params(length=0)
     panels[-1].set_xlabel("w, drafted tokens a row")
     note = f"{profile.label}; time of k rows of w + 1 tokens over that of one token; hatched: no such draft"
-    head(canvas, "From memory-bound to compute-bound: slowdown of row batches", note)
+    write_head(canvas, "From memory-bound to compute-bound: slowdown of row batches", note)
     return canvas
 
 

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from specbench.report.data.load import FEW, LABELLED
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, head
-from specbench.report.plots.palette import style
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, write_head
+from specbench.report.plots.palette import style_of
 from specbench.report.plots.scene import Scene
 
 _INCH = (3.8, 5.2)
@@ -37,7 +37,7 @@ def draw_crossover(scene: Scene) -> Figure:
     _dress(upper, sorted(speedups["concurrency"].unique()), "requests at once", "modelled speedup")
     loads = list(even.groupby("concurrency"))
     for place, (count, own) in enumerate(loads):
-        look, grey = style(place), _PALEST * (1 - place / max(1, len(loads) - 1))  # colours are methods
+        look, grey = style_of(place), _PALEST * (1 - place / max(1, len(loads) - 1))  # colours are methods
         lower.plot(own["fed"], own["break_even_mat"], color=str(grey), linestyle=look.line, marker=look.marker,
                    label=f"{count} at once")  # fmt: skip
     _dress(lower, [2, 4, 8, 16, 32, 64, 96], "tokens fed a request and step", "break-even MAT")
@@ -47,7 +47,7 @@ def draw_crossover(scene: Scene) -> Figure:
     lower.legend(ncols=2)
     outside = "; partly beyond what the profile measured" if (speedups["outside"] > FEW).any() else ""
     note = f"{LABELLED}; {scene.where}; {scene.load.where}; dashed: vanilla under the same load{outside}"
-    head(canvas, "When speculation stops paying", note)
+    write_head(canvas, "When speculation stops paying", note)
     add_legend(canvas, [series.name for series in drawn], lines)
     return canvas
 

@@ -23,10 +23,10 @@ class Style:
     marker: str
 
 
-def style(place: int) -> Style:
+def style_of(place: int) -> Style:
     """The style of the method at this place in manifest order: neighbours differ in colour, in hatch and in dash.
 
-    24 places are told apart before the first style comes again.
+    The first 24 places have different styles.
     """
     colour = place % len(_COLOURS)
     other = (place + place // 12) % len(HATCHES)

@@ -1,4 +1,4 @@
-"""Methods as points of a plot: marks that do without colour, and names where they touch nothing."""
+"""Methods as points of a plot: marks that differ without colour too, and names that touch nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.typing import FillStyleType
 
 from specbench.report.plots.canvas import plain
 from specbench.report.plots.palette import HATCHES, Style
-from specbench.report.text.label import broken
+from specbench.report.text.label import break_lines
 
 _NAME_CHARS = 26
 _FONT = 8.0
@@ -27,7 +27,7 @@ Point = tuple[float, float]
 Box = tuple[float, float, float, float]  # left, bottom, right, top [points]
 
 
-def mark(axes: Axes, at: Point, look: Style) -> Line2D:
+def draw_mark(axes: Axes, at: Point, look: Style) -> Line2D:
     """A method's marker; neighbours differ in shape and filling, too."""
     (drawn,) = axes.plot(*at, look.marker, color=look.colour, markersize=6, zorder=3)
     drawn.set_fillstyle(_FILLS[HATCHES.index(look.hatch)])
@@ -67,7 +67,9 @@ def write_names(
 
 def _lines(name: str) -> str:
     """A variant under its method, then as it fits."""
-    return "\n".join(broken(part, _NAME_CHARS) for part in name.replace(" [", "\n[").replace(" (", "\n(").split("\n"))
+    return "\n".join(
+        break_lines(part, _NAME_CHARS) for part in name.replace(" [", "\n[").replace(" (", "\n(").split("\n")
+    )
 
 
 def _free(point: Point, text: str, taken: Sequence[Box], sheet: Box) -> Box | None:
@@ -101,7 +103,7 @@ def _meet(one: Box, other: Box) -> bool:
 
 
 def _write(axes: Axes, point: Point, at: Point, box: Box, text: str) -> None:
-    """A hair line joins a name to its point where it stands away from it. point: in data; at, box: [points]."""
+    """A thin line joins a name to its point where the two are apart. point: in data; at, box: [points]."""
     shift = ((box[0] + box[2]) / 2 - at[0], (box[1] + box[3]) / 2 - at[1])
     away = _gap(at, box) > _OFFSETS[0] * 1.5
     line = {"arrowstyle": "-", "color": "#bbbbbb", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3} if away else None

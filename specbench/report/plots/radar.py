@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, head, plain
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, plain, write_head
 from specbench.report.plots.scene import Series
 
 MIN_AXES = 3
@@ -30,7 +30,7 @@ def draw_radar(series: Sequence[Series], panels: Mapping[str, str], categories: 
         assert isinstance(axes, PolarAxes)
         lines = _panel(axes, series, figure, categories)
         axes.set_title(plain(title), fontweight="bold", fontsize=8.5, pad=22)
-    head(canvas, "By category", f"{where}; dashed ring: vanilla; intervals: in the bars by category")
+    write_head(canvas, "By category", f"{where}; dashed ring: vanilla; intervals: in the bars by category")
     add_legend(canvas, [entry.name for entry in series], lines)
     return canvas
 

@@ -20,9 +20,9 @@ from matplotlib.lines import Line2D
 
 from specbench.profile import Profile
 from specbench.record import OVERALL, VANILLA
-from specbench.report.data.choices import undominated
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, fit, head, set_log2
-from specbench.report.plots.points import Point, mark, write_names
+from specbench.report.data.choices import find_undominated
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, fit, set_log2, write_head
+from specbench.report.plots.points import Point, draw_mark, write_names
 from specbench.report.plots.scene import Scene, Series
 
 _VANILLA = (1.0, 1.0)  # one token fed, one emitted
@@ -50,7 +50,7 @@ class Price:
 
 
 def find_prices(scene: Scene) -> list[Price]:
-    """The points of a scene; a peer, whose drafts are not recorded, is none."""
+    """The points of a scene; peers have none, since their drafts are not recorded."""
     found = []
     for each in scene.series:
         row = each.rows.loc[OVERALL]
@@ -70,10 +70,10 @@ def draw_front(scene: Scene) -> Figure:
     _dress_front(axes, points, [bound for each in entries if _bounded(each) for bound in each.bounds])
     fit(canvas)  # names are placed on axes as wide as they stay
     whole = [0, *(place for place, each in enumerate(entries, start=1) if each.whole)]
-    front = [whole[place] for place in undominated([points[place] for place in whole])]
+    front = [whole[place] for place in find_undominated([points[place] for place in whole])]
     axes.step(*zip(*(points[place] for place in front), strict=True), where="post", color="#999999", linewidth=1.2)
     axes.plot(*_VANILLA, "x", color="black", markersize=6, zorder=3)
-    marks = [mark_of(axes, each) for each in entries]
+    marks = [draw_price_mark(axes, each) for each in entries]
     bars = [((each.fed, each.bounds[0]), (each.fed, each.bounds[1])) for each in entries if _bounded(each)]
     for one, other in pairwise(points[place] for place in front):
         bars += [(one, (other[0], one[1])), ((other[0], one[1]), other)]
@@ -85,7 +85,7 @@ def draw_front(scene: Scene) -> Figure:
     note += _whisker_note(entries)
     if missing:
         note += f"; left out, MAT or what they feed is not known: {', '.join(missing)}"
-    head(canvas, "MAT against tokens fed a step", note)
+    write_head(canvas, "MAT against tokens fed a step", note)
     if below:
         add_legend(canvas, list(below), list(below.values()))
     return canvas
@@ -99,12 +99,12 @@ def _whisker_note(entries: Sequence[Price]) -> str:
     return _WHISKERS if any(map(_bounded, entries)) else ""
 
 
-def mark_of(axes: Axes, each: Price) -> Line2D:
+def draw_price_mark(axes: Axes, each: Price) -> Line2D:
     """A method's point, with the whisker of its MAT."""
     if _bounded(each):
         low, high = each.bounds
         axes.vlines(each.fed, low, high, color=each.series.style.colour, linewidth=1.0, zorder=2)
-    return mark(axes, (each.fed, each.mat), each.series.style)
+    return draw_mark(axes, (each.fed, each.mat), each.series.style)
 
 
 def _dress_front(axes: Axes, points: Sequence[tuple[float, float]], bounds: Sequence[float]) -> None:
@@ -160,7 +160,7 @@ def draw_frontier(scene: Scene) -> Figure:
         whiskers = _whisker_lines(gain)
         for (left, low), (right, top) in whiskers:
             axes.plot([left, right], [low, top], color=gain.series.style.colour, linewidth=1.0, zorder=2)
-        marks.append(mark(axes, gain.at, gain.series.style))
+        marks.append(draw_mark(axes, gain.at, gain.series.style))
         bars += whiskers
     names = [gain.series.name for gain in gains]
     crowded = write_names(axes, [_VANILLA, *(gain.at for gain in gains)], [VANILLA, *names], lines=bars)
@@ -168,7 +168,7 @@ def draw_frontier(scene: Scene) -> Figure:
     note = f"{scene.where}; grey k: speedup if a step costs k of vanilla's, prefill aside; 1: the frontier"
     note += f"; {scene.profile}" if figure != "speedup" else ""
     note += _WHISKERS if any(map(_whisker_lines, gains)) else ""
-    head(canvas, _FRONTIER_TITLES[figure], note)
+    write_head(canvas, _FRONTIER_TITLES[figure], note)
     if below:
         add_legend(canvas, list(below), list(below.values()))
     return canvas
@@ -245,7 +245,7 @@ def draw_predicted(scene: Scene) -> Figure:
         bounds = _predicted_bounds([(series, measured, predicted)])
         if bounds:
             axes.vlines(measured, bounds[0], bounds[1], color=look.colour, linewidth=1.0)
-        marks.append(mark(axes, (measured, predicted), look))
+        marks.append(draw_mark(axes, (measured, predicted), look))
     axes.set_xlim(low, top)
     axes.set_ylim(low, top)
     axes.set_xlabel("measured speedup, decode steps")
@@ -255,7 +255,7 @@ def draw_predicted(scene: Scene) -> Figure:
     note += _WHISKERS if _predicted_bounds(points) else ""
     note += "; median absolute error"
     note += f" {100 * median_error(points):.1f}\N{NO-BREAK SPACE}%"
-    head(canvas, "Predicted against measured speedup", note)
+    write_head(canvas, "Predicted against measured speedup", note)
     add_legend(canvas, [series.name for series, _, _ in points], marks)
     return canvas
 
@@ -273,13 +273,13 @@ def draw_price(scene: Scene, profile: Profile, context: int) -> Figure:
     canvas = Figure(figsize=(3.8, 2.8))
     axes = canvas.add_axes((0, 0, 1, 1))
     (line,) = axes.plot(fed, cost, color="black", linewidth=1.2)
-    marks = [mark_of(axes, each) for each in entries]
+    marks = [draw_price_mark(axes, each) for each in entries]
     set_log2(axes)
     axes.set_ylim(bottom=min(0.9, float(cost.min())))
     axes.set_xlabel("tokens fed a step (q)")
     axes.set_ylabel("MAT, and T(q) / T(1)")
     axes.grid(color=GRID, linewidth=0.6)
     note = f"{scene.where}; line: {profile.label} at context {context}; points above it gain before drafting time"
-    head(canvas, "What a step emits against what it costs", note)
+    write_head(canvas, "What a step emits against what it costs", note)
     add_legend(canvas, ["T(q) / T(1)", *(each.name for each in entries)], [line, *marks])
     return canvas

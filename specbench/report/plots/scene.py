@@ -17,7 +17,7 @@ from specbench.report.data.predict import steps_of
 from specbench.report.data.reported import ReportedRun
 from specbench.report.data.rows import category_order
 from specbench.report.plots.canvas import slug
-from specbench.report.plots.palette import Style, style
+from specbench.report.plots.palette import Style, style_of
 from specbench.report.text.label import label
 from specbench.store import RunError
 
@@ -73,7 +73,7 @@ def scenes(findings: Findings, load: Load | None = None) -> Iterator[Scene]:
     summary = findings.summary
     drawn = summary[~summary["method"].isin([VANILLA, CONTROL])]
     keys = dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True))
-    looks = {key: style(place) for place, key in enumerate(keys)}
+    looks = {key: style_of(place) for place, key in enumerate(keys)}
     groups = summary.groupby(["model", "suite"], sort=False)
     for (model, suite), rows in groups:
         series = [

@@ -1,4 +1,4 @@
-"""Lying stacked bars: a whole and its parts, a row a method; for the phases of a step and for the sources of drafts."""
+"""Horizontal stacked bars, a row a method: the phases of a step, and the sources of drafts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from specbench.record import CONTROL, PHASES, VANILLA
+from specbench.record import PHASES, VANILLA
+from specbench.report.data.detail import drop_repeats
 from specbench.report.data.trials import DRAFTER_PHASES
-from specbench.report.plots.canvas import GRID, add_legend, head, plain
-from specbench.report.plots.palette import PARTS, Style, style
+from specbench.report.plots.canvas import GRID, add_legend, plain, write_head
+from specbench.report.plots.palette import PARTS, Style, style_of
 from specbench.report.plots.scene import Scene
-from specbench.report.text.label import broken, label, microseconds, share
+from specbench.report.text.label import break_lines, format_microseconds, format_share, label
 
 _WIDTH_INCH = 4.0
 _ROW_INCH = 0.3
@@ -24,14 +25,14 @@ _NAME_CHARS = 24
 
 
 def draw_time_split(scene: Scene) -> Figure:
-    """Mean ms a decode step by phase, vanilla first; peers, whose phases nobody saw, are named in the note.
+    """Mean ms a decode step by phase, vanilla first; peers have no recorded phases and are named in the note.
 
     Where only replayed targets are in it: the phases of drafters alone, in microseconds.
     """
     frame = scene.detail["time_split"]
     if scene.timed:
         frame = frame[frame["step_ms"].notna()]
-    frame = frame[(frame["method"] != CONTROL) & ~((frame["method"] == VANILLA) & frame["method"].duplicated())]
+    frame = drop_repeats(frame)
     names = [label(row.method, "" if row.method == VANILLA else row.variant) for row in frame.itertuples()]
     drawn = set(zip(frame["method"], frame["variant"], strict=True))
     missing = [series.name for series in scene.series if _key(series.rows) not in drawn]
@@ -45,23 +46,23 @@ def draw_time_split(scene: Scene) -> Figure:
     axes.set_xlabel(f"{unit} a decode step")
     note = f"{scene.where}; means over all steps, prefill not included"
     if missing:
-        note += f"; left out, their times nobody saw: {', '.join(missing)}"
+        note += f"; left out, no phases recorded: {', '.join(missing)}"
     title = "Where a decode step's time goes" if scene.timed else "The drafters' own time in a decode step"
-    head(canvas, title, note)
+    write_head(canvas, title, note)
     _legend(canvas, looks)
     return canvas
 
 
 def _spell(value: float, timed: bool) -> str:
     if not timed:
-        return microseconds(value)
+        return format_microseconds(value)
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def draw_sources(scene: Scene) -> Figure:
     """Two bars a method: what it proposed and what of it was accepted, each by source."""
     frame = scene.detail["accept_sources"]
-    looks = {name: style(place) for place, name in enumerate(dict.fromkeys(frame["source"]))}
+    looks = {name: style_of(place) for place, name in enumerate(dict.fromkeys(frame["source"]))}
     groups = list(frame.groupby(["method", "variant"], sort=False))
     names = [label(*key) for key, _ in groups]
     canvas, axes = _sheet(names, rows=2 * len(names))
@@ -74,12 +75,12 @@ def draw_sources(scene: Scene) -> Figure:
         texts = [f"{column} {rows[column].sum():,}" for _, rows in groups]
         if column == "accepted":
             rates = [rows["accepted"].sum() / max(1, rows["proposed"].sum()) for _, rows in groups]
-            texts = [f"{text} ({share(rate)})" for text, rate in zip(texts, rates, strict=True)]
+            texts = [f"{text} ({format_share(rate)})" for text, rate in zip(texts, rates, strict=True)]
         _annotate(axes, np.full(len(groups), 100.0), texts, shift)
     axes.set_xlabel("share of nodes [%]")
     axes.set_xlim(0, 100)
     note = f"{scene.where}; above: proposed nodes, below: those the target accepted"
-    head(canvas, "Where drafted and accepted tokens came from", note)
+    write_head(canvas, "Where drafted and accepted tokens came from", note)
     _legend(canvas, looks)
     return canvas
 
@@ -102,7 +103,7 @@ def _sheet(names: Sequence[str], rows: int | None = None) -> tuple[Figure, Axes]
 
 
 def _broken(name: str) -> str:
-    return broken(name, _NAME_CHARS)
+    return break_lines(name, _NAME_CHARS)
 
 
 def _stack(

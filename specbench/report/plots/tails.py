@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from specbench.record import CONTROL, VANILLA
-from specbench.report.data.detail import PERCENTILES
+from specbench.record import VANILLA
+from specbench.report.data.detail import PERCENTILES, drop_repeats
 from specbench.report.plots.acceptance import MIN_STEPS
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, head, plain
-from specbench.report.plots.palette import style
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, plain, write_head
+from specbench.report.plots.palette import style_of
 from specbench.report.plots.scene import Scene
-from specbench.report.text.label import broken, label
+from specbench.report.text.label import break_lines, label
 
 _WIDTH_INCH = 4.0
 _ROW_INCH = 0.3
@@ -27,16 +27,12 @@ _AXES = {"position": "tokens emitted before", "context": "tokens in the context"
 _FIGURES = {"mat": "MAT", "step_ms": "ms a step"}
 
 
-def drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows that a plot shows: vanilla once, no control."""
-    again = (frame["method"] == VANILLA) & frame["method"].duplicated()
-    return frame[(frame["method"] != CONTROL) & ~again]
-
-
 def draw_tails(scene: Scene) -> Figure:
     """A row a method, a dot a percentile: left the waits between bursts, right the time a token."""
     frame = drop_repeats(scene.detail["tails"])
-    names = [plain(broken(label(*key), _NAME_CHARS)) for key in zip(frame["method"], frame["variant"], strict=True)]
+    names = [
+        plain(break_lines(label(*key), _NAME_CHARS)) for key in zip(frame["method"], frame["variant"], strict=True)
+    ]
     room = max(_ROW_INCH, 0.15 * max(name.count("\n") + 1 for name in names))
     canvas = Figure(figsize=(_WIDTH_INCH, max(0.8, room * len(names))))
     panels = canvas.subplots(1, 2, sharey=True)
@@ -46,7 +42,7 @@ def draw_tails(scene: Scene) -> Figure:
         values = frame[[f"{wait}_p{share}_ms" for share in PERCENTILES]].to_numpy(dtype=float)
         axes.hlines(places, np.nanmin(values, axis=1), np.nanmax(values, axis=1), color="#aaaaaa", linewidth=1.2)
         for column, share in enumerate(PERCENTILES):
-            colour = style(column).colour
+            colour = style_of(column).colour
             axes.plot(values[:, column], places, _MARKS[share], color=colour, markersize=5, label=f"p{share}")
         axes.set_xlabel(title)
         axes.set_xlim(left=0)
@@ -55,7 +51,7 @@ def draw_tails(scene: Scene) -> Figure:
     panels[0].set_yticks(places, names)
     panels[0].set_ylim(len(names) - 0.5, -0.5)
     note = f"{scene.where}; a burst: the tokens of a step; a token: a request's mean; p99 only of 100 values or more"
-    head(canvas, "Waiting: the tails", note)
+    write_head(canvas, "Waiting: the tails", note)
     handles, shares = panels[0].get_legend_handles_labels()
     add_legend(canvas, shares, handles)
     return canvas
@@ -92,7 +88,7 @@ def draw_lengths(scene: Scene) -> Figure:
     for axes, title in zip(sheet[-1], _AXES.values(), strict=True):
         axes.set_xlabel(title)
     note = f"{scene.where}; a point a bin from this length on, of at least {MIN_STEPS} steps; dashed: vanilla"
-    head(canvas, "Along the answer and the context", note)
+    write_head(canvas, "Along the answer and the context", note)
     add_legend(canvas, list(lines), list(lines.values()))
     return canvas
 

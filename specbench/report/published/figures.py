@@ -1,4 +1,4 @@
-"""The papers' and leaderboards' own figures (``results/published/*.csv``), one a row, each as it was printed."""
+"""The papers' and leaderboards' own figures (``results/published/*.csv``), one a row, as they were printed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NEEDS = (DEFINITION, TRACE, WEIGHTS, HARDWARE)
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PublishedFigure:
     """A printed figure; results/published/README.md says what each column means.
 
     model, suite, category, method, metric: in this harness's names, '' = it has none. name: the row as printed.
-    setting: what tells the row from others of the method. setup: how the source measured, as far as it says.
+    setting: what distinguishes the row from others of the method. setup: how the source measured, where it states it.
     needs: definition | trace | weights | hardware, the most that it takes to measure it again.
     """
 
@@ -59,7 +59,7 @@ def published_dir() -> Path:
     return inside if inside.is_dir() else PACKAGE.parent / "results" / "published"
 
 
-def read_published(folder: Path | None = None) -> list[Figure]:
+def read_published(folder: Path | None = None) -> list[PublishedFigure]:
     """Every figure, file by file. Raises RunError naming the file, the line and what is wrong there."""
     folder = folder or published_dir()
     files = sorted(folder.glob("*.csv"))
@@ -68,7 +68,7 @@ def read_published(folder: Path | None = None) -> list[Figure]:
     return [figure for path in files for figure in _read_file(path)]
 
 
-def _read_file(path: Path) -> Iterable[Figure]:
+def _read_file(path: Path) -> Iterable[PublishedFigure]:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -84,7 +84,7 @@ def _read_file(path: Path) -> Iterable[Figure]:
                 raise RunError(f"{path}, line {number}: {error}") from error
 
 
-def _figure(row: Mapping[str, str]) -> Figure:
+def _figure(row: Mapping[str, str]) -> PublishedFigure:
     """Raises ValueError for what is no figure."""
     if None in row or None in row.values():
         raise ValueError(f"has not {len(COLUMNS)} cells; expected one a column, and quotes around what holds a comma")
@@ -94,7 +94,7 @@ def _figure(row: Mapping[str, str]) -> Figure:
     if row["needs"] not in NEEDS:
         raise ValueError(f"needs={row['needs']!r}; expected one of {', '.join(NEEDS)}")
     names = ("source", "table", "model", "suite", "category", "method", "name", "metric", "printed", "needs")
-    return Figure(
+    return PublishedFigure(
         **{name: row[name] for name in (*names, "corpus", "hardware", "date", "url")},
         value=value,
         setting=_pairs(row["setting"]),

@@ -1,4 +1,4 @@
-"""Published figures beside the ones measured: which belong together, by how much they differ, and what may be why."""
+"""Published figures matched with measured ones: by how much they differ, and what may explain it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specbench.report.data.facts import Facts
 from specbench.report.data.findings import Findings
 from specbench.report.data.reported import ReportedRun
 from specbench.report.data.variant import read_parameters, read_settings, spell_value
-from specbench.report.published.figures import DEFINITION, HARDWARE, Figure
+from specbench.report.published.figures import DEFINITION, HARDWARE, PublishedFigure
 from specbench.store import Run
 
 MAT_TOLERANCE = 0.03  # half of it is rounding, the rest near ties and how the prefill is counted
@@ -25,7 +25,7 @@ _SPEEDUPS = ("speedup_hf", "speedup")  # the papers' denominator where it was me
 class Match:
     """One published figure beside ours. verdict: reproduced | differs | '' (times: shown, never judged)."""
 
-    figure: Figure
+    figure: PublishedFigure
     method: str
     variant: str
     ours: float
@@ -39,7 +39,7 @@ class Match:
         return self.ours - self.figure.value
 
 
-def compare(findings: Findings, figures: Sequence[Figure]) -> list[Match]:
+def compare(findings: Findings, figures: Sequence[PublishedFigure]) -> list[Match]:
     """Every published figure that a run has a counterpart of, in the order of the files, then of the runs."""
     rows = {
         (row["category"], row["model"], row["suite"], row["method"], row["variant"]): row
@@ -56,7 +56,7 @@ def compare(findings: Findings, figures: Sequence[Figure]) -> list[Match]:
     return found
 
 
-def _belongs(reported: ReportedRun, figure: Figure, figures: Sequence[Figure]) -> bool:
+def _belongs(reported: ReportedRun, figure: PublishedFigure, figures: Sequence[PublishedFigure]) -> bool:
     """Is the run's row this row of this table? Tables of other models only where the suite has none of its own."""
     facts = reported.facts
     if not (figure.model and figure.method and figure.suite == facts.suite and figure.needs != DEFINITION):
@@ -66,7 +66,7 @@ def _belongs(reported: ReportedRun, figure: Figure, figures: Sequence[Figure]) -
     return (own or others) and selected(reported, figure)
 
 
-def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: Figure) -> Iterator[Match]:
+def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFigure) -> Iterator[Match]:
     run, facts = reported.run, reported.facts
     ours, column = _measured(row, figure.metric)
     if pd.isna(ours):
@@ -94,7 +94,7 @@ def _unstated(verdict: str) -> tuple[str, ...]:
 
 
 def _measured(row: Mapping[str, Any], metric: str) -> tuple[float, str]:
-    """The figure of a row of the summary and the column that it stands in; NaN where there is none."""
+    """The figure of a row of the summary and its column; NaN where there is none."""
     for column in _SPEEDUPS if metric == "speedup" else (metric,):
         value = row.get(column)
         if isinstance(value, int | float) and not pd.isna(value):
@@ -125,7 +125,7 @@ def same_model(measured: str, published: str) -> bool:
     return bool(published) and (measured == published or measured.startswith(f"{published}-"))
 
 
-def selected(reported: ReportedRun, figure: Figure) -> bool:
+def selected(reported: ReportedRun, figure: PublishedFigure) -> bool:
     """Was the method set as this very row of its table? A row without a temperature is greedy."""
     wanted = {"decode.temperature": "0", **figure.setting}
     found = _settings(reported, figure.method)
@@ -140,12 +140,12 @@ def whole(run: Run, facts: Facts) -> bool:
 
 
 def unfinished(run: Run, facts: Facts) -> str:
-    """'200 of 480 cases are recorded'; '' where all are, or nothing says how many there should be."""
+    """'200 of 480 cases are recorded'; '' where all are, or their number is not known."""
     seen = len({record.case for record in run.records})
     return f"{seen} of {facts.planned} cases are recorded" if facts.planned and seen < facts.planned else ""
 
 
-def differences(reported: ReportedRun, figure: Figure) -> list[str]:
+def differences(reported: ReportedRun, figure: PublishedFigure) -> list[str]:
     """What differs, one entry a thing, the model first; empty where nothing is known to."""
     run, facts = reported.run, reported.facts
     return [
@@ -158,7 +158,7 @@ def differences(reported: ReportedRun, figure: Figure) -> list[str]:
     ]
 
 
-def _setup(reported: ReportedRun, figure: Figure) -> Iterator[str]:
+def _setup(reported: ReportedRun, figure: PublishedFigure) -> Iterator[str]:
     facts = reported.facts
     found = _settings(reported, figure.method) | {_DTYPE: facts.dtype}
     for key, theirs in figure.setup.items():
@@ -170,7 +170,7 @@ def _setup(reported: ReportedRun, figure: Figure) -> Iterator[str]:
             yield f"{key.removeprefix('model.')} {spell_value(found.get(key))}, not {theirs}"
 
 
-def _corpus(run: Run, figure: Figure) -> Iterator[str]:
+def _corpus(run: Run, figure: PublishedFigure) -> Iterator[str]:
     """A method's own files against the corpus that the source names."""
     if figure.corpus:
         entry = run.manifest["methods"].get(figure.method)

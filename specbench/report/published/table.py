@@ -1,4 +1,4 @@
-"""Published beside measured, as printed: a table a source's table, notes as letters told below it; and as files."""
+"""Published beside measured figures: a table for each table of a source, with notes as letters, and their files."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from string import ascii_lowercase
 
 import pandas as pd
 
-from specbench.report.published.figures import DEFINITION, HARDWARE, TRACE, WEIGHTS, Figure
+from specbench.report.published.figures import DEFINITION, HARDWARE, TRACE, WEIGHTS, PublishedFigure
 from specbench.report.published.match import MAT_TOLERANCE, REPRODUCED, Match
-from specbench.report.text import label as spell
-from specbench.report.text.label import Cell
+from specbench.report.text.label import BLANK, Cell, format_number, format_rate
 from specbench.report.text.table import Table, to_latex, to_markdown
 from specbench.store import write_atomically
 
 NAME = "published"
 TITLES = {"mat": "MAT", "speedup": "speedup", "tokens_per_s": "tokens/s", "target_compute": "target compute"}
-_WRITTEN: dict[str, Callable[[float], str]] = {"mat": lambda value: spell.number(value, 3), "tokens_per_s": spell.rate}
+_WRITTEN: dict[str, Callable[[float], str]] = {
+    "mat": lambda value: format_number(value, 3),
+    "tokens_per_s": format_rate,
+}
 _HEADER = ("Row there: ours", "Task", "Figure", "Paper", "Ours", "Difference", "Verdict", "Notes")
 _PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
 _JUDGED = f"MAT within {MAT_TOLERANCE} is reproduced; times of another machine are shown and not judged."
 
 
-def published_tables(matches: Sequence[Match], figures: Sequence[Figure]) -> list[Table]:
+def published_tables(matches: Sequence[Match], figures: Sequence[PublishedFigure]) -> list[Table]:
     """One table for each published one that has a counterpart; figures: all that were published."""
     places = dict.fromkeys(match.figure.place for match in matches)
     return [
@@ -37,8 +39,8 @@ def published_tables(matches: Sequence[Match], figures: Sequence[Figure]) -> lis
 
 def _table(matches: Sequence[Match], printed: int) -> Table:
     first = matches[0].figure
-    told = dict.fromkeys(note for match in matches for note in _told(match))
-    letters = {note: _letters(number) for number, note in enumerate(told)}
+    notes = dict.fromkeys(note for match in matches for note in _notes(match))
+    letters = {note: _letters(number) for number, note in enumerate(notes)}
     machines = ", ".join(dict.fromkeys(match.ran_on for match in matches))
     date = f" ({first.date})" if first.date else ""
     there = first.hardware or "hardware not stated"
@@ -56,8 +58,8 @@ def _table(matches: Sequence[Match], printed: int) -> Table:
     )
 
 
-def _told(match: Match) -> list[str]:
-    """The notes, behind what tells the row from those of other runs."""
+def _notes(match: Match) -> list[str]:
+    """The variant of the run, then the notes."""
     return [*([f"run with {match.variant}"] if match.variant else []), *match.notes]
 
 
@@ -70,7 +72,7 @@ def _letters(number: int) -> str:
 def _row(match: Match, letters: Mapping[str, str]) -> tuple[Cell, ...]:
     figure = match.figure
     setting = ", ".join(f"{key}={value}" for key, value in figure.setting.items())
-    write = _WRITTEN.get(figure.metric, spell.number)
+    write = _WRITTEN.get(figure.metric, format_number)
     there = f"{figure.name} [{setting}]" if setting else figure.name
     sign = "+" if match.difference >= 0 else "-"
     return tuple(
@@ -82,8 +84,8 @@ def _row(match: Match, letters: Mapping[str, str]) -> tuple[Cell, ...]:
             figure.printed,
             write(match.ours),
             f"{sign}{write(abs(match.difference))}",
-            match.verdict or spell.BLANK,
-            " ".join(letters[note] for note in _told(match)),
+            match.verdict or BLANK,
+            " ".join(letters[note] for note in _notes(match)),
         )
     )
 
@@ -130,7 +132,7 @@ def write_published(matches: Sequence[Match], tables: Sequence[Table], output: P
     return [folder / f"{NAME}.{kind}" for kind in texts]
 
 
-def verdicts(matches: Sequence[Match]) -> str:
+def summarise_verdicts(matches: Sequence[Match]) -> str:
     """A closing line: how many MATs were compared and how many agree."""
     judged = [match for match in matches if match.verdict]
     agree = sum(match.verdict == REPRODUCED for match in judged)
@@ -158,7 +160,7 @@ _COUNT_HEADER = (
 )
 
 
-def count_table(figures: Sequence[Figure], matches: Sequence[Match]) -> Table:
+def count_table(figures: Sequence[PublishedFigure], matches: Sequence[Match]) -> Table:
     """A row a source, all of them last. matches: of the runs that were given, none without."""
     sources = list(dict.fromkeys(figure.source for figure in figures))
     rows = [_count_row(source, [f for f in figures if f.source == source], matches) for source in sources]
@@ -168,7 +170,7 @@ def count_table(figures: Sequence[Figure], matches: Sequence[Match]) -> Table:
     )
 
 
-def _count_row(source: str, figures: Sequence[Figure], matches: Sequence[Match]) -> tuple[Cell, ...]:
+def _count_row(source: str, figures: Sequence[PublishedFigure], matches: Sequence[Match]) -> tuple[Cell, ...]:
     kinds = [sum(figure.needs == kind for figure in figures) for kind in (DEFINITION, HARDWARE, WEIGHTS, TRACE)]
     verdicts = {
         id(figure): [match.verdict for match in matches if match.figure is figure]

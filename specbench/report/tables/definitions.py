@@ -1,4 +1,4 @@
-"""What each printed number means, in the words that a report prints beside it."""
+"""The definition of each printed number, as a report prints it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from specbench.report.text.label import Cell
 from specbench.report.text.table import Table, to_markdown
 
 
-def latency_text(profile: Profile) -> str:
+def format_latency(profile: Profile) -> str:
     """The table of a measured profile, and below it its ceilings, host time, share of the bound and A/A control."""
     return to_markdown(latency_table(profile)) + "\n" + "\n".join(_verdicts(profile))
 

@@ -1,4 +1,4 @@
-"""What a latency profile makes of every method, as tables: predicted beside measured, and speedup under load."""
+"""What a latency profile predicts of every method, as tables: speedup beside the measured one, and under load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specbench.record import OVERALL
 from specbench.report.data.findings import Findings
 from specbench.report.data.load import FEW, LABELLED, MOST, Load
 from specbench.report.data.reported import ROW
-from specbench.report.text.label import Cell, interval, number
+from specbench.report.text.label import Cell, format_interval, format_number
 from specbench.report.text.table import Table, name_columns, to_latex, to_markdown, without_blanks
 from specbench.store import write_atomically
 
@@ -36,17 +36,17 @@ def prediction_table(findings: Findings) -> Table | None:
 
 
 def _cells(row: dict[str, Any]) -> tuple[Cell, ...]:
-    spread = interval(row["predicted_speedup_low"], row["predicted_speedup_high"])
+    spread = format_interval(row["predicted_speedup_low"], row["predicted_speedup_high"])
     measured = row["decode_speedup"] if pd.notna(row["efficiency"]) else float("nan")
     return (
-        *(Cell(number(row[name])) for name in ("mat", "tokens_fed")),
-        Cell(number(row["predicted_speedup"]), spread),
-        *(Cell(number(value)) for value in (measured, row["efficiency"])),
+        *(Cell(format_number(row[name])) for name in ("mat", "tokens_fed")),
+        Cell(format_number(row["predicted_speedup"]), spread),
+        *(Cell(format_number(value)) for value in (measured, row["efficiency"])),
     )
 
 
 def crossover_table(found: Load) -> Table:
-    """Methods down, numbers of requests across; the last column says how far it pays."""
+    """Methods down, numbers of requests across; the last column has the most at which it pays."""
     counts = sorted(found.speedups["concurrency"].unique())
     names = name_columns(found.pays)
     rows = []

@@ -11,17 +11,25 @@ import pandas as pd
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.detail import DETAILS, MIN_VALUES, PERCENTILES, WAITS, Detail
 from specbench.report.data.facts import TIME_ONLY, Facts
-from specbench.report.data.rows import COLUMNS, KEYS, category_order, told_once, with_drafting
+from specbench.report.data.rows import COLUMNS, KEYS, category_order, drop_repeated_rows, with_drafting
 from specbench.report.data.trials import DRAFTER_PHASES
-from specbench.report.text import label as spell
-from specbench.report.text.label import Cell
+from specbench.report.text.label import (
+    Cell,
+    format_count,
+    format_interval,
+    format_microseconds,
+    format_milliseconds,
+    format_number,
+    format_rate,
+    format_share,
+)
 from specbench.report.text.table import Table, name_columns, to_latex, to_markdown, without_blanks
 from specbench.stats import MIN_CASES
 from specbench.store import write_atomically
 
 INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES} cases."
 _PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
-_OVERALL_MEANINGS = {  # column -> what is said of it where it is shown
+_OVERALL_MEANINGS = {  # column -> its explanation in the caption, where it is shown
     "speedup": "Speedup: time per token, vanilla over method, paired by case.",
     "mat": "MAT: tokens per decode step.",
     "time_only_speedup": (
@@ -41,37 +49,37 @@ _MEANINGS = {
 }
 _ROW_KEYS = ("model", "suite", "method", "variant")
 
-# title, column of the summary, spelling, bold the largest
+# title, column of the summary, format, whether the largest is bold
 Columns = tuple[tuple[str, str, Callable[[float], str], bool], ...]
 OVERALL_COLUMNS: Columns = (
-    ("Cases", "cases", spell.count, False),
-    ("MAT", "mat", spell.number, True),
-    ("Tokens/s", "tokens_per_s", spell.rate, True),
-    ("Decode tokens/s", "decode_tokens_per_s", spell.rate, True),
-    ("Speedup", "speedup", spell.number, True),
-    ("Speedup over HF", "speedup_hf", spell.number, True),
-    ("Speedup (time only)", "time_only_speedup", spell.number, True),
-    ("Step ms", "time_only_step_ms", spell.milliseconds, False),
-    ("Predicted (modelled)", "predicted_speedup", spell.number, True),
-    ("Efficiency", "efficiency", spell.number, False),
-    ("Cost per million", "cost_per_million", spell.number, False),
-    ("Joules per token", "joules_per_token", spell.number, False),
-    ("Acceptance", "acceptance_rate", spell.share, True),
-    ("Tokens fed", "fed", spell.number, False),
-    ("Drafting \N{MICRO SIGN}s", "drafting_us", spell.microseconds, False),
-    ("Lossless", "lossless", spell.share, False),
-    ("Errors", "errors", spell.count, False),
+    ("Cases", "cases", format_count, False),
+    ("MAT", "mat", format_number, True),
+    ("Tokens/s", "tokens_per_s", format_rate, True),
+    ("Decode tokens/s", "decode_tokens_per_s", format_rate, True),
+    ("Speedup", "speedup", format_number, True),
+    ("Speedup over HF", "speedup_hf", format_number, True),
+    ("Speedup (time only)", "time_only_speedup", format_number, True),
+    ("Step ms", "time_only_step_ms", format_milliseconds, False),
+    ("Predicted (modelled)", "predicted_speedup", format_number, True),
+    ("Efficiency", "efficiency", format_number, False),
+    ("Cost per million", "cost_per_million", format_number, False),
+    ("Joules per token", "joules_per_token", format_number, False),
+    ("Acceptance", "acceptance_rate", format_share, True),
+    ("Tokens fed", "fed", format_number, False),
+    ("Drafting \N{MICRO SIGN}s", "drafting_us", format_microseconds, False),
+    ("Lossless", "lossless", format_share, False),
+    ("Errors", "errors", format_count, False),
 )
 _STEPS: Columns = (
-    ("Steps", "steps", spell.count, False),
-    ("Tokens", "tokens", spell.count, False),
-    ("Draft rate", "draft_rate", spell.share, False),
-    ("Mean draft", "mean_draft", spell.number, False),
-    ("Tokens fed", "tokens_fed", spell.number, False),
-    *((f"{phase.capitalize()} ms", f"{phase}_ms", spell.milliseconds, False) for phase in PHASES),
-    *((f"{phase.capitalize()} \N{MICRO SIGN}s", f"{phase}_us", spell.microseconds, False) for phase in DRAFTER_PHASES),
-    ("Prefill ms", "prefill_ms", spell.milliseconds, False),
-    ("State bytes", "state_bytes", spell.count, False),
+    ("Steps", "steps", format_count, False),
+    ("Tokens", "tokens", format_count, False),
+    ("Draft rate", "draft_rate", format_share, False),
+    ("Mean draft", "mean_draft", format_number, False),
+    ("Tokens fed", "tokens_fed", format_number, False),
+    *((f"{phase.capitalize()} ms", f"{phase}_ms", format_milliseconds, False) for phase in PHASES),
+    *((f"{phase.capitalize()} \N{MICRO SIGN}s", f"{phase}_us", format_microseconds, False) for phase in DRAFTER_PHASES),
+    ("Prefill ms", "prefill_ms", format_milliseconds, False),
+    ("State bytes", "state_bytes", format_count, False),
 )
 
 
@@ -109,13 +117,13 @@ def build_tables(summary: pd.DataFrame, facts: Sequence[Facts]) -> dict[str, lis
 
 
 def meaning(rows: pd.DataFrame) -> str:
-    """What stands in the columns of the overall table that are shown."""
+    """The explanation of the columns of the overall table that are shown."""
     figures = with_drafting(rows[rows["category"] == OVERALL])
     return " ".join(text for column, text in _OVERALL_MEANINGS.items() if rows.empty or figures[column].notna().any())
 
 
 def _forced(rows: pd.DataFrame) -> str:
-    """What a table must say of a model that was driven along recorded answers."""
+    """The remark on a model that was driven along recorded answers."""
     marked = rows["time_only_step_ms"].notna()
     some = "" if marked.all() else " in some rows, of runs with engine.kind=timed"
     return f"{TIME_ONLY.capitalize()}{some}. " if marked.any() else ""
@@ -132,7 +140,7 @@ def steps_table(summary: pd.DataFrame) -> Table:
 
 
 def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: Columns) -> Table:
-    rows = with_drafting(told_once(rows[rows["category"] == OVERALL]))  # the csv has them all
+    rows = with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL]))  # the csv has them all
     names = name_columns(rows)
     cells, best = [], set()
     for place, (_, column, write, bold) in enumerate(wanted):
@@ -147,7 +155,7 @@ def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: Colum
 
 def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str]) -> Table:
     figure = _figure(name)
-    rows = told_once(rows)
+    rows = drop_repeated_rows(rows)
     keyed = {tuple(row[key] for key in (*_ROW_KEYS, "category")): row for row in _dicts(rows)}
     shown = rows.drop_duplicates(list(_ROW_KEYS))
     shown = shown[
@@ -159,7 +167,7 @@ def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str]) -> Table:
     for place, category in enumerate(categories):
         entries = [keyed.get((*key, category), {}) for key in _keys(shown)]
         values = pd.Series([float(entry.get(figure, float("nan"))) for entry in entries], index=shown.index)
-        printed = [spell.number(value) for value in values]
+        printed = [format_number(value) for value in values]
         cells.append([Cell(word, interval_of(entry, figure)) for word, entry in zip(printed, entries, strict=True)])
         best |= {(row, place + len(names)) for row in best_of(shown, values, printed)}
     header = (*names, *categories)
@@ -182,15 +190,15 @@ def _dicts(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def interval_of(row: dict[str, Any], column: str) -> str:
     low, high = (float(row.get(f"{column}_{side}", float("nan"))) for side in ("low", "high"))
-    return spell.interval(low, high)
+    return format_interval(low, high)
 
 
 def best_of(rows: pd.DataFrame, values: pd.Series, printed: list[str]) -> list[int]:
-    """Positions of the best of each model and suite; those that print alike are all best. The control is no rival."""
+    """Positions of the best of each model and suite; those that print alike are all best. The control is never best."""
     words = pd.Series(printed, index=rows.index)
-    rivals = values.astype(float).where(rows["method"] != CONTROL)
+    candidates = values.astype(float).where(rows["method"] != CONTROL)
     found: list[int] = []
-    for _, group in rivals.groupby([rows["model"], rows["suite"]], sort=False):
+    for _, group in candidates.groupby([rows["model"], rows["suite"]], sort=False):
         if group.notna().sum() > 1:
             top = words[group.idxmax()]
             alike = group.index[group.notna() & (words[group.index] == top)]
@@ -267,6 +275,6 @@ def tails_table(frame: pd.DataFrame, where: str) -> Table:
     names = name_columns(frame)
     header = (*names, *(f"{_TAILS_HEADINGS[wait]} p{share}" for wait in WAITS for share in PERCENTILES))
     columns = DETAILS["tails"].columns[2:]
-    figures = ([Cell(spell.number(value)) for value in frame[name].astype(float)] for name in columns)
+    figures = ([Cell(format_number(value)) for value in frame[name].astype(float)] for name in columns)
     rows = tuple(zip(*names.values(), *figures, strict=True))
     return without_blanks(Table("tails", where, _TAILS_MEANING, header, rows, frozenset(), len(names)))

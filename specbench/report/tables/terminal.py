@@ -1,4 +1,4 @@
-"""The report as a terminal shows it: the overall table, speedups by category, and the warnings under them."""
+"""The report on a terminal: the overall table, speedups by category, and the warnings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,18 @@ from rich.text import Text
 from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
-from specbench.report.data.rows import category_order, told_once, with_drafting
-from specbench.report.text import label as spell
-from specbench.report.text.label import broken
+from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
+from specbench.report.text.label import (
+    BLANK,
+    break_lines,
+    format_interval,
+    format_microseconds,
+    format_milliseconds,
+    format_number,
+    format_rate,
+    format_share,
+    label,
+)
 from specbench.report.text.table import Table as Printed
 
 WIDTH = 100
@@ -54,7 +63,7 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
 
 
 def print_table(table: Printed, console: Console | None = None) -> None:
-    """Print a table under its caption; a name is said once for the rows that share it."""
+    """Print a table under its caption; a name that several rows share is printed once."""
     console = console or open_console()
     console.print(Text(table.where, style="bold"))
     console.print(Text(table.meaning, style="dim"))
@@ -77,14 +86,14 @@ def _sheet(table: Printed, width: int | None) -> Table:
         sheet.add_column(Text(title), justify="left" if column < table.labels else "right", no_wrap=True)
     names = [row[0].text for row in table.rows]
     apart = len(set(names)) < len(names) or width is not None  # a name of several lines or rows
-    said = ""
+    previous = ""
     for row in table.rows:
-        labels = [cell.text if width is None else broken(cell.text, width) for cell in row[: table.labels]]
-        if row[0].text == said:
+        labels = [cell.text if width is None else break_lines(cell.text, width) for cell in row[: table.labels]]
+        if row[0].text == previous:
             labels[0] = ""
-        elif said and apart:
+        elif previous and apart:
             sheet.add_section()
-        said = row[0].text
+        previous = row[0].text
         sheet.add_row(*map(Text, labels), *(Text(cell.text) for cell in row[table.labels :]))
     return sheet
 
@@ -106,7 +115,7 @@ def _replays(findings: Findings, model: str, suite: str) -> Iterator[str]:
 
 def _overall(rows: pd.DataFrame, width: int) -> Table:
     """A figure that is blank in every row is not shown."""
-    shown = with_drafting(told_once(rows[rows["category"] == OVERALL]))
+    shown = with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL]))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     table.add_column("method", no_wrap=True)
     columns = [entry for entry in _COLUMNS if shown.empty or shown[entry[1]].notna().any()]
@@ -120,8 +129,8 @@ def _overall(rows: pd.DataFrame, width: int) -> Table:
 
 
 def _speedup(row: dict[str, Any], name: str = "speedup") -> str:
-    speedup = spell.number(row[name])
-    bounds = spell.interval(row[f"{name}_low"], row[f"{name}_high"])
+    speedup = format_number(row[name])
+    bounds = format_interval(row[f"{name}_low"], row[f"{name}_high"])
     return f"{speedup} [{bounds}]" if bounds else speedup
 
 
@@ -129,17 +138,17 @@ def _errors(row: dict[str, Any]) -> str:
     return f"{row['errors']}/{row['cases'] + row['errors']}" if row["errors"] else "0"
 
 
-# title, column of the summary, how its cell is spelled
+# title, column of the summary, format of its cell
 _COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
-    ("MAT", "mat", lambda row: spell.number(row["mat"])),
-    ("tokens/s", "tokens_per_s", lambda row: spell.rate(row["tokens_per_s"])),
+    ("MAT", "mat", lambda row: format_number(row["mat"])),
+    ("tokens/s", "tokens_per_s", lambda row: format_rate(row["tokens_per_s"])),
     ("speedup [95 %]", "speedup", _speedup),
     ("time only [95 %]", "time_only_speedup", lambda row: _speedup(row, "time_only_speedup")),
-    ("step ms", "time_only_step_ms", lambda row: spell.milliseconds(row["time_only_step_ms"])),
-    ("accepted", "acceptance_rate", lambda row: spell.share(row["acceptance_rate"])),
-    ("tokens fed", "fed", lambda row: spell.number(row["fed"])),
-    ("drafting \N{MICRO SIGN}s", "drafting_us", lambda row: spell.microseconds(row["drafting_us"])),
-    ("lossless", "lossless", lambda row: spell.share(row["lossless"])),
+    ("step ms", "time_only_step_ms", lambda row: format_milliseconds(row["time_only_step_ms"])),
+    ("accepted", "acceptance_rate", lambda row: format_share(row["acceptance_rate"])),
+    ("tokens fed", "fed", lambda row: format_number(row["fed"])),
+    ("drafting \N{MICRO SIGN}s", "drafting_us", lambda row: format_microseconds(row["drafting_us"])),
+    ("lossless", "lossless", lambda row: format_share(row["lossless"])),
     ("errors", "errors", _errors),
 )
 
@@ -147,7 +156,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
 def _name(method: str, variant: str, width: int) -> str:
     """On as many lines as it takes to leave the figures their room."""
     least, most = _NAME_WIDTHS
-    return broken(spell.label(method, variant), max(least, min(most, width - _FIGURES_WIDTH)))
+    return break_lines(label(method, variant), max(least, min(most, width - _FIGURES_WIDTH)))
 
 
 def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table]:
@@ -163,7 +172,7 @@ def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table]:
     if len(categories) < 2 or not names or methods[list(figures)].isna().all(axis=None):
         return
     found = {
-        (row["category"], row["method"], row["variant"]): " ".join(spell.number(row[figure]) for figure in figures)
+        (row["category"], row["method"], row["variant"]): " ".join(format_number(row[figure]) for figure in figures)
         for row in rows.to_dict("records")
     }
     title = " ".join(figures.values())
@@ -177,7 +186,7 @@ def _fitting(categories: Sequence[str], room: int, cell: int) -> Iterator[list[s
     chosen: list[str] = []
     used = 0
     for category in categories:
-        width = max(cell, *map(len, broken(category, _HEADER_WIDTH).split("\n"))) + _GUTTER
+        width = max(cell, *map(len, break_lines(category, _HEADER_WIDTH).split("\n"))) + _GUTTER
         if chosen and used + width > room:
             yield chosen
             chosen, used = [], 0
@@ -192,9 +201,9 @@ def _category_table(
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     table.add_column(title, no_wrap=True)
     for category in categories:
-        table.add_column(Text(broken(category, _HEADER_WIDTH)), justify="right", no_wrap=True)
+        table.add_column(Text(break_lines(category, _HEADER_WIDTH)), justify="right", no_wrap=True)
     for key, name in names.items():
-        table.add_row(Text(name), *(Text(found.get((category, *key), spell.BLANK)) for category in categories))
+        table.add_row(Text(name), *(Text(found.get((category, *key), BLANK)) for category in categories))
     return table
 
 

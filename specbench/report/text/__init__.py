@@ -1,1 +1,1 @@
-"""How figures and rows are spelled, and tokens as text."""
+"""The format of figures and tables, and tokens as text."""

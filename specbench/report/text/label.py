@@ -1,4 +1,4 @@
-"""How names and figures are spelled in prints; a blank stays a blank."""
+"""The printed form of names and figures; NaN is a blank."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ def label(method: str, variant: str = "") -> str:
     return f"{title} [{variant}]" if variant else title
 
 
-def number(value: float, decimals: int = 2) -> str:
+def format_number(value: float, decimals: int = 2) -> str:
     """1.234 -> '1.23'; NaN -> the blank sign."""
     return BLANK if math.isnan(value) else f"{value:.{decimals}f}"
 
 
-def milliseconds(value: float) -> str:
+def format_milliseconds(value: float) -> str:
     """[ms] A phase may take microseconds: 0.4 -> '0.400'."""
-    return number(value, 3)
+    return format_number(value, 3)
 
 
-def microseconds(value: float) -> str:
+def format_microseconds(value: float) -> str:
     """[us] '0.42', '15.3', '1204'."""
-    return rate(value)
+    return format_rate(value)
 
 
-def count(value: float) -> str:
+def format_count(value: float) -> str:
     """12345.0 -> '12345'."""
     return BLANK if math.isnan(value) else f"{value:.0f}"
 
 
-def rate(value: float) -> str:
+def format_rate(value: float) -> str:
     """[tokens/s] three significant digits or all before the point: '5.43', '38.5', '1204'."""
     if math.isnan(value):
         return BLANK
@@ -54,7 +54,7 @@ def rate(value: float) -> str:
     return f"{value:.{decimals}f}"
 
 
-def share(value: float) -> str:
+def format_share(value: float) -> str:
     """0.1234 -> '12.3 %'; only an exact 1 prints as 100 %, only an exact 0 as 0 %."""
     if math.isnan(value):
         return BLANK
@@ -63,14 +63,14 @@ def share(value: float) -> str:
     return f"{min(99.9, max(0.1, 100 * value)):.1f} %"
 
 
-def interval(low: float, high: float, decimals: int = 2) -> str:
+def format_interval(low: float, high: float, decimals: int = 2) -> str:
     """'1.41, 1.45'; nothing where there is no interval or no width (vanilla's MAT)."""
     if math.isnan(low) or math.isnan(high) or low == high:
         return ""
     return f"{low:.{decimals}f}, {high:.{decimals}f}"
 
 
-def broken(name: str, width: int) -> str:
+def break_lines(name: str, width: int) -> str:
     """A long name on several lines of at most ``width`` characters, cut after a separator where there is one."""
     lines = [""]
     for part in re.findall(r"[^_,\s-]*[_,\s-]?", name):

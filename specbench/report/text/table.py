@@ -1,4 +1,4 @@
-"""A table ready to print, and its spelling in Markdown and LaTeX (booktabs)."""
+"""A table ready to print, and its form in Markdown and LaTeX (booktabs)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Table:
 
     @property
     def caption(self) -> str:
-        """A table that is pasted elsewhere has to say it all."""
+        """Both halves: a table may be pasted elsewhere."""
         return f"{self.where} {self.meaning}".strip()
 
 
@@ -102,7 +102,7 @@ def _escape_markdown(text: str) -> str:
 def to_latex(table: Table) -> str:
     """A ``table`` environment; needs the packages booktabs and, to fit a line that is too short for it, graphicx.
 
-    Intervals stand under their figures.
+    Intervals are printed under their figures.
     """
     size = _SMALL if len(table.header) <= _SMALL_COLUMNS else _SMALLER
     align = "l" * table.labels + "r" * (len(table.header) - table.labels)

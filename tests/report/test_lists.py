@@ -1,0 +1,51 @@
+"""One list of plots and one of detail frames: every file, title and line of the docs comes from them."""
+
+from pathlib import Path
+
+from report.handmade import record, turn
+
+from specbench.record import VANILLA
+from specbench.report import gather
+from specbench.report.data.detail import DETAILS, TIME_SPLIT, DetailFrame
+from specbench.report.page.elements import gallery
+from specbench.report.plots.catalogue import PLOTS, title_of
+from specbench.report.tables.tables import build_tables
+from specbench.store import Run
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "measurement.md"
+
+
+def test_every_picture_is_in_the_list_of_plots(built):
+    names = {path.stem for path in (built.output / "plots").iterdir()}
+    assert names <= {plot.name for plot in PLOTS}
+    assert len({plot.name for plot in PLOTS}) == len(PLOTS)
+
+
+def test_the_page_takes_the_titles_of_the_list(built):
+    page = gallery([path for path in built.files if path.suffix == ".png"])
+    for plot in PLOTS:
+        drawn = (built.output / "plots" / f"{plot.name}.png").is_file()
+        assert (f'alt="{plot.title}"' in page.replace("&#x27;", "'")) is drawn
+        assert title_of(f"{plot.name}-big-mini") == f"{plot.title}, big-mini"
+
+
+def test_every_csv_is_a_table_or_a_frame_of_the_list(built):
+    names = {path.stem for path in (built.output / "tables").glob("*.csv")}
+    tables = set(build_tables(built.summary, built.findings.facts))
+    assert names - tables == {TIME_SPLIT, *DETAILS} == set(built.findings.detail)
+
+
+def test_the_docs_have_a_line_for_every_frame():
+    text = DOCS.read_text(encoding="utf-8")
+    for frame in DETAILS.values():
+        assert f"| `{frame.name}.csv` | {frame.row} | {frame.meaning} |\n" in text
+
+
+def test_a_frame_is_added_in_one_place(make_manifest, monkeypatch):
+    """Counted for every method but vanilla, named and written as the others are."""
+
+    added = DetailFrame("turns", "method", "turns", ("turns",), lambda found, _: iter([(len(found),)]), drafts=True)
+    monkeypatch.setitem(DETAILS, added.name, added)
+    records = [record(name, "a", [turn([1])]) for name in (VANILLA, "pld")]
+    frame = gather([Run(Path("r"), make_manifest({"pld": {}}), records)]).detail["turns"]
+    assert frame[["method", "turns"]].values.tolist() == [["pld", 1]]
