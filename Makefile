@@ -8,19 +8,22 @@ export HF_HUB_OFFLINE ?= 1
 # Every test process runs on one thread: as many of them as there are cores.
 SPREAD ?= -n auto --dist worksteal
 
-.PHONY: help bench test quick check format clean
+.PHONY: help bench test test-all quick check format clean
 
 help:            ## this list
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ --/'
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ --/'
 
 bench: $(VENV)/installed   ## set up, then compare the bundled methods on the bundled model
 	$(BIN)/specbench
 
-test: $(VENV)/developed    ## set up, then every test
+test: $(VENV)/developed    ## set up, then the tests: of a matrix of parameters, the diagonal
+	$(BIN)/python -m pytest $(SPREAD) -m "not exhaustive" $(ARGS)
+
+test-all: $(VENV)/developed ## every test
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 quick: $(VENV)/developed   ## the tests but the slow ones
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not exhaustive" $(ARGS)
 
 check: $(VENV)/developed   ## lint, format, types
 	$(BIN)/ruff check .

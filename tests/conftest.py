@@ -1,5 +1,12 @@
-"""Shared fixtures: everything runs offline, on one thread, which is far faster for tiny models."""
+"""Shared fixtures: everything runs offline, on one thread, which is far faster for tiny models.
 
+A process does once what every run would do again: Hydra composes a configuration, the collector walks through what is
+imported, a rank imports torch.
+"""
+
+import functools
+import gc
+import multiprocessing
 import os
 import tempfile
 from pathlib import Path
@@ -11,8 +18,65 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specbench-cache-")  # no
 
 import pytest
 import torch
+import torch.multiprocessing
+import transformers
+
+from specbench import cli
 
 torch.set_num_threads(1)
+transformers.utils.logging.disable_progress_bar()
+
+# The same overrides give the same configuration, and nothing changes one that is composed.
+_compose = functools.cache(cli._compose)
+cli._compose = lambda name, overrides: _compose(name, tuple(overrides))
+
+# A server imports what ranks and drafting processes need and forks them: a fresh process takes seconds to import it.
+# A command that a test starts has none of this, and spawns.
+multiprocessing.set_forkserver_preload(
+    ["specbench.target.tensor_parallel.start", "methods.parts.draft_lm.parallel_draft"]
+)
+_get_context = torch.multiprocessing.get_context
+torch.multiprocessing.get_context = lambda kind=None: _get_context("forkserver" if kind == "spawn" else kind)
+
+# A run freezes what is alive, so that the collector need not visit it, and unfreezes it at its end. Here it stays
+# frozen until the next file of tests.
+_unfreeze, gc.unfreeze = gc.unfreeze, lambda: None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen():
+    _unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as ``exhaustive`` what is not on the diagonal of a ``matrix``.
+
+    The diagonal has as many points as the longest axis, the others begin anew: it has every value of every axis.
+    """
+    axes: dict[tuple, dict[tuple, int]] = {}  # of a test, names of an axis -> its values -> their places
+    cells = [(item, _coordinates(item)) for item in items if item.get_closest_marker("matrix")]
+    for _, cell in cells:
+        for axis, value in cell:
+            places = axes.setdefault(axis, {})
+            places.setdefault(value, len(places))
+    for item, cell in cells:
+        point = [(axes[axis][value], len(axes[axis])) for axis, value in cell]
+        longest = max(size for _, size in point)
+        if not any(all(place == step % size for place, size in point) for step in range(longest)):
+            item.add_marker(pytest.mark.exhaustive)
+
+
+def _coordinates(item: pytest.Function) -> list[tuple[tuple, tuple]]:
+    """(axis, value) of each axis of a test's matrix; values are the same where they are the same object."""
+    found = []
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        names = tuple(name.strip() for name in names)
+        found.append(((item.function, *names), tuple(id(item.callspec.params[name]) for name in names)))
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ def engine_for(model) -> EagerEngine:
     return EagerEngine(model, 512, frozenset(), 64)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_served_family_passes(family, dtype):

@@ -87,6 +87,7 @@ def verdict(grow, sampling: Sampling) -> float:
     return p_value(found, exact(lambda context: engine.distribution_after(context, sampling), [0], LENGTH))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["T1", "T0.7-p0.9"])
 @pytest.mark.parametrize(
     "grow",

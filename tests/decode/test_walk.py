@@ -55,6 +55,7 @@ def sample(engine, script, sampling, seed, prompt=(5, 17, 3), limit=24):
     ).ids
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "mistral-window"])
 @pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(1.0, top_k=20, top_p=0.9)], ids=["T0.8", "T1-k20-p0.9"])
 def test_deterministic_drafts_emit_vanillas_ids_when_sampling(family, sampling):

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from omegaconf import Container
 
-from compose import composed, job_for
+from compose import composed, entry_of, job_for, method_names
 from specbench import cli
-from specbench.job import make_entry
 from specbench.measure.plan import RESETS
 from specbench.method import Peer
 from specbench.record import VANILLA
@@ -18,7 +17,6 @@ from specbench.run import execute
 from specbench.store import read_run
 from specbench.types import InputError
 
-NAMES = sorted(path.stem for path in (cli.conf_dir() / "method").glob("*.yaml"))
 DRAFT, FROZEN = "bundled:tiny_draft", "bundled:tiny/frozen_table.safetensors"
 DATASTORE = "bundled:tiny/datastore.safetensors"
 SUITE = ("suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
@@ -31,7 +29,7 @@ def run(directory: Path, *overrides: str) -> dict[tuple[str, str], object]:
     return {(record.method, record.case): record for record in read_run(directory).records}
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=method_names())
 def name(request) -> str:
     return request.param
 
@@ -68,10 +66,6 @@ def test_greedy_ids_equal_vanillas(name, greedy):
         assert record.status == "ok", record.error
         assert [turn.ids for turn in record.turns] == [turn.ids for turn in greedy[VANILLA, case].turns]
         assert record.lossless.violations == 0
-
-
-def entry_of(name: str):
-    return make_entry(name, cli._plain(composed(f"method=[{name}]"))["method"][name])
 
 
 def test_counts_add_up(name, greedy):

@@ -43,6 +43,7 @@ class Checked(CardActor):
         return seconds
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 @pytest.mark.parametrize("options", [{}, {"wait": True}, {"correct": False}, {"max_depth": 4}])
 @torch.inference_mode()

@@ -5,21 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from compose import composed, job_for
-from specbench import cli
-from specbench.job import make_entry
+from compose import entry_of, job_for, method_names
 from specbench.method import Peer
 from specbench.run import execute
 from specbench.store import read_run
 from specbench.target.fast.engine import FastEngine
 
-NAMES = sorted(path.stem for path in (cli.conf_dir() / "method").glob("*.yaml"))
 SUITE = ("suite.limit=1", "suite.first=1", "decode.max_new_tokens=20", "measure=quick", "measure.warmup=0")
 
 
 def needs(name: str) -> bool:
     """Whether a method reads logits or hidden states."""
-    method = make_entry(name, cli._plain(composed(f"method=[{name}]"))["method"][name]).method
+    method = entry_of(name).method
     return bool(method.needs.node_topk or method.needs.hidden) or "eagle" in name or "heads" in name
 
 
@@ -29,7 +26,7 @@ def turns(folder, *overrides):
     return {(each.method, each.case): each.turns for each in read_run(folder).records}, job
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", method_names())
 def test_both_engines_take_the_same_steps(name, tmp_path):
     eager, job = turns(tmp_path / "eager", f"method=[{name}]", "engine=eager")
     fast, _ = turns(tmp_path / "fast", f"method=[{name}]", "engine=fast")
@@ -42,7 +39,7 @@ def test_both_engines_take_the_same_steps(name, tmp_path):
                 assert (ours.accept, ours.proposed, ours.fed) == (theirs.accept, theirs.proposed, theirs.fed), key
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if needs(name)])
+@pytest.mark.parametrize("name", [name for name in method_names() if needs(name)])
 def test_what_a_step_shows_is_read_before_the_next_forward(name, tmp_path, monkeypatch):
     """On a GPU a step's tensors lie in the graphs' memory: here the next forward spoils them, and nothing changes."""
     plain, _ = turns(tmp_path / "plain", f"method=[{name}]", "engine=fast")

@@ -27,6 +27,7 @@ def method(request):
     return MAKE[request.param]()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 @pytest.mark.parametrize("epsilon", [0.0, 0.03, 1.0])
 def test_output_is_the_targets_whatever_the_draft(method, family, epsilon):

@@ -186,6 +186,7 @@ def test_an_oracle_is_accepted_to_full_depth(deep, monkeypatch, kind, options, d
     assert len(out.accept) > 4
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2"])
 @pytest.mark.parametrize("tree", ["static", "dynamic"])
 def test_ids_are_the_targets_whatever_the_head(family, tree):

@@ -47,6 +47,7 @@ def medusa_paths(module, state):
     return [tuple(best[depth][rank] for depth, rank in enumerate(path)) for path in ranks]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("heads", [3, 5])
 def test_medusa_fills_its_tree_from_the_last_state(model, tmp_path, heads, blocks):
@@ -91,6 +92,7 @@ def test_a_medusa_oracle_is_accepted_to_full_depth(model):
     assert set(out.proposed) == {63}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "llama-mha"])
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_hydra_drafts_equal_heads_run_over_their_whole_input(tmp_path, family, blocks):
@@ -148,6 +150,7 @@ def test_a_hydra_oracle_is_accepted_to_full_depth(model, monkeypatch):
     assert out.accept[:-1] == [5] * (len(out.accept) - 1)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2"])
 @pytest.mark.parametrize("kind", [Medusa, HydraTree])
 def test_ids_are_the_targets_whatever_the_heads(family, kind):

@@ -104,6 +104,7 @@ def test_threshold_ends_the_growth():
         assert paths_of(draft)[-1] == ((0, 0, 0) if layers > 2 else (0, 0))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 @pytest.mark.parametrize("epsilon", [0.0, 0.03, 1.0])
 def test_output_is_the_targets_whatever_the_draft(family, epsilon):

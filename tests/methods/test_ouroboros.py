@@ -38,6 +38,7 @@ def truthful(model, context, draft):
     return Step(context[-1], (*tokens, said[place + 1]), tuple(path), False, None, TopK(ids, ids.double())), said
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 @pytest.mark.parametrize("epsilon", [0.0, 0.05, 1.0])
 def test_output_is_the_targets_whatever_the_draft(family, epsilon):

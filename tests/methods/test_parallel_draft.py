@@ -140,6 +140,7 @@ def test_a_request_that_was_given_up_leaves_no_session(make):
     assert list(method.port._actor.sessions) == [last.number]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["pearl", "card", "card-waits"])
 @pytest.mark.parametrize("sampling", [None, Sampling(0.9)], ids=["greedy", "sampled"])
 def test_transcript_is_the_same_behind_every_port_and_delay(name, sampling):

@@ -108,6 +108,7 @@ def test_acceptance_falls_with_the_drafts_quality():
     assert rates[2] == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("gamma", [1, 3])
 def test_emitted_strings_have_the_targets_distribution(sampling, gamma):

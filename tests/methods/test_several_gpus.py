@@ -6,9 +6,7 @@ import pytest
 from places import Places, spread_layers
 
 import specbench.stage
-from compose import composed, job_for
-from specbench import cli
-from specbench.job import make_entry
+from compose import entry_of, job_for, method_names
 from specbench.method import Peer
 from specbench.run import execute
 from specbench.store import read_run
@@ -19,11 +17,7 @@ PIPELINE = "engine=eager"
 TENSOR = ("engine=fast", "model.gpus=2", "model.device=cpu", "model.check_ranks=true")
 
 
-def is_peer(name: str) -> bool:
-    return isinstance(make_entry(name, cli._plain(composed(f"method=[{name}]"))["method"][name]).method, Peer)
-
-
-NAMES = sorted(path.stem for path in (cli.conf_dir() / "method").glob("*.yaml") if not is_peer(path.stem))
+NAMES = [name for name in method_names() if not isinstance(entry_of(name).method, Peer)]
 
 
 def turns(folder, *overrides):

@@ -19,6 +19,7 @@ def method_with(draft, sampling=None, **options) -> SpeculativeSampling:
     return fitted(SpeculativeSampling("unused", **options), draft, sampling)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("epsilon", [0.0, 0.02, 0.1, 1.0])
 def test_output_is_the_targets_whatever_the_draft(schedule, epsilon):
@@ -74,6 +75,7 @@ def test_confidence_ends_the_chain_behind_the_first_unsure_token():
     assert draft.score == pytest.approx([float(row[token]) for row, token in drawn_from])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["T1", "T0.7-k4-p0.9"])
 @pytest.mark.parametrize("options", [{}, {"draft_temperature": 0.4}, {"choice": "argmax"}])
 def test_sampled_strings_keep_the_targets_distribution(options, sampling):

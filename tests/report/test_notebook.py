@@ -67,6 +67,7 @@ def test_the_first_runs_on_any_run(make_run, monkeypatch, methods):
     assert images(execute(READ, monkeypatch, run)) == (5 if methods is None else 0)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", [WHY, FIGURES, COMPARE], ids=lambda path: path.stem)
 @pytest.mark.parametrize("kind", ["no method", "all failed", "no profile"])

@@ -315,6 +315,7 @@ def test_steps_and_drafts_are_told_without_colour(page):
     assert len(set(lines)) == len(lines) == 3
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [PHONE, WIDE])
 def test_page_fits_phone_and_screen_in_both_schemes(browser, report, width, scheme):

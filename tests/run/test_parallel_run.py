@@ -24,6 +24,10 @@ from specbench.types import InputError
 METHODS = "method=[pld,token_recycling,cacheback,eagle,n_grammys,speculative_sampling]"
 SHORT = ("suite.limit=1", "suite.first=2", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
 TWO = ("model.gpus=2", "model.device=cpu", "engine=fast")
+SMALL = tuple(
+    f"model.random.config.{key}={value}"
+    for key, value in (("vocab_size", 2048), ("hidden_size", 64), ("intermediate_size", 96), ("num_hidden_layers", 2))
+)
 RANDOM = {
     "llama": (),
     "mistral": ("+model.random.config.sliding_window=16",),
@@ -63,7 +67,7 @@ def test_every_kind_of_method_on_the_bundled_model(decode, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", RANDOM)
 def test_random_models_of_a_family(family, tmp_path):
-    settings = ("model=random", f"model.random.family={family}", *RANDOM[family], "model.dtype=float64")
+    settings = ("model=random", f"model.random.family={family}", *RANDOM[family], "model.dtype=float64", *SMALL)
     methods = "method=[pld,token_recycling,cacheback_no_frozen,n_grammys]"
     one = turns(tmp_path / "one", *settings, methods, "engine=fast")
     two = turns(tmp_path / "two", *settings, methods, *TWO, "model.check_ranks=true")

@@ -45,6 +45,7 @@ def run(engine, script, prompt, limit=COUNT, sampling=None, seed=0):
     return decode(engine, Scripted(script), Request(prompt, limit, sampling, seed), Clock(CPU))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("buckets", BUCKETS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 @pytest.mark.parametrize("family", FAMILIES)
@@ -60,6 +61,7 @@ def test_every_drafter_emits_plain_greedy_ids(family, dtype, buckets):
             assert engine.request.length == len(prompt) + COUNT - 1
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("buckets", BUCKETS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_steps_equal_the_eager_engines(family, buckets):
@@ -152,6 +154,7 @@ def test_a_batch_wider_than_any_draft_makes_room_and_keeps_what_was_held():
     assert [*engine.settle(COUNT).emitted] == truth[25:26]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 @pytest.mark.parametrize("buckets", BUCKETS)
 def test_cache_content_after_every_step(family, buckets):
@@ -247,6 +250,7 @@ def test_the_models_own_weights_serve_both_without_a_second_copy():
     check_engine(engine, model)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed", "qwen3", "phi3"])
 def test_half_precision_sees_trees_as_it_must(family, dtype):
@@ -339,6 +343,7 @@ class Replay:
             held.copy_(fresh)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("prepared", [True, False])
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen3"])
 def test_recording_and_replaying_take_the_same_steps(family, prepared):

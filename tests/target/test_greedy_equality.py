@@ -24,6 +24,7 @@ def run(engine, script, prompt, limit=COUNT, sampling=None, seed=0):
     return decode(engine, Scripted(script), request, Clock(torch.device("cpu")))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_drafter_emits_plain_greedy_ids(family, dtype):

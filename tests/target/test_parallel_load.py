@@ -29,6 +29,7 @@ def weights(model) -> dict:
     return {name: each.clone() for name, each in model.named_parameters()}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", NAMES)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_shares_add_up(family, ranks):
@@ -50,6 +51,7 @@ def test_shares_add_up(family, ranks):
             assert torch.equal(parts[0], whole), name
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("files", ["one", "several", "torch"])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_from_files_as_from_memory(files, tied, tmp_path, monkeypatch):

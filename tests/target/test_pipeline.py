@@ -147,6 +147,7 @@ DRAFTED = {
 DRAFTED_SAMPLINGS = [(name, sampling) for name in DRAFTED for sampling in SAMPLINGS]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", [EagerEngine, FastEngine], ids=["eager", "fast"])
 @pytest.mark.parametrize(("name", "sampling"), DRAFTED_SAMPLINGS)
 def test_a_draft_model_on_a_device_of_its_own(name, sampling, kind):

@@ -99,6 +99,7 @@ def test_layout_of_an_integer_example():
     assert RowBatch.of([], []) is None
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_and_tree_commit_the_same(family, dtype):

@@ -75,6 +75,7 @@ def held(engine, length):
     return [each[0, :, :length] for layer in engine.cache.slots for each in (layer.keys, layer.values)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("name", [*scripts([]), "rows"])
 def test_the_cache_holds_the_recorded_tokens(kind, name):
