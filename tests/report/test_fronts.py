@@ -60,7 +60,7 @@ def test_a_method_with_failed_cases_is_no_part_of_the_front(make_run):
     (front,) = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 1]
     sam = next(entry for entry in find_prices(scene) if entry.series.name == "sam")
     assert sam.name == "sam (2 of 12 cases)"
-    assert sam.fed not in front.get_xdata()
+    assert sam.at[0] not in front.get_xdata()
 
 
 @pytest.mark.parametrize("count", [3, 30])

@@ -154,8 +154,8 @@ def test_predicted_is_drawn_against_measured(make_run, tmp_path):
     findings = build_report([run], profile=write_profile(profile, tmp_path)).findings
     (scene,) = scenes(findings)
     points = find_predicted(scene)
-    assert [series.name for series, _, _ in points] == ["pld", "token_recycling"]
-    assert median_error([(points[0][0], 2.0, 1.5), (points[1][0], 1.0, 1.1)]) == pytest.approx((0.25 + 0.1) / 2)
+    assert [dot.series.name for dot in points] == ["pld", "token_recycling"]
+    assert median_error([(2.0, 1.5), (1.0, 1.1)]) == pytest.approx((0.25 + 0.1) / 2)
     assert (run / "plots" / "predicted_against_measured.png").is_file()
 
 

@@ -19,9 +19,9 @@ from specbench.report.data.findings import Findings
 from specbench.report.data.rows import category_order
 from specbench.report.tables.tables import caption
 from specbench.report.text.label import BLANK, Cell, format_count, format_number, format_rate, label
-from specbench.report.text.table import Table, to_markdown, without_blanks
+from specbench.report.text.table import Table, to_markdown, without_blanks, write_texts
 from specbench.report.text.tokenizer import find_tokenizer, read_counter
-from specbench.store import Run, RunError, write_atomically
+from specbench.store import Run, RunError
 
 NAME = "compat_spec_bench"
 FORMULAS = (
@@ -157,28 +157,14 @@ def score_files(baseline: Path, methods: Sequence[Path], tokenizer: Path | None)
 def files_table(frame: pd.DataFrame, baseline: Path) -> Table:
     """The figures of answer files as printed."""
     header = ("File", "Task", "Questions", *(_TITLES[figure] for figure in _SHOWN))
-    rows = tuple(
-        tuple(
-            map(
-                Cell,
-                (
-                    row["file"],
-                    row["category"],
-                    format_count(row["questions"]),
-                    *(write(row[figure]) for figure, write in _SHOWN.items()),
-                ),
-            )
-        )
-        for row in frame.to_dict("records")
-    )
-    return Table(NAME, f"Baseline: {baseline.name}.", FORMULAS, header, rows, frozenset(), labels=2)
+    rows = []
+    for row in frame.to_dict("records"):
+        figures = [write(row[figure]) for figure, write in _SHOWN.items()]
+        rows.append(tuple(map(Cell, (row["file"], row["category"], format_count(row["questions"]), *figures))))
+    return Table(NAME, f"Baseline: {baseline.name}.", FORMULAS, header, tuple(rows), frozenset(), labels=2)
 
 
 def write_compat(frame: pd.DataFrame, table: Table, output: Path) -> list[Path]:
     """tables/compat_spec_bench.csv, unrounded, and .md. Returns the files."""
-    folder = output / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{NAME}.{kind}" for kind in ("csv", "md")]
-    write_atomically(files[0], frame.to_csv(index=False))
-    write_atomically(files[1], to_markdown(table))
-    return files
+    texts = {f"{NAME}.csv": frame.to_csv(index=False), f"{NAME}.md": to_markdown(table)}
+    return write_texts(output / "tables", texts)

@@ -16,6 +16,7 @@ from specbench.record import CONTROL, OVERALL, PHASES, VANILLA, CaseRecord
 from specbench.report.data.predict import steps_of
 from specbench.report.data.reported import ROW, ReportedRun
 from specbench.report.data.rows import replayed
+from specbench.report.data.trials import BLANK, ratio
 
 EDGES = {  # of the bins; powers of two, the last is open
     "position": (0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
@@ -25,7 +26,6 @@ PERCENTILES = (50, 95, 99)
 MIN_VALUES = 100  # of a 99th percentile: with fewer it is the maximum by another name, and blank
 WAITS = ("first_token", "burst", "per_token")
 HELD = "cached_tokens"  # of a turn's own figures: tokens in the method's state when the request began
-_BLANK = float("nan")
 Detail = dict[str, pd.DataFrame]  # name -> frame, whose rows begin with model, suite, method and variant
 Rows = Iterator[tuple[str | float, ...]]
 
@@ -106,7 +106,7 @@ def count_positions(records: Sequence[CaseRecord]) -> Rows:
         total = sum(count for _, count in found)
         reached = sum(count for taken, count in found if taken >= position - 1)
         kept = sum(count for taken, count in found if taken >= position)
-        yield position, total, reached, kept, kept / total, kept / reached if reached else _BLANK
+        yield position, total, reached, kept, kept / total, ratio(kept, reached)
 
 
 def count_lengths(records: Sequence[CaseRecord], timed: bool) -> Rows:
@@ -124,7 +124,7 @@ def count_lengths(records: Sequence[CaseRecord], timed: bool) -> Rows:
             yield (
                 *(axis, EDGES[axis][number], int(own.sum()), int(emitted[own].sum())),
                 float(emitted[own].mean()),
-                1e3 * float(times[own].mean()) if known else _BLANK,
+                1e3 * float(times[own].mean()) if known else BLANK,
             )
 
 
@@ -169,7 +169,7 @@ def count_tails(records: Sequence[CaseRecord]) -> Rows:
 def percentile(values: np.ndarray, share: int) -> float:
     """Linear between order statistics; the 99th of too few is blank."""
     if not values.size or (share == 99 and values.size < MIN_VALUES):
-        return _BLANK
+        return BLANK
     return float(np.percentile(values, share))
 
 
@@ -182,15 +182,10 @@ def count_growth(records: Sequence[CaseRecord], timed: bool) -> Rows:
         emitted = sum(sum(turn.accept) for turn in record.turns)
         yield (
             *(record.case, record.category, record.round, record.turns[0].stats[HELD], steps, emitted),
-            emitted / steps if steps else _BLANK,
+            ratio(emitted, steps),
             sum(len(turn.ids) for turn in record.turns),
-            sum(turn.prefill_s + turn.decode_s for turn in record.turns) if timed else _BLANK,
+            sum(turn.prefill_s + turn.decode_s for turn in record.turns) if timed else BLANK,
         )
-
-
-def ratio(part: float, whole: float) -> float:
-    """Blank where there is no whole."""
-    return part / whole if whole else _BLANK
 
 
 TIME_SPLIT = "time_split"  # the one frame that is not counted from records

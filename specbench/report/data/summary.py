@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from specbench import stats
@@ -19,13 +18,12 @@ from specbench.report.data.facts import Facts, read_facts
 from specbench.report.data.predict import Prediction
 from specbench.report.data.reported import ReportedRun
 from specbench.report.data.rows import COLUMNS, category_order, unite
-from specbench.report.data.trials import DRAFTER_PHASES, fold_cases, trials
+from specbench.report.data.trials import BLANK, DRAFTER_PHASES, fold_cases, ratio, trials
 from specbench.report.data.variant import name_variants
 from specbench.store import Run
 
 PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
-_BLANK = float("nan")
-_NO_ESTIMATE = stats.Estimate(_BLANK, None, None, 0)
+_NO_ESTIMATE = stats.Estimate(BLANK, None, None, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ def _row(scope: _Scope) -> dict[str, Any]:
         "cases": len(cases),
         "tokens": int(cases["all_tokens"].sum()),
         "steps": int(cases["steps"].sum()),
-        "violations": _BLANK,
+        "violations": BLANK,
         "errors": scope.errors,
     }
     row |= _mat(cases) | _drafting(scope) | _speed(scope) | _predicted(scope) | _times(scope) | _verdict(scope)
@@ -111,15 +109,15 @@ def _time_only(scope: _Scope, row: Mapping[str, Any]) -> dict[str, float]:
     """
     names = ("speedup", "speedup_low", "speedup_high")
     if not scope.facts.time_only:
-        return dict.fromkeys((*(f"time_only_{name}" for name in names), "time_only_step_ms"), _BLANK)
+        return dict.fromkeys((*(f"time_only_{name}" for name in names), "time_only_step_ms"), BLANK)
     found = {f"time_only_{name}": row[name] for name in names}
-    found |= dict.fromkeys((*names, "speedup_hf", "decode_speedup", "cost_per_million", "joules_per_token"), _BLANK)
-    found["time_only_step_ms"] = 1e3 * _ratio(scope.cases["decode_time_s"].sum(), scope.cases["steps"].sum())
+    found |= dict.fromkeys((*names, "speedup_hf", "decode_speedup", "cost_per_million", "joules_per_token"), BLANK)
+    found["time_only_step_ms"] = 1e3 * ratio(scope.cases["decode_time_s"].sum(), scope.cases["steps"].sum())
     if scope.method in scope.facts.unaccepted:
         unknown = ("mat", "acceptance_rate", "tokens_per_s", "decode_tokens_per_s", "predicted_speedup", "efficiency")
         gone = [name for name in (*unknown, *found) if name != "time_only_step_ms"]
         bounds = [f"{name}_{side}" for name in ("mat", "predicted_speedup") for side in ("low", "high")]
-        found |= dict.fromkeys((*gone, *bounds), _BLANK)
+        found |= dict.fromkeys((*gone, *bounds), BLANK)
     return found
 
 
@@ -129,7 +127,7 @@ def _mat(cases: pd.DataFrame) -> dict[str, float]:
 
 
 def _spread(name: str, estimate: stats.Estimate) -> dict[str, float]:
-    low, high = (_BLANK if bound is None else bound for bound in (estimate.low, estimate.high))
+    low, high = (BLANK if bound is None else bound for bound in (estimate.low, estimate.high))
     return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
 
 
@@ -138,19 +136,19 @@ def _drafting(scope: _Scope) -> dict[str, float]:
     cases = scope.cases
     steps, proposed = cases["steps"].sum(), cases["proposed"].sum()
     peer = scope.method in scope.facts.peers
-    fed = _BLANK if peer else _ratio(cases["fed"].sum(), steps)
+    fed = BLANK if peer else ratio(cases["fed"].sum(), steps)
     parameters = scope.facts.parameters
     row = {
         "tokens_fed": fed,
-        "target_compute": _BLANK if parameters is None else parameters * 1e-9 * fed,
-        "state_bytes": _BLANK if peer or cases.empty else float(cases["state_bytes"].max()),
+        "target_compute": BLANK if parameters is None else parameters * 1e-9 * fed,
+        "state_bytes": BLANK if peer or cases.empty else float(cases["state_bytes"].max()),
     }
     if peer or not scope.drafts or scope.method in (VANILLA, CONTROL):
-        return row | dict.fromkeys(("acceptance_rate", "draft_rate", "mean_draft"), _BLANK)
+        return row | dict.fromkeys(("acceptance_rate", "draft_rate", "mean_draft"), BLANK)
     return row | {
-        "acceptance_rate": _ratio(cases["emitted"].sum() - steps, proposed),
-        "draft_rate": _ratio(cases["drafted_steps"].sum(), steps),
-        "mean_draft": _ratio(proposed, steps),
+        "acceptance_rate": ratio(cases["emitted"].sum() - steps, proposed),
+        "draft_rate": ratio(cases["drafted_steps"].sum(), steps),
+        "mean_draft": ratio(proposed, steps),
     }
 
 
@@ -158,16 +156,16 @@ def _speed(scope: _Scope) -> dict[str, float]:
     cases = scope.cases
     if not scope.facts.timed:
         names = ("tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_low", "speedup_high", "speedup_hf")
-        return dict.fromkeys((*names, "decode_speedup", "cost_per_million", "joules_per_token"), _BLANK)
+        return dict.fromkeys((*names, "decode_speedup", "cost_per_million", "joules_per_token"), BLANK)
     against = _spread("speedup", _paired(scope.vanilla, cases))
     if scope.method == VANILLA:  # the reference: 1 by definition, so an interval would say nothing
-        against |= {"speedup_low": _BLANK, "speedup_high": _BLANK}
-    price = _BLANK if scope.facts.price is None else scope.facts.price
+        against |= {"speedup_low": BLANK, "speedup_high": BLANK}
+    price = BLANK if scope.facts.price is None else scope.facts.price
     return {
-        "tokens_per_s": _ratio(cases["tokens"].sum(), cases["time_s"].sum()),
-        "cost_per_million": 1e6 * price / 3600 * _ratio(cases["time_s"].sum(), cases["tokens"].sum()),
-        "joules_per_token": _ratio(cases["energy_j"].sum(skipna=False), cases["all_tokens"].sum()),
-        "decode_tokens_per_s": _ratio(cases["decode_tokens"].sum(), cases["decode_time_s"].sum()),
+        "tokens_per_s": ratio(cases["tokens"].sum(), cases["time_s"].sum()),
+        "cost_per_million": 1e6 * price / 3600 * ratio(cases["time_s"].sum(), cases["tokens"].sum()),
+        "joules_per_token": ratio(cases["energy_j"].sum(skipna=False), cases["all_tokens"].sum()),
+        "decode_tokens_per_s": ratio(cases["decode_tokens"].sum(), cases["decode_time_s"].sum()),
         **against,
         "speedup_hf": _paired(scope.papers, cases, resamples=0).value,
         "decode_speedup": _decode_speedup(scope),
@@ -179,15 +177,13 @@ def _decode_speedup(scope: _Scope) -> float:
     common = scope.cases.index.intersection(scope.vanilla.index)
     columns = ["decode_time_s", "decode_tokens"]
     theirs, ours = (frame.loc[common, columns].sum() for frame in (scope.vanilla, scope.cases))
-    spent = _ratio(ours["decode_time_s"], ours["decode_tokens"])
-    return _ratio(_ratio(theirs["decode_time_s"], theirs["decode_tokens"]), spent)
+    spent = ratio(ours["decode_time_s"], ours["decode_tokens"])
+    return ratio(ratio(theirs["decode_time_s"], theirs["decode_tokens"]), spent)
 
 
 def _predicted(scope: _Scope) -> dict[str, float]:
     """Modelled from the steps with a latency profile (``predict``); blank without, and for vanilla."""
-    blank = dict.fromkeys(
-        ("predicted_speedup", "predicted_speedup_low", "predicted_speedup_high", "efficiency"), _BLANK
-    )
+    blank = dict.fromkeys(("predicted_speedup", "predicted_speedup_low", "predicted_speedup_high", "efficiency"), BLANK)
     if scope.prediction is None:
         return blank
     rows = scope.prediction.of(scope.method)
@@ -195,9 +191,9 @@ def _predicted(scope: _Scope) -> dict[str, float]:
     if rows.empty:
         return blank
     found = stats.speedup(rows["vanilla_ms"], rows["emitted"], rows["method_ms"], rows["emitted"])
-    ideal = _ratio(rows["vanilla_ideal_ms"].sum(), rows["ideal_ms"].sum())
-    measured = _decode_speedup(scope) if scope.prediction.own else _BLANK
-    return _spread("predicted_speedup", found) | {"efficiency": _ratio(measured, ideal)}
+    ideal = ratio(rows["vanilla_ideal_ms"].sum(), rows["ideal_ms"].sum())
+    measured = _decode_speedup(scope) if scope.prediction.own else BLANK
+    return _spread("predicted_speedup", found) | {"efficiency": ratio(measured, ideal)}
 
 
 def _paired(baseline: pd.DataFrame, cases: pd.DataFrame, resamples: int = stats.RESAMPLES) -> stats.Estimate:
@@ -216,23 +212,19 @@ def _times(scope: _Scope) -> dict[str, float]:
     """
     cases = scope.cases
     steps, turns = cases["steps"].sum(), cases["turns"].sum()
-    row = {f"{phase}_ms": 1e3 * _ratio(cases[f"{phase}_s"].sum(min_count=1), steps) for phase in PHASES}
-    row["prefill_ms"] = 1e3 * _ratio(cases["prefill_s"].sum(), turns)
+    row = {f"{phase}_ms": 1e3 * ratio(cases[f"{phase}_s"].sum(min_count=1), steps) for phase in PHASES}
+    row["prefill_ms"] = 1e3 * ratio(cases["prefill_s"].sum(), turns)
     if scope.facts.timed:
         return row
-    return dict.fromkeys(row, _BLANK) | {f"{phase}_ms": row[f"{phase}_ms"] for phase in DRAFTER_PHASES}
+    return dict.fromkeys(row, BLANK) | {f"{phase}_ms": row[f"{phase}_ms"] for phase in DRAFTER_PHASES}
 
 
 def _verdict(scope: _Scope) -> dict[str, float]:
     """Shares of the judged cases; blank when none was judged, and lossless blank when sampling."""
     judged = scope.cases[scope.cases["judged"]]
     if judged.empty:
-        return {"lossless": _BLANK, "equal": _BLANK}
+        return {"lossless": BLANK, "equal": BLANK}
     row = {"equal": float(judged["equal"].mean())}
     if scope.facts.temperature > 0:
-        return row | {"lossless": _BLANK}
+        return row | {"lossless": BLANK}
     return row | {"lossless": float(judged["held"].mean()), "violations": float(judged["violations"].sum())}
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return float(numerator / denominator) if denominator > 0 and np.isfinite(numerator) else _BLANK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -58,7 +59,7 @@ def _row(record: CaseRecord) -> dict[str, Any]:
         "prefill_s": prefill_s,
         "decode_s": decode_s,
         "time_s": prefill_s + decode_s,
-        "energy_j": sum(float("nan") if turn.energy_j is None else turn.energy_j for turn in turns),
+        "energy_j": sum(BLANK if turn.energy_j is None else turn.energy_j for turn in turns),
         "state_bytes": record.state_bytes,
         **_phases(record),
         **_judgement(record),
@@ -69,7 +70,7 @@ def _phases(record: CaseRecord) -> dict[str, float]:
     found = {}
     for phase in PHASES:
         parts = [turn.phases_s[phase] for turn in record.turns if phase in turn.phases_s]
-        found[f"{phase}_s"] = sum(parts) if parts else float("nan")
+        found[f"{phase}_s"] = sum(parts) if parts else BLANK
     return found
 
 
@@ -82,9 +83,15 @@ def _judgement(record: CaseRecord) -> dict[str, Any]:
     return {"judged": True, "equal": verdict.equal, "held": held, "violations": verdict.violations}
 
 
+BLANK = float("nan")
 DRAFTER_PHASES = ("draft", "update")  # in which a drafter runs, and nothing else
 _SUMMED = ("turns", "steps", "emitted", "proposed", "drafted_steps", "fed", "prefill_s", "violations")
 _PHASES = tuple(f"{phase}_s" for phase in PHASES)
+
+
+def ratio(part: float, whole: float) -> float:
+    """Blank where there is no whole, or the part is not known."""
+    return float(part / whole) if whole > 0 and math.isfinite(part) else BLANK
 
 
 def fold_cases(frame: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from specbench.report.data.sweep import Heatmap
 from specbench.report.plots.canvas import drawing, fit, plain, save, slug, write_head
 from specbench.report.text.label import break_lines, format_count, format_number, format_rate, format_share, label
-from specbench.store import write_atomically
+from specbench.report.text.table import write_texts
 
 _MAP = "cividis"  # one that colour-blind readers see as others do (Nunez, Anderton and Renslow 2018)
 _CELL_INCH = (0.72, 0.46)
@@ -40,11 +40,10 @@ def write_heatmaps(grids: Sequence[Heatmap], output: Path) -> list[Path]:
     """plots/heatmap_<metric>-<method>.png and .pdf, its cells under tables/ as csv, one a row. Returns the files."""
     files = []
     for name, grid in _named(grids).items():
-        path = output / "tables" / f"{name}.csv"
         long = grid.cells.reset_index().melt(id_vars=grid.y, var_name=grid.x, value_name=grid.metric)
-        write_atomically(path, long.to_csv(index=False))
+        files += write_texts(output / "tables", {f"{name}.csv": long.to_csv(index=False)})
         with drawing():
-            files += [path, *save(draw_heatmap(grid), output / "plots" / name)]
+            files += save(draw_heatmap(grid), output / "plots" / name)
     return files
 
 

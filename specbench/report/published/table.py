@@ -11,8 +11,7 @@ import pandas as pd
 from specbench.report.published.figures import DEFINITION, HARDWARE, TRACE, WEIGHTS, PublishedFigure
 from specbench.report.published.match import MAT_TOLERANCE, REPRODUCED, Match
 from specbench.report.text.label import BLANK, Cell, format_number, format_rate
-from specbench.report.text.table import Table, to_latex, to_markdown
-from specbench.store import write_atomically
+from specbench.report.text.table import Table, format_tables, write_texts
 
 NAME = "published"
 TITLES = {"mat": "MAT", "speedup": "speedup", "tokens_per_s": "tokens/s", "target_compute": "target compute"}
@@ -21,7 +20,6 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
     "tokens_per_s": format_rate,
 }
 _HEADER = ("Row there: ours", "Task", "Figure", "Paper", "Ours", "Difference", "Verdict", "Notes")
-_PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
 _JUDGED = f"MAT within {MAT_TOLERANCE} is reproduced; times of another machine are shown and not judged."
 
 
@@ -120,16 +118,8 @@ def published_frame(matches: Sequence[Match]) -> pd.DataFrame:
 
 def write_published(matches: Sequence[Match], tables: Sequence[Table], output: Path) -> list[Path]:
     """tables/published.csv, unrounded, .md and .tex. Returns the files."""
-    folder = output / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "csv": published_frame(matches).to_csv(index=False),
-        "md": "\n".join(to_markdown(table) for table in tables),
-        "tex": _PACKAGES + "\n".join(to_latex(table) for table in tables),
-    }
-    for kind, text in texts.items():
-        write_atomically(folder / f"{NAME}.{kind}", text)
-    return [folder / f"{NAME}.{kind}" for kind in texts]
+    texts = {"csv": published_frame(matches).to_csv(index=False), **format_tables(tables)}
+    return write_texts(output / "tables", {f"{NAME}.{kind}": text for kind, text in texts.items()})
 
 
 def summarise_verdicts(matches: Sequence[Match]) -> str:

@@ -12,8 +12,7 @@ from specbench.report.data.findings import Findings
 from specbench.report.data.load import FEW, LABELLED, MOST, Load
 from specbench.report.data.reported import ROW
 from specbench.report.text.label import Cell, format_interval, format_number
-from specbench.report.text.table import Table, name_columns, to_latex, to_markdown, without_blanks
-from specbench.store import write_atomically
+from specbench.report.text.table import Table, name_columns, to_latex, to_markdown, without_blanks, write_texts
 
 _MEANING = (
     "Modelled, decode steps only. Measured: without prefills, as a prediction is. Efficiency: measured over what the"
@@ -66,19 +65,14 @@ def crossover_table(found: Load) -> Table:
 
 def write_load(found: Load, output: Path) -> list[Path]:
     """tables/crossover.{csv,md,tex} and tables/crossover_break_even.csv. Returns the files."""
-    folder = output / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
     table = crossover_table(found)
-    keys = [column for column in found.pays.columns if column not in ("mat", "pays_to")]
     texts = {
-        "crossover.csv": found.speedups.merge(found.pays, on=keys).to_csv(index=False),
+        "crossover.csv": found.speedups.merge(found.pays, on=list(ROW)).to_csv(index=False),
         "crossover.md": to_markdown(table),
         "crossover.tex": to_latex(table),
         "crossover_break_even.csv": found.break_even.to_csv(index=False),
     }
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
-    return [folder / name for name in texts]
+    return write_texts(output / "tables", texts)
 
 
 def _spell(pays_to: int) -> str:

@@ -23,12 +23,10 @@ from specbench.report.text.label import (
     format_rate,
     format_share,
 )
-from specbench.report.text.table import Table, name_columns, to_latex, to_markdown, without_blanks
+from specbench.report.text.table import Table, format_tables, name_columns, to_markdown, without_blanks, write_texts
 from specbench.stats import MIN_CASES
-from specbench.store import write_atomically
 
 INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES} cases."
-_PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
 _OVERALL_MEANINGS = {  # column -> its explanation in the caption, where it is shown
     "speedup": "Speedup: time per token, vanilla over method, paired by case.",
     "mat": "MAT: tokens per decode step.",
@@ -212,32 +210,21 @@ def _stack(columns: list[list[Cell]]) -> tuple[tuple[Cell, ...], ...]:
 
 def write_tables(summary: pd.DataFrame, facts: Sequence[Facts], output: Path) -> list[Path]:
     """summary.csv, and tables/ as csv, md and tex. Returns the files."""
-    folder = output / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = {output / "summary.csv": _whole(summary).to_csv(index=False)}
+    whole = _whole(summary)
+    texts: dict[str, str] = {}
     for name, tables in build_tables(summary, facts).items():
-        texts[folder / f"{name}.md"] = "\n".join(to_markdown(table) for table in tables)
-        texts[folder / f"{name}.tex"] = _PACKAGES + "\n".join(to_latex(table) for table in tables)
-        texts[folder / f"{name}.csv"] = _raw(name, _whole(summary), facts).to_csv(index=False)
-    for path, text in texts.items():
-        write_atomically(path, text)
-    return list(texts)
+        texts |= {f"{name}.{kind}": text for kind, text in format_tables(tables).items()}
+        texts[f"{name}.csv"] = _raw(name, whole, facts).to_csv(index=False)
+    files = write_texts(output, {"summary.csv": whole.to_csv(index=False)})
+    return files + write_texts(output / "tables", texts)
 
 
 def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
     """The frames behind the step plots, unrounded, as tables/<name>.csv. Returns the files."""
-    folder = output / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
-    files = []
-    for name, frame in detail.items():
-        path = folder / f"{name}.csv"
-        write_atomically(path, frame.to_csv(index=False))
-        files.append(path)
+    texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in detail.items()}
     if len(detail["tails"]):
-        path = folder / "tails.md"
-        write_atomically(path, to_markdown(tails_table(detail["tails"], where)))
-        files.append(path)
-    return files
+        texts["tails.md"] = to_markdown(tails_table(detail["tails"], where))
+    return write_texts(output / "tables", texts)
 
 
 def _whole(summary: pd.DataFrame) -> pd.DataFrame:

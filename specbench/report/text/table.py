@@ -5,11 +5,14 @@ from __future__ import annotations
 import html
 import re
 import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pandas as pd
 
 from specbench.report.text.label import BLANK, Cell, label
+from specbench.store import write_atomically
 
 _LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
@@ -26,6 +29,7 @@ _SMALL_COLUMNS = 9
 _SMALL, _SMALLER = r"\small\setlength{\tabcolsep}{3.5pt}", r"\footnotesize\setlength{\tabcolsep}{2.5pt}"
 # No wider than the line that it is pasted to; without graphicx, as wide as it is.
 _FITTED = r"\ifdefined\resizebox\ifdim\wd0>\linewidth\sbox0{\resizebox{\linewidth}{!}{\usebox0}}\fi\fi\usebox0"
+_PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
 _MARKDOWN = re.compile(r"([\\|*`\[\]])")
 
 
@@ -73,6 +77,22 @@ def without_blanks(table: Table) -> Table:
         rows=tuple(tuple(row[column] for column in kept) for row in table.rows),
         best=frozenset((row, kept.index(column)) for row, column in table.best if column in kept),
     )
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write each text under its file name. Returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        write_atomically(folder / name, text)
+    return [folder / name for name in texts]
+
+
+def format_tables(tables: Sequence[Table]) -> dict[str, str]:
+    """Tables one below the other: 'md' -> Markdown, 'tex' -> LaTeX."""
+    return {
+        "md": "\n".join(to_markdown(table) for table in tables),
+        "tex": _PACKAGES + "\n".join(to_latex(table) for table in tables),
+    }
 
 
 def to_markdown(table: Table) -> str:
