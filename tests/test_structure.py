@@ -1,4 +1,4 @@
-"""Who may import whom, and how long a file may be: the architecture, held by a test."""
+"""The architecture, held by a test: who imports whom (``rooms.py``), and how long a file and a function may be."""
 
 from __future__ import annotations
 
@@ -6,114 +6,88 @@ import ast
 from pathlib import Path
 
 import pytest
+from rooms import PAGE, ROOMS, ROOT, allowed_rooms, imported_rooms, imports_of, module_of, page_with, room_of, sources
 
-ROOT = Path(__file__).resolve().parent.parent
-ALL = {
-    "cli",
-    "config",
-    "decode",
-    "job",
-    "launch",
-    "lossless",
-    "manifest",
-    "material",
-    "measure",
-    "method",
-    "profile",
-    "record",
-    "report",
-    "run",
-    "session",
-    "stage",
-    "stats",
-    "store",
-    "suite",
-    "target",
-    "tiny",
-    "trace",
-    "tune",
-    "types",
-    "answers",
-}
-ALLOWED = {
-    "types": set(),
-    "record": set(),
-    "stats": set(),
-    "config": {"types"},
-    "method": {"types", "target"},  # target for annotations only
-    "target": {"types"},
-    "decode": {"types", "method", "target"},
-    "suite": {"types", "record", "answers"},
-    "profile": {"store"},
-    "measure": {"types", "record", "method", "target", "decode", "profile"},
-    "lossless": {"types", "record"},
-    "store": {"record"},
-    "answers": {"store"},
-    "trace": {"types", "record", "store", "suite", "answers"},
-    "session": ALL - {"cli", "launch", "report", "run", "job", "manifest", "tiny", "tune"},
-    "job": ALL - {"cli", "launch", "report", "run", "tiny", "tune"},
-    "manifest": ALL - {"cli", "launch", "report", "run", "tiny", "tune"},
-    "run": ALL - {"cli", "launch", "report", "tiny", "tune"},
-    "report": {"record", "store", "stats", "answers", "profile"},
-    "tune": ALL - {"cli", "launch", "tiny"},
-    "launch": ALL - {"cli", "tiny"},
-    "cli": ALL - {"tiny"},
-    "tiny": ALL - {"cli", "report"},
-}
-FORBIDDEN = {
-    "report": {"torch", "hydra", "transformers", "datasets"},
-    "stats": {"torch"},
-    "store": {"torch"},
-    "record": {"torch"},
-    "profile": {"torch"},
-}
-SOURCES = sorted([*(ROOT / "specbench").rglob("*.py"), *(ROOT / "methods").rglob("*.py")])
+MOST_LINES, MOST_CODE_LINES, MOST_NESTING = 350, 40, 3
+BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that a file imports, anywhere in it, as dotted names."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+def test_every_module_has_a_room():
+    assert {module_of(path) for path in sources() if room_of(module_of(path)) is None} == set()
 
 
-def room(path: Path) -> str:
-    parts = path.relative_to(ROOT / "specbench").parts
-    return parts[0].removesuffix(".py")
+def test_every_room_has_a_module():
+    assert set(ROOMS) - {room_of(module_of(path)) for path in sources()} == set()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports(path):
-    names = imports(path)
-    hydra_free = path.name != "cli.py" or path.parent.name == "report"
-    if hydra_free:
-        assert not {name for name in names if name.split(".")[0] == "hydra"}
-    if path.is_relative_to(ROOT / "methods"):
-        own = path.relative_to(ROOT / "methods").parts[0].removesuffix(".py")
-        others = {name.split(".")[1] for name in names if name.startswith("methods.")}
-        assert others <= {"parts", own}
-        assert not {name for name in names if name.startswith(("specbench.session", "specbench.measure", "omegaconf"))}
-        return
-    assert not {name for name in names if name.split(".")[0] == "methods"}
-    here = room(path)
-    ours = {name.split(".")[1] for name in names if name.startswith("specbench.") and name.split(".")[1] in ALL}
-    if here in ALLOWED:
-        assert ours - {here} <= ALLOWED[here]
-    assert not {name.split(".")[0] for name in names} & FORBIDDEN.get(here, set())
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_what_its_rule_says(room):
+    """Neither more, nor less: a permission that nobody uses says something false about the room."""
+    assert imported_rooms(room) == allowed_rooms(room)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_file_is_short_and_says_what_it_is(path):
-    text = path.read_text()
-    assert len(text.splitlines()) <= 300
-    assert not text or ast.get_docstring(ast.parse(text))
-    assert path.stem not in ("utils", "helpers", "common")
+def test_no_room_is_below_itself():
+    def below(room: str, seen: set[str]) -> set[str]:
+        for each in allowed_rooms(room) - seen:
+            seen.add(each)
+            below(each, seen)
+        return seen
+
+    assert {room for room in ROOMS if room in below(room, set())} == set()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "scripts").glob("*.py")), ids=lambda path: path.name)
-def test_script_is_thin(path):
-    assert len(path.read_text().splitlines()) <= 80
+def test_libraries_stay_where_they_belong():
+    for path in sources():
+        room = room_of(module_of(path))
+        libraries = {name.split(".")[0] for name in imports_of(path)}
+        assert not libraries & set(ROOMS[room].never.split()), path
+        assert room == "cli" or "hydra" not in libraries, path
+        assert not path.is_relative_to(ROOT / "specbench") or "methods" not in libraries, path
+
+
+def test_a_method_imports_no_other_method():
+    for path in sources():
+        if path.is_relative_to(ROOT / "methods"):
+            own = path.relative_to(ROOT / "methods").parts[0].removesuffix(".py")
+            others = {name.split(".")[1] for name in imports_of(path) if name.startswith("methods.")}
+            assert others <= {"parts", own}, path
+
+
+def test_files_are_short_and_say_what_they_are():
+    for path in sources():
+        text = path.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= MOST_LINES, path
+        assert not text or ast.get_docstring(ast.parse(text)), path
+        assert path.stem not in ("utils", "helpers", "common"), path
+
+
+def test_functions_are_short():
+    """Of the lines below the docstring."""
+    for path in [*sources(), *(ROOT / "scripts").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                lines = node.end_lineno - body[0].lineno + 1 if body else 0
+                assert lines <= MOST_CODE_LINES, f"{path}: {node.name} has {lines} lines"
+
+
+def test_scripts_are_thin():
+    for path in (ROOT / "scripts").glob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 80, path
+
+
+def test_no_class_name_is_used_twice():
+    """But private ones, and the classes that a method's own package has."""
+    seen: dict[str, Path] = {}
+    for path in sources():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                assert node.name not in seen, f"{node.name}: {path} and {seen[node.name]}"
+                seen[node.name] = path
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not beside an installed package")
+def test_the_table_of_rooms_is_the_rule():
+    """``python tests/rooms.py`` writes it."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == page_with(text)

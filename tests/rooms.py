@@ -1,0 +1,237 @@
+"""The rooms of the source tree: what each is for and which others it may import. One rule for the test and the docs.
+
+``python tests/rooms.py`` writes the table of docs/architecture.md anew.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGES = ("specbench", "methods")
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- rooms: written by tests/rooms.py -->", "<!-- end of rooms -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A module or a package with all that lies in it, less what has a room of its own.
+
+    may: the rooms that it imports. never: libraries that it must not import. Rooms of specbench without its name.
+    """
+
+    what: str
+    may: str = ""
+    never: str = ""
+
+
+# From the bottom up.
+ROOMS: dict[str, Room] = {
+    "types": Room("the values that travel: Case, Draft, Needs, Prefill, Step; InputError", never="transformers"),
+    "record": Room("what a run writes: a case's record and its turns", never="torch"),
+    "store": Room("the run directory, append-only; atomic writes", may="record", never="torch"),
+    "stats": Room("ratios and bootstrap intervals: pure functions", never="torch"),
+    "config": Room("the schema of the settings, and the message for a mistyped one", may="types", never="torch"),
+    "answers": Room("Spec-Bench's answer files, read and written", may="store", never="torch"),
+    "profile": Room(
+        "what a forward costs: measured grids, published fits, bytes and operations",
+        may="store",
+        never="torch",
+    ),
+    "method": Room("the contract of a method", may="target types", never="transformers"),
+    "target": Room(
+        "the engine interface, what a method sees of the target, loading, families, trees, verification",
+        may="types",
+    ),
+    "target.fast": Room("the fast engine: compact forward, static cache, graphs", may="target types"),
+    "target.eager": Room(
+        "the eager engine: the library's forward with tree masks and our own cache",
+        may="target types",
+    ),
+    "target.tensor_parallel": Room("the fast engine on several processes", may="target target.fast types"),
+    "target.timed": Room("either engine driven along recorded answers", may="target target.eager target.fast types"),
+    "target.runner": Room(
+        "draft models: the same forwards without a request of the harness",
+        may="target target.eager target.fast",
+    ),
+    "target.choose": Room(
+        "which engine drives a model, on how many devices",
+        may="target target.eager target.fast target.tensor_parallel target.timed types",
+    ),
+    "decode": Room(
+        "the loop, the walk, sampling, the ratio test, seeds, the check of an engine",
+        may="method target types",
+    ),
+    "lossless": Room("token-level judgement", may="record", never="hydra"),
+    "suite": Room("questions, selection, prompts", may="answers record types"),
+    "trace": Room("recorded answers of three kinds", may="answers record store suite types"),
+    "measure": Room("what a run needs: plan, clock, energy, environment", may="types"),
+    "material": Room("what a run decodes, read before any weights", may="config suite target trace types"),
+    "session": Room(
+        "one loaded target and its methods, block by block",
+        may="decode lossless measure method record suite target target.tensor_parallel types",
+    ),
+    "job": Room(
+        "from a configuration to a checked job, without weights",
+        may="config decode material measure method record session suite target target.choose trace types",
+    ),
+    "stage": Room(
+        "the loaded target with the methods bound to it",
+        may="decode job material measure method session target target.choose target.tensor_parallel target.timed types",
+    ),
+    "manifest": Room(
+        "what a run was made with, and the check of a resumed one",
+        may="specbench job measure method record session stage target types",
+    ),
+    "run": Room(
+        "a job's run: open or resume, decode, write",
+        may="job manifest measure record session stage store types",
+    ),
+    "report.text": Room(
+        "how figures and rows are spelled; tokens as text",
+        may="record store",
+        never="torch transformers",
+    ),
+    "report.data": Room(
+        "every figure of a report, from manifest and records",
+        may="profile record report.text stats store",
+        never="torch transformers",
+    ),
+    "report.tables": Room(
+        "printed tables: Markdown, LaTeX, csv, terminal",
+        may="profile record report.data report.text stats store",
+        never="torch transformers",
+    ),
+    "report.plots": Room(
+        "the plots, and the one list of them",
+        may="profile record report.data report.text stats store",
+        never="torch transformers",
+    ),
+    "report.page": Room(
+        "`report.html` and its token view",
+        may="record report.data report.plots report.tables report.text store",
+        never="torch transformers",
+    ),
+    "report.compat": Room(
+        "Spec-Bench's formulas and files; the library's loops beside ours",
+        may="answers record report.data report.tables report.text stats store",
+        never="torch transformers",
+    ),
+    "report.locate": Room("which run directories are meant", may="store", never="torch transformers"),
+    "report.build": Room(
+        "runs in, files out",
+        may="report.data report.page report.plots report.tables store",
+        never="torch transformers",
+    ),
+    "report.published": Room(
+        "the papers' figures beside a run's",
+        may="report.build report.data report.tables report.text store",
+        never="torch transformers",
+    ),
+    "report": Room(
+        "the command `specbench-report` and what notebooks import",
+        may="answers report.build report.compat report.data report.locate report.published report.tables store",
+        never="torch transformers",
+    ),
+    "launch": Room(
+        "a run as a user sees it: display, log, report, exit code",
+        may="job record report report.tables run target target.tensor_parallel types",
+    ),
+    "cli": Room(
+        "the command `specbench`; the only room that imports Hydra",
+        may="config job launch material target types",
+    ),
+    "tune": Room(
+        "a method's parameters by predicted speedup",
+        may="config job profile record report.data run stats store target types",
+    ),
+    "bench": Room(
+        "measurements of the harness and the machine, for scripts only",
+        may="decode measure method profile target target.eager target.fast types",
+    ),
+    "specbench": Room("the version"),
+    "methods.parts.lookup": Room("tables and indices of token sequences", may="methods.parts.trees target types"),
+    "methods.parts.draft_lm": Room(
+        "draft models, on the host's thread or beside the target",
+        may="method target target.runner types",
+    ),
+    "methods.parts.trees": Room(
+        "shapes of draft trees: fixed, grown, drawn",
+        may="methods.parts.draft_lm method target types",
+    ),
+    "methods.parts.heads": Room("trained heads: files, layers, trees", may="methods.parts.trees method target types"),
+    "methods.parts.hf_peer": Room("the library's own loops as methods", may="method target"),
+    "methods": Room(
+        "the methods: a module, or a package where a method has several files",
+        may="methods.parts.draft_lm methods.parts.heads methods.parts.hf_peer methods.parts.lookup methods.parts.trees "
+        "decode method store target types",
+        never="hydra omegaconf",
+    ),
+}
+
+
+def room_of(module: str) -> str | None:
+    """The room of a dotted module name: the longest prefix that has one."""
+    parts = module.split(".")
+    names = (".".join(parts[:length]).removeprefix("specbench.") for length in range(len(parts), 0, -1))
+    return next((name for name in names if name in ROOMS), None)
+
+
+def module_of(path: Path) -> str:
+    """'specbench/report/cli.py' -> 'specbench.report.cli'; a package's ``__init__`` is the package."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def sources() -> list[Path]:
+    """Every file of the installed packages."""
+    return sorted(path for package in ("specbench", "methods") for path in (ROOT / package).rglob("*.py"))
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it, as dotted names: a module, not a name in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if _exists(name) else node.module for name in names}
+    return found
+
+
+def _exists(module: str) -> bool:
+    place = ROOT.joinpath(*module.split("."))
+    return place.is_dir() or place.with_suffix(".py").is_file()
+
+
+def imported_rooms(name: str) -> set[str]:
+    """The rooms that the files of a room import, itself left out."""
+    files = [path for path in sources() if room_of(module_of(path)) == name]
+    found = {room_of(module) for path in files for module in imports_of(path) if module.split(".")[0] in PACKAGES}
+    return {each for each in found if each} - {name}
+
+
+def allowed_rooms(name: str) -> set[str]:
+    """The rooms that a room may import."""
+    return set(ROOMS[name].may.split())
+
+
+def table() -> str:
+    """The rooms as a Markdown table, from the bottom up."""
+    lines = [BEGIN, "| room | what it holds | imports (of ours) | never |", "|---|---|---|---|"]
+    for name, room in ROOMS.items():
+        may, never = (", ".join(f"`{each}`" for each in names.split()) for names in (room.may, room.never))
+        lines.append(f"| `{name}` | {room.what} | {may or 'nothing'} | {never} |")
+    return "\n".join([*lines, END])
+
+
+def page_with(text: str) -> str:
+    """The page with the table in its place."""
+    before, _, rest = text.partition(BEGIN)
+    return before + table() + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
