@@ -6,6 +6,7 @@ Everything here is read before any weights, and raises InputError naming the set
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,17 +72,6 @@ def _recorded(config: Config, path: Path) -> Material:
 
     trace = read_trace(path, builder, tokenizer.eos_token_id, suite.cases if suite else None)
     own = [each.case for each in trace.conversations]
-    warnings = list(suite.warnings) if suite else []
-    if suite and len(own) + trace.failed < len(suite.cases):
-        warnings.append(
-            f"The trace holds {len(own)} of the {len(suite.cases)} selected questions; the others are left out."
-        )
-    if trace.failed:
-        warnings.append(f"{trace.failed} conversations of the trace lack a good answer and are left out.")
-    if trace.exact is not None and trace.exact < ALIKE * trace.turns:
-        warnings.append(f"Trace {trace.summary()}: is model.tokenizer the tokenizer of the model that answered?")
-    elif trace.exact is not None and trace.exact < trace.turns:
-        warnings.append(f"Trace {trace.summary()}; the others lost something when they were written as text.")
     cases = tuple(own) if suite else tuple(select(own, selection_of(config)))
     name = suite.name if suite else path.stem
     both = f"{suite.sha256} {trace.sha256}" if suite else ""
@@ -96,7 +86,22 @@ def _recorded(config: Config, path: Path) -> Material:
         dtype="auto",
         device="cpu",
     )
-    return Material(Suite(name, cases, trace.origin, digest, tuple(warnings)), card, None, trace)
+    return Material(Suite(name, cases, trace.origin, digest, tuple(_doubts(trace, suite))), card, None, trace)
+
+
+def _doubts(trace: Trace, suite: Suite | None) -> Iterator[str]:
+    """Warnings about a trace. suite: the questions that were selected, None where the cases are the trace's own."""
+    if suite:
+        yield from suite.warnings
+        count = len(trace.conversations)
+        if count + trace.failed < len(suite.cases):
+            yield f"The trace holds {count} of the {len(suite.cases)} selected questions; the others are left out."
+    if trace.failed:
+        yield f"{trace.failed} conversations of the trace lack a good answer and are left out."
+    if trace.exact is not None and trace.exact < ALIKE * trace.turns:
+        yield f"Trace {trace.summary()}: is model.tokenizer the tokenizer of the model that answered?"
+    elif trace.exact is not None and trace.exact < trace.turns:
+        yield f"Trace {trace.summary()}; the others lost something when they were written as text."
 
 
 def _timed(config: Config, path: Path) -> Material:

@@ -14,7 +14,7 @@ import numpy as np
 
 
 @dataclass(slots=True)
-class Layer:
+class TreeLayer:
     """Nodes of one depth, the likeliest first. ids are ascending.
 
     ids, tokens, parents: (n,) parents are ids. weights: (n,) log-probability of the path from the cache's base.
@@ -32,11 +32,11 @@ class Layer:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def where(self, keep: np.ndarray) -> Layer:
+    def where(self, keep: np.ndarray) -> TreeLayer:
         """Only the nodes of a (n,) bool mask."""
         best = None if self.best is None else self.best[keep]
         chances = None if self.chances is None else self.chances[keep]
-        return Layer(self.ids[keep], self.tokens[keep], self.parents[keep], self.weights[keep], best, chances)
+        return TreeLayer(self.ids[keep], self.tokens[keep], self.parents[keep], self.weights[keep], best, chances)
 
 
 class DraftCache:
@@ -50,9 +50,9 @@ class DraftCache:
 
     def restart(self) -> None:
         """Forget everything; a new root that the draft model has not read yet."""
-        self._base = Layer(self._new_ids(1), np.zeros(1, np.int64), np.full(1, -1), np.zeros(1))
+        self._base = TreeLayer(self._new_ids(1), np.zeros(1, np.int64), np.full(1, -1), np.zeros(1))
         self.root = int(self._base.ids[0])
-        self.layers: list[Layer] = []
+        self.layers: list[TreeLayer] = []
         self._head = 0  # layers before this one are the verified path's, kept only where nothing is pruned
 
     def _new_ids(self, count: int) -> np.ndarray:
@@ -65,7 +65,7 @@ class DraftCache:
         return len(self.layers) - self._head
 
     @property
-    def frontier(self) -> Layer:
+    def frontier(self) -> TreeLayer:
         """The deepest nodes: the last layer, or the base alone."""
         return self.layers[-1] if self.layers else self._base
 
@@ -98,7 +98,7 @@ class DraftCache:
         likeliest = np.argpartition(-weights, count - 1)[:count]
         order = likeliest[np.lexsort((likeliest, -weights[likeliest]))]  # equal ones: the first stays the first
         parents = above.ids[order // above.best.shape[1]]
-        self.layers.append(Layer(self._new_ids(count), above.best.ravel()[order], parents, weights[order]))
+        self.layers.append(TreeLayer(self._new_ids(count), above.best.ravel()[order], parents, weights[order]))
 
     def query(self, limit: int) -> tuple[list[int], list[int]]:
         """(ids, tokens) of the chain from the root: the heaviest child, its heaviest child and so on."""
@@ -131,7 +131,7 @@ class DraftCache:
         at = np.flatnonzero((layer.parents == parent) & (layer.tokens == token))
         return int(layer.ids[at[0]]) if len(at) else None
 
-    def _layer(self, depth: int) -> Layer | None:
+    def _layer(self, depth: int) -> TreeLayer | None:
         place = self._head + depth
         return self.layers[place] if place < len(self.layers) else None
 
@@ -150,7 +150,7 @@ class DraftCache:
         self._base = own.where(own.ids == node)
         base = self._base.weights.copy()
         self._base.weights -= base
-        kept: list[Layer] = []
+        kept: list[TreeLayer] = []
         above = self._base
         for layer in self.layers[self._head + depth :]:
             layer = layer.where(np.isin(layer.parents, above.ids))

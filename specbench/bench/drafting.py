@@ -9,39 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specbench.measure.clock import without_collector
+from specbench.method import Method
 from specbench.types import Draft, Prefill, Step
 
 COLUMNS = ("prompt ms", "nodes", "tokens a step", "draft us p50", "p95", "update us p50", "p95")
-
-
-class Drafter(Protocol):
-    """One request, as ``specbench.method.Drafter`` declares it."""
-
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
-        """Draft what may follow ``context``."""
-
-    def observe(self, step: Step) -> None:
-        """Learn from a forward's outcome."""
-
-    def finish(self, context: Sequence[int]) -> None:
-        """The request ended."""
-
-
-class Method(Protocol):
-    """Starts requests, as ``specbench.method.Method`` declares it."""
-
-    def reset(self) -> None:
-        """Forget what requests taught."""
-
-    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """A request starts."""
 
 
 @dataclass(frozen=True, slots=True)
