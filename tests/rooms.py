@@ -141,7 +141,7 @@ ROOMS: dict[str, Room] = {
     ),
     "cli": Room(
         "the command `specbench`; the only room that imports Hydra",
-        may="config job launch material target types",
+        may="config job launch material profile store target types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",
