@@ -101,7 +101,7 @@ ROOMS: dict[str, Room] = {
     ),
     "report.tables": Room(
         "printed tables: Markdown, LaTeX, csv, terminal",
-        may="profile record report.data report.text stats store",
+        may="profile record report.data report.text stats",
         never="torch transformers",
     ),
     "report.plots": Room(
@@ -127,7 +127,7 @@ ROOMS: dict[str, Room] = {
     ),
     "report.published": Room(
         "the papers' figures beside a run's",
-        may="report.build report.data report.tables report.text store",
+        may="report.data report.text store",
         never="torch transformers",
     ),
     "report": Room(

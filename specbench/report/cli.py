@@ -6,7 +6,7 @@ import argparse
 import logging
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from specbench.report.build import build_report, default_output, read_findings
@@ -192,8 +192,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="B,B,...",
         help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128",
     )
-    other = parser.add_argument_group("instead of a report")
-    add = other.add_argument
+    _add_others(parser.add_argument_group("instead of a report").add_argument)
+    return parser
+
+
+def _add_others(add: Callable[..., object]) -> None:
+    """Options for something other than a report."""
     add(
         "--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas beside ours, by how much they differ"
     )
@@ -212,4 +216,3 @@ def _parser() -> argparse.ArgumentParser:
         help="Spec-Bench's table from answer files alone, the baseline's first",
     )
     add("--tokenizer", type=Path, metavar="DIR", help="holds the model's tokenizer.json, if the run does not name one")
-    return parser
