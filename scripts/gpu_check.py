@@ -20,8 +20,7 @@ from methods.sam.method import SAM
 from methods.token_recycling import TokenRecycling
 from methods.vanilla import Vanilla
 from specbench.bench.engine_check import SMALL, equality, random_model, ties
-from specbench.bench.goals import Goal, goals_text
-from specbench.bench.speed_goals import against_generate, roofline, steadiness, steps
+from specbench.bench.goals import Goal, against_generate, goals_text, roofline, steadiness, steps
 from specbench.measure.environment import machine, versions
 from specbench.target.facade import ModelCard, Target
 from specbench.target.fast.engine import FastEngine

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoTokenizer
 
 from tiny.tokenizer import save_tokenizer, train_tokenizer
-from tiny.train import Run, Settings
+from tiny.train import Training, TrainingSettings
 
 ASSETS = Path(__file__).resolve().parent.parent / "specbench" / "assets"
 
@@ -22,7 +22,7 @@ ASSETS = Path(__file__).resolve().parent.parent / "specbench" / "assets"
 def main() -> None:
     """Read the settings, fetch or train the tokenizer, and run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for field in fields(Settings):
+    for field in fields(TrainingSettings):
         kind = type(field.default)
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
     parser.add_argument("--threads", type=int, default=2)
@@ -35,8 +35,8 @@ def main() -> None:
     if not folder.exists():
         save_tokenizer(train_tokenizer(), folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    settings = Settings(**{field.name: getattr(given, field.name) for field in fields(Settings)})
-    run = Run(settings, tokenizer, given.work, given.assets / settings.name)
+    settings = TrainingSettings(**{field.name: getattr(given, field.name) for field in fields(TrainingSettings)})
+    run = Training(settings, tokenizer, given.work, given.assets / settings.name)
     run.resume()
     print(run.train(compiled=not given.no_compile))
 

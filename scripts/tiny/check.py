@@ -44,8 +44,11 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One answer of the model, with what the check needs to judge it."""
+class JudgedAnswer:
+    """One answer of the model.
+
+    right: equal to the reference, None without one. agreed: how many tokens the draft model would have chosen.
+    """
 
     category: str
     prompt: list[int]
@@ -56,12 +59,12 @@ class Answer:
 
     @property
     def looped(self) -> bool:
-        """Whether the answer ran to the limit in a short cycle."""
+        """True if the answer ran to the limit in a short cycle."""
         return not self.ended and is_periodic(self.tokens[-LOOP_WINDOW:])
 
 
 @dataclass(frozen=True)
-class Row:
+class CategoryFigures:
     """Figures of one category, or of all."""
 
     name: str
@@ -76,7 +79,7 @@ class Row:
 
 
 def is_periodic(tokens: Sequence[int], longest: int = LOOP_PERIOD) -> bool:
-    """Whether the tokens repeat with some period of at most ``longest``."""
+    """True if the tokens repeat with some period of at most ``longest``."""
     return len(tokens) >= LOOP_WINDOW and any(
         all(tokens[place] == tokens[place - period] for place in range(period, len(tokens)))
         for period in range(1, longest + 1)
@@ -84,7 +87,7 @@ def is_periodic(tokens: Sequence[int], longest: int = LOOP_PERIOD) -> bool:
 
 
 class Checker:
-    """Asks the target model the questions and lets the draft model guess along."""
+    """Decodes answers with the target model, and counts the tokens that the draft model would have chosen."""
 
     def __init__(self, tiny: Path, draft: Path | None):
         self.tokenizer: Any = AutoTokenizer.from_pretrained(tiny)
@@ -109,7 +112,7 @@ class Checker:
         guesses = logits[len(prompt) - 1 : -1].argmax(dim=-1)
         return int((guesses == torch.tensor(answer)).sum())
 
-    def ask(self, question: dict) -> list[Answer]:
+    def ask(self, question: dict) -> list[JudgedAnswer]:
         """The answers to all turns of a question, each given with the model's own answers before it."""
         messages, answers = [], []
         references = question.get("reference") or [None] * len(question["turns"])
@@ -122,7 +125,9 @@ class Checker:
             messages.append({"role": "assistant", "content": reply})
             right = None if reference is None else reply == reference
             ended = tokens[-1] == self.tokenizer.eos_token_id
-            answers.append(Answer(question["category"], prompt, tokens, ended, right, self.agreed(prompt, tokens)))
+            answers.append(
+                JudgedAnswer(question["category"], prompt, tokens, ended, right, self.agreed(prompt, tokens))
+            )
         return answers
 
 
@@ -136,12 +141,12 @@ def read_suite(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def _row(name: str, answers: Sequence[Answer]) -> Row:
+def _row(name: str, answers: Sequence[JudgedAnswer]) -> CategoryFigures:
     """The figures of a group of answers."""
     count, tokens = len(answers), sum(len(answer.tokens) for answer in answers)
     judged = [answer.right for answer in answers if answer.right is not None]
     lengths = [length for answer in answers for length in accepted_lengths(answer.prompt, answer.tokens)]
-    return Row(
+    return CategoryFigures(
         name,
         count,
         sum(len(answer.prompt) for answer in answers) / count,
@@ -154,14 +159,14 @@ def _row(name: str, answers: Sequence[Answer]) -> Row:
     )
 
 
-def rows(answers: Sequence[Answer]) -> list[Row]:
+def rows(answers: Sequence[JudgedAnswer]) -> list[CategoryFigures]:
     """The figures per category, in the order of appearance, and over all."""
     names = list(dict.fromkeys(answer.category for answer in answers))
     groups = [_row(name, [answer for answer in answers if answer.category == name]) for name in names]
     return [*groups, _row("all", answers)]
 
 
-def table(figures: Sequence[Row], with_draft: bool) -> str:
+def table(figures: Sequence[CategoryFigures], with_draft: bool) -> str:
     """The figures as a markdown table."""
     lines = [f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
     for row in figures:

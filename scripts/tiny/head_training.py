@@ -21,8 +21,8 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from tiny.corpus import documents
 from tiny.head_modules import Eagle3Module, EagleModule
-from tiny.packing import Batch, Packer, separate
-from tiny.train import Settings, optimizers, rate_at
+from tiny.packing import PackedBatch, Packer, separate
+from tiny.train import TrainingSettings, optimizers, rate_at
 
 LOG_EVERY = 25
 
@@ -67,7 +67,7 @@ _FORMATS = {
 
 
 @dataclass(frozen=True)
-class HeadSettings(Settings):
+class HeadSettings(TrainingSettings):
     """kind: eagle (the shape of EAGLE-1 and -2) | eagle3, with ``vocabulary`` tokens in its own output head.
 
     passes: depths unrolled. regression: weight of the feature loss. noise: half width of what is added to features.
@@ -121,7 +121,7 @@ def new_head(target: Any, tokenizer: PreTrainedTokenizerFast, settings: HeadSett
     return EagleModule(config, target)
 
 
-def loss_of(head: EagleModule, target: Any, batch: Batch, settings: HeadSettings) -> tuple[Tensor, list[float]]:
+def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSettings) -> tuple[Tensor, list[float]]:
     """The loss of a batch, and for each depth the share of answer tokens that the head's best token gets right."""
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         states = target.model(

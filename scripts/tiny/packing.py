@@ -15,7 +15,7 @@ _BUFFER = 64
 
 
 @dataclass
-class Bin:
+class PackedSequence:
     """One sequence under construction."""
 
     ids: list[int] = field(default_factory=list)
@@ -30,8 +30,13 @@ class Bin:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Tensors of one step; ``weights`` belongs to the prediction of each token from those before it."""
+class PackedBatch:
+    """Tensors of one step.
+
+    ids: (rows, length) int64 tokens.
+    weights: (rows, length) float32 weight of predicting each token from those before it.
+    positions: (rows, length) int64, from 0 in each conversation.
+    """
 
     ids: torch.Tensor
     weights: torch.Tensor
@@ -64,10 +69,10 @@ class Packer:
                 weights = [1.0 if answer else self._prompt_weight for answer in answered]
                 self._buffer.append((ids, [0.0, *weights[1:]]))
 
-    def _row(self) -> Bin:
+    def _row(self) -> PackedSequence:
         """One sequence: the oldest conversation of the buffer, then whichever still fits."""
         self._fill()
-        row, pad = Bin(), self._tokenizer.pad_token_id
+        row, pad = PackedSequence(), self._tokenizer.pad_token_id
         row.add(*self._buffer.pop(0))
         place = 0
         while place < len(self._buffer):
@@ -79,11 +84,11 @@ class Packer:
         row.add([pad] * rest, [0.0] * rest)
         return row
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[PackedBatch]:
         """Endless batches."""
         while True:
             rows = [self._row() for _ in range(self._rows)]
-            yield Batch(
+            yield PackedBatch(
                 torch.tensor([row.ids for row in rows]),
                 torch.tensor([row.weights for row in rows]),
                 torch.tensor([row.positions for row in rows]),

@@ -22,7 +22,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from tiny.card import write_card
 from tiny.corpus import SHARES, documents
 from tiny.model import build, size
-from tiny.packing import Batch, Packer, separate
+from tiny.packing import PackedBatch, Packer, separate
 from tiny.tokenizer import save_tokenizer
 
 Forward = Callable[..., Any]
@@ -31,8 +31,8 @@ HELD_OUT_BATCHES = 12
 
 
 @dataclass(frozen=True)
-class Settings:
-    """All that decides about a run."""
+class TrainingSettings:
+    """The settings of a training run."""
 
     name: str = "tiny"
     steps: int = 4000
@@ -48,8 +48,8 @@ class Settings:
 
 
 @dataclass
-class Record:
-    """What a run has done so far; it is saved with the checkpoint and ends up in the model card."""
+class TrainingRecord:
+    """What a run has done so far; it is saved with the checkpoint, and the model card shows it."""
 
     steps: int = 0
     tokens: int = 0
@@ -60,13 +60,13 @@ class Record:
     stages: list[dict[str, Any]] = field(default_factory=list)
 
 
-def rate_at(step: int, settings: Settings) -> float:
+def rate_at(step: int, settings: TrainingSettings) -> float:
     """Factor of the learning rate: warmup, plateau, linear decay."""
     decay_steps = max(1, int(settings.steps * settings.decay))
     return min(1.0, (step + 1) / settings.warmup, max(0.0, (settings.steps - step) / decay_steps))
 
 
-def optimizers(model: nn.Module, settings: Settings) -> list[torch.optim.Optimizer]:
+def optimizers(model: nn.Module, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the blocks, AdamW for embeddings and norms."""
     matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
     others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
@@ -76,7 +76,7 @@ def optimizers(model: nn.Module, settings: Settings) -> list[torch.optim.Optimiz
     ]
 
 
-def loss_of(model: Forward, batch: Batch) -> torch.Tensor:
+def loss_of(model: Forward, batch: PackedBatch) -> torch.Tensor:
     """Weighted cross entropy of the next token."""
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(
@@ -93,7 +93,7 @@ def loss_of(model: Forward, batch: Batch) -> torch.Tensor:
 
 
 @torch.no_grad()
-def held_out_loss(model: Forward, tokenizer: PreTrainedTokenizerFast, settings: Settings) -> float:
+def held_out_loss(model: Forward, tokenizer: PreTrainedTokenizerFast, settings: TrainingSettings) -> float:
     """Mean loss on the answers of documents that are held out of every corpus."""
     stream = documents(settings.seed + 1, held_out=True)
     packer = Packer(tokenizer, stream, settings.length, settings.rows, prompt_weight=0.0)
@@ -102,7 +102,7 @@ def held_out_loss(model: Forward, tokenizer: PreTrainedTokenizerFast, settings: 
 
 
 def export(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, target: Path, record: Record, name: str
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, target: Path, record: TrainingRecord, name: str
 ) -> None:
     """Write model (half precision), tokenizer, record of the training and model card."""
     target.mkdir(parents=True, exist_ok=True)
@@ -115,24 +115,24 @@ def export(
     write_card(target, name)
 
 
-class Run:
+class Training:
     """One training run with its checkpoint in ``work`` and its result in ``target``."""
 
-    def __init__(self, settings: Settings, tokenizer: PreTrainedTokenizerFast, work: Path, target: Path):
+    def __init__(self, settings: TrainingSettings, tokenizer: PreTrainedTokenizerFast, work: Path, target: Path):
         self.settings, self.tokenizer, self.target = settings, tokenizer, target
         self.checkpoint = work / f"{settings.name}.pt"
         self.model = build(settings.name, tokenizer, settings.seed)
         self.optimizers = optimizers(self.model, settings)
-        self.record = Record(parameters=size(self.model))
+        self.record = TrainingRecord(parameters=size(self.model))
 
     def resume(self) -> None:
-        """Take up the checkpoint, if there is one, and note with which settings the run goes on."""
+        """Load the checkpoint, if there is one, and record the settings with which the run goes on."""
         if self.checkpoint.exists():
             state = torch.load(self.checkpoint, weights_only=True)
             self.model.load_state_dict(state["model"])
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
-            self.record = Record(**state["record"])
+            self.record = TrainingRecord(**state["record"])
         chosen = ("rows", "length", "matrix_rate", "rate", "decay", "prompt_weight")
         self.record.stages.append(
             {
@@ -143,7 +143,7 @@ class Run:
         )
 
     def save(self) -> None:
-        """Write the checkpoint and an export that can be used already."""
+        """Write the checkpoint and an export."""
         self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         self.record.held_out_loss = held_out_loss(self.model, self.tokenizer, self.settings)
         state = {
@@ -155,7 +155,7 @@ class Run:
         export(self.model, self.tokenizer, self.target, self.record, self.settings.name)
         print(f"step {self.record.steps}: held-out loss {self.record.held_out_loss:.4f}, saved", flush=True)
 
-    def _batches(self) -> Iterator[tuple[Batch, int]]:
+    def _batches(self) -> Iterator[tuple[PackedBatch, int]]:
         """The batches behind the last document of the record, each with the number of documents drawn so far.
 
         Counting documents and not batches lets a resumed run go on with another batch size.
@@ -166,7 +166,7 @@ class Run:
         for batch in islice(packer, settings.steps - self.record.steps):
             yield batch, seen + packer.documents
 
-    def _step(self, forward: Forward, batch: Batch) -> float:
+    def _step(self, forward: Forward, batch: PackedBatch) -> float:
         """One update; returns the loss before it."""
         factor = rate_at(self.record.steps, self.settings)
         for optimizer, rate in zip(self.optimizers, (self.settings.matrix_rate, self.settings.rate), strict=True):
@@ -179,7 +179,7 @@ class Run:
             optimizer.zero_grad(set_to_none=True)
         return loss.item()
 
-    def train(self, compiled: bool = True) -> Record:
+    def train(self, compiled: bool = True) -> TrainingRecord:
         """Train to the last step of the settings."""
         forward: Forward = torch.compile(self.model) if compiled else self.model
         last, losses = time.perf_counter(), []

@@ -22,7 +22,7 @@ COLUMNS = ("prompt ms", "nodes", "tokens a step", "draft us p50", "p95", "update
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class DraftingCost:
     """Times of one request's calls. draft_us, update_us: (steps,) propose and observe [us].
 
     intake_ms: begin and the first propose, which read the prompt. nodes, emitted: means a step.
@@ -45,7 +45,7 @@ class Cost:
         return [f"{self.intake_ms:.0f}", f"{self.nodes:.1f}", f"{self.emitted:.2f}", *times]
 
 
-def cost_at(method: Method, keeps: bool, text: Sequence[int], context: int, tokens: int, budget: int) -> Cost:
+def cost_at(method: Method, keeps: bool, text: Sequence[int], context: int, tokens: int, budget: int) -> DraftingCost:
     """Times of the last ``tokens`` of ``text``, behind the ``context`` tokens before them.
 
     A request of the same size in the text's first half comes first: it warms up, and is what a method that ``keeps``
@@ -88,7 +88,7 @@ def follow(draft: Draft, future: Sequence[int]) -> list[int]:
     return path[::-1]
 
 
-def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> Cost:
+def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> DraftingCost:
     """Decode ``text`` from its token number ``prompt`` on (the prefill's) to its end, timing every call."""
     context = list(text[: prompt + 1])
     times: list[tuple[int, int]] = []
@@ -114,7 +114,7 @@ def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> Cos
     draft_ns, update_ns = np.array(times, dtype=float).T
     emitted_mean = (len(text) - prompt - 1) / len(times)
     intake = (begun + draft_ns[0]) * 1e-6
-    return Cost(draft_ns[1:] * 1e-3, update_ns[1:] * 1e-3, intake, float(np.mean(nodes)), emitted_mean)
+    return DraftingCost(draft_ns[1:] * 1e-3, update_ns[1:] * 1e-3, intake, float(np.mean(nodes)), emitted_mean)
 
 
 def scan(context: Tensor, max_ngram: int, num_draft: int) -> Tensor:

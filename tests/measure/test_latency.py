@@ -8,8 +8,17 @@ import torch
 
 from compose import job_for
 from specbench.bench import latency
-from specbench.bench.latency import Bench, Reach, shape_of, sweep, sweep_rows, traits_of, whole_numbers
-from specbench.bench.roofline import best_of, measure_ceilings
+from specbench.bench.latency import (
+    Bench,
+    Reach,
+    best_of,
+    measure_ceilings,
+    shape_of,
+    sweep,
+    sweep_rows,
+    traits_of,
+    whole_numbers,
+)
 from specbench.profile import Ceilings, ModelShape
 from specbench.stage import set_stage
 from specbench.target.engine import Engine
