@@ -23,7 +23,7 @@ from specbench.target.verify import find_accepted_path
 from specbench.types import ROOT, Typical
 
 
-def try_drawn(
+def verify_drawn(
     distributions: Tensor,
     tokens: Sequence[int],
     parents: Sequence[int],
@@ -31,9 +31,11 @@ def try_drawn(
     probs: Tensor,
     random: np.random.Generator,
 ) -> tuple[list[int], Tensor]:
-    """(the accepted path, (V,) float64 what is left of the distribution at its end).
+    """(the accepted path, (V,) float64 what is left of the distribution at its end), by the ratio test.
 
-    distributions: (N+1, V) the target's, row 0 the root's. probs: (N, V) the distribution each node was drawn from.
+    distributions: (N+1, V) float32, the target's, row 0 the root's.
+    tokens, parents, passenger: (N,) of the draft.
+    probs: (N, V) float32, the distribution each node was drawn from.
     """
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents):
@@ -69,7 +71,7 @@ def _residual(distribution: Tensor, drawn: Tensor, whole: Tensor, tried: Sequenc
 
 
 def draw(distribution: Tensor, random: np.random.Generator) -> int:
-    """One token of a (V,) distribution, by inverse distribution."""
+    """A token drawn from a (V,) distribution by its cumulative sum."""
     below = distribution.double().cumsum(0)
     at = torch.tensor([random.random()], dtype=torch.float64, device=distribution.device) * below[-1]
     return min(int(torch.searchsorted(below, at, right=True)), len(distribution) - 1)
@@ -82,7 +84,11 @@ def accept_typical(
     passenger: Sequence[bool] | None,
     rule: Typical,
 ) -> list[int]:
-    """The accepted path, root side first. distributions: (N+1, V) the target's, row 0 the root's."""
+    """The accepted path, root side first, by typical acceptance.
+
+    distributions: (N+1, V) float32, the target's, row 0 the root's.
+    tokens, parents, passenger: (N,) of the draft.
+    """
     if not len(tokens):
         return []
     logs = distributions.clamp_min(torch.finfo(distributions.dtype).tiny).log()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.decode.acceptance import accept_typical, draw, try_drawn
+from specbench.decode.acceptance import accept_typical, draw, verify_drawn
 from specbench.decode.sampling import Sampling
 from specbench.target.engine import Verdict
 from specbench.target.verify import find_accepted_path
@@ -24,7 +24,7 @@ from specbench.types import ROOT, CaseError, Draft, Typical
 
 
 def _require_distributions(draft: Draft, late: Draft | None, vocab: int) -> None:
-    """A stated distribution must be one. Raises CaseError."""
+    """Raise CaseError where a stated distribution is not finite, or of another vocabulary."""
     for stated in (draft.probs, late.probs if late is not None else None):
         if stated is not None and not (stated.shape[-1] == vocab and bool(torch.isfinite(stated).all())):
             raise CaseError(
@@ -34,7 +34,7 @@ def _require_distributions(draft: Draft, late: Draft | None, vocab: int) -> None
 
 
 def _certain(tokens: Sequence[int], like: Tensor) -> Tensor:
-    """(N, V) distributions that give each token all the mass."""
+    """(N, V) distributions that give each token probability 1."""
     rows = torch.zeros(len(tokens), like.shape[-1], dtype=like.dtype, device=like.device)
     rows[torch.arange(len(tokens)), torch.tensor(list(tokens))] = 1
     return rows
@@ -69,10 +69,11 @@ class Walk:
         return [self._uniforms[self._emitted + depth] for depth in depths]
 
     def verify(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
-        """Judge nodes that were drawn, and the first token of ``late`` where the whole draft was right; or lossily.
+        """Verify by whole distributions: nodes that were drawn, then ``late`` where all are accepted; or lossily.
 
-        logits: (N+1, V) raw, row 0 the root's. tokens: (N,) of the draft, on the host. Late tokens without ``probs``
-        were chosen, and count as drawn with probability 1.
+        logits: (N+1, V) raw, row 0 the root's.
+        tokens: (N,) of the draft, on the host.
+        late: of its tokens only the first is verified. Without ``probs`` it counts as drawn with probability 1.
         """
         assert self.sampling is not None
         distributions = self.sampling(logits)
@@ -86,11 +87,11 @@ class Walk:
         if len(tokens):
             probs = draft.probs if draft.probs is not None else _certain(tokens, distributions)
             parents = [int(parent) for parent in draft.parents]
-            path, left = try_drawn(distributions, tokens, parents, draft.passenger, probs, self._trials)
+            path, left = verify_drawn(distributions, tokens, parents, draft.passenger, probs, self._trials)
         if late is not None and len(late) and len(path) == len(tokens):
             token = int(late.tokens[0])
             probs = late.probs[:1] if late.probs is not None else _certain([token], distributions)
-            kept, left = try_drawn(left[None].expand(2, -1), [token], [ROOT], None, probs, self._trials)
+            kept, left = verify_drawn(left[None].expand(2, -1), [token], [ROOT], None, probs, self._trials)
             if kept:
                 return Verdict(path, token, True)
         return Verdict(path, draw(left, self._trials), False)

@@ -1,7 +1,7 @@
-"""The processes of the other ranks as rank 0 sees them: started, watched, ended; what one dies of is told.
+"""The processes of the other ranks as rank 0 sees them: started, watched, ended, with the reason of an early end.
 
-A process that is gone is noticed by its sentinel, wherever rank 0 waits just then; the ranks notice the end of rank 0
-in the same way. So nothing of a run outlives it, and no rank waits for one that is gone.
+Rank 0 watches the sentinel of every process in a thread of its own, and each rank watches rank 0's. So no process of a
+run outlives it, and no rank waits for one that has ended.
 """
 
 from __future__ import annotations
@@ -29,62 +29,62 @@ class Ranks:
     """The processes of ranks 1 to N - 1."""
 
     def __init__(self, run: Callable[..., None], seats: Sequence[Any]) -> None:
-        """Start them. run: (seat, connection), known by name. seats: one each, picklable, with rank and device."""
+        """Start them. run: (seat, connection), a module's function. seats: picklable, with rank and device."""
         context = torch.multiprocessing.get_context("spawn")
         self._seats, self._closing, self._gone = list(seats), False, ""
         self._ends: list[Connection] = []
         self._lock = threading.Lock()
-        self._words: dict[int, dict[str, str]] = {}
+        self._reports: dict[int, dict[str, str]] = {}
         self.processes: list[Any] = []
         for seat in seats:
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(target=run, args=(seat, theirs), daemon=True, name=f"rank {seat.rank}")
             process.start()
-            theirs.close()  # so that its end is noticed here
+            theirs.close()  # so that reading ends with the process
             self._ends.append(ours)
             self.processes.append(process)
 
     def await_ready(self) -> None:
-        """Until every rank has loaded its share. Raises InputError or TeamError with what a rank says instead."""
+        """Wait until every rank has loaded its share. Raises InputError or TeamError with a rank's own error."""
         for place, end in enumerate(self._ends):
-            word = self._hear(place) if wait([end, self.processes[place].sentinel]) else {}
-            if word.get("kind") == "InputError":
-                raise InputError(word["text"])
-            if word.get("kind") != "ready":
-                raise TeamError(self._story(place))
-            del self._words[place]
+            report = self._report_of(place) if wait([end, self.processes[place].sentinel]) else {}
+            if report.get("kind") == "InputError":
+                raise InputError(report["text"])
+            if report.get("kind") != "ready":
+                raise TeamError(self._describe_end(place))
+            del self._reports[place]
 
-    def _hear(self, place: int) -> dict[str, str]:
-        """What a rank has said, if anything."""
-        with contextlib.suppress(EOFError, OSError):
-            if place not in self._words and self._ends[place].poll():
-                self._words[place] = json.loads(self._ends[place].recv_bytes())
-        return self._words.get(place, {})
+    def _report_of(self, place: int) -> dict[str, str]:
+        """A rank's report, {} without one."""
+        with contextlib.suppress(EOFError, OSError):  # a process that was killed has left none
+            if place not in self._reports and self._ends[place].poll():
+                self._reports[place] = json.loads(self._ends[place].recv_bytes())
+        return self._reports.get(place, {})
 
-    def _story(self, place: int) -> str:
+    def _describe_end(self, place: int) -> str:
         process = self.processes[place]
         process.join(GRACE_S)
-        word = self._hear(place)
-        said = f": {word['kind']}: {word['text']}" if word else ""
-        return f"{self._name(place)} ended with exit code {process.exitcode}{said}"
+        report = self._report_of(place)
+        reason = f": {report['kind']}: {report['text']}" if report else ""
+        return f"{self._name(place)} ended with exit code {process.exitcode}{reason}"
 
-    def lost(self, patience_s: float = 0.0) -> str:
-        """Which ranks are gone and why, the cause before those that fell with it; empty while all are there."""
+    def describe_lost(self, patience_s: float = 0.0) -> str:
+        """Which ranks have ended and why, the first to end before the others; empty while all run."""
         ended = wait([process.sentinel for process in self.processes], patience_s)
-        with self._lock:  # two threads that ask for one exit code at once: one of them gets none
+        with self._lock:  # of two threads that read an exit code at once, one gets none
             dead = [place for place, process in enumerate(self.processes) if process.sentinel in ended]
-            dead.sort(key=lambda place: bool(self._hear(place)))  # one that was killed says nothing
-            return "; ".join(map(self._story, dead))
+            dead.sort(key=lambda place: bool(self._report_of(place)))  # one that was killed has no report
+            return "; ".join(map(self._describe_end, dead))
 
     def require_all(self) -> None:
-        """Raise TeamError once a rank is known to be gone."""
+        """Raise TeamError once a rank has ended."""
         if self._gone:
-            raise TeamError(f"{self._gone}; what is done is safe, the same command goes on from there")
+            raise TeamError(f"{self._gone}; finished cases are saved; the same command resumes the run")
 
     def explain(self, error: Exception) -> None:
-        """Raise TeamError for an error that comes of a rank that is gone, or of one that is stuck."""
+        """Raise TeamError where ``error`` comes from a rank that has ended or is stuck."""
         broken = isinstance(error, BrokenError)
-        self._gone = self._gone or self.lost(GRACE_S if broken else 0)
+        self._gone = self._gone or self.describe_lost(GRACE_S if broken else 0)
         if broken and not self._gone:
             self._gone = f"{' or '.join(map(self._name, range(len(self._seats))))} does not answer ({error})"
         self.require_all()
@@ -93,31 +93,31 @@ class Ranks:
         return f"rank {self._seats[place].rank} (process {self.processes[place].pid}, {self._seats[place].device})"
 
     def watch(self, team: Team) -> None:
-        """From now on notice, beside the work, when a rank is gone."""
-        self._asked_to_end, self._told_to_end = torch.multiprocessing.get_context("spawn").Pipe(duplex=False)
+        """Start the thread that watches the processes."""
+        self._end_received, self._end_sent = torch.multiprocessing.get_context("spawn").Pipe(duplex=False)
         threading.Thread(target=self._watch, args=(team,), daemon=True, name="ranks").start()
 
     def _watch(self, team: Team) -> None:
-        wait([self._asked_to_end, *(process.sentinel for process in self.processes)])
+        wait([self._end_received, *(process.sentinel for process in self.processes)])
         if self._closing:
             return
-        self._gone = self._gone or self.lost(GRACE_S)
+        self._gone = self._gone or self.describe_lost(GRACE_S)
         if team.device.type != "cuda":
-            return  # gloo tells whoever waits
+            return  # gloo ends its own waits
         team.abort()
-        if not self._asked_to_end.poll(ABORT_S):
+        if not self._end_received.poll(ABORT_S):
             print(f"specbench: error: {self._gone}; rank 0 waits for it on its device", file=sys.stderr, flush=True)
             os._exit(LOST)
 
     def close(self, team: Team | None = None) -> None:
-        """End them; one that does not end is ended."""
+        """End the processes; kill one that does not end by itself."""
         if self._closing:
             return
         self._closing = True
         if team is not None:
-            self._told_to_end.close()
-            if not self._gone and not self.lost():
-                with contextlib.suppress(RuntimeError):
+            self._end_sent.close()
+            if not self._gone and not self.describe_lost():
+                with contextlib.suppress(RuntimeError):  # a rank that ends just now needs no message
                     team.send_last(Message(Op.STOP))
         for process in self.processes:
             process.join(GRACE_S if team is not None and not self._gone else 0)

@@ -30,9 +30,10 @@ PATIENCE_S = 120.0  # for one sum; graphs are recorded and kernels chosen within
 
 @dataclass(frozen=True, slots=True)
 class TeamSettings:
-    """What every rank is started with. threads: of a CPU rank, None = as many as here, shared out.
+    """What every rank is started with.
 
-    check: compare the ranks after every step. patience_s: of a sum. follower: what the others run.
+    threads: of a CPU rank; None = this process's, divided by ranks. check: compare the ranks after every step.
+    patience_s: limit of one sum. follower: the engine of the other ranks.
     """
 
     card: ModelCard
@@ -51,42 +52,42 @@ class TeamSettings:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One rank's place."""
+    """One rank, and where it runs."""
 
-    terms: TeamSettings
+    settings: TeamSettings
     rank: int
     port: int
     device: str
 
     def load(self) -> Any:
-        """Its share of the model."""
-        terms = self.terms
-        options: Any = {"revision": terms.revision, "safetensors": terms.safetensors, "seed": terms.seed}
-        return load_share(terms.card, self.device, self.rank, terms.ranks, **options)
+        """Load its share of the model."""
+        settings = self.settings
+        options: Any = {"revision": settings.revision, "safetensors": settings.safetensors, "seed": settings.seed}
+        return load_share(settings.card, self.device, self.rank, settings.ranks, **options)
 
     def join(self, store: Any) -> Team:
-        """Meet the others."""
-        card, terms = self.terms.card, self.terms
-        format = MessageFormat(int(card.config.get_text_config().num_hidden_layers), terms.max_nodes)
-        return Team(store, self.rank, terms.ranks, torch.device(self.device), format, terms.patience_s)
+        """Connect to the other ranks."""
+        card, settings = self.settings.card, self.settings
+        format = MessageFormat(int(card.config.get_text_config().num_hidden_layers), settings.max_nodes)
+        return Team(store, self.rank, settings.ranks, torch.device(self.device), format, settings.patience_s)
 
-    def engine(self, kind: Any, share: Any, team: Team, **options: Any) -> Any:
-        """Of ``kind``, on its share."""
-        card, terms = self.terms.card, self.terms
-        given: Any = {"buckets": terms.buckets, "pack": terms.pack, "check": terms.check, **options}
-        return kind(share, card.context, card.eos, terms.max_nodes, team, **given)
+    def make_engine(self, kind: Any, share: Any, team: Team, **options: Any) -> Any:
+        """An engine of class ``kind`` on its share."""
+        card, settings = self.settings.card, self.settings
+        given: Any = {"buckets": settings.buckets, "pack": settings.pack, "check": settings.check, **options}
+        return kind(share, card.context, card.eos, settings.max_nodes, team, **given)
 
 
-def start(terms: TeamSettings) -> tuple[Leader, WholeModel]:
-    """The engine, and what stands for the model. Raises InputError or TeamError; then nothing is left running."""
-    if terms.card.device == "cpu":
-        threads = terms.threads or max(1, torch.get_num_threads() // terms.ranks)
+def start(settings: TeamSettings) -> tuple[Leader, WholeModel]:
+    """The engine of rank 0, and the model that methods see. Raises InputError or TeamError; then no process is left."""
+    if settings.card.device == "cpu":
+        threads = settings.threads or max(1, torch.get_num_threads() // settings.ranks)
         torch.set_num_threads(threads)
-        terms = replace(terms, threads=threads)
-    devices = _devices(terms.card.device, terms.ranks)
-    store = open_store(0, terms.ranks)
-    told = replace(terms, card=replace(terms.card, tokenizer=None))
-    seats = [Seat(told, rank, store.port, device) for rank, device in enumerate(devices)]
+        settings = replace(settings, threads=threads)
+    devices = _devices(settings.card.device, settings.ranks)
+    store = open_store(0, settings.ranks)
+    sent = replace(settings, card=replace(settings.card, tokenizer=None))
+    seats = [Seat(sent, rank, store.port, device) for rank, device in enumerate(devices)]
     ranks = Ranks(follow, seats[1:])
     team = None
     try:
@@ -94,15 +95,15 @@ def start(terms: TeamSettings) -> tuple[Leader, WholeModel]:
         ranks.await_ready()
         team = seats[0].join(store)
         ranks.watch(team)
-        engine = seats[0].engine(Leader, share, team, ranks=ranks)
+        engine = seats[0].make_engine(Leader, share, team, ranks=ranks)
     except BaseException:
         ranks.close(team)
         raise
-    return engine, WholeModel(share, terms.card.config, engine)
+    return engine, WholeModel(share, settings.card.config, engine)
 
 
 def _devices(first: str, ranks: int) -> list[str]:
-    """One for each rank, from the run's device on."""
+    """One device for each rank, from the run's device on."""
     kind, _, index = first.partition(":")
     if kind == "cpu":
         return ["cpu"] * ranks
@@ -116,25 +117,25 @@ def _devices(first: str, ranks: int) -> list[str]:
 
 
 def follow(seat: Seat, words: Connection) -> None:
-    """What the process of a rank does; its last word is what it dies of."""
+    """The process of one rank; it reports through ``words`` that it is ready, and the error that ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        if seat.terms.threads:
-            torch.set_num_threads(seat.terms.threads)
+        if seat.settings.threads:
+            torch.set_num_threads(seat.settings.threads)
         share = seat.load()
-        _say(words, "ready", "")
-        team = seat.join(open_store(seat.port, seat.terms.ranks))
-        seat.engine(seat.terms.follower, share, team).serve()
-    except Exception as error:  # the boundary of the process: rank 0 tells the user
-        _say(words, type(error).__name__, str(error))
+        _report(words, "ready", "")
+        team = seat.join(open_store(seat.port, seat.settings.ranks))
+        seat.make_engine(seat.settings.follower, share, team).serve()
+    except Exception as error:  # the process ends here: rank 0 shows the error to the user
+        _report(words, type(error).__name__, str(error))
         os._exit(LOST)  # no clean-up may wait for the other ranks
     team.leave()
 
 
-def _say(words: Connection, kind: str, text: str) -> None:
+def _report(words: Connection, kind: str, text: str) -> None:
     words.send_bytes(json.dumps({"kind": kind, "text": text}).encode())
 
 
@@ -153,7 +154,7 @@ class Output:
 
 
 class WholeModel:
-    """What stands for the library's model where no process holds all of it. Nothing else of the library is there."""
+    """Stands for the library's model where no process holds all of it; it has only what is listed here."""
 
     def __init__(self, share: Any, config: Any, engine: Leader) -> None:
         """share: rank 0's. config: of the whole model."""
@@ -169,13 +170,13 @@ class WholeModel:
         return self._head
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The whole model's, without memory: their sizes are true."""
+        """The whole model's, without memory: only their sizes are right."""
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(self.config)
         return model.parameters()
 
     def __call__(self, input_ids: Tensor, use_cache: bool = False, logits_to_keep: int = 1) -> Output:
-        """Read (rows, T) sequences from empty caches: the logits after their last token."""
+        """input_ids: (rows, T) int64, each read from an empty cache. The logits after their last token."""
         return Output(self._engine.logits(input_ids)[:, None])
 
     def __getattr__(self, name: str) -> Any:
