@@ -24,7 +24,7 @@ EXIT_OK, EXIT_USAGE = 0, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0 written, 2 what was asked for cannot be done."""
+    """Exit code: 0 done, 2 the options or the runs do not allow it."""
     options = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
@@ -198,13 +198,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_others(add: Callable[..., object]) -> None:
     """Options for something other than a report."""
-    add(
-        "--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas beside ours, by how much they differ"
-    )
+    add("--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas beside ours, and the difference")
     add(
         "--published",
         action="store_true",
-        help="the papers' and leaderboards' figures beside the runs', by how much they differ, and what differs",
+        help="published figures of papers and leaderboards beside the runs': how much and in what they differ",
     )
     add("--count", action="store_true", help="with --published: how many figures there are, and what they need")
     add("--export-answers", type=Path, metavar="DIR", help="write Spec-Bench's answer files, one a method")

@@ -37,7 +37,7 @@ def _coverage(run: Run, facts: Facts, overall: pd.DataFrame) -> Iterator[str]:
     if not seen:
         yield "no records: no case has finished yet"
     elif facts.planned and seen < facts.planned:
-        yield f"unfinished: {seen} of {facts.planned} cases are recorded; the same command goes on"
+        yield f"unfinished: {seen} of {facts.planned} cases are recorded; the same command continues the run"
     if VANILLA not in set(overall["method"]) and seen:
         yield "vanilla has no records: there is no speedup"
     if 0 < seen < MIN_CASES:
@@ -51,7 +51,7 @@ def _methods(overall: pd.DataFrame, facts: Facts) -> Iterator[str]:
         if row.errors:
             yield f"{name}: {row.errors} of {total} cases failed and are in none of its figures (see Errors)"
         if row.method == VANILLA and row.violations > 0:
-            yield f"{name}: {int(row.violations)} ids beyond the tolerance: its own rounding exceeds what ties explain"
+            yield f"{name}: {int(row.violations)} ids beyond the tolerance: its own rounding exceeds it"
         elif row.lossless < 1 and row.method not in facts.lossy:
             yield f"{name}: {_parting(int(row.violations))}"
 
@@ -76,8 +76,8 @@ def _timing(run: Run, facts: Facts, overall: pd.DataFrame, control: Control | No
         )
     for name in sorted(facts.unaccepted):
         yield (
-            f"{label(name)}: it drafts from what the model computes, which has no part in the record: its time a step"
-            " is real, MAT and all that rests on it stay blank"
+            f"{label(name)}: it drafts from what the model computes, which is not recorded: the time of its steps is"
+            " real, MAT and every figure that needs it stay blank"
         )
     if control is None and run.manifest.get("control"):
         yield "the A/A control has no finished case beside vanilla's: how steady the timing was is not known"
@@ -102,5 +102,5 @@ def _predictions(reported: ReportedRun) -> Iterator[str]:
         yield (
             f"predicted speedups are those of {found.profile.label}; the run was on"
             f" {read_device(reported.run, facts)} ({facts.model}, {facts.engine}, {facts.dtype}), so its measured ones"
-            " say nothing about them, and drafting counts as long as it took here"
+            " cannot be compared with them, and the time of drafting is that of this machine"
         )

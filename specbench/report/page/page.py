@@ -170,7 +170,7 @@ def _lossless(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str]:
     if failed.empty:
         equal = float(judged["equal"].min())
         ids = "all" if equal == 1 else f"at least {format_share(equal)}"
-        return ("good", "Lossless", f"every judged case of every method; {ids} have vanilla's very ids")
+        return ("good", "Lossless", f"every judged case of every method; {ids} have exactly vanilla's ids")
     names = (f"{label(row.method, row.variant)} {format_share(row.lossless)}" for row in failed.itertuples())
     return ("bad", "Not lossless", "cases that hold: " + ", ".join(names))
 

@@ -213,7 +213,7 @@ PLOTS = (
         lambda scene: "too few drafts" if with_enough_steps(scene.detail["accept_positions"], "drafted").empty else "",
     ),
     Plot("accept_sources", "Where drafted and accepted tokens came from", draw_sources, _no_sources),
-    Plot("growth", "Mean accepted tokens against tokens remembered", draw_growth, _no_growth),
+    Plot("growth", "Mean accepted tokens against tokens held", draw_growth, _no_growth),
     Plot("tails", "How unevenly long the steps of a method take", draw_tails, _empty("tails", "no step was timed")),
     Plot("by_length", "Speed and acceptance by the length of the prompt or answer", draw_lengths, no_lengths),
     Plot("latency", "Time of a forward against the tokens fed", _price, _no_price),

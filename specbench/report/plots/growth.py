@@ -65,7 +65,7 @@ def draw_growth(scene: Scene) -> Figure:
     sizes = sorted({choose_window(count) for count in frame.groupby(["method", "variant"]).size()})
     line = f"line: over {' or '.join(map(str, sizes))} neighbouring cases"
     note = f"{scene.where}; dots: cases (the highest 2 % not all shown), {line}"
-    write_head(canvas, "Growth with what is remembered", note)
+    write_head(canvas, "Growth with the tokens held", note)
     add_legend(canvas, list(drawn), [line for _, line in drawn.values()])
     return canvas
 

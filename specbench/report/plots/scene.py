@@ -65,7 +65,7 @@ def first_scene(findings: Findings) -> Scene:
     """The scene of the first model and suite. Raises RunError where no case was decoded."""
     for scene in scenes(findings):
         return scene
-    raise RunError(f"run {findings.runs[0].directory}: no case has finished yet; the command that began it goes on")
+    raise RunError(f"run {findings.runs[0].directory}: no case has finished yet; the same command continues it")
 
 
 def scenes(findings: Findings, load: Load | None = None) -> Iterator[Scene]:
