@@ -1,4 +1,9 @@
-"""A trace: conversations whose answers are known token by token, to be replayed without a model."""
+"""A trace: conversations whose answers are recorded token by token, to be replayed without a model.
+
+The text of an answer becomes tokens inside its conversation: the conversation is written out and tokenised whole, and
+the prompt is cut off. Tokenised alone, an answer differs at its first token (a Llama tokenizer puts a space before
+it); inside the conversation it comes out as it was generated, up to what stripping and decoding lost.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specbench.suite.prompt import PromptBuilder
 from specbench.types import Case
+
+_NEXT = "Next question"  # a turn behind the answer, so that the template writes the answer as a finished one
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +66,22 @@ class Trace:
         if self.exact is None:
             return f"{line}, tokenised from text"
         return f"{line}; {self.exact} of {self.turns} answers have the recorded number of tokens"
+
+
+def conversation_ids(
+    builder: PromptBuilder, turns: Sequence[str], answers: Sequence[str]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(prompt ids, answer ids) of the conversation's last answer; no EOS is added.
+
+    turns: the user's n messages; answers: the n answers.
+    """
+    prompt = builder.ids(turns, answers[:-1])
+    before = builder.text(turns, answers[:-1])
+    answer = answers[-1].strip()
+    whole = builder.text([*turns, _NEXT], answers)
+    at = whole.find(answer, len(before)) if whole.startswith(before) else -1
+    lead = whole[len(before) : at] if at >= 0 else ""  # a template may rewrite finished answers (cut their reasoning)
+    ids = builder.encode(before + lead + answer)
+    if ids[: len(prompt)] != prompt:  # the template's end and the answer's beginning make one token together
+        ids = [*prompt, *builder.encode_bare(answer)]
+    return tuple(prompt), tuple(ids[len(prompt) :])

@@ -11,7 +11,7 @@ from compose import job_for
 from specbench.suite.prompt import PromptBuilder
 from specbench.target.load import locate, read_tokenizer
 from specbench.trace import read_trace
-from specbench.trace.retokenise import conversation_ids
+from specbench.trace.recorded import conversation_ids
 from specbench.types import Case, InputError
 
 REWRITES = (
