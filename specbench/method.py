@@ -28,13 +28,14 @@ class Drafter(ABC):
         """
 
     def launch(self) -> None:
-        """Start to draft on while the target judges what was proposed, and return; only with ``Needs.concurrent``."""
+        """Start to draft on while the target verifies what was proposed, and return; only with ``Needs.concurrent``."""
 
     def join(self) -> Draft | None:
         """Wait for what ``launch`` started; only with ``Needs.concurrent``.
 
-        It may give a late chain that continues the proposed chain. Its first token is judged where the whole draft
-        was accepted, and is then the last emitted token (``Step.late``); the rest is the drafter's to propose next.
+        It may return a late chain that continues the proposed chain. Where the whole draft is accepted, the late
+        chain's first token is verified too; if accepted, it is the last emitted token (``Step.late``). The drafter may
+        propose the rest in the next step.
         """
         return None
 
@@ -50,7 +51,7 @@ class Drafter(ABC):
 
 
 class Method(ABC):
-    """What lives across requests. Subclasses override what they need; ``begin`` is the only must.
+    """What lives across requests. Subclasses override what they need; only ``begin`` is required.
 
     Order: constructor, check, bind, reset, then begin per request, reset as the policy says, close.
     """
@@ -72,14 +73,14 @@ class Method(ABC):
         return ()
 
     def check(self, model: ModelCard) -> None:
-        """Look at the target's card before any weights are read.
+        """Check the target's card before any weights are read.
 
-        Raises InputError when the two do not fit; the message begins with the setting (``draft=x: ...``), the harness
-        puts the method's name in front.
+        Raises InputError when the two do not fit; the message begins with the setting (``draft=x: ...``); the harness
+        puts the method's name in front of it.
         """
 
     def bind(self, target: Target) -> None:
-        """Meet the target, load weights; once a run. Raises InputError when the two do not fit."""
+        """Take the target, load weights; once a run. Raises InputError when the two do not fit."""
 
     def reset(self) -> None:
         """Forget what was learned from requests; called after bind, then as the reset policy says."""
@@ -97,10 +98,10 @@ class Method(ABC):
 
 
 class Peer(Method):
-    """A method with its own decoding loop (HF ``generate``): the narrow way around the shared runtime.
+    """A method with its own decoding loop (HF ``generate``), outside the shared runtime.
 
-    Its tokens are still counted, cut and timed by the harness: ``decode`` reports every forward's ids through
-    ``emit``, which returns True when the request has reached its end.
+    The harness still counts, cuts and times its tokens: ``decode`` reports every forward's ids through ``emit``, which
+    returns True at the end of the request.
     """
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

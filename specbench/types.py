@@ -1,7 +1,7 @@
-"""Values that travel between the parts of the harness; nothing here has behaviour worth a test double.
+"""Values that the parts of the harness exchange.
 
 Shape letters, used everywhere: ``N`` draft nodes, ``A`` accepted nodes, ``T`` context tokens, ``V`` vocabulary,
-``D`` hidden size, ``L`` layers, ``H`` heads, ``K`` key-value heads. Units stand in names: ``_s``, ``_ms``, ``_bytes``.
+``D`` hidden size, ``L`` layers, ``H`` heads, ``K`` key-value heads. Units are in names: ``_s``, ``_ms``, ``_bytes``.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class InputError(ValueError):
 
 @contextlib.contextmanager
 def named(prefix: str) -> Iterator[None]:
-    """An InputError from within gets ``prefix`` in front: who knows the setting's owner says so."""
+    """Put ``prefix`` in front of an InputError raised inside."""
     try:
         yield
     except InputError as error:
         raise InputError(f"{prefix}{error}") from error
 
 
-MOST = 4096  # a size that a draft, or a part of one, may be set to at most
+MOST = 4096  # the largest size that a draft, or a part of one, may be set to
 
 
 def require_count(name: str, value: int, low: int = 1, high: int | None = None) -> None:
-    """Raise InputError where a whole number is out of bounds: a size that is absurd must not be built first."""
+    """Raise InputError where a whole number is out of bounds, before anything of that size is built."""
     if value < low or (high is not None and value > high):
         bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise InputError(f"{name}={value}: expected a whole number {bounds}")
@@ -53,7 +53,7 @@ class CaseError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One question of a suite: the user's turns in order, with the reference answers where the suite has them."""
+    """One question of a suite: the user's turns in order, and the reference answers if any."""
 
     id: str
     category: str
@@ -67,13 +67,13 @@ class Draft:
     """A rooted token tree that a drafter proposes; the root (last emitted token) is implicit and never listed.
 
     tokens: (N,) token ids, a list of ints when drafted on the host, an int64 tensor when drafted on a device.
-    parents: (N,) index of each node's parent in this draft, ``ROOT`` for the first level; parents stand before
+    parents: (N,) index of each node's parent in this draft, ``ROOT`` for the first level; parents come before
         children, siblings in trial order, and siblings may repeat a token.
     probs: (N, V) distribution each node was drawn from given its earlier siblings; None if the nodes were chosen
         deterministically. Ignored at temperature 0.
-    passenger: (N,) True for nodes computed for their logits only: never accepted, nor is anything below them.
-    source: (N,) small ints naming where a node came from, an index into ``Method.sources``.
-    score: (N,) the drafter's own estimate that a node is right where its parent is, 0 to 1; None if it has none.
+    passenger: (N,) bool, nodes computed for their logits only: they and their descendants are never accepted.
+    source: (N,) index into ``Method.sources``, where a node came from.
+    score: (N,) from 0 to 1, the drafter's estimate that a node is accepted where its parent is; None without one.
     """
 
     tokens: Sequence[int] | Tensor = ()
@@ -106,7 +106,7 @@ class Typical:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a method wants from every forward; the harness refuses a run that it cannot serve.
+    """What a method needs of every forward; a run that cannot provide it ends before it starts.
 
     hidden: indices into the L+1 hidden states (0 = embeddings, L = after the final norm), rows of all nodes.
     prompt_hidden: the same for all prompt rows of the prefill.
@@ -127,7 +127,11 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """The best tokens of each row of raw logits, best first: ids (rows, k) int64 and logits (rows, k)."""
+    """The best tokens of each row of raw logits, best first.
+
+    ids: (rows, k) int64.
+    logits: (rows, k).
+    """
 
     ids: Tensor
     logits: Tensor
@@ -135,10 +139,11 @@ class TopK:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """What reading the prompt gave: the first emitted token, and the rows that ``Needs`` asked for.
+    """The result of reading the prompt: the first emitted token, and the rows that ``Needs`` asks for.
 
-    hidden: layer -> (rows, D); topk: (rows, k). Rows is 1 (the last prompt token) unless ``prompt_hidden`` or
-    ``prompt_topk`` asked for all T prompt rows.
+    hidden: layer -> (rows, D).
+    topk: (rows, k).
+    rows is 1 (the last prompt token), or T where ``prompt_hidden`` or ``prompt_topk`` asks for every prompt row.
     """
 
     token: int
@@ -148,13 +153,15 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one target forward decided.
+    """The outcome of one target forward.
 
-    root: the token the draft hung from. emitted: 1 + len(path) token ids, cut at EOS or at the limit (which
-    shortens path with it). path: accepted node numbers of the method's own draft, root side first.
-    fed, topk, hidden: token and what ``Needs`` asked of ALL nodes, row 0 = root, row i + 1 = node i of the draft.
-        fed is (N+1,) and given with topk or hidden only.
-    done: the request ends here. late: 1 where the last emitted token is the first of the late chain, else 0.
+    root: the token that the draft follows.
+    emitted: 1 + len(path) token ids, cut at EOS or at the limit, and path with it.
+    path: accepted node numbers of the method's own draft, root side first.
+    done: the request ends here.
+    fed: (N+1,) int64 tokens of ALL rows, row 0 = root, row i + 1 = node i of the draft; only with topk or hidden.
+    topk: (N+1, k) of the same rows. hidden: layer -> (N+1, D) of the same rows.
+    late: 1 where the last emitted token is the first of the late chain, else 0.
     """
 
     root: int

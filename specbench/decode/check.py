@@ -1,6 +1,6 @@
-"""Before a run: does this engine, with this model, see a draft tree as it must? A few tokens decide.
+"""The check before a run: an engine's logits of a draft tree against plain forwards of the model.
 
-A family that reads masks or positions in its own way would give wrong tokens without any error. Every node's logits are
+A family that reads masks or positions in its own way would give wrong tokens without an error. Every node's logits are
 compared with a plain forward over the node's own path, and once more after the accepted nodes were moved together.
 """
 
@@ -37,17 +37,17 @@ def check_engine(engine: Engine, model: Any) -> None:
         context += step.emitted
         worst = max(worst, _gap(model, context, Draft(), _step(engine, Draft()), 0))
     except CaseError:
-        return  # logits that are not finite: every case will say so in its own row
+        return  # logits that are not finite: every case reports it in its own row
     except (ValueError, TypeError, IndexError) as error:
         raise InputError(
-            f"model.path: the family {model.config.model_type} cannot be driven with masks and positions of our own"
+            f"model.path: the family {model.config.model_type} cannot be driven with explicit masks and positions"
             f" ({type(error).__name__}: {error})"
         ) from error
     if not worst <= TOLERANCE[model.dtype]:
         raise InputError(
             f"model.path: the family {model.config.model_type} does not see a draft tree as the engine lays it out"
             f" (logits off by {worst:.2g} of their spread, expected at most {TOLERANCE[model.dtype]:g});"
-            " its results would be wrong, so nothing is run: report the family, or choose another model"
+            " its results would be wrong; report the family, or choose another model"
         )
 
 
@@ -57,7 +57,7 @@ def _step(engine: Engine, draft: Draft) -> Step:
 
 
 def _plain(model: Any, ids: Sequence[int]) -> torch.Tensor:
-    """(V,) logits after ``ids``, no cache and no mask of ours."""
+    """(V,) logits after ``ids``, without a cache or an explicit mask."""
     device = model.get_input_embeddings().weight.device
     return model(input_ids=torch.tensor([list(ids)], device=device), use_cache=False).logits[0, -1].float()
 

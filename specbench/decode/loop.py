@@ -1,6 +1,6 @@
 """The one decode loop, for vanilla and every method: propose, forward, settle, observe.
 
-Vanilla is this loop with an empty draft. A peer brings its own loop, but its tokens pass through the same counter.
+Vanilla is this loop with an empty draft. A peer has its own loop, but its tokens are counted in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from specbench.types import CaseError, Draft, Step
 
 
 def seed_of(base: int, *names: object) -> int:
-    """A 63-bit seed from the run's seed and the names of what it is for (case, turn, role)."""
+    """A 63-bit seed from the run's seed and names (case, turn, role): no two uses share a stream of numbers."""
     text = "\x1f".join(str(name) for name in (base, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -54,7 +54,7 @@ class Stopwatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One turn to decode. limit: the most tokens to emit. seed: the run's; names: what makes this request unique."""
+    """One turn to decode. limit: the most tokens to emit. seed: the run's; names: of the case and turn."""
 
     prompt: Sequence[int]
     limit: int
@@ -93,22 +93,22 @@ class Transcript:
             self.proposed.append(proposed)
             self.depth.append(depth)
             if draft.source is not None:
-                drafted.update(_judged(draft))
+                drafted.update(_sources_of_verifiable(draft))
                 accepted.update(int(draft.source[node]) for node in step.path)
             if self.trees is not None:
                 self.trees.append(_tree(draft, step, names))
         self.sources = {names[number]: [count, accepted[number]] for number, count in sorted(drafted.items())}
 
 
-def _judged(draft: Draft) -> Sequence[int]:
-    """The sources of the nodes that may be accepted, whatever kind of numbers a drafter names them by."""
+def _sources_of_verifiable(draft: Draft) -> Sequence[int]:
+    """The sources of the nodes that may be accepted."""
     source = () if draft.source is None else draft.source
     passengers = [False] * len(source) if draft.passenger is None else draft.passenger
     return [int(number) for number, passenger in zip(source, passengers, strict=True) if not passenger]
 
 
 def _tree(draft: Draft, step: Step, names: Sequence[str]) -> dict[str, Any]:
-    """A whole draft and what was taken of it; ``sources``, ``passengers`` and ``late`` only where there are any."""
+    """A whole draft and its accepted path; ``sources``, ``passengers`` and ``late`` only where there are any."""
     tree: dict[str, Any] = {
         "tokens": [int(token) for token in draft.tokens],
         "parents": [int(parent) for parent in draft.parents],
@@ -203,7 +203,7 @@ def _steps(
         engine.forward(draft)
         if concurrent:
             late = drafter.join()
-            clock.lap("draft")  # what the target had to wait for
+            clock.lap("draft")  # the time that the target waited
         step = engine.settle(end - len(context), late)
         context.extend(step.emitted)
         drafter.observe(step)
@@ -220,7 +220,7 @@ def _rounded(seconds: Sequence[float]) -> list[float]:
 
 
 def _without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
-    """What the log keeps of a step: nothing that would hold the device's memory."""
+    """A step for the log, without tensors, which would hold device memory."""
     if draft.probs is not None:
         draft = replace(draft, probs=None)
     if step.fed is not None:

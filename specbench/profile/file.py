@@ -69,7 +69,7 @@ def find_profile(
     for path in sorted({path.resolve() for folder in folders for path in folder.glob("*.json")}):
         try:
             profile = read_profile(path)
-        except ProfileError as error:  # nobody asked for this file
+        except ProfileError as error:  # a damaged file beside the right one is no reason to stop
             LOG.warning("passed over: %s", error)
             continue
         own = (profile.device, profile.model, profile.engine, profile.dtype, profile.parameters)

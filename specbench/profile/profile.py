@@ -94,7 +94,7 @@ class Profile:
     def _least_ms(self, width: Floats, context: ArrayLike) -> Floats:
         """[ms] that the weights' products alone take, for points outside of what was measured, else 0.
 
-        A grid that ends where memory still bounds the forward knows nothing of the slope behind it.
+        A grid that ends where memory still bounds the forward does not have the slope behind it.
         """
         if self.shape is None or self.ceilings is None:
             return np.zeros(np.broadcast(width, np.asarray(context)).shape)

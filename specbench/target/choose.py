@@ -16,16 +16,19 @@ from specbench.target.tensor_parallel.share import ShardShape
 from specbench.target.timed import TimedEager, TimedEngine, TimedFast
 from specbench.types import InputError
 
+AUTO, TENSOR, PIPELINE = "auto", "tensor", "pipeline"
+WAYS = (AUTO, TENSOR, PIPELINE)
+SHARED = (EngineKind.AUTO, EngineKind.FAST)  # engines that can run on several ranks
 SMALL = 32_000_000  # parameters below which more than one CPU thread costs more than it brings
 
 
 def make_engine(
     kind: str, model: Any, card: ModelCard, max_nodes: int, attention: str, pack: bool = True
 ) -> tuple[Engine, str | None]:
-    """The engine, and why ``auto`` did not choose the fast one where it did not.
+    """The engine, and the reason where ``auto`` did not choose the fast one.
 
-    kind: auto | fast | eager. attention: the library's kind that was asked for. pack: see
-    ``FastEngine``. Raises InputError where fast cannot.
+    kind: auto, fast or eager. attention: ``model.attention``. pack: see ``FastEngine``.
+    Raises InputError where kind is fast and the fast engine cannot drive the model.
     """
     reason = None if kind == EngineKind.EAGER else _unsupported(model, attention)
     if kind == EngineKind.FAST and reason:
@@ -38,7 +41,7 @@ def make_engine(
 def make_timed(
     model: Any, card: ModelCard, max_nodes: int, attention: str, pack: bool = True
 ) -> tuple[TimedEngine, str | None]:
-    """The engine that follows a record, fast where that one can drive the model; and why it is not where it is not."""
+    """The engine along a record, fast where it can drive the model; and the reason where it is not."""
     reason = _unsupported(model, attention)
     if reason:
         return TimedEager(model, card.context, card.eos, max_nodes), reason
@@ -48,14 +51,14 @@ def make_timed(
 def _unsupported(model: Any, attention: str) -> str | None:
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) > 1:
-        return f"its layers lie on {len(devices)} devices"
+        return f"its layers are on {len(devices)} devices"
     if attention != "sdpa":
         return f"model.attention={attention} asks for the library's own attention"
     return unfit(model)
 
 
 def threads_for(model: Any) -> int | None:
-    """CPU threads to decode with: one for a model so small that waking a second costs more; None = torch's choice."""
+    """CPU threads to decode with: one for a model so small that a second one costs time; None = torch's choice."""
     parameters = list(model.parameters())
     if parameters[0].device.type == "cpu" and sum(each.numel() for each in parameters) < SMALL:
         return 1
@@ -63,15 +66,10 @@ def threads_for(model: Any) -> int | None:
 
 
 def use_threads(model: Any, asked: int | None) -> None:
-    """Set torch's thread count for this run; what was asked for has been set already."""
+    """Set torch's thread count for this run where the configuration does not (``asked`` is None)."""
     chosen = threads_for(model) if asked is None else None
     if chosen is not None:
         torch.set_num_threads(chosen)
-
-
-AUTO, TENSOR, PIPELINE = "auto", "tensor", "pipeline"
-WAYS = (AUTO, TENSOR, PIPELINE)
-SHARED = (EngineKind.AUTO, EngineKind.FAST)  # engines that tensor parallelism belongs to
 
 
 def way_of(
@@ -79,7 +77,7 @@ def way_of(
 ) -> tuple[str | None, str | None]:
     """(tensor, pipeline, or None for one device; why ``auto`` did not choose tensor).
 
-    peers: names of the run's methods with loops of their own. Raises InputError for what cannot be.
+    peers: names of the run's methods with their own decoding loops. Raises InputError where the settings contradict.
     """
     if parallel not in WAYS:
         raise InputError(f"model.parallel={parallel}: expected one of {', '.join(WAYS)}")
@@ -106,9 +104,9 @@ def way_of(
 
 
 def _obstacle(card: ModelCard, ranks: int, engine: str, attention: str, peers: Sequence[str]) -> str | None:
-    """Why tensor parallelism is not possible, and what would help; None = it is."""
+    """Why tensor parallelism is not possible, and the fix; None = it is possible."""
     if engine not in SHARED:
-        return f"engine={engine} has no shares; expected engine=fast or auto"
+        return f"engine={engine} cannot run on several ranks; expected engine=fast or auto"
     if attention != "sdpa":
         return f"model.attention={attention} asks for the library's own attention; expected sdpa"
     if family := unsupported(card.config):

@@ -1,7 +1,7 @@
-"""What an engine is: it reads prompts, runs drafts through the target, and commits what the walker accepts.
+"""The interface of an engine: it reads prompts, runs drafts through the target, and commits the accepted path.
 
-The decode loop only ever talks to this interface: it hands over drafts and asks for a ``Step``; logits, masks, caches
-and device buffers stay behind it, so the eager and the fast engine and the replay of recorded tokens are one axis.
+The decode loop uses only this interface: it gives drafts and gets a ``Step``. Logits, masks, caches and device buffers
+stay behind it, so that eager, fast, timed and replay are values of one setting.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Verifier(Protocol):
         """Verify a drawn draft and the late chain behind it; only when sampling."""
 
     def advance(self, emitted: int) -> None:
-        """So many tokens were committed."""
+        """``emitted`` tokens were committed."""
 
 
 class Laps(Protocol):
@@ -88,11 +88,11 @@ class Engine(ABC):
     fed: int  # rows that the last forward fed to the target: root and nodes, or every token of a batch of rows
 
     def prepare(self, needs: Needs, greedy: bool) -> None:
-        """A method with these needs will run: what is compiled or recorded for it is done before the first case."""
+        """Compile or record before the first case what a method with these needs runs."""
 
     @abstractmethod
     def reserve(self, tokens: int) -> None:
-        """Make room for a request of ``tokens`` in all: what may allocate is done before the clock starts."""
+        """Make room for a request of ``tokens`` in all; called before the clock starts, since it may allocate."""
 
     @abstractmethod
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
@@ -117,4 +117,4 @@ class Engine(ABC):
         """Teacher-forced: for each of ``ids``, the logit gap between the argmax and it (0 = it is the argmax)."""
 
     def close(self) -> None:
-        """Free what would outlive the engine."""
+        """Free what outlives the engine, such as processes."""

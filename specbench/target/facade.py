@@ -14,7 +14,7 @@ from specbench.types import InputError
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What is known of a model before its weights are loaded.
+    """A model before its weights are loaded.
 
     path: folder, hub id or ``random``. config: the library's config object. tokenizer: the library's tokenizer.
     context: [tokens] limit of prompt and answer. eos: ids that end an answer. name: for tables and directories.
@@ -38,7 +38,7 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What ``Method.bind`` gets. ``model`` is for peers with their own loop; None when recorded tokens stand for it.
+    """What ``Method.bind`` gets. ``model`` is for peers with their own loop; None for a replay.
 
     sampling: (rows, V) raw logits -> (rows, V) probabilities of the request; None at temperature 0.
     """
@@ -70,17 +70,17 @@ class Target:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """The weights' dtype."""
         return self._weights().dtype
 
     @property
     def device(self) -> torch.device:
-        """Where token ids go in."""
+        """The device of token ids: the input embedding's."""
         return self.model.get_input_embeddings().weight.device if self.model is not None else torch.device("cpu")
 
     def _weights(self) -> Any:
         if self.model is None:
-            raise InputError("needs the target's weights, and a replay has recorded tokens only; choose a model")
+            raise InputError("needs the target's weights, and a replay has only recorded tokens; choose a model")
         return self.model
 
     @torch.inference_mode()

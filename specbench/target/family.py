@@ -1,4 +1,4 @@
-"""What of a model family decides whether, and how far, the runtime may drive it with masks and positions of its own."""
+"""Model families: attention kinds, sliding windows, and whether explicit masks and positions work with them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from specbench.types import InputError
 
 SERVED_KINDS = {"full_attention", "sliding_attention"}
 SWITCHING_ROPE = ("longrope", "dynamic")
-
-
 FULL, SLIDING = "full_attention", "sliding_attention"
-NO_WINDOW = ("llama",)  # these families know neither window nor kinds, whatever their configuration says
+NO_WINDOW = ("llama",)  # these families have neither windows nor kinds; such entries of a configuration are ignored
 ONE_WINDOW = ("mistral", "phi3")  # these have one window for all layers
 
 
 def kinds_of(config: Any) -> list[str]:
-    """(L,) the kind of attention of each layer, as the library's model has it."""
+    """(L,) the attention kind of each layer, as in the library's model."""
     text = config.get_text_config()
     given = None if text.model_type in (*NO_WINDOW, *ONE_WINDOW) else getattr(text, "layer_types", None)
     return list(given or [FULL] * text.num_hidden_layers)

@@ -79,7 +79,7 @@ class ReplayEngine(Engine):
 
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
         """Nothing can be judged: there are no logits."""
-        raise CaseError("a replay has no logits to judge by; expected measure.lossless=false")
+        raise CaseError("a replay has no logits to compare; expected measure.lossless=false")
 
 
 def _count_batch(parents: Sequence[int]) -> int:

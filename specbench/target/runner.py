@@ -1,4 +1,4 @@
-"""A language model that reads on behind what its cache holds: what draft models and their trees are run by.
+"""Runs a draft language model on tokens behind those in its cache.
 
 Two ways of running one, chosen by the model: the compact forward for the Llama family, the library's for all others.
 """
@@ -85,7 +85,7 @@ class LibraryRunner(Runner):
 
 
 class HeldKV(StaticKV):
-    """A ``StaticKV`` that knows how many slots are held."""
+    """A ``StaticKV`` with the number of held slots."""
 
     length = 0
 

@@ -22,7 +22,6 @@ from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame
 from specbench.types import Draft, Needs, Prefill
 
-TIMED = EngineKind.TIMED
 NO_TOKEN = -1  # picked behind the record's end, so nothing that is drafted there is accepted
 
 

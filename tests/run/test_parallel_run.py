@@ -105,7 +105,7 @@ def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(tmp
     [
         (("engine=fast", "model.gpus=2", "method=[hf_generate]"), "method.hf_generate decodes with the library's own"),
         (("engine=fast", "model.gpus=3"), "heads do not divide by 3"),
-        (("engine=eager", "model.gpus=2", "model.parallel=tensor"), "engine=eager has no shares"),
+        (("engine=eager", "model.gpus=2", "model.parallel=tensor"), "engine=eager cannot run on several ranks"),
         (("engine=fast", "model.gpus=2", "model.attention=eager"), "model.attention=eager asks for"),
         (("engine=fast", "model.gpus=2", "model.parallel=pipeline"), "expected engine=eager"),
         (("engine=eager", "model.gpus=2"), "layers are spread over GPUs only"),

@@ -1,7 +1,7 @@
 """KV cache of one request in preallocated slots: forwards append in place, ``keep`` compacts the accepted path.
 
-The library's dynamic cache copies the whole cache once a layer a step, its sliding cache forgets what a rejected
-branch pushed out. Here every layer keeps every token; the window lives in the mask.
+The library's dynamic cache copies the whole cache once a layer a step; its sliding cache drops tokens when a rejected
+branch exceeds the window. Here every layer keeps every token, and the mask has the window.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class LayerShape:
 
 
 class RowCopies:
-    """One layer's slots once for each of k rows, since attention kernels take no keys that rows share.
+    """One layer's slots once for each of k rows, since attention kernels cannot share keys between rows.
 
     A token is copied when the first batch after it is read, so that a step copies what the step before committed.
     """
 
     def __init__(self) -> None:
         self._pair: tuple[Tensor, Tensor] | None = None  # keys and values, (k, K, slots, D) each
-        self._known = 0  # [tokens] that are the same in all rows
+        self._shared = 0  # [tokens] that are the same in all rows
 
     def read(self, held: tuple[Tensor, Tensor], length: int, fresh: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Put ``fresh`` (k, K, q, D) behind the ``length`` tokens of ``held``; views of all (k, K, length+q, D)."""
@@ -48,9 +48,9 @@ class RowCopies:
             self.drop()
             self._pair = held[0].new_empty(rows, *held[0].shape[1:]), held[1].new_empty(rows, *held[1].shape[1:])
         for copies, slots, new in zip(self._pair, held, fresh, strict=True):
-            copies[:, :, self._known : length] = slots[:, :, self._known : length]
+            copies[:, :, self._shared : length] = slots[:, :, self._shared : length]
             copies[:rows, :, length:end] = new
-        self._known = length
+        self._shared = length
         keys, values = self._pair
         return keys[:rows, :, :end], values[:rows, :, :end]
 
@@ -61,8 +61,8 @@ class RowCopies:
         return keys[row : row + 1, :, start:end], values[row : row + 1, :, start:end]
 
     def truncate(self, length: int) -> None:
-        """Tokens from ``length`` on are others now."""
-        self._known = min(self._known, length)
+        """Tokens from ``length`` on have changed."""
+        self._shared = min(self._shared, length)
 
     def nbytes(self) -> int:
         """Bytes of the copies."""
@@ -70,7 +70,7 @@ class RowCopies:
 
     def drop(self) -> None:
         """Free the memory."""
-        self._pair, self._known = None, 0
+        self._pair, self._shared = None, 0
 
 
 class SlotLayer(CacheLayerMixin):
@@ -109,7 +109,7 @@ class SlotLayer(CacheLayerMixin):
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
-        """[tokens] now held."""
+        """[tokens] held."""
         return self.length
 
     def get_max_length(self) -> int:
@@ -122,21 +122,21 @@ class SlotLayer(CacheLayerMixin):
 
 
 class SlotCache(Cache):
-    """All layers of one request. Layers of the same layout and device share one stacked buffer."""
+    """All layers of one request. Layers of the same shape and device share one stacked buffer."""
 
-    def __init__(self, layouts: Sequence[LayerShape]) -> None:
-        self.slots = [SlotLayer() for _ in layouts]
+    def __init__(self, shapes: Sequence[LayerShape]) -> None:
+        self.slots = [SlotLayer() for _ in shapes]
         super().__init__(layers=list(self.slots))
         self._groups: dict[LayerShape, list[int]] = {}
-        for index, layout in enumerate(layouts):
-            self._groups.setdefault(layout, []).append(index)
+        for index, shape in enumerate(shapes):
+            self._groups.setdefault(shape, []).append(index)
         self._stacks: list[tuple[Tensor, Tensor]] = []
         self.capacity = 0
 
     @classmethod
     @torch.inference_mode()
     def for_model(cls, model: Any) -> SlotCache:
-        """A cache for ``model``: one forward of one token tells each layer's shape, dtype and device.
+        """A cache for ``model``: a forward of one token shows each layer's shape, dtype and device.
 
         Raises InputError when a layer keeps anything else than keys and values.
         """
@@ -152,13 +152,11 @@ class SlotCache(Cache):
                 f"model.path: the family {model.config.model_type} keeps other state than keys and values;"
                 " expected plain attention in every layer"
             )
-        layouts = []
+        shapes = []
         for layer in layers:
             key, value = layer.keys, layer.values
-            layouts.append(
-                LayerShape(key.shape[1], key.shape[3], value.shape[1], value.shape[3], key.dtype, key.device)
-            )
-        return cls(layouts)
+            shapes.append(LayerShape(key.shape[1], key.shape[3], value.shape[1], value.shape[3], key.dtype, key.device))
+        return cls(shapes)
 
     @property
     def length(self) -> int:
@@ -176,10 +174,10 @@ class SlotCache(Cache):
         for layer in self.slots:
             layer.copies.drop()
             layer.keys = layer.values = None  # free the old buffers before the new ones are taken
-        for layout, members in self._groups.items():
-            make: Any = {"dtype": layout.dtype, "device": layout.device}
-            keys = torch.zeros(len(members), 1, layout.key_heads, capacity, layout.key_size, **make)
-            values = torch.zeros(len(members), 1, layout.value_heads, capacity, layout.value_size, **make)
+        for shape, members in self._groups.items():
+            make: Any = {"dtype": shape.dtype, "device": shape.device}
+            keys = torch.zeros(len(members), 1, shape.key_heads, capacity, shape.key_size, **make)
+            values = torch.zeros(len(members), 1, shape.value_heads, capacity, shape.value_size, **make)
             self._stacks.append((keys, values))
             for place, index in enumerate(members):
                 self.slots[index].keys, self.slots[index].values = keys[place], values[place]
@@ -216,7 +214,7 @@ class SlotCache(Cache):
             layer.update(*layer.copies.row(row, layer.length, layer.length + count))
 
     def drop_copies(self) -> None:
-        """Free what batches of rows took, k times the slots."""
+        """Free the copies for batches of rows, k times the slots."""
         for layer in self.slots:
             layer.copies.drop()
 

@@ -48,7 +48,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer. kind: of attention, a key of the masks. out, down: where ranks that share it add up."""
+    """One decoder layer. kind: of attention, a key of the masks. out, down: summed over ranks, if any."""
 
     kind: str
     before: Norm
@@ -62,11 +62,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class ForwardInput:
-    """What a forward feeds: n tokens, where they stand and lie, and what they see.
+    """The input of a forward over n rows: tokens, positions, cache slots and masks.
 
-    ids, positions, slots: (n,). length: [slots] of the keys that are read, the fed ones included.
-    masks: attention kind -> additive (groups * n, length), None = everything that is read.
-    prompt: these are a prompt's, from an empty cache; masks are (n, n) then, None = causal.
+    ids, positions, slots: (n,) int64.
+    length: [slots] of the keys that are read, the fed ones included.
+    masks: attention kind -> additive (groups * n, length); None = all keys that are read.
+    prompt: a prompt from an empty cache; masks are (n, n) then, None = causal.
     """
 
     ids: Tensor

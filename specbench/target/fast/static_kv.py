@@ -11,7 +11,7 @@ GROWTH = 256  # [slots] room is made in multiples of this, so that requests of l
 
 
 class StaticKV:
-    """Slots for tokens, written by index and read as views; it does not know which of them are held."""
+    """Slots for tokens, written by index and read as views; the engine counts which of them are held."""
 
     def __init__(self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
         """heads: of keys (K). size: of a head."""

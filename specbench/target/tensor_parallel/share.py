@@ -148,7 +148,7 @@ class Held:
 
 
 class SafeFiles:
-    """Weights in safetensors files: of each only the part that is asked for is read."""
+    """Weights in safetensors files: only the requested part of each is read."""
 
     def __init__(self, files: list[str]) -> None:
         self._files = [safe_open(file, framework="pt") for file in files]
