@@ -23,7 +23,7 @@ from specbench.record import CONTROL, VANILLA
 from specbench.session import Entry
 from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
-from specbench.target.choose import way_of
+from specbench.target.choose import choose_parallelism
 from specbench.target.engine import EngineKind
 from specbench.target.facade import ModelCard
 from specbench.trace import Trace
@@ -41,7 +41,7 @@ class Job:
     """A run that has passed every check that needs no weights. resolved: the configuration as plain values.
 
     entries: the methods; rows: the same with the A/A control, if there is one. prompts: None where a trace is
-    replayed, whose prompts are recorded. way, why: see ``way_of``; (None, None) where no model is loaded.
+    replayed, whose prompts are recorded. way, why: see ``choose_parallelism``; (None, None) where no model is loaded.
     """
 
     config: Config
@@ -100,7 +100,7 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
 def _way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry]) -> tuple[str | None, str | None]:
     if config.engine.kind == EngineKind.REPLAY:  # no model is loaded
         return None, None
-    return way_of(
+    return choose_parallelism(
         card,
         parallel=config.model.parallel,
         gpus=config.model.gpus,

@@ -21,7 +21,7 @@ from specbench.target.verify import cut
 from specbench.types import CaseError, Draft, Step
 
 
-def seed_of(base: int, *names: object) -> int:
+def derive_seed(base: int, *names: object) -> int:
     """A 63-bit seed from the run's seed and names (case, turn, role): no two uses share a stream of numbers."""
     text = "\x1f".join(str(name) for name in (base, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
@@ -163,7 +163,7 @@ def decode(engine: Engine, method: Method, request: Request, clock: Stopwatch) -
 
 def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int, clock: Stopwatch) -> Transcript:
     out = Transcript(trees=[] if request.keep_trees else None)
-    walk = Walk(request.sampling, seed_of(request.seed, *request.names, "verify"), method.typical)
+    walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), method.typical)
     clock.start()
     prefill = engine.start(request.prompt, limit, walk, method.needs, clock)
     out.prefill_s = clock.elapsed()
@@ -171,7 +171,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     clock.mark()  # the wait for the second token begins
     context = [*request.prompt, prefill.token]
     log: list[Entry] = []
-    drafter = method.begin(request.prompt, prefill, seed_of(request.seed, *request.names, "draft"))
+    drafter = method.begin(request.prompt, prefill, derive_seed(request.seed, *request.names, "draft"))
     clock.lap("update")  # what a method learns from the prompt
     if limit > 1 and prefill.token not in engine.eos:
         log = _steps(engine, method, drafter, context, limit, clock)
@@ -246,7 +246,7 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
         return done
 
     clock.start()
-    method.decode(request.prompt, limit, seed_of(request.seed, *request.names, "verify"), emit)
+    method.decode(request.prompt, limit, derive_seed(request.seed, *request.names, "verify"), emit)
     out.decode_s = clock.elapsed() - out.prefill_s
     out.step_s = _rounded(clock.steps())
     if not out.ids:

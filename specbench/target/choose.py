@@ -10,7 +10,7 @@ import torch
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Engine, EngineKind
 from specbench.target.facade import ModelCard
-from specbench.target.fast.compact import unfit, unsupported
+from specbench.target.fast.compact import explain_unfit, explain_unsupported
 from specbench.target.fast.engine import FastEngine
 from specbench.target.tensor_parallel.share import ShardShape
 from specbench.target.timed import TimedEager, TimedEngine, TimedFast
@@ -30,7 +30,7 @@ def make_engine(
     kind: auto, fast or eager. attention: ``model.attention``. pack: see ``FastEngine``.
     Raises InputError where kind is fast and the fast engine cannot drive the model.
     """
-    reason = None if kind == EngineKind.EAGER else _unsupported(model, attention)
+    reason = None if kind == EngineKind.EAGER else _explain_unfit(model, attention)
     if kind == EngineKind.FAST and reason:
         raise InputError(f"engine.kind=fast: cannot drive model={card.name}, {reason}; expected engine=eager or auto")
     if kind == EngineKind.EAGER or reason:
@@ -42,22 +42,22 @@ def make_timed(
     model: Any, card: ModelCard, max_nodes: int, attention: str, pack: bool = True
 ) -> tuple[TimedEngine, str | None]:
     """The engine along a record, fast where it can drive the model; and the reason where it is not."""
-    reason = _unsupported(model, attention)
+    reason = _explain_unfit(model, attention)
     if reason:
         return TimedEager(model, card.context, card.eos, max_nodes), reason
     return TimedFast(model, card.context, card.eos, max_nodes, pack=pack), None
 
 
-def _unsupported(model: Any, attention: str) -> str | None:
+def _explain_unfit(model: Any, attention: str) -> str | None:
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) > 1:
         return f"its layers are on {len(devices)} devices"
     if attention != "sdpa":
         return f"model.attention={attention} asks for the library's own attention"
-    return unfit(model)
+    return explain_unfit(model)
 
 
-def threads_for(model: Any) -> int | None:
+def choose_threads(model: Any) -> int | None:
     """CPU threads to decode with: one for a model so small that a second one costs time; None = torch's choice."""
     parameters = list(model.parameters())
     if parameters[0].device.type == "cpu" and sum(each.numel() for each in parameters) < SMALL:
@@ -67,12 +67,12 @@ def threads_for(model: Any) -> int | None:
 
 def use_threads(model: Any, asked: int | None) -> None:
     """Set torch's thread count for this run where the configuration does not (``asked`` is None)."""
-    chosen = threads_for(model) if asked is None else None
+    chosen = choose_threads(model) if asked is None else None
     if chosen is not None:
         torch.set_num_threads(chosen)
 
 
-def way_of(
+def choose_parallelism(
     card: ModelCard, *, parallel: str, gpus: int | None, engine: str, attention: str, peers: Sequence[str]
 ) -> tuple[str | None, str | None]:
     """(tensor, pipeline, or None for one device; why ``auto`` did not choose tensor).
@@ -109,7 +109,7 @@ def _obstacle(card: ModelCard, ranks: int, engine: str, attention: str, peers: S
         return f"engine={engine} cannot run on several ranks; expected engine=fast or auto"
     if attention != "sdpa":
         return f"model.attention={attention} asks for the library's own attention; expected sdpa"
-    if family := unsupported(card.config):
+    if family := explain_unsupported(card.config):
         return f"{card.name}: {family}; expected model.parallel=pipeline"
     if uneven := ShardShape.of(card.config).obstacle(ranks):
         return f"{card.name}: {uneven}; expected another model.gpus, or model.parallel=pipeline"

@@ -13,14 +13,14 @@ NO_WINDOW = ("llama",)  # these families have neither windows nor kinds; such en
 ONE_WINDOW = ("mistral", "phi3")  # these have one window for all layers
 
 
-def kinds_of(config: Any) -> list[str]:
+def list_attention_kinds(config: Any) -> list[str]:
     """(L,) the attention kind of each layer, as in the library's model."""
     text = config.get_text_config()
     given = None if text.model_type in (*NO_WINDOW, *ONE_WINDOW) else getattr(text, "layer_types", None)
     return list(given or [FULL] * text.num_hidden_layers)
 
 
-def windows_of(config: Any) -> dict[str, int | None]:
+def find_windows(config: Any) -> dict[str, int | None]:
     """Attention kind -> sliding window [positions]; more than one kind means the model takes one mask each."""
     text = config.get_text_config()
     if text.model_type in NO_WINDOW:
@@ -28,7 +28,7 @@ def windows_of(config: Any) -> dict[str, int | None]:
     window = getattr(text, "sliding_window", None)
     if text.model_type in ONE_WINDOW or not getattr(text, "layer_types", None):
         return {FULL: window}
-    return {kind: window if kind == SLIDING else None for kind in sorted(set(kinds_of(config)))}
+    return {kind: window if kind == SLIDING else None for kind in sorted(set(list_attention_kinds(config)))}
 
 
 def check_family(config: Any, key: str) -> None:
@@ -46,7 +46,7 @@ def check_family(config: Any, key: str) -> None:
         raise InputError(f"{key}: the family {text.model_type} {reason}: draft trees would be verified wrongly")
 
 
-def steady_context(config: Any, limit: int) -> tuple[int, str | None]:
+def find_steady_context(config: Any, limit: int) -> tuple[int, str | None]:
     """[tokens] up to which a token's rotary angles do not depend on its neighbours, and a warning if that is less.
 
     The library switches ``longrope`` and ``dynamic`` scaling for a whole forward by its largest position, so a rejected

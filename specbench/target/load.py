@@ -14,7 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from specbench.target.facade import ModelCard
-from specbench.target.family import check_family, steady_context
+from specbench.target.family import check_family, find_steady_context
 from specbench.types import InputError
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
@@ -64,7 +64,7 @@ def read_card(
     reader = read_tokenizer(source, f"{prefix}tokenizer", revision=revision, trust_remote_code=trust_remote_code)
     check_family(config, named)
     limit = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or reader.model_max_length)
-    limit, warning = steady_context(config, limit)
+    limit, warning = find_steady_context(config, limit)
     if context is not None and not 1 < context <= limit:
         raise InputError(f"{prefix}context={context}: expected 2..{limit}, the model's own limit")
     if len(reader) > config.get_text_config().vocab_size:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specbench.target.engine import Engine, EngineKind, Laps, Verifier
-from specbench.target.tree import depths_of
+from specbench.target.tree import compute_depths
 from specbench.target.verify import ActiveRequest, continues, cut, find_accepted_path
 from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step
 
@@ -62,7 +62,7 @@ class ReplayEngine(Engine):
             path: Sequence[int] = range(_count_agreeing(tokens, upcoming))
         else:
             wanted = [*upcoming, *[None] * len(tokens)]  # None agrees with no token
-            right = (token == wanted[depth - 1] for token, depth in zip(tokens, depths_of(parents), strict=True))
+            right = (token == wanted[depth - 1] for token, depth in zip(tokens, compute_depths(parents), strict=True))
             path = find_accepted_path(right, parents, draft.passenger)
         emitted, done = cut(upcoming[: len(path) + 1], self.eos, left)
         self._emitted = start + len(emitted)

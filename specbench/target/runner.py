@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from specbench.target.eager.cache import SlotCache
-from specbench.target.family import windows_of
-from specbench.target.fast.compact import CompactModel, ForwardInput, unfit
+from specbench.target.family import find_windows
+from specbench.target.fast.compact import CompactModel, ForwardInput, explain_unfit
 from specbench.target.fast.linear import can_pack
 from specbench.target.fast.static_kv import StaticKV
-from specbench.target.tree import causal_mask
+from specbench.target.tree import build_causal_mask
 
 Mask = Tensor | Mapping[str, Tensor] | None
 
@@ -39,14 +39,14 @@ class HeldCache(Protocol):
 
 
 class Runner(ABC):
-    """One loaded model. device, dtype: of its weights. rows: of its embedding. windows: see ``family.windows_of``."""
+    """One loaded model. device, dtype: of its weights. rows: of its embedding. windows: see ``family.find_windows``."""
 
     def __init__(self, model: Any) -> None:
         embedding = model.get_input_embeddings().weight
         self.device: torch.device = embedding.device
         self.dtype: torch.dtype = embedding.dtype
         self.rows: int = embedding.shape[0]
-        self.windows = windows_of(model.config)
+        self.windows = find_windows(model.config)
 
     @abstractmethod
     def new_cache(self) -> Any:
@@ -141,7 +141,7 @@ class CompactRunner(Runner):
             elif (window is None or window >= start + count) and (prompt or count == 1):
                 found[kind] = None
             else:
-                causal = causal_mask(start + count, window, self.dtype)[..., start:, :].to(self.device)
+                causal = build_causal_mask(start + count, window, self.dtype)[..., start:, :].to(self.device)
                 found[kind] = causal[0, 0] if prompt else self._shared(causal)
         return found
 
@@ -157,6 +157,6 @@ def _consecutive(places: Sequence[int]) -> bool:
 def make_runner(model: Any, context: int) -> Runner:
     """context: [tokens] of the model; positions beyond it are the caller's to clamp."""
     single = len({parameter.device for parameter in model.parameters()}) == 1
-    if single and unfit(model) is None and model.config._attn_implementation == "sdpa":
+    if single and explain_unfit(model) is None and model.config._attn_implementation == "sdpa":
         return CompactRunner(model, context)
     return LibraryRunner(model)

@@ -17,7 +17,7 @@ from torch import Tensor
 from specbench.types import ROOT, CaseError
 
 
-def depths_of(parents: Sequence[int]) -> list[int]:
+def compute_depths(parents: Sequence[int]) -> list[int]:
     """(N,) depth of each node, 1 = child of the root.
 
     Raises ValueError when a parent does not stand before its child. ``[-1, 0, 0, -1]`` -> ``[1, 2, 2, 1]``.
@@ -35,7 +35,7 @@ def is_chain(parents: Sequence[int]) -> bool:
     return all(parent == node - 1 for node, parent in enumerate(parents))
 
 
-def ancestors_of(parents: Sequence[int]) -> np.ndarray:
+def mark_ancestors(parents: Sequence[int]) -> np.ndarray:
     """(N+1, N+1) bool: row 0 is the root, row i+1 is node i; True on the row itself and on its ancestors."""
     rows = len(parents) + 1
     if is_chain(parents):
@@ -50,7 +50,7 @@ def ancestors_of(parents: Sequence[int]) -> np.ndarray:
     return seen
 
 
-def tree_mask(
+def build_tree_mask(
     parents: Sequence[int], depths: Sequence[int], past: int, window: int | None, dtype: torch.dtype
 ) -> Tensor:
     """Additive attention mask (1, 1, N+1, past+N+1): 0 where a row may look, the dtype's minimum elsewhere.
@@ -60,23 +60,23 @@ def tree_mask(
     """
     rows = len(parents) + 1
     visible = np.ones((rows, past + rows), dtype=bool)
-    visible[:, past:] = ancestors_of(parents)
+    visible[:, past:] = mark_ancestors(parents)
     if window is not None:
         at = past + np.array([0, *depths])
         key_position = np.concatenate([np.arange(past), at])
         visible &= (at[:, None] - key_position[None, :]) < window
-    return additive(visible, dtype)
+    return build_additive_mask(visible, dtype)
 
 
-def causal_mask(length: int, window: int | None, dtype: torch.dtype) -> Tensor:
+def build_causal_mask(length: int, window: int | None, dtype: torch.dtype) -> Tensor:
     """Additive mask (1, 1, T, T) of a prompt read from an empty cache, with a sliding window in positions."""
     visible = np.tri(length, dtype=bool)
     if window is not None:
         visible &= ~np.tri(length, k=-window, dtype=bool)
-    return additive(visible, dtype)
+    return build_additive_mask(visible, dtype)
 
 
-def additive(visible: np.ndarray, dtype: torch.dtype) -> Tensor:
+def build_additive_mask(visible: np.ndarray, dtype: torch.dtype) -> Tensor:
     """Bool (rows, keys) -> additive float (1, 1, rows, keys): eager attention misreads bool masks without an error."""
     mask = torch.zeros(visible.shape, dtype=dtype)
     return mask.masked_fill_(torch.from_numpy(~visible), torch.finfo(dtype).min)[None, None]

@@ -32,14 +32,14 @@ def test_every_served_family_passes(family, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_mask_that_shows_siblings_is_refused(monkeypatch, dtype):
     model = build("llama", dtype)
-    real = eager.tree_mask
+    real = eager.build_tree_mask
 
     def causal(parents, depths, past, window, dtype):
         mask = real(parents, depths, past, window, dtype)
         rows = mask.shape[-2]
         return mask * (torch.arange(rows)[:, None] < torch.arange(mask.shape[-1])[None, :] - past)
 
-    monkeypatch.setattr(eager, "tree_mask", causal)
+    monkeypatch.setattr(eager, "build_tree_mask", causal)
     with pytest.raises(InputError, match="llama does not see a draft tree"):
         check_engine(engine_for(model), model)
 

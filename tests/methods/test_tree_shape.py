@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods.parts.trees.tree_shape import TreeShape, find_best_shape, parents_of_widths
-from specbench.target.tree import depths_of
+from specbench.target.tree import compute_depths
 
 
 def test_expansion_configurations():
@@ -48,7 +48,7 @@ def every_tree(nodes, depth, branches):
     """All trees of that many nodes at most, as parents, level by level."""
     for count in range(1, nodes + 1):
         for parents in itertools.product(*(range(-1, node) for node in range(count))):
-            if list(parents) != sorted(parents) or max(depths_of(parents)) > depth:
+            if list(parents) != sorted(parents) or max(compute_depths(parents)) > depth:
                 continue
             if max(parents.count(parent) for parent in set(parents)) <= branches:
                 yield parents
@@ -62,7 +62,7 @@ def test_best_shape_is_the_best_of_all_trees(data):
     acceptance = [weight / (sum(weights) + data.draw(st.integers(0, 20))) for weight in weights]
     parents, expected = find_best_shape(nodes, depth, acceptance)
     assert len(parents) <= nodes
-    assert max(depths_of(parents), default=0) <= depth  # a single node that is never right is left out
+    assert max(compute_depths(parents), default=0) <= depth  # a single node that is never right is left out
     assert worth(parents, acceptance) == pytest.approx(expected)
     assert expected == pytest.approx(max(worth(tree, acceptance) for tree in every_tree(nodes, depth, len(acceptance))))
 

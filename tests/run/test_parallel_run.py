@@ -17,7 +17,7 @@ from methods.pld import PromptLookup
 from specbench.launch import FAILED, run_job
 from specbench.run import execute
 from specbench.store import read_manifest, read_run
-from specbench.target.choose import way_of
+from specbench.target.choose import choose_parallelism
 from specbench.target.tensor_parallel.start import start
 from specbench.types import InputError
 
@@ -129,12 +129,12 @@ def test_where_not_all_can_be_shared_auto_takes_the_pipeline():
     """Its reasons are said; on a CPU there is none."""
     card = job_for("method=[pld]", "model.device=cpu").card
     given = {"parallel": "auto", "gpus": 2, "engine": "auto", "attention": "sdpa"}
-    assert way_of(card, **given, peers=()) == ("tensor", None)
+    assert choose_parallelism(card, **given, peers=()) == ("tensor", None)
     there = replace(card, device="cuda:0")
-    way, reason = way_of(there, **given, peers=["hf_generate"])
+    way, reason = choose_parallelism(there, **given, peers=["hf_generate"])
     assert (way, "hf_generate" in reason) == ("pipeline", True)
-    assert way_of(there, **{**given, "engine": "eager"}, peers=())[0] == "pipeline"
-    assert way_of(card, **{**given, "gpus": 1}, peers=()) == (None, None)
+    assert choose_parallelism(there, **{**given, "engine": "eager"}, peers=())[0] == "pipeline"
+    assert choose_parallelism(card, **{**given, "gpus": 1}, peers=()) == (None, None)
 
 
 def test_a_team_that_fails_to_load_leaves_nothing_behind(tmp_path, monkeypatch):

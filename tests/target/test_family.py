@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import AutoConfig
 
-from specbench.target.family import check_family, steady_context, windows_of
+from specbench.target.family import check_family, find_steady_context, find_windows
 from specbench.types import InputError
 
 
@@ -29,7 +29,7 @@ def test_refused(kind, extra, message):
 def test_served(kind):
     config = AutoConfig.for_model(kind)
     check_family(config, "model")
-    assert windows_of(config)
+    assert find_windows(config)
 
 
 def test_rotary_scaling_that_switches_limits_the_context():
@@ -37,7 +37,7 @@ def test_rotary_scaling_that_switches_limits_the_context():
     rope = {"rope_type": "longrope", "original_max_position_embeddings": 4096, "rope_theta": 10000.0, **factors}
     config = AutoConfig.for_model("phi3", rope_parameters=rope, max_position_embeddings=131072,
                                   original_max_position_embeddings=4096)  # fmt: skip
-    limit, warning = steady_context(config, 131072)
+    limit, warning = find_steady_context(config, 131072)
     assert limit == 4096
     assert "longrope" in warning
-    assert steady_context(AutoConfig.for_model("llama"), 2048) == (2048, None)
+    assert find_steady_context(AutoConfig.for_model("llama"), 2048) == (2048, None)

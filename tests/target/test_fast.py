@@ -23,7 +23,7 @@ from specbench.profile import ModelShape
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Silent
 from specbench.target.fast.accept import Outcome, accept
-from specbench.target.fast.compact import unfit
+from specbench.target.fast.compact import explain_unfit
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame, lay_out
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, _tensors
@@ -429,16 +429,16 @@ class Adapter(torch.nn.Module):
 
 def test_a_model_that_is_not_the_librarys_plain_one_is_left_to_the_eager_engine():
     model = build("llama")
-    assert unfit(model) is None
+    assert explain_unfit(model) is None
     model.model.layers[1].mlp.down_proj = Adapter(model.model.layers[1].mlp.down_proj)
-    assert "down_proj is a Adapter" in unfit(model)
+    assert "down_proj is a Adapter" in explain_unfit(model)
     model = build("llama")
     model.model.layers[0].register_forward_hook(lambda *given: None)
-    assert "has hooks" in unfit(model)
+    assert "has hooks" in explain_unfit(model)
     model = build("llama", torch.bfloat16)
     model.lm_head.float()
-    assert "several dtypes" in unfit(model)
-    assert "is not one of" in unfit(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
+    assert "several dtypes" in explain_unfit(model)
+    assert "is not one of" in explain_unfit(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
 
 
 def test_a_second_engine_on_the_same_model_joins_nothing_anew():

@@ -116,7 +116,7 @@ class TreeRequest(DraftRequest):
     def _additive(self, seen: Tensor, key_places: Tensor | None, window: int | None) -> Tensor:
         """(1, 1, m, held + n): 0 where a row may look, the dtype's minimum elsewhere.
 
-        seen: (m, n) ancestors and self. key_places: (held + n,) positions; window: as in ``target.tree.tree_mask``.
+        seen: (m, n) ancestors and self. key_places: (held + n,) positions; window: see ``build_tree_mask``.
         """
         dtype = self._lm.runner.dtype
         mask = torch.zeros(len(seen), self.held + seen.shape[1], dtype=dtype, device=seen.device)

@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from specbench.target.tree import depths_of
+from specbench.target.tree import compute_depths
 from specbench.types import ROOT, InputError
 
 REFERENCE = (  # github.com/Luowaterbi/TokenRecycling, model/recycling/tree_template.py: 80 nodes on 6 levels
@@ -77,7 +77,7 @@ class TreeShape:
         ranks = [0] * len(parents)
         for node in range(1, len(parents)):
             ranks[node] = ranks[node - 1] + 1 if parents[node] == parents[node - 1] else 0
-        depths = depths_of(parents)
+        depths = compute_depths(parents)
         levels: list[Level] = []
         row = {ROOT: 0}  # of each inner node of the level above
         for depth in range(1, max(depths, default=0) + 1):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from specbench.target.eager.cache import SlotCache
 from specbench.target.engine import Engine, EngineKind, Laps, Silent, Verifier
-from specbench.target.family import windows_of
-from specbench.target.tree import RowBatch, causal_mask, depths_of, tree_mask
+from specbench.target.family import find_windows
+from specbench.target.tree import RowBatch, build_causal_mask, build_tree_mask, compute_depths
 from specbench.target.verify import ActiveRequest, compute_gaps, cut, find_top
 from specbench.types import ROOT, Draft, Needs, Prefill, Step
 
@@ -54,7 +54,7 @@ class EagerEngine(Engine):
         self.fed = 0
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.dtype
-        self._windows = windows_of(model.config)
+        self._windows = find_windows(model.config)
         self.cache = SlotCache.for_model(model)
         self._moves = DeviceMoves.of(model)
         self.request = EagerRequest(Needs(), Silent())
@@ -81,7 +81,7 @@ class EagerEngine(Engine):
         """Feed the root and the draft's nodes; the result waits for ``settle``."""
         request = self.request
         request.take(draft, self.max_nodes)
-        parents, depths = request.parents, depths_of(request.parents)
+        parents, depths = request.parents, compute_depths(request.parents)
         if isinstance(draft.tokens, Tensor):  # drafted on the device: they come back with the picks, in one read
             fed = torch.cat([torch.tensor([request.root], device=self.device), draft.tokens.to(self.device)])
         else:
@@ -171,9 +171,9 @@ class EagerEngine(Engine):
         self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int, window: int | None
     ) -> Tensor:
         if parents is None:
-            mask = causal_mask(length, window, self.dtype)
+            mask = build_causal_mask(length, window, self.dtype)
         else:
-            mask = tree_mask(parents, depths, past, window, self.dtype)
+            mask = build_tree_mask(parents, depths, past, window, self.dtype)
         return mask.to(self.device, non_blocking=True)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specbench.target.family import kinds_of, windows_of
+from specbench.target.family import find_windows, list_attention_kinds
 from specbench.target.fast.linear import Linear
 from specbench.target.fast.static_kv import StaticKV
 
@@ -78,7 +78,7 @@ class ForwardInput:
     prompt: bool = False
 
 
-def unsupported(config: Any) -> str | None:
+def explain_unsupported(config: Any) -> str | None:
     """Why this forward cannot run a model of ``config``; None = it can."""
     text = config.get_text_config()
     if text.model_type not in FAMILIES:
@@ -93,9 +93,9 @@ def unsupported(config: Any) -> str | None:
     return None
 
 
-def unfit(model: Any) -> str | None:
+def explain_unfit(model: Any) -> str | None:
     """Why this forward cannot run a loaded model: its configuration, or modules other than the library's plain ones."""
-    if reason := unsupported(model.config):
+    if reason := explain_unsupported(model.config):
         return reason
     home = f"transformers.models.{model.config.get_text_config().model_type}."
     if not type(model).__module__.startswith(home):
@@ -124,8 +124,8 @@ class CompactModel:
         self.size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self.query_heads, self.key_heads = text.num_attention_heads, text.num_key_value_heads
         self.groups = self.query_heads // self.key_heads
-        self.windows = windows_of(model.config)
-        kinds = kinds_of(model.config)
+        self.windows = find_windows(model.config)
+        kinds = list_attention_kinds(model.config)
         self.layers = [_layer(each, kind, pack) for each, kind in zip(body.layers, kinds, strict=True)]
         self.norm = _norm(body.norm)
         self.head = Linear([head], pack)
@@ -243,7 +243,9 @@ def _norm(module: Any) -> Norm:
     return Norm(module.weight.detach(), module.variance_epsilon)
 
 
-def prompt_rows(ids: Sequence[int] | Tensor, device: torch.device, masks: Mapping[str, Tensor | None]) -> ForwardInput:
+def make_prompt_input(
+    ids: Sequence[int] | Tensor, device: torch.device, masks: Mapping[str, Tensor | None]
+) -> ForwardInput:
     """A prompt from an empty cache."""
     ids = torch.as_tensor(ids, device=device)
     places = torch.arange(len(ids), device=device)

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from specbench.target.engine import Engine, EngineKind, Laps, Silent, Verifier
 from specbench.target.fast.accept import Outcome, accept
-from specbench.target.fast.compact import CompactModel, ForwardInput, prompt_rows
+from specbench.target.fast.compact import CompactModel, ForwardInput, make_prompt_input
 from specbench.target.fast.frame import NEVER, DraftLayout, FastRequest, Frame, lay_out
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs
 from specbench.target.fast.linear import can_pack
 from specbench.target.fast.static_kv import StaticKV
-from specbench.target.tree import RowBatch, causal_mask, depths_of
+from specbench.target.tree import RowBatch, build_causal_mask, compute_depths
 from specbench.target.verify import compute_gaps, continues, cut, find_top
 from specbench.types import Draft, Needs, Prefill, Step
 
@@ -57,7 +57,7 @@ class FastEngine(Engine):
         buckets: Buckets | None = None,
         pack: bool = True,
     ) -> None:
-        """model: the library's, of a supported family (``compact.unsupported``), on one device, in eval mode.
+        """model: the library's, of a supported family (``compact.explain_unsupported``), on one device, in eval mode.
 
         context: [tokens] its limit. max_nodes: the largest draft. buckets: default by device.
         pack: on a CPU, keep a second copy of the weights that short inputs multiply faster.
@@ -141,8 +141,8 @@ class FastEngine(Engine):
         masks: dict[str, Tensor | None] = {}
         for kind, window in self.windows.items():
             narrow = window is not None and window < count
-            masks[kind] = causal_mask(count, window, self.dtype)[0, 0].to(self.device) if narrow else None
-        return self.compact(prompt_rows(prompt, self.device, masks), self.cache, taps)
+            masks[kind] = build_causal_mask(count, window, self.dtype)[0, 0].to(self.device) if narrow else None
+        return self.compact(make_prompt_input(prompt, self.device, masks), self.cache, taps)
 
     @torch.inference_mode()
     def forward(self, draft: Draft) -> None:
@@ -176,7 +176,7 @@ class FastEngine(Engine):
         if key not in self._layouts:
             if len(self._layouts) == LAYOUTS:
                 self._layouts.clear()
-            batch = RowBatch.of(parents, depths_of(parents)) if as_rows else None
+            batch = RowBatch.of(parents, compute_depths(parents)) if as_rows else None
             self._layouts[key] = lay_out(parents, request.draft, batch)
         return self._layouts[key]
 

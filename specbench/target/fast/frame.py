@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.target.tree import RowBatch, depths_of, is_chain
+from specbench.target.tree import RowBatch, compute_depths, is_chain
 from specbench.target.verify import ActiveRequest
 from specbench.types import ROOT, Draft
 
@@ -77,7 +77,7 @@ def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> Dra
     if parents == range(ROOT, len(parents) - 1) and draft.passenger is None:
         depths = np.arange(len(parents) + 1)
         return DraftLayout(np.maximum(depths - 1, 0), depths, depths, True)
-    depths = np.array([0, *depths_of(parents)])
+    depths = np.array([0, *compute_depths(parents)])
     rows = np.array([0, *parents]) + 1
     rows[0] = 0
     return DraftLayout(rows, depths, _reach(depths, parents, draft.passenger), is_chain(parents))
@@ -99,7 +99,7 @@ def _forest(batch: RowBatch, parents_of_nodes: Sequence[int], passenger: Sequenc
     depths = np.tile(np.arange(width), rows)
     parents = np.arange(rows * width) - (depths > 0)
     source = places.ravel()
-    reach_of_nodes = _reach(np.array([0, *depths_of(parents_of_nodes)]), parents_of_nodes, passenger)
+    reach_of_nodes = _reach(np.array([0, *compute_depths(parents_of_nodes)]), parents_of_nodes, passenger)
     reach = np.where((source > 0) | (depths == 0), reach_of_nodes[source], -1)
     return DraftLayout(parents, depths, reach, False, source, batch.nodes.numpy())
 

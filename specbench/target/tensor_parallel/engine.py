@@ -22,7 +22,7 @@ from specbench.target.fast.frame import FastRequest, Frame
 from specbench.target.fast.graphs import Buckets
 from specbench.target.tensor_parallel.ranks import Ranks
 from specbench.target.tensor_parallel.team import Message, Op, RankLog, Summed, Team, TeamError, require_equal_steps
-from specbench.target.tree import additive
+from specbench.target.tree import build_additive_mask
 from specbench.types import ROOT, Draft, Needs, Prefill, Step
 
 APART = 1024  # [tokens] of the sequences that are read beside the request in one forward
@@ -86,7 +86,7 @@ class RankEngine(FastEngine):
             seen = (row[:, None] == row) & (place[:, None] >= place)
             if window is not None:
                 seen &= at[:, None] - at < window
-            masks[kind] = additive(seen.cpu().numpy(), self.dtype)[0, 0].to(self.device)
+            masks[kind] = build_additive_mask(seen.cpu().numpy(), self.dtype)[0, 0].to(self.device)
         rows = ForwardInput(ids.to(self.device), at, place, len(ids), masks, prompt=True)
         states, _ = self.compact(rows, self._apart)
         return states[length - 1 :: length]

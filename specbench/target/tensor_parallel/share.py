@@ -51,7 +51,7 @@ class ShardShape:
 
     @classmethod
     def of(cls, config: Any) -> ShardShape:
-        """Of a supported family (``compact.unsupported``)."""
+        """Of a supported family (``compact.explain_unsupported``)."""
         text = config.get_text_config()
         size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         return cls(text.num_attention_heads, text.num_key_value_heads, size, text.intermediate_size)
@@ -69,7 +69,7 @@ class ShardShape:
         return None
 
 
-def cut_of(name: str, size: tuple[int, ...], shape: ShardShape, rank: int, ranks: int) -> Cut | None:
+def find_cut(name: str, size: tuple[int, ...], shape: ShardShape, rank: int, ranks: int) -> Cut | None:
     """What rank ``rank`` keeps of parameter ``name`` of ``size``; None = all of it."""
     *_, module, kind = name.split(".")
     if module in BY_ROWS:
@@ -100,7 +100,7 @@ def _portions(sections: tuple[int, ...], rank: int, ranks: int) -> tuple[Range, 
     return tuple(found)
 
 
-def share_of(config: Any, ranks: int) -> Any:
+def make_share_config(config: Any, ranks: int) -> Any:
     """The configuration of one rank's share: a model of fewer heads, and of the same width."""
     found = copy.deepcopy(config)
     text, shape = found.get_text_config(), ShardShape.of(config)
@@ -187,7 +187,7 @@ def load_share(
             raise InputError(
                 f"model.path={card.path}: its files hold no weight {name}; expected the family's own names"
             )
-        cut = cut_of(name, tuple(parameter.shape), shape, rank, ranks)
+        cut = find_cut(name, tuple(parameter.shape), shape, rank, ranks)
         _put(model, name, None if cut and not cut.ranges else source.take(name, cut).to(device, dtype, copy=True))
     body: Any = model.model
     if model.lm_head.weight.is_meta:  # the embeddings' own, and where it is never read one row of them
@@ -195,7 +195,7 @@ def load_share(
         _put(model, f"{HEAD}.weight", embedding.data[:1] if rank else embedding.data)
     with torch.device("cpu"):
         body.rotary_emb = type(body.rotary_emb)(config=card.config.get_text_config()).to(device)
-    model.config = share_of(card.config, ranks)
+    model.config = make_share_config(card.config, ranks)
     return model.eval()
 
 
