@@ -1,8 +1,8 @@
-"""What the harness itself costs a step of a replay, on a quarter of the cases and on all of them, by turns.
+"""What the harness itself costs a step of a replay, on a quarter of the cases and on all of them, in turn.
 
 python scripts/benchmark_replay.py model=replay model.trace=TRACE.jsonl model.tokenizer=DIR method=[pld]
 
-CPU time of this process, so that other work on the machine counts little; from the first block's end to the last's,
+CPU time of this process, so that other load on the machine counts little; from the first block's end to the last's,
 everything in it that is not drafting: decoding, checking, records, writing. The quarter is every fourth case.
 """
 

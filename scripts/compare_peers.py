@@ -5,7 +5,7 @@
 
 Above 1 the peer takes longer for a token. cpu: ratio of a prompt's least processor time; wall: of its median time by
 the clock. In brackets 95 % over prompts. A/A: the same method's first runs over its second ones; a
-difference inside their spread is not called one. Any setting of ``specbench`` may be given; see conf/model/.
+difference within their spread does not count. Any setting of ``specbench`` may be given; see conf/model/.
 """
 
 from __future__ import annotations

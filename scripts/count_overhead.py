@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def row(entry: Entry, engine: Any, model: Any, prompts: list[list[int]], tokens: int = 48) -> str:
-    """One method's line. A peer's loop cannot be seen into: its prefill counts as a step, its host time is blank."""
+    """One method's line. A peer's own loop is one piece: its prefill counts as a step, its host time is blank."""
     clock, counter = Clock(engine.device), OpCounter()
     outs = [decode(engine, entry.method, Request(prompt, tokens, None, 0), clock) for prompt in prompts]
     times = [1e6 * (sum(each.values()) - each["forward"]) / len(out.accept) for out in outs if (each := out.phases_s)]

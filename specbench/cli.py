@@ -39,7 +39,7 @@ from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent
 OUTSIDE_HASH = {"measure": ("fresh", "price_per_hour"), "suite": ("home",)}  # settings that change no record
-# The group option for a setting given alone: a path, or a trace.
+# Setting -> the option of its group, where the setting is given without one.
 OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
 USAGE = 2
 
@@ -66,7 +66,7 @@ def run_name(root: DictConfig) -> str:
 
 
 def _target_name(model: Mapping[str, Any], replayed: bool) -> str:
-    """As directories call it before the model's card is read."""
+    """The target's part of a directory's name; its card is not read yet."""
     if model["name"]:
         return str(model["name"])
     if replayed and model["trace"]:
@@ -76,7 +76,7 @@ def _target_name(model: Mapping[str, Any], replayed: bool) -> str:
 
 
 def _plain(root: DictConfig) -> dict[str, Any]:
-    """The harness's own part of the configuration as plain values."""
+    """The configuration without Hydra's part, as plain values."""
     keys = [str(key) for key in root if key != "hydra"]
     masked = OmegaConf.masked_copy(root, keys)
     masked._set_flag("allow_objects", True)
@@ -93,7 +93,7 @@ def digest(resolved: Mapping[str, Any]) -> str:
 
 
 def register() -> None:
-    """Tell Hydra the schema and the name of a run's directory."""
+    """Register the schema, and the resolver of a run's directory name, with Hydra."""
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("run_name", lambda _root_: run_name(_root_), replace=True)
 
@@ -102,8 +102,8 @@ def make_job(cfg: DictConfig) -> Job:
     """Turn a composed configuration into a checked job. Raises InputError."""
     resolved = _plain(cfg)
     refuse_extras(resolved)
-    knobs = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
-    config = cast(Config, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), knobs)))
+    settings = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
+    config = cast(Config, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings)))
     return prepare(config, resolved, digest(resolved))
 
 
@@ -113,11 +113,14 @@ def job_of(overrides: Sequence[str]) -> Job:
     try:
         return make_job(_compose("config", list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(_plainly(error, list(overrides))) from error
+        raise InputError(_explain(error, list(overrides))) from error
 
 
 def with_own_groups(overrides: Sequence[str]) -> list[str]:
-    """A path given without a choice is a model, or a suite, of its own: nothing of the default one sticks to it."""
+    """The overrides, with the option of its group added to a path that is given alone.
+
+    So no setting of the default model, or suite, remains beside it.
+    """
     found = list(overrides)
     for key, own in OWN.items():
         group = key.partition(".")[0]
@@ -129,7 +132,7 @@ def with_own_groups(overrides: Sequence[str]) -> list[str]:
 
 
 def _quiet() -> None:
-    """Libraries speak through errors only; ours goes to stderr."""
+    """Only errors of the libraries are logged; warnings of specbench go to stderr."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -158,49 +161,42 @@ def with_exit_code(main: Callable[[], None]) -> Callable[[], int]:
     return call
 
 
+def _explain(error: BaseException, overrides: list[str]) -> str:
+    """A composition error in plain words where its kind is known; else Hydra's message without its noise."""
+    # Hydra keeps the reason in the error's cause.
+    reasons = [str(part).strip() for part in (error, error.__cause__) if part is not None and str(part).strip()]
+    message = reasons[0] if len(reasons) < 2 or reasons[1] in reasons[0] else "\n".join(reasons)
+    if found := OPTION.search(message):
+        group, name = found.groups()
+        return f"{group}={name}: there is no {group}/{name}; {near(name, _options(group))}"
+    if found := KEY.search(message):
+        path = found[1]
+        parent, _, key = path.rpartition(".")
+        if not parent and (choices := _options(key)):
+            return f"{key}: not in the default configuration; add the group with a plus: +{key}={' | '.join(choices)}"
+        if siblings := _settings(parent, overrides):
+            return f"{path}: no such setting; {near(key, siblings)}"
+        return f"{path}: no such setting; choose the method or group that has it first (see specbench --cfg job)"
+    message = NOISE.sub("", message)
+    if found := VALUE.search(message):
+        override, reason = found.groups()
+        return f"{override}: {reason.strip()}"
+    return message.strip()
+
+
 def _options(group: str) -> list[str]:
     return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
 
 
-def _plainly(error: BaseException, overrides: list[str]) -> str:
-    """A composition error in our words; Hydra hides the reason in the cause."""
-    reasons = [str(part).strip() for part in (error, error.__cause__) if part is not None and str(part).strip()]
-    message = reasons[0] if len(reasons) < 2 or reasons[1] in reasons[0] else "\n".join(reasons)
-
-    def keys(path: str) -> list[str]:
-        choices = [override for override in overrides if re.match(r"[\w/@]+=", override)]
-        try:
-            node = OmegaConf.select(_compose("config", choices), path) if path else None
-        except (HydraException, OmegaConfBaseException):
-            return []
-        if not path:
-            return [*get_type_hints(Config)]
-        return sorted(str(key) for key in node) if isinstance(node, DictConfig) else []
-
-    return explain(message, _options, keys)
-
-
-def explain(message: str, options: Callable[[str], list[str]], keys: Callable[[str], list[str]]) -> str:
-    """Rewrite the library's message where it can be said more plainly; otherwise only drop its noise.
-
-    options: group -> its choices. keys: dotted path of a node -> the settings it has (empty if unknown).
-    """
-    if found := OPTION.search(message):
-        group, name = found.groups()
-        return f"{group}={name}: there is no {group}/{name}; {near(name, options(group))}"
-    if found := KEY.search(message):
-        path = found[1]
-        parent, _, key = path.rpartition(".")
-        if not parent and (choices := options(key)):
-            return f"{key}: a group that no run has by itself; add one with a plus: +{key}={' | '.join(choices)}"
-        siblings = keys(parent)
-        if siblings:
-            return f"{path}: no such setting; {near(key, siblings)}"
-        return f"{path}: no such setting; choose the method or group that has it first (see specbench --cfg job)"
-    if found := VALUE.search(NOISE.sub("", message)):
-        override, reason = found.groups()
-        return f"{override}: {reason.strip()}"
-    return NOISE.sub("", message).strip()
+def _settings(path: str, overrides: list[str]) -> list[str]:
+    """The settings of the node at a dotted path; empty if there is none."""
+    if not path:
+        return [*get_type_hints(Config)]
+    try:
+        node = OmegaConf.select(_compose("config", [item for item in overrides if re.match(r"[\w/@]+=", item)]), path)
+    except (HydraException, OmegaConfBaseException):
+        return []
+    return sorted(str(key) for key in node) if isinstance(node, DictConfig) else []
 
 
 def _compose(name: str, overrides: list[str]) -> DictConfig:
@@ -208,8 +204,13 @@ def _compose(name: str, overrides: list[str]) -> DictConfig:
         return compose(name, overrides, return_hydra_config=True)
 
 
-def _sweep() -> int:
-    """Run a sweep's jobs one after the other, a failing one too; the worst exit code of all."""
+def _hand_over(overrides: list[str]) -> int:
+    """Run Hydra's own command line, with the overrides that ``with_own_groups`` gives.
+
+    The jobs of a sweep run one after the other, also after one fails; returns the highest exit code.
+    """
+    sys.argv[1:] = [item for item in sys.argv[1:] if item not in overrides]
+    sys.argv += with_own_groups(overrides)
     codes: list[int] = []
 
     def task(cfg: DictConfig) -> None:
@@ -223,13 +224,6 @@ def _sweep() -> int:
 
     hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(task)()
     return max(codes, default=0)
-
-
-def _hand_over(overrides: list[str]) -> int:
-    """Let Hydra's own command line do what the arguments ask, with ours in place of the user's overrides."""
-    sys.argv[1:] = [item for item in sys.argv[1:] if item not in overrides]
-    sys.argv += with_own_groups(overrides)
-    return _sweep()
 
 
 def main() -> None:
@@ -252,7 +246,7 @@ def main() -> None:
     except InputError as error:
         code = _fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
-        code = _fail(_plainly(error, overrides))
+        code = _fail(_explain(error, overrides))
     sys.exit(code)
 
 

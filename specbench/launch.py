@@ -56,7 +56,7 @@ def run_job(job: Job, directory: Path) -> int:
             return FAILED
         except OSError as error:
             raise InputError(
-                f"results directory {directory}: cannot be written any more ({error.strerror or error});"
+                f"results directory {directory}: can no longer be written ({error.strerror or error});"
                 " what is done is safe, the same command goes on from there"
             ) from error
     from specbench.report import build_report  # pandas and matplotlib only once there is something to report
@@ -70,7 +70,7 @@ def run_job(job: Job, directory: Path) -> int:
 
 
 def _verdict(report: Report, job: Job, directory: Path, console: Console) -> int:
-    """Vanilla's own violations are the noise floor, lossy methods have none, half precision is not judged by them."""
+    """The exit code. Violations of vanilla (the noise floor), of lossy methods and in half precision do not count."""
     overall = report.summary[report.summary["category"] == OVERALL]
     dead = sorted(set(overall.loc[overall["cases"] == 0, "method"]))
     if dead:
@@ -85,14 +85,14 @@ def _verdict(report: Report, job: Job, directory: Path, console: Console) -> int
 
 
 def _console() -> Console:
-    """A terminal's own width; at least the tables' width where the output goes to a file or a pipe."""
+    """As wide as the terminal; at least as wide as the tables where the output goes to a file or a pipe."""
     console = Console()
     return console if console.is_terminal else Console(width=max(TABLE_WIDTH, console.width))
 
 
 @contextlib.contextmanager
 def _log_file(path: Path) -> Iterator[None]:
-    """Log into the run's directory, from when there is something to log."""
+    """Log into the run's directory; the file is made with the first message."""
     handler = logging.FileHandler(path, delay=True, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("specbench")
@@ -125,7 +125,7 @@ class _Tally:
 
 
 class Progress:
-    """A context manager; call ``observe`` after every block."""
+    """The live display of a run, a context manager; call ``observe`` after every block."""
 
     def __init__(self, console: Console, enabled: bool, timed: bool = True) -> None:
         """timed: show tokens/s, which a replay has none of."""
@@ -139,7 +139,7 @@ class Progress:
         )  # fmt: skip
         self._task = self._bar.add_task("loading", total=None)
         self._live = Live(self._render(), console=console, transient=True, refresh_per_second=4)
-        self._spoken = time.monotonic()
+        self._printed = time.monotonic()
 
     def __enter__(self) -> Progress:
         if self._live_wanted:
@@ -151,14 +151,14 @@ class Progress:
             self._live.stop()
 
     def observe(self, records: Sequence[CaseRecord], done: int, total: int) -> None:
-        """Take in one block (or, on resuming, all earlier ones)."""
+        """Count the records of one block (or, on resuming, of all earlier ones)."""
         for record in sorted(records, key=lambda record: record.method):
             self._tallies.setdefault(record.method, _Tally()).add(record)
         self._bar.update(self._task, description="decoding", completed=done, total=total)
         if self._live_wanted:
             self._live.update(self._render())
-        elif time.monotonic() - self._spoken > 30 or done == total:
-            self._spoken = time.monotonic()
+        elif time.monotonic() - self._printed > 30 or done == total:
+            self._printed = time.monotonic()
             self._console.print(f"{done}/{total} cases", highlight=False)
 
     def _render(self) -> Group:

@@ -1,4 +1,4 @@
-"""Is a method's output the target's own? Judged token by token, and aware of ties.
+"""The lossless check: whether a method's output is the target's own, token by token; ties are counted apart.
 
 (a) the greedy ids equal vanilla's, else where they first part; (b) teacher forcing: the emitted ids go through the
 target in one pass, and each must be the argmax there, or lie within a tolerance of it (a tie: the forward that emitted

@@ -86,10 +86,10 @@ def _recorded(config: Config, path: Path) -> Material:
         dtype="auto",
         device="cpu",
     )
-    return Material(Suite(name, cases, trace.origin, digest, tuple(_doubts(trace, suite))), card, None, trace)
+    return Material(Suite(name, cases, trace.origin, digest, tuple(_trace_warnings(trace, suite))), card, None, trace)
 
 
-def _doubts(trace: Trace, suite: Suite | None) -> Iterator[str]:
+def _trace_warnings(trace: Trace, suite: Suite | None) -> Iterator[str]:
     """Warnings about a trace. suite: the questions that were selected, None where the cases are the trace's own."""
     if suite:
         yield from suite.warnings
@@ -105,7 +105,7 @@ def _doubts(trace: Trace, suite: Suite | None) -> Iterator[str]:
 
 
 def _timed(config: Config, path: Path) -> Material:
-    """A trace that a model of its own is driven along. Raises InputError where the model is too small for it."""
+    """A trace and the model that is timed along it. Raises InputError where the model is too small for the trace."""
     options = _card_options(config)
     if not options["path"] and not options["random"]:
         raise InputError("engine=timed: no model to time; expected one, e.g. model=random_7b or model=random")
@@ -131,13 +131,13 @@ def _timed(config: Config, path: Path) -> Material:
 
 
 def _tokenizer(config: Config, path: Path) -> Any:
-    """Of the texts of a trace."""
+    """The tokenizer of the texts of a trace."""
     options = {"revision": config.model.revision, "trust_remote_code": config.model.trust_remote_code}
     return read_tokenizer(locate(_tokenizer_source(config, path), "model.tokenizer"), "model.tokenizer", **options)
 
 
 def _tokenizer_source(config: Config, path: Path) -> str:
-    """The one that is named, or that of the run whose records are replayed."""
+    """The tokenizer that is set, or that of the run whose records are replayed."""
     model = config.model
     source = model.tokenizer or model.path
     if source is None and kind_of(path) == "records":
@@ -185,12 +185,12 @@ def _load_suite(config: Config) -> Suite:
 
 
 def suite_name(path: str) -> str:
-    """A suite without a name is called after its file."""
+    """The name of a suite that has none: that of its file."""
     return Path(path).name.partition(".")[0] or "suite"
 
 
 def model_options(config: Config) -> dict[str, Any]:
-    """What both the card and the weights are read with."""
+    """The options that both the card and the weights are read with."""
     model = config.model
     names = ("revision", "gpus", "attention", "safetensors", "trust_remote_code")
     return {name: getattr(model, name) for name in names}

@@ -1,4 +1,4 @@
-"""A run's directory: an append-only ``records.jsonl`` beside its ``manifest.json``, made so that a kill loses nothing.
+"""A run's directory: an append-only ``records.jsonl`` and its ``manifest.json``, written so that a kill loses nothing.
 
 The unit of writing is a block: every method's record of one case in one round, paired in time. A block is written in
 one call and synced; on opening, whatever follows the last complete block is cut off, so that no case is ever lost,
@@ -158,7 +158,7 @@ def point_latest(directory: Path) -> None:
     link = directory.parent / "latest"
     partial = directory.parent / f".latest.{os.getpid()}"
     if link.exists() and not (link.is_symlink() and (link / MANIFEST).is_file()):
-        return  # somebody else's
+        return  # not a link to a run
     try:
         partial.symlink_to(directory.name)
         partial.replace(link)

@@ -3,8 +3,8 @@
 One parameter at a time goes through its values while the others stay, round after round until no change helps; then
 two at a time, since some move only together (a tree's size and what is reserved of it). A grid of four parameters costs
 dozens of replays and not hundreds; a replay is exact, so nothing is sampled.
-Parameters are chosen on one half of the cases and judged on the other: the best of many looks at the same prompts is
-partly luck, and the held-out half says how much is not.
+Parameters are chosen on one half of the cases and judged on the other: the best of many points on the same prompts is
+partly chance, and the held-out half shows what remains.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from specbench.target.engine import EngineKind
 from specbench.types import InputError
 
 TUNING, HELD_OUT = "1/2", "2/2"
-LEAST = 1.001  # a better point is better by this factor; less is the noise of the drafters' clock
+LEAST = 1.001  # a better point is better by this factor; less is noise of the drafters' times
 Point = Mapping[str, str]
 
 
@@ -59,7 +59,7 @@ class Tuner:
     _resolved: Mapping[str, object] | None = None
 
     def check(self) -> None:
-        """Raises InputError for what would be found only after many replays, or taken for a refused point."""
+        """Raises InputError for settings that would fail only after many replays, or look like a refused point."""
         job = self.job_of(self.overrides)
         if job.config.suite.part is not None:
             raise InputError(f"suite.part={job.config.suite.part}: the halves are made here; leave it out")
@@ -87,16 +87,16 @@ class Tuner:
         return Choice(best, self.speedup(best), sum(value > 0 for value in self._seen.values()))
 
     def _own(self, point: Point) -> Point:
-        """Without what the configuration has anyway."""
+        """The point without the values that the configuration has already."""
         return {key: value for key, value in point.items() if self._configured(key) != value}
 
     def _configured(self, key: str) -> str | None:
-        """A key's own value as a command line would spell it."""
+        """The value of a key in the configuration, as on a command line."""
         node = self._setting(key)
         return str(node).lower() if isinstance(node, bool) else None if node is None else str(node)
 
     def _setting(self, key: str) -> object:
-        """What the configuration has at a dotted key; None where it has nothing."""
+        """The configuration's value at a dotted key; None where there is none."""
         if self._resolved is None:
             self._resolved = self.job_of(self.overrides).resolved
         node: object = self._resolved
@@ -139,12 +139,12 @@ class Tuner:
 
 
 def assignments(point: Point) -> list[str]:
-    """As on a command line."""
+    """The overrides that set a point."""
     return [f"{key}={value}" for key, value in point.items()]
 
 
 def _steadied(cases: pd.DataFrame) -> pd.DataFrame:
-    """Every step's drafting at its median over cases: one spell of a busy machine must not decide between points."""
+    """Every step's drafting at its median over cases: a short load on the machine must not decide between points."""
     own_ms = (cases["own_ms"] / cases["steps"]).median() * cases["steps"]
     return cases.assign(own_ms=own_ms, method_ms=cases["method_ms"] - cases["own_ms"] + own_ms)
 

@@ -1,7 +1,7 @@
 """Training of an EAGLE head for the bundled model: one decoder layer that continues the target's own features.
 
-Loss, at every depth that is unrolled: the target's law and, for a head in the shape of EAGLE-1, with a small weight
-its next feature.
+Loss, at every depth that is unrolled: the target's distribution and, for a head in the shape of EAGLE-1, with a small
+weight its next feature.
 """
 
 from __future__ import annotations
@@ -141,10 +141,10 @@ def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSe
         counted = (batch.weights[:, 2:] > 0) & (batch.positions[:, 2:] > depth + 2)
         made, meant = hidden[:, :-2][counted], truth[:, 1:-1][counted]
         with torch.autocast("cpu", torch.bfloat16):
-            law, guess = target.lm_head(meant).float().softmax(-1), head.logits(made).float()
-        best, wanted = guess.argmax(-1), law.argmax(-1)
+            probs, guess = target.lm_head(meant).float().softmax(-1), head.logits(made).float()
+        best, wanted = guess.argmax(-1), probs.argmax(-1)
         right.append(((best if ids is None else ids[best]) == wanted).float().mean().item())
-        total = total + functional.cross_entropy(guess, law if ids is None else law[:, ids])
+        total = total + functional.cross_entropy(guess, probs if ids is None else probs[:, ids])
         if ids is None:
             total = total + settings.regression * functional.smooth_l1_loss(made.float(), meant)
     return total / settings.passes, right

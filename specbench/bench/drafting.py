@@ -1,7 +1,7 @@
 """What drafting costs without a target: a drafter stepped through a recorded text, its calls timed one by one.
 
 The text stands in for a greedy target: a draft is accepted as far as it is the text's continuation, so a drafter sees
-the very steps of a decode loop. The yardstick is prompt lookup as its references do it: a scan of the whole context.
+the very steps of a decode loop. It is compared with prompt lookup as its references do it: a scan of the whole context.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fast engine against the eager one on this device: ids, logits, and in half precision how they part."""
+"""The fast engine against the eager one on this device: ids, logits, and in half precision where they differ."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def ties(model: Any, methods: Mapping[str, Method], vocab: int) -> list[Goal]:
 
 
 def ids_of(engine: Any, method: Method, prompt: list[int], device: torch.device) -> list[int]:
-    """What a method emits for one request, its memory forgotten before."""
+    """What a method emits for one request, after a reset."""
     method.reset()
     return decode(engine, method, Request(prompt, TOKENS, None, 0), Clock(device)).ids
 
 
 def _prompt(case: int, vocab: int) -> list[int]:
-    """Words that come back, so that lookups find something to draft."""
+    """A prompt whose words repeat, so that lookups find drafts."""
     words = [[(31 * case + 7 * word + place) % vocab for place in range(5)] for word in range(6)]
     return [token for repeat in range(3) for word in words[repeat:] for token in word]

@@ -31,7 +31,7 @@ from specbench.types import EMPTY, Draft, Needs
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One figure. bound: what it is held against; None = no goal, only a fact. least: the bound is a lower one.
+    """One figure. bound: the goal; None = only a figure. least: the goal is a lower bound.
 
     stretch: the harder bound. value: None where it does not apply on this device.
     """
@@ -45,7 +45,7 @@ class Goal:
 
     @property
     def verdict(self) -> str:
-        """stretch | met | missed, or nothing."""
+        """stretch | met | missed, or empty without a goal."""
         if self.value is None or self.bound is None:
             return ""
         if self.stretch is not None and self._within(self.stretch):

@@ -1,10 +1,10 @@
-"""T(tokens fed, context) of a loaded target: an engine's own forwards, its points interleaved so that drift hits all.
+"""T(tokens fed, context) of a loaded target: an engine's own forwards, its points interleaved, so drift falls on all.
 
 Every round visits all points of a context once, in an order of its own; all contexts are passed several times, a few
 rounds each, and a point's time is its median over the rounds. What counts is the second of two forwards of a width: in
 decoding, too, a step follows one of its kind, and behind a wide one the caches hold other things.
-The single token is in each round twice, as two series: how far their medians part is what this machine calls a
-difference when there is none (the A/A control).
+The single token is in each round twice, as two series: the difference of their medians is the noise of this machine
+(the A/A control).
 
 The machine's ceilings (how fast it reads, copies and multiplies) are what a forward's time is compared with: the best
 of several repetitions, because interference only takes away.
@@ -30,7 +30,7 @@ from specbench.target.engine import Engine
 from specbench.types import EMPTY, ROOT, Draft, InputError, Needs
 
 PASSES = 3  # over the contexts
-_WARM = 1  # visits of every point before the clock counts, each time that a context is come to
+_WARM = 1  # visits of every point before the clock counts, at the start of each visit of a context
 _DRIFT, _LEAST_DRIFT = 0.05, 4  # a forward commits one token; this far around a context, as a share and in tokens
 
 

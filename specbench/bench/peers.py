@@ -1,6 +1,6 @@
 """Two methods timed against each other on one loaded model: A B B A on every prompt, so that drift falls on both alike.
 
-Each side runs twice in a round, which is its own A/A: what the machine calls a difference when there is none.
+Each side runs twice in a round, which is its own A/A control: the noise of the machine.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-# Our method and the library's of the same idea, with the parameters that have to agree.
+# A method here and the library's of the same idea, with the parameters that have to agree.
 PAIRS: Mapping[str, tuple[str, ...]] = {
     "vanilla:hf_generate": (),
     "vanilla:hf_compiled": (),
     "pld:hf_prompt_lookup": ("num_draft", "max_ngram"),
     "speculative_sampling:hf_assisted": ("draft", "length", "schedule"),
 }
-_SAME = {"constant": "fixed"}  # the library's word for a value, and ours
+_SAME = {"constant": "fixed"}  # the library's name of a value, and the one here
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Timed:
 
 
 class CpuClock(Clock):
-    """A clock that also tells the processor time of the request, all threads together."""
+    """A clock that also measures the processor time of the request, of all threads together."""
 
     wall_s = cpu_s = 0.0
 
@@ -87,7 +87,7 @@ def in_turn(prompts: Sequence[tuple[str, Sequence[int]]], count: int) -> list[Se
 
 
 def require_equal(text: str, ours: Any, peer: Any) -> None:
-    """Raises InputError where the two methods of a pair are set differently. text: the pair's name."""
+    """Raises InputError where the two methods of a pair have different parameters. text: the pair's name."""
     ours_name, peer_name = pair_named(text)
     for name in PAIRS[text]:
         wanted, found = (_SAME.get(value, value) for value in (getattr(ours, name), getattr(peer, name)))

@@ -1,7 +1,8 @@
 """Energy that GPUs have used, by the counters of NVIDIA's driver (NVML); nothing on any other device.
 
-A counter is read before and after a request, outside the clock. It counts all that its GPU does, whoever asked for it,
-and moves on every few tens of milliseconds: a sum over many requests says something, that of a short one does not.
+A counter is read before and after a request, outside the clock. It counts everything that its GPU does, and
+is updated every few tens of milliseconds: a sum over many requests means something, the figure of one short request
+does not.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ class Meter:
         self._nvml, self._handles = nvml, handles
 
     def joules(self) -> float | None:
-        """[J] since some time that is always the same; None where a counter cannot be read."""
+        """[J] since a fixed point in time; None where a counter cannot be read."""
         try:
             return _JOULES * sum(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles)
         except self._nvml.NVMLError:
             return None
 
     def since(self, before: float | None) -> float | None:
-        """[J] used since ``joules`` said ``before``."""
+        """[J] used since ``joules`` returned ``before``."""
         now = self.joules()
         return None if before is None or now is None else round(now - before, 3)
 
@@ -56,8 +57,8 @@ def open_meter(gpus: Sequence[int]) -> Meter | None:
 def gpus_in_use(device: torch.device, count: int | None) -> list[int]:
     """Those that hold the target, ``count`` from ``device`` on, and any other with tensors of this process.
 
-    So a draft model's own GPU counts, for vanilla too: it is part of the machine that was set aside. None where the
-    target is on a CPU, whose energy nobody tells.
+    So the GPU of a draft model counts, for vanilla too: the run occupies it. Empty where the target is on a CPU, which
+    has no counter.
     """
     if device.type != "cuda":
         return []

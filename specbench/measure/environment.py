@@ -1,4 +1,4 @@
-"""What machine and software this was: collected once, stored in the manifest, never interpreted here."""
+"""The machine and the software of a run, as the manifest stores them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ EDGE_BYTES = 1 << 20
 
 
 def weights_fingerprint(path: str) -> str | None:
-    """Tells one local model's weights, or one file, from another: sha256 over each file's name, size and both ends.
+    """Identifies the weights of a local model, or one file: sha256 over each file's name, size and both ends.
 
     Whole files would take minutes for a large model. None for a hub id or random weights, which the config names.
     """

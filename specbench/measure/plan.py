@@ -14,11 +14,11 @@ from typing import Literal, get_args
 
 from specbench.types import Case
 
-# ``never`` starts anew with each round, so that rounds can be compared; ``run`` does not: a second pass over the cases.
+# ``never`` resets with each round, so that rounds can be compared; ``run`` does not: a second pass over the cases.
 Reset = Literal["turn", "case", "category", "never", "run"]
 RESETS: tuple[str, ...] = get_args(Reset)
 
-# Not of any suite: what warms kernels, allocators and caches must not have been measured, nor be measured later.
+# Of no suite: a prompt that warms kernels, allocators and caches must not be measured as well.
 WARMUP = (
     Case("warmup-1", "warmup", ("Name three rivers and say in one sentence each where they rise and where they end.",)),
     Case("warmup-2", "warmup", ("Write a short note to a neighbour who has lent you a ladder.", "Make it rhyme.")),

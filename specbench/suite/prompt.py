@@ -1,7 +1,7 @@
 """From a conversation to the token ids that the target reads: a template around the turns, then one tokenisation.
 
 Spec-Bench writes the whole conversation out as text before every turn, its own stripped answers included, and
-tokenises it anew; nothing of an earlier turn's tokens is reused. The same is done here, so a prompt depends only on
+tokenises it again; no token of an earlier turn is reused. The same is done here, so a prompt depends only on
 the text of the turns and answers. The start-of-sequence token (BOS) stands at the front once, however many of
 template and tokenizer would add it.
 """
@@ -78,8 +78,8 @@ class PromptBuilder:
         if self._template is None:
             return str(self._chat(turns, answers, tokenize=False))
         if self._template == RAW:
-            spoken = [message for _, message in _spoken(turns, answers)]
-            return "\n".join(spoken if self._system is None else [self._system, *spoken])
+            messages = [message for _, message in _messages(turns, answers)]
+            return "\n".join(messages if self._system is None else [self._system, *messages])
         return self._fschat(turns, answers)
 
     def _fschat(self, turns: Sequence[str], answers: Sequence[str]) -> str:
@@ -87,7 +87,7 @@ class PromptBuilder:
         conversation = _fschat_conversation(str(self._template))
         if self._system is not None:
             conversation.set_system_message(self._system)
-        for is_answer, message in _spoken(turns, answers):
+        for is_answer, message in _messages(turns, answers):
             conversation.append_message(conversation.roles[is_answer], message)
         conversation.append_message(conversation.roles[1], None)
         return conversation.get_prompt()
@@ -97,7 +97,7 @@ class PromptBuilder:
         from jinja2.exceptions import TemplateError
 
         messages = [{"role": "system", "content": self._system}] if self._system is not None else []
-        for is_answer, message in _spoken(turns, answers):
+        for is_answer, message in _messages(turns, answers):
             messages.append({"role": "assistant" if is_answer else "user", "content": message})
         try:
             # Without return_dict=False transformers 5 gives a dictionary, whose items are its keys.
@@ -122,21 +122,21 @@ class PromptBuilder:
 
 
 def answer_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """The answer as it is put back into the conversation: decoded, special tokens left out, stripped (as Spec-Bench).
+    """The answer as it stands in the conversation: decoded, special tokens left out, stripped (as Spec-Bench).
 
     ids: the committed token ids of one answer, an EOS at the end included.
     """
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, spaces_between_special_tokens=False)).strip()
 
 
-def _spoken(turns: Sequence[str], answers: Sequence[str]) -> list[tuple[bool, str]]:
+def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[tuple[bool, str]]:
     """(is it an answer, message) in the order of the conversation; answers are stripped, turns are left alone."""
     if len(turns) != len(answers) + 1:
         raise ValueError(f"{len(turns)} turns with {len(answers)} answers: expected one turn more than answers")
-    spoken = [(False, turns[0])]
+    messages = [(False, turns[0])]
     for answer, turn in zip(answers, turns[1:], strict=True):
-        spoken += [(True, answer.strip()), (False, turn)]
-    return spoken
+        messages += [(True, answer.strip()), (False, turn)]
+    return messages
 
 
 def _fschat_names() -> list[str]:

@@ -118,7 +118,7 @@ def _with_ids(cases: Sequence[Case], wanted: Sequence[str]) -> list[Case]:
 
 
 def _in_categories(cases: Sequence[Case], suite: Sequence[Case], wanted: Sequence[str]) -> list[Case]:
-    """Known is what the whole suite holds, so that a category which the ids left out is not called unknown."""
+    """Categories of the whole suite are valid, also those that ``ids`` left out."""
     tasks = dict.fromkeys(case.category for case in suite)
     raw = dict.fromkeys(case.subcategory for case in suite if case.subcategory)
     _require_known("categories", wanted, list(tasks | raw))

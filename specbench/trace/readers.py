@@ -25,7 +25,7 @@ _CHAT = (
 
 
 def kind_of(path: Path) -> str:
-    """records | answers | chat, told by the first line. Raises InputError for anything else."""
+    """records | answers | chat, by the first line. Raises InputError for anything else."""
     if path.is_dir():
         raise InputError(f"model.trace={path}: is a directory; {_EXPECTED}")
     if not path.is_file():
