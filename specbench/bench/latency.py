@@ -23,8 +23,7 @@ import torch
 
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.profile.analytic import ModelShape
-from specbench.profile.profile import Ceilings, RowGrid
+from specbench.profile.profile import Ceilings, ModelShape, RowGrid
 from specbench.profile.surface import Floats, Grid
 from specbench.target.engine import Engine
 from specbench.types import EMPTY, ROOT, Draft, InputError, Needs

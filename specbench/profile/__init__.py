@@ -1,8 +1,7 @@
 """Latency profiles: how long a forward of a model takes, by tokens fed and context. No torch: reports read them too."""
 
-from specbench.profile.analytic import ModelShape
 from specbench.profile.file import find_profile, read_profile, require_folder, write_profile
-from specbench.profile.profile import Ceilings, Profile, ProfileError, RowGrid, device_name
+from specbench.profile.profile import Ceilings, ModelShape, Profile, ProfileError, RowGrid, device_name
 from specbench.profile.surface import Fit, Grid
 
 __all__ = [

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from specbench.profile.analytic import ModelShape
-from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, Profile, ProfileError, RowGrid
+from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, ModelShape, Profile, ProfileError, RowGrid
 from specbench.profile.surface import Fit, Floats, Grid
 from specbench.store import write_atomically
 

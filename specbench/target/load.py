@@ -96,8 +96,24 @@ def load_model(
     seed: int = 0,
 ) -> Any:
     """The causal LM of a card, in eval mode on its device(s)."""
+    dtype, spread = getattr(torch, card.dtype), gpus is not None and gpus > 1
     try:
-        return _load(card, revision, gpus, attention, safetensors, trust_remote_code, seed)
+        if card.path == "random":
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                model = AutoModelForCausalLM.from_config(card.config, dtype=dtype, attn_implementation=attention).eval()
+            return _spread(model, _memory(card.device, gpus)) if spread else model.to(card.device)
+        placing = {"device_map": "balanced", "max_memory": _memory(card.device, gpus)} if spread else {}
+        model = AutoModelForCausalLM.from_pretrained(
+            card.path,
+            revision=revision,
+            dtype=dtype,
+            attn_implementation=attention,
+            use_safetensors=True if safetensors else None,
+            trust_remote_code=trust_remote_code,
+            **placing,
+        ).eval()
+        return model if spread else model.to(card.device)
     except (ValueError, ImportError) as error:
         raise InputError(
             f"model={card.name}: cannot be built with model.attention={attention} ({_first_line(error)});"
@@ -105,43 +121,15 @@ def load_model(
         ) from error
 
 
-def _load(
-    card: ModelCard,
-    revision: str | None,
-    gpus: int | None,
-    attention: str,
-    safetensors: bool,
-    trust_remote_code: bool,
-    seed: int,
-) -> Any:
-    dtype = getattr(torch, card.dtype)
-    if card.path == "random":
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(card.config, dtype=dtype, attn_implementation=attention).eval()
-        return _spread(model, _memory(card.device, gpus)) if gpus and gpus > 1 else model.to(card.device)
-    placing = {"device_map": "balanced", "max_memory": _memory(card.device, gpus)} if gpus and gpus > 1 else {}
-    model = AutoModelForCausalLM.from_pretrained(
-        card.path,
-        revision=revision,
-        dtype=dtype,
-        attn_implementation=attention,
-        use_safetensors=True if safetensors else None,
-        trust_remote_code=trust_remote_code,
-        **placing,
-    )
-    return model.eval() if placing else model.eval().to(card.device)
-
-
-def _memory(device: str, gpus: int) -> dict[int, int]:
-    """Room [bytes] on ``gpus`` devices from ``device`` on; the others get nothing."""
+def _memory(device: str, gpus: int | None) -> dict[int, int]:
+    """Room [bytes] on ``gpus`` devices from ``device`` on; the others are not used."""
     first = torch.device(device).index or 0
-    return {index: int(torch.cuda.mem_get_info(index)[0] * 0.9) for index in range(first, first + gpus)}
+    return {index: int(torch.cuda.mem_get_info(index)[0] * 0.9) for index in range(first, first + (gpus or 1))}
 
 
 def _spread(model: Any, room: dict[int, int]) -> Any:
     """Layer after layer over the devices of ``room``, as ``from_pretrained`` puts what it reads."""
-    import accelerate  # here, since one device needs it not
+    import accelerate  # here, since one device does not need it
 
     whole = list(model._no_split_modules)
     room = accelerate.utils.get_balanced_memory(model, room, no_split_module_classes=whole)

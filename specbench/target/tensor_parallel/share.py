@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -30,6 +30,8 @@ Range = tuple[int, int]
 BY_ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "qkv_proj", "gate_up_proj")
 BY_COLUMNS = ("o_proj", "down_proj")
 HEAD = "lm_head"
+SAFE = ("model.safetensors", "model.safetensors.index.json")
+TORCH = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,56 +112,12 @@ def make_share_config(config: Any, ranks: int) -> Any:
     return found
 
 
-SAFE = ("model.safetensors", "model.safetensors.index.json")
-TORCH = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-EMBEDDING = "model.embed_tokens.weight"
-
-
-class Source(Protocol):
-    """Weights by name."""
-
-    def __contains__(self, name: str) -> bool:
-        """Whether it holds the weight."""
-
-    def take(self, name: str, cut: Cut | None) -> Tensor:
-        """A part of a weight, on the host."""
-
-
 def _part(weight: Any, cut: Cut | None) -> Tensor:
-    """weight: a tensor, or a slice of a file, which is read here."""
+    """A part of a weight, on the host. weight: a tensor, or a slice of a file, of which only the part is read."""
     if cut is None:
         return weight[:]
     parts = [weight[start:end] if cut.dim == 0 else weight[:, start:end] for start, end in cut.ranges]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-class Held:
-    """Weights in memory, or in torch files that are mapped into it."""
-
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        self._weights = weights
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._weights
-
-    def take(self, name: str, cut: Cut | None) -> Tensor:
-        """See ``Source.take``."""
-        return _part(self._weights[name], cut)
-
-
-class SafeFiles:
-    """Weights in safetensors files: only the requested part of each is read."""
-
-    def __init__(self, files: list[str]) -> None:
-        self._files = [safe_open(file, framework="pt") for file in files]
-        self._where = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118 - no mapping
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._where
-
-    def take(self, name: str, cut: Cut | None) -> Tensor:
-        """See ``Source.take``."""
-        return _part(self._where[name].get_slice(name), cut)
 
 
 def load_share(
@@ -174,7 +132,7 @@ def load_share(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             drawn = AutoModelForCausalLM.from_config(card.config, dtype=dtype)
-        source: Source = Held(drawn.state_dict())
+        source: Mapping[str, Any] = drawn.state_dict()
     else:
         source = _open(card.path, revision, safetensors)
     with torch.device("meta"):
@@ -188,7 +146,7 @@ def load_share(
                 f"model.path={card.path}: its files hold no weight {name}; expected the family's own names"
             )
         cut = find_cut(name, tuple(parameter.shape), shape, rank, ranks)
-        _put(model, name, None if cut and not cut.ranges else source.take(name, cut).to(device, dtype, copy=True))
+        _put(model, name, None if cut and not cut.ranges else _part(source[name], cut).to(device, dtype, copy=True))
     body: Any = model.model
     if model.lm_head.weight.is_meta:  # the embeddings' own, and where it is never read one row of them
         embedding = model.get_input_embeddings().weight
@@ -205,13 +163,20 @@ def _put(model: Any, name: str, weight: Tensor | None) -> None:
     model.get_submodule(owner).register_parameter(kind, held)
 
 
-def _open(path: str, revision: str | None, safetensors: bool) -> Source:
-    """The weights of a folder or hub id."""
-    for names in (SAFE,) if safetensors else (SAFE, TORCH):
-        if files := _files(path, revision, names):
-            return SafeFiles(files) if names is SAFE else Held(_mapped(files))
-    kind = "*.safetensors" if safetensors else "*.safetensors or torch files"
-    raise InputError(f"model.path={path}: no weights found to share between ranks; expected {kind}")
+def _open(path: str, revision: str | None, safetensors: bool) -> dict[str, Any]:
+    """The weights of a folder or hub id by name: slices of safetensors files, or tensors mapped from torch files."""
+    found: dict[str, Any] = {}
+    if files := _files(path, revision, SAFE):
+        for file in files:
+            held = safe_open(file, framework="pt")
+            found.update({name: held.get_slice(name) for name in held.keys()})  # noqa: SIM118 - no mapping
+    elif not safetensors and (files := _files(path, revision, TORCH)):
+        for file in files:
+            found.update(torch.load(file, map_location="cpu", weights_only=True, mmap=True))
+    else:
+        kind = "*.safetensors" if safetensors else "*.safetensors or torch files"
+        raise InputError(f"model.path={path}: no weights found to share between ranks; expected {kind}")
+    return found
 
 
 def _files(path: str, revision: str | None, names: tuple[str, str]) -> list[str]:
@@ -225,11 +190,3 @@ def _files(path: str, revision: str | None, names: tuple[str, str]) -> list[str]
     listed = sorted(set(json.loads(Path(index).read_text())["weight_map"].values()))
     found = [cached_file(path, name, revision=revision) for name in listed]
     return [file for file in found if file]
-
-
-def _mapped(files: list[str]) -> dict[str, Tensor]:
-    """Torch files, mapped: a page is read when its part is taken."""
-    weights: dict[str, Tensor] = {}
-    for file in files:
-        weights.update(torch.load(file, map_location="cpu", weights_only=True, mmap=True))
-    return weights
