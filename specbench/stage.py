@@ -70,7 +70,7 @@ def _load(job: Job) -> Stage:
         return _time(job, model)
     wanted = config.engine
     loaded, reason = make_engine(wanted.kind, model, job.card, wanted.max_nodes, config.model.attention, wanted.pack)
-    reason = (job.why or reason) if wanted.kind == "auto" else None
+    reason = (job.why or reason) if wanted.kind == EngineKind.AUTO else None
     return _stage(job, loaded, model, f"engine=auto chose {loaded.kind}: {reason}" if reason else None)
 
 
