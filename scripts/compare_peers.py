@@ -18,9 +18,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from specbench.bench.peers import PAIRS, in_turn, pair_named, require_equal, time_pair
+from specbench.bench.peers import PAIRS, compare, format_peers, in_turn, pair_named, require_equal, time_pair
 from specbench.cli import job_of, with_exit_code
-from specbench.report.compat.peers import compare, format_peers
 from specbench.stage import set_stage
 from specbench.stats import MIN_CASES
 from specbench.types import InputError

@@ -115,8 +115,8 @@ ROOMS: dict[str, Room] = {
         never="torch transformers",
     ),
     "report.compat": Room(
-        "Spec-Bench's formulas and files; the library's loops beside ours",
-        may="answers record report.data report.tables report.text stats store",
+        "Spec-Bench's formulas and files",
+        may="answers record report.data report.tables report.text store",
         never="torch transformers",
     ),
     "report.locate": Room("which run directories are meant", may="store", never="torch transformers"),
@@ -149,7 +149,7 @@ ROOMS: dict[str, Room] = {
     ),
     "bench": Room(
         "measurements of the harness and the machine, for scripts only",
-        may="decode measure method profile target target.eager target.fast types",
+        may="decode measure method profile stats target target.eager target.fast types",
     ),
     "specbench": Room("the version"),
     "methods.parts.lookup": Room("tables and indices of token sequences", may="methods.parts.trees target types"),

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specbench.bench.peers import Timed
-from specbench.report.compat.peers import FASTER, NONE, SLOWER, compare, format_peers
+from specbench.bench.peers import FASTER, NONE, SLOWER, Timed, compare, format_peers
 
 PROMPTS, ROUNDS, TOKENS = 12, 4, 20
 

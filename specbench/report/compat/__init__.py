@@ -1,1 +1,1 @@
-"""Other tools' formulas and files: Spec-Bench's, and the library's own loops beside ours."""
+"""Spec-Bench's formulas and files."""
