@@ -22,6 +22,7 @@ import torch.multiprocessing
 import transformers
 
 from specbench import cli
+from together import Together
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
@@ -77,6 +78,14 @@ def _coordinates(item: pytest.Function) -> list[tuple[tuple, tuple]]:
         names = tuple(name.strip() for name in names)
         found.append(((item.function, *names), tuple(id(item.callspec.params[name]) for name in names)))
     return found
+
+
+@pytest.fixture(scope="module")
+def together(request, tmp_path_factory) -> Together:
+    """Of the chosen tests of this file with a parameter ``name``, which is a method's."""
+    here = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    names = dict.fromkeys(item.callspec.params["name"] for item in here if "name" in item.callspec.params)
+    return Together(list(names), tmp_path_factory.mktemp("together"))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 from omegaconf import Container
@@ -23,25 +22,19 @@ SUITE = ("suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.
 FEW = "suite.first=4"  # of the suite's seven tasks, where fewer show it as well
 
 
-def run(directory: Path, *overrides: str) -> dict[tuple[str, str], object]:
-    job = job_for(*SUITE, *overrides)
-    execute(job, directory, lambda *_: None)
-    return {(record.method, record.case): record for record in read_run(directory).records}
-
-
 @pytest.fixture(scope="module", params=method_names())
 def name(request) -> str:
     return request.param
 
 
-@pytest.fixture(scope="module")
-def folder(name, tmp_path_factory):
-    return tmp_path_factory.mktemp(name)
+@pytest.fixture
+def folder(name, together):
+    return together.run(name, *SUITE)[0]
 
 
-@pytest.fixture(scope="module")
-def greedy(name, folder):
-    return run(folder, f"method=[{name}]")
+@pytest.fixture
+def greedy(name, together):
+    return together.run(name, *SUITE)[1]
 
 
 def test_yaml_names_its_source_and_its_reset(name):
@@ -109,20 +102,28 @@ def test_replay_of_the_run_gives_the_same_steps(name, greedy, folder, tmp_path):
             assert ours.finish == theirs.finish
 
 
-def test_order_of_cases_does_not_matter(name, greedy, tmp_path):
+def starts_anew(name: str) -> bool:
+    return composed(f"method=[{name}]").method[name].reset in ("case", "turn")
+
+
+def test_order_of_cases_does_not_matter(name, greedy, together):
     """A method that is reset by case gives the same accept lists whatever came before."""
-    if composed(f"method=[{name}]").method[name].reset not in ("case", "turn"):
+    if not starts_anew(name):
         pytest.skip("keeps state across cases on purpose")
-    shuffled = run(tmp_path, f"method=[{name}]", "suite.order=shuffled", "suite.seed=3", FEW)
+    _, shuffled = together.run(name, *SUITE, "suite.order=shuffled", "suite.seed=3", FEW, fits=starts_anew)
     for key, record in shuffled.items():
         assert [turn.accept for turn in record.turns] == [turn.accept for turn in greedy[key].turns]
 
 
-def test_sampling_emits_vanillas_ids_for_the_same_seed(name, tmp_path):
-    entry = entry_of(name)
-    if isinstance(entry.method, Peer) or entry.method.draws:
+def draws_as_vanilla(name: str) -> bool:
+    method = entry_of(name).method
+    return not isinstance(method, Peer) and not method.draws
+
+
+def test_sampling_emits_vanillas_ids_for_the_same_seed(name, together):
+    if not draws_as_vanilla(name):
         pytest.skip("draws random numbers of its own: its distribution is tested, not its ids")
-    sampled = run(tmp_path, f"method=[{name}]", "decode=sample", "decode.temperature=0.8", FEW)
+    _, sampled = together.run(name, *SUITE, "decode=sample", "decode.temperature=0.8", FEW, fits=draws_as_vanilla)
     for (_, case), record in sampled.items():
         assert record.status == "ok", record.error
         assert [turn.ids for turn in record.turns] == [turn.ids for turn in sampled[VANILLA, case].turns]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
-from compose import entry_of, job_for, method_names
+from compose import entry_of, method_names
 from specbench.method import Peer
-from specbench.run import execute
-from specbench.store import read_run
 from specbench.target.fast.engine import FastEngine
 
-SUITE = ("suite.limit=1", "suite.first=1", "decode.max_new_tokens=20", "measure=quick", "measure.warmup=0")
+QUICK = ("decode.max_new_tokens=20", "measure=quick", "measure.warmup=0", "measure.lossless=false")
+SUITE = ("suite.limit=1", "suite.first=1", *QUICK)
 
 
 def needs(name: str) -> bool:
@@ -20,29 +21,22 @@ def needs(name: str) -> bool:
     return bool(method.needs.node_topk or method.needs.hidden) or "eagle" in name or "heads" in name
 
 
-def turns(folder, *overrides):
-    job = job_for(*SUITE, "measure.lossless=false", *overrides)
-    execute(job, folder, lambda *_: None)
-    return {(each.method, each.case): each.turns for each in read_run(folder).records}, job
-
-
 @pytest.mark.parametrize("name", method_names())
-def test_both_engines_take_the_same_steps(name, tmp_path):
-    eager, job = turns(tmp_path / "eager", f"method=[{name}]", "engine=eager")
-    fast, _ = turns(tmp_path / "fast", f"method=[{name}]", "engine=fast")
-    peers = {entry.name for entry in job.entries if isinstance(entry.method, Peer)}
+def test_both_engines_take_the_same_steps(name, together):
+    _, eager = together.run(name, *SUITE, "engine=eager")
+    _, fast = together.run(name, *SUITE, "engine=fast")
+    peers = {name} if isinstance(entry_of(name).method, Peer) else set()
     assert len(eager) == len(fast) == (1 if name == "vanilla" else 2)
     for key, expected in eager.items():
-        for theirs, ours in zip(expected, fast[key], strict=True):
+        for theirs, ours in zip(expected.turns, fast[key].turns, strict=True):
             assert ours.ids == theirs.ids, key
             if key[0] not in peers:
                 assert (ours.accept, ours.proposed, ours.fed) == (theirs.accept, theirs.proposed, theirs.fed), key
 
 
-@pytest.mark.parametrize("name", [name for name in method_names() if needs(name)])
-def test_what_a_step_shows_is_read_before_the_next_forward(name, tmp_path, monkeypatch):
-    """On a GPU a step's tensors lie in the graphs' memory: here the next forward spoils them, and nothing changes."""
-    plain, _ = turns(tmp_path / "plain", f"method=[{name}]", "engine=fast")
+@contextlib.contextmanager
+def spoiling():
+    """On a GPU a step's tensors lie in the graphs' memory: here the next forward spoils them."""
     settle, forward, shown = FastEngine.settle, FastEngine.forward, []
 
     @torch.inference_mode()
@@ -56,8 +50,17 @@ def test_what_a_step_shows_is_read_before_the_next_forward(name, tmp_path, monke
         shown.extend([*step.hidden.values(), *([step.topk.logits] if step.topk else [])])
         return step
 
-    monkeypatch.setattr(FastEngine, "forward", spoil)
-    monkeypatch.setattr(FastEngine, "settle", show)
-    spoiled, _ = turns(tmp_path / "spoiled", f"method=[{name}]", "engine=fast")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FastEngine, "forward", spoil)
+        patch.setattr(FastEngine, "settle", show)
+        yield
+
+
+@pytest.mark.parametrize("name", [name for name in method_names() if needs(name)])
+def test_what_a_step_shows_is_read_before_the_next_forward(name, together):
+    _, plain = together.run(name, *SUITE, "engine=fast")
+    _, spoiled = together.run(name, *SUITE, "engine=fast", fits=needs, within=spoiling)
     for key, expected in plain.items():
-        assert [(turn.ids, turn.accept) for turn in spoiled[key]] == [(turn.ids, turn.accept) for turn in expected]
+        turns = [(turn.ids, turn.accept) for turn in expected.turns]
+        assert turns
+        assert [(turn.ids, turn.accept) for turn in spoiled[key].turns] == turns

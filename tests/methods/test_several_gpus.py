@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from places import Places, spread_layers
 
@@ -10,7 +12,6 @@ from compose import entry_of, job_for, method_names
 from specbench.method import Peer
 from specbench.run import execute
 from specbench.store import read_run
-from specbench.target.load import load_model
 
 SUITE = ("suite.limit=1", "suite.first=1", "decode.max_new_tokens=20", "measure=quick", "measure.warmup=0")
 PIPELINE = "engine=eager"
@@ -35,18 +36,22 @@ def compare(one, two):
             assert (ours.accept, ours.proposed, ours.fed) == (theirs.accept, theirs.proposed, theirs.fed), key
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_layers_on_two_devices(name, tmp_path, monkeypatch):
-    one = turns(tmp_path / "one", f"method=[{name}]", PIPELINE)
-
-    def spread(card, **options):
-        return spread_layers(load_model(card, **options), 2, monkeypatch)
-
-    monkeypatch.setattr(specbench.stage, "load_model", spread)
-    with Places() as places:
-        two = turns(tmp_path / "two", f"method=[{name}]", PIPELINE)
+@contextlib.contextmanager
+def two_devices():
+    """The model's last layers lie on a device of their own."""
+    with pytest.MonkeyPatch.context() as patch, Places() as places:
+        load = specbench.stage.load_model
+        patch.setattr(specbench.stage, "load_model", lambda card, **given: spread_layers(load(card, **given), 2, patch))
+        yield
     assert places.moved["cpu:0", "cpu:1"]
-    compare(one, two)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_on_two_devices(name, together):
+    _, one = together.run(name, *SUITE, PIPELINE)
+    _, two = together.run(name, *SUITE, PIPELINE, within=two_devices)
+    assert all(record.status == "ok" for records in (one, two) for record in records.values())
+    compare(*({key: record.turns for key, record in records.items()} for records in (one, two)))
 
 
 @pytest.mark.slow

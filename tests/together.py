@@ -1,0 +1,48 @@
+"""Runs of several methods at once, shared by the tests of a file: they have vanilla, the model and its checks once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from compose import job_for
+from specbench.record import VANILLA, CaseRecord
+from specbench.run import execute
+from specbench.store import read_run
+
+SIZE = 6  # methods a run
+
+Records = dict[tuple[str, str], CaseRecord]
+
+
+class Together:
+    """The methods whose tests were chosen of a file, in groups, and the runs of groups."""
+
+    def __init__(self, names: list[str], folder: Path) -> None:
+        self._groups = [tuple(names[start : start + SIZE]) for start in range(0, len(names), SIZE)]
+        self._folder = folder
+        self._done: dict[tuple, tuple[Path, Records]] = {}
+
+    def run(
+        self,
+        name: str,
+        *overrides: str,
+        fits: Callable[[str], bool] | None = None,
+        within: Callable[[], AbstractContextManager] = contextlib.nullcontext,
+    ) -> tuple[Path, Records]:
+        """Directory of the run that ``name`` is in, and its and vanilla's records by (method, case).
+
+        fits: which methods of its group run with it, None = all. within: makes what is entered during the run.
+        """
+        group = next(group for group in self._groups if name in group)
+        group = tuple(filter(fits, group)) if fits else group
+        key = (group, overrides, within)
+        if key not in self._done:
+            folder = self._folder / str(len(self._done))
+            with within():
+                execute(job_for(f"method=[{','.join(group)}]", *overrides), folder, lambda *_: None)
+            self._done[key] = folder, {(each.method, each.case): each for each in read_run(folder).records}
+        folder, records = self._done[key]
+        return folder, {key: record for key, record in records.items() if key[0] in (name, VANILLA)}
