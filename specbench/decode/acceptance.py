@@ -97,5 +97,5 @@ def accept_typical(
     above = torch.tensor([parent + 1 for parent in parents], device=distributions.device)
     drafted = torch.tensor(list(tokens), device=distributions.device)
     chances, scores = distributions[above, drafted].tolist(), logs[above, drafted].tolist()
-    right = [chance > bars[parent + 1] for chance, parent in zip(chances, parents, strict=True)]
-    return find_accepted_path(right, parents, passenger, scores)
+    likely = [chance > bars[parent + 1] for chance, parent in zip(chances, parents, strict=True)]
+    return find_accepted_path(likely, parents, passenger, [True] * (len(tokens) + 1), scores=scores)

@@ -110,5 +110,4 @@ class Walk:
         Example: tokens [5, 6, 5, 7], parents [-1, 0, -1, 2], picks [5, 9, 9, 7, 9] -> [2, 3]: both fives are reached,
         only the second one's child is what its parent picked.
         """
-        right = (token == picks[parent + 1] for token, parent in zip(tokens, parents, strict=True))
-        return find_accepted_path(right, parents, passenger)
+        return find_accepted_path(tokens, parents, passenger, picks)

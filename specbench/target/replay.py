@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from specbench.target.engine import Engine, EngineKind, Laps, Verifier
-from specbench.target.tree import compute_depths
 from specbench.target.verify import ActiveRequest, continues, cut, find_accepted_path
 from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step
 
@@ -61,9 +60,8 @@ class ReplayEngine(Engine):
         if isinstance(parents, range) and draft.passenger is None:
             path: Sequence[int] = range(_count_agreeing(tokens, upcoming))
         else:
-            wanted = [*upcoming, *[None] * len(tokens)]  # None agrees with no token
-            right = (token == wanted[depth - 1] for token, depth in zip(tokens, compute_depths(parents), strict=True))
-            path = find_accepted_path(right, parents, draft.passenger)
+            picks = [*upcoming, None]  # no token equals None: nothing is accepted behind the recording's end
+            path = find_accepted_path(tokens, parents, draft.passenger, picks, by_depth=True)
         emitted, done = cut(upcoming[: len(path) + 1], self.eos, left)
         self._emitted = start + len(emitted)
         whole = len(path) == len(tokens) and len(emitted) == len(path) + 1

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import cast
 
 import torch
@@ -112,26 +111,35 @@ def pick(
 
 
 def find_accepted_path(
-    right: Iterable[bool],
+    tokens: Sequence[int],
     parents: Sequence[int],
     passenger: Sequence[bool] | None,
+    picks: Sequence[int | None],
+    by_depth: bool = False,
     scores: Sequence[float] | None = None,
 ) -> list[int]:
-    """The path to the deepest accepted node, root side first; among equally deep ones the first.
+    """The path to the deepest node whose every ancestor holds its parent's pick, root side first.
 
-    right: (N,) whether a node is accepted where its parent is. passenger: (N,) nodes never to accept.
-    scores: (N,) of the nodes; among equally deep nodes the one of the largest sum over its path wins instead.
+    tokens, parents, passenger: (N,) of the draft; passengers are never accepted.
+    picks: (N+1,) row 0 the root's, row i + 1 node i's; with ``by_depth`` the picks at depth 0, 1, ...
+    scores: (N,) of the nodes. Among equally deep nodes the largest sum over the path wins; without scores, the first.
     """
-    nodes = len(parents)
-    depths = [0] * nodes + [1]  # 0 = not accepted; the root is the last one, where a parent of -1 finds it
-    sums = [0.0] * (nodes + 1)
-    best, deepest = ROOT, (1, 0.0)
-    for node, (accepted, parent, score) in enumerate(zip(right, parents, scores or repeat(0.0, nodes), strict=True)):
+    depths = [0] * len(parents) + [1]  # 0 = not accepted; the root is the last one, where a parent of -1 finds it
+    sums = [0.0] * len(depths)
+    best, deepest = ROOT, 1
+    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
         above = depths[parent]
-        if accepted and above and not (passenger is not None and passenger[node]):
-            depths[node], sums[node] = above + 1, sums[parent] + score
-            if (above + 1, sums[node]) > deepest:
-                best, deepest = node, (above + 1, sums[node])
+        if (
+            not above
+            or token != picks[above - 1 if by_depth else parent + 1]
+            or (passenger is not None and passenger[node])
+        ):
+            continue
+        depths[node] = above + 1
+        if scores is not None:
+            sums[node] = sums[parent] + scores[node]
+        if above + 1 > deepest or (above + 1 == deepest and sums[node] > sums[best]):
+            best, deepest = node, above + 1
     path: list[int] = []
     while best != ROOT:
         path.append(best)
