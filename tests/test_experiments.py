@@ -129,7 +129,7 @@ def small_run(tmp_path_factory):
     """Run a small experiment in this process."""
 
     def run(*overrides: str) -> Findings:
-        job = job_for(*overrides, "+size=small")
+        job = job_for(*overrides, "+size=small", "measure.warmup=0")
         named = [job.config.model.path, job.config.model.draft, *vars(job.config.model.heads).values()]
         named += [job.config.model.frozen_table, job.config.model.datastore]
         assert all(str(value).startswith("bundled:") for value in named if value not in (None, "random", True))

@@ -14,6 +14,7 @@ import pytest
 import torch
 from filelock import FileLock
 
+import specbench.stage
 from compose import job_for
 from specbench.record import CaseRecord
 from specbench.run import execute
@@ -121,10 +122,22 @@ def test_two_processes_do_not_share_a_directory(tmp_path):
     run(tmp_path / "r")
 
 
-def test_threads_are_this_runs_only(tmp_path):
-    before = torch.get_num_threads()
-    run(tmp_path / "r", f"model.threads={before + 1}", "suite.first=1")
-    assert torch.get_num_threads() == before
+def test_threads_are_this_runs_only(tmp_path, monkeypatch):
+    """One inside of the run, whose decoding several would slow down here, and as many as before behind it."""
+    before, seen = torch.get_num_threads(), []
+    load = specbench.stage.load_model
+
+    def watched(*given, **options):
+        seen.append(torch.get_num_threads())
+        return load(*given, **options)
+
+    monkeypatch.setattr(specbench.stage, "load_model", watched)
+    torch.set_num_threads(before + 1)
+    try:
+        run(tmp_path / "r", f"model.threads={before}", "suite.first=1")
+        assert (seen, torch.get_num_threads()) == ([before], before + 1)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_manifest_keeps_every_process_of_a_resumed_run(tmp_path):
