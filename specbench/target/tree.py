@@ -84,10 +84,15 @@ def build_additive_mask(visible: np.ndarray, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Where each token of the root and the draft (N+1, row 0 the root) lies in a (k, w+1) batch.
+    """A draft of chains from one root as a batch of k rows over the context's keys and values.
 
-    starts: (k,) first node of each row. width: w, the longest row's tokens. places: (k, w+1) index into the N+1, the
-    root in every row's first column and where a shorter row is padded. nodes: (N+1,) index into the flattened batch.
+    A row is the root, its tokens and padding. Every row is causal, so no tree mask is needed; the results are put back
+    in the draft's own order and verified like any tree.
+
+    starts: (k,) first node of each row.
+    width: w, the tokens of the longest row.
+    places: (k, w+1) int64 index into root and draft; the root is in every first column and where a row is padded.
+    nodes: (N+1,) int64 index of the root and of each node into the flattened batch.
     """
 
     starts: tuple[int, ...]
@@ -97,9 +102,9 @@ class RowBatch:
 
     @classmethod
     def of(cls, parents: Sequence[int], depths: Sequence[int]) -> RowBatch | None:
-        """Lay out chains; parents ``[-1, 0, -1]``, depths ``[1, 2, 1]`` -> places ``[[0, 1, 2], [0, 3, 0]]``.
+        """The batch of chains; parents ``[-1, 0, -1]``, depths ``[1, 2, 1]`` -> places ``[[0, 1, 2], [0, 3, 0]]``.
 
-        None for fewer than two rows: a forward of one sequence does it. Raises CaseError when a node hangs neither
+        None for fewer than two rows, which need one sequence only. Raises CaseError when a node hangs neither
         from the root nor from the node before it.
         """
         for node, parent in enumerate(parents):
