@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import Diary, broken
-from methods.parts.draft_lm.channel import MARK, decode, encode
 from methods.parts.draft_lm.port import open_port
+from methods.parts.draft_lm.process_channel import MARK, decode, encode
 from specbench.types import CaseError, InputError
 
 PATIENCE_S = 2.0

@@ -1,77 +1,71 @@
-"""How a port reaches a thread or a process: messages both ways, with an end to every wait.
+"""How a port reaches its actor: messages both ways, with an end to every wait. In place and in a thread.
 
-A process is started afresh (spawn: a CUDA context cannot be inherited) and exchanges bytes; a thread gets the
-objects themselves. Neither outlives the run: both are daemons, and a process whose other side is gone ends.
-
-The bytes are JSON, with the arrays and tensors as raw memory behind it. Nothing that is received is executed or
-unpickled: a message can hold numbers, text, lists, mappings and arrays.
+A thread gets the objects themselves. It is a daemon, so it does not outlive the run. A process of its own stands in
+``process_channel``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import queue
-import signal
-import socket
-import struct
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
 
-import numpy as np
-import torch
-import torch.multiprocessing
-
-MARK = "\x00array"  # reserved key, of the mapping that stands for an array: [dtype, shape, whether a tensor]
 CLOSE_S = 2.0  # [s] that a partner has to end by itself
 
-Serve = Callable[..., None]
-
-
-def encode(message: Any) -> bytes:
-    """A message as bytes: 8 bytes length of the JSON, the JSON, the arrays. Raises TypeError for anything else."""
-    arrays: list[bytes] = []
-
-    def stand_in(value: Any) -> dict[str, Any]:
-        tensor = isinstance(value, torch.Tensor)
-        array = value.detach().cpu().numpy() if tensor else value
-        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            raise TypeError(f"a {type(value).__name__} cannot be sent; expected numbers, text, lists or arrays")
-        arrays.append(np.ascontiguousarray(array).tobytes())
-        return {MARK: [array.dtype.str, list(array.shape), tensor]}
-
-    text = json.dumps(message, default=stand_in).encode()
-    return b"".join([len(text).to_bytes(8, "little"), text, *arrays])
-
-
-def decode(data: bytes) -> Any:
-    """The message that ``encode`` was given; tuples come back as lists."""
-    end = 8 + int.from_bytes(data[:8], "little")
-    place = end
-
-    def restore(value: dict[str, Any]) -> Any:
-        nonlocal place
-        if MARK not in value:
-            return value
-        kind, shape, tensor = value[MARK]
-        dtype = np.dtype(kind)
-        count = int(np.prod(shape))
-        array = np.frombuffer(data, dtype, count, place).reshape(shape).copy()
-        place += count * dtype.itemsize
-        return torch.from_numpy(array) if tensor else array
-
-    return json.loads(data[8:end], object_hook=restore)  # objects are restored in the order in which they were written
+Build = Callable[..., Any]
 
 
 class Lost(Exception):
     """The partner does not answer; the message is the rest of a sentence that begins "the drafting partner"."""
 
 
+def run_actor(build: Build, arguments: tuple[Any, ...]) -> Generator[list[Any], list[Any], None]:
+    """Build the actor and yield ``["ready", ""]``, then [ticket, "ok", value] for each message sent in.
+
+    Where something fails, the error's type and text stand in place of ``ready`` or ``ok`` and what follows it.
+    """
+    try:
+        actor = build(*arguments)
+    except Exception as error:  # the other side raises it
+        yield [type(error).__name__, str(error)]
+        return
+    message = yield ["ready", ""]
+    while True:
+        ticket, verb, given = message
+        try:
+            answer = ["ok", getattr(actor, verb)(*given)]
+        except Exception as error:  # the boundary of the actor: the case fails, the actor goes on
+            answer = [type(error).__name__, str(error)]
+        message = yield [ticket, *answer]
+
+
+class End(Protocol):
+    """The actor's end of a thread's queues or of a process's connection."""
+
+    def receive(self) -> Any:
+        """The next message; None is the end."""
+
+    def send(self, message: Any) -> None:
+        """An answer."""
+
+
+def serve(end: End, build: Build, arguments: tuple[Any, ...]) -> None:
+    """The partner's side of a thread or process: answer until the other side is gone."""
+    answers = run_actor(build, arguments)
+    end.send(next(answers))
+    while (message := end.receive()) is not None:
+        end.send(answers.send(message))
+
+
 class Channel(ABC):
-    """One side's end. serve: what runs on the other side, with its end and ``arguments``."""
+    """The port's end. build: makes the actor of ``arguments`` on the other side."""
+
+    @abstractmethod
+    def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
+        """patience_s: [s] that a single message may take on its way."""
 
     @abstractmethod
     def send(self, message: Any) -> None:
@@ -96,6 +90,31 @@ class Channel(ABC):
         """End the other side; it has ``grace_s`` to do so by itself."""
 
 
+class InlineChannel(Channel):
+    """No other side: the actor works when its answer is received, in the caller's own thread."""
+
+    def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
+        self._answers = run_actor(build, arguments)
+        self._messages: deque[Any] = deque([None])  # the first one starts the generator
+
+    def send(self, message: Any) -> None:
+        """Keep it until an answer is received."""
+        self._messages.append(message)
+
+    def receive(self, patience_s: float) -> Any:
+        """The answer to the oldest message."""
+        return self._answers.send(self._messages.popleft())
+
+    @property
+    def alive(self) -> bool:
+        """Until it is closed."""
+        return True
+
+    def close(self, grace_s: float = CLOSE_S) -> None:
+        """Drop the actor."""
+        self._answers.close()
+
+
 class _Box:
     """The thread's end of two queues."""
 
@@ -115,9 +134,10 @@ class _Box:
 class ThreadChannel(Channel):
     """A daemon thread. One that is stuck cannot be ended: it is left behind, and ends when its call returns."""
 
-    def __init__(self, serve: Serve, arguments: tuple[Any, ...], patience_s: float) -> None:
+    def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
         self._box = _Box()
-        self._thread = threading.Thread(target=serve, args=(self._box, *arguments), daemon=True, name="drafting")
+        given = (self._box, build, arguments)
+        self._thread = threading.Thread(target=serve, args=given, daemon=True, name="drafting")
         self._thread.start()
 
     def send(self, message: Any) -> None:
@@ -140,112 +160,3 @@ class ThreadChannel(Channel):
         """Send the end."""
         self._box.inbox.put(None)
         self._thread.join(grace_s)
-
-
-class _Line:
-    """The process's end of a connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def receive(self) -> Any:
-        """A message; None when the other side is gone or has sent the empty message, which is the end."""
-        try:
-            data = self._connection.recv_bytes()
-        except (EOFError, OSError):
-            return None
-        return decode(data) if data else None
-
-    def send(self, message: Any) -> None:
-        """An answer; it is dropped where the other side is gone."""
-        with contextlib.suppress(OSError):
-            self._connection.send_bytes(encode(message))
-
-
-def _run(connection: Connection, threads: int, serve: Serve, arguments: tuple[Any, ...]) -> None:
-    """What the process does. threads: torch's, as many as here, since sums depend on it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C, and ends this process
-    torch.set_num_threads(threads)
-    serve(_Line(connection), *arguments)
-
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """A process that is started here ignores Ctrl-C from its first instruction on: its parent ends it."""
-    if threading.current_thread() is not threading.main_thread():  # only there can a signal's handler be set
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-class ProcessChannel(Channel):
-    """A process of its own."""
-
-    def __init__(self, serve: Serve, arguments: tuple[Any, ...], patience_s: float) -> None:
-        context = torch.multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        _limit(self._connection, patience_s)
-        given = (theirs, torch.get_num_threads(), serve, arguments)
-        self._process = context.Process(target=_run, args=given, daemon=True, name="drafting")
-        with _interrupts_ignored():
-            self._process.start()
-        theirs.close()  # so that its end is noticed here
-
-    def send(self, message: Any) -> None:
-        """Write; a partner that does not read for too long is stuck."""
-        try:
-            self._connection.send_bytes(encode(message))
-        except BlockingIOError as error:
-            raise Lost("is stuck: it reads no message") from error
-        except OSError as error:
-            raise Lost(self._ended()) from error
-
-    def receive(self, patience_s: float) -> Any:
-        """Read."""
-        try:
-            if not self._connection.poll(patience_s):
-                raise Lost(f"gave no answer for {patience_s:g} s")
-            return decode(self._connection.recv_bytes())
-        except BlockingIOError as error:
-            raise Lost("is stuck in the middle of an answer") from error
-        except (EOFError, OSError) as error:
-            raise Lost(self._ended()) from error
-
-    def _ended(self) -> str:
-        self._process.join(CLOSE_S)
-        return f"(process {self._process.pid}) ended with exit code {self._process.exitcode}"
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.is_alive()
-
-    @property
-    def pid(self) -> int | None:
-        """Its number."""
-        return self._process.pid
-
-    def close(self, grace_s: float = CLOSE_S) -> None:
-        """Send the end and wait for the exit, so that no zombie stays; kill what does not end in time."""
-        if grace_s:
-            with contextlib.suppress(OSError):
-                self._connection.send_bytes(b"")
-            self._process.join(grace_s)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-        self._connection.close()
-
-
-def _limit(connection: Connection, seconds: float) -> None:
-    """No single read or write of this end takes longer: then it raises BlockingIOError."""
-    whole = int(seconds)
-    limit = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
-    with socket.socket(fileno=connection.fileno()) as end:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        end.detach()  # the connection's own, not to be closed here
