@@ -7,8 +7,9 @@ vocabulary. Names and shapes are the published checkpoints'.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,31 +21,60 @@ from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
 from specbench.types import InputError
 
-FORMAT = HeadFormat("EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
-FORMAT_3 = HeadFormat("EAGLE-3", ("model.safetensors",), ("pytorch_model.bin",))
-IGNORED = (r"embed_tokens\.weight",)  # the target's is used: it is the same, and some exported heads hold noise there
-IGNORED_3 = (*IGNORED, "d2t", "t2d")
+EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and some exported heads hold noise there
 
 
-class EagleHead(Protocol):
-    """What a request needs of a head."""
+class EagleHead(ABC):
+    """What a method and a request need of a head.
 
+    format: of its files. ignored: patterns of tensors that are not used. layer: its decoder layer.
+    """
+
+    format: HeadFormat
+    ignored: tuple[str, ...] = (EMBEDDING,)
     layer: DraftLayer
 
+    @abstractmethod
+    def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
+        """state: with the names of ``shapes``, placed by ``ends``. Raises InputError."""
+
+    @staticmethod
+    @abstractmethod
+    def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
+        """The target's hidden states that the head continues; layers: of the target. Raises InputError."""
+
+    @staticmethod
+    @abstractmethod
+    def shapes(file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
+        """Names and shapes of the checkpoint. config: of the head's layer. target: its configuration. read: layers.
+
+        Raises InputError where the widths differ.
+        """
+
+    @staticmethod
+    def rename(names: dict[str, Any]) -> dict[str, Any]:
+        """A checkpoint's names as ``shapes`` has them."""
+        return names
+
+    @abstractmethod
     def enter(self, features: Sequence[Tensor]) -> Tensor:
         """Features of committed tokens, (T, D) a layer, as the head continues them: (T, H)."""
 
+    @abstractmethod
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """What attention reads of (T,) tokens and the states before them (T, H), and the residual (T, H)."""
 
+    @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """(rows, H) -> (rows, Vd) over the head's vocabulary."""
 
     def ids(self, choice: Tensor) -> Tensor:
         """The head's ids -> the target's."""
+        return choice
 
     def spread(self, logits: Tensor) -> Tensor:
         """(rows, Vd) -> (rows, V) over the target's vocabulary, -inf where the head has no token."""
+        return logits
 
 
 def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
@@ -72,23 +102,33 @@ def _biased(file: HeadFile) -> bool:
     return bool(raw.get("qkv_bias") or raw.get("attention_bias"))
 
 
-def first_shapes(file: HeadFile, config: LlamaConfig) -> dict[str, TensorShape]:
-    """Of an EAGLE-1/2 head: ``fc`` has a bias unless the configuration says ``"bias": false``."""
-    hidden = config.hidden_size
-    shapes: dict[str, TensorShape] = {"fc.weight": (hidden, 2 * hidden)}
-    if file.config.get("bias", True):
-        shapes["fc.bias"] = (hidden,)
-    return {**shapes, **layer_shapes(config, "layers.0.", hidden, _biased(file))}
-
-
-class FirstHead:
+class FirstHead(EagleHead):
     """EAGLE-1 and -2: the feature is the last state after the final norm; no norm before attention or head."""
 
+    format = HeadFormat("EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
+
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        """state: with the names of ``first_shapes``, placed by ``ends``."""
         self._ends = ends
         self._fc, self._bias = state["fc.weight"], state.get("fc.bias")
         self.layer = DraftLayer(state, "layers.0.", config, _biased(file))
+
+    @staticmethod
+    def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
+        """The last one."""
+        return (layers,)
+
+    @staticmethod
+    def shapes(file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
+        """``fc`` has a bias unless the configuration holds ``"bias": false``."""
+        hidden = config.hidden_size
+        if hidden != target.hidden_size:
+            raise InputError(
+                f"{file.where}: made for a hidden size of {hidden}; expected the target's {target.hidden_size}"
+            )
+        shapes: dict[str, TensorShape] = {"fc.weight": (hidden, 2 * hidden)}
+        if file.config.get("bias", True):
+            shapes["fc.bias"] = (hidden,)
+        return {**shapes, **layer_shapes(config, "layers.0.", hidden, _biased(file))}
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
         """The feature itself."""
@@ -103,63 +143,14 @@ class FirstHead:
         """The target's output head."""
         return self._ends.logits(hidden)
 
-    def ids(self, choice: Tensor) -> Tensor:
-        """The target's own."""
-        return choice
 
-    def spread(self, logits: Tensor) -> Tensor:
-        """All there already."""
-        return logits
-
-
-def rename_layers(names: Mapping[str, Any]) -> dict[str, Any]:
-    """EAGLE-3 names from those of the speculators library, which calls the layer ``layers.0``."""
-    return {f"midlayer.{name[9:]}" if name.startswith("layers.0.") else name: value for name, value in names.items()}
-
-
-def third_shapes(
-    file: HeadFile, config: LlamaConfig, features: int, vocab: int, own_embedding: bool
-) -> dict[str, TensorShape]:
-    """Of an EAGLE-3 head. features: width of the fused layers together. vocab: the target's."""
-    hidden = config.hidden_size
-    drafted = int(file.config.get("draft_vocab_size") or config.vocab_size)
-    shapes: dict[str, TensorShape] = {"fc.weight": (hidden, features)}
-    shapes |= layer_shapes(config, "midlayer.", 2 * hidden, _biased(file))
-    shapes |= {f"midlayer.{name}.weight": (hidden,) for name in ("hidden_norm", "input_layernorm")}
-    shapes |= {"norm.weight": (hidden,), "lm_head.weight": (drafted, hidden)}
-    if drafted != vocab:
-        shapes["d2t"] = (drafted,)
-    if own_embedding:
-        shapes["embed_tokens.weight"] = (config.vocab_size, hidden)
-    return shapes
-
-
-def fused_layers(file: HeadFile, layers: int) -> tuple[int, ...]:
-    """The hidden states that an EAGLE-3 head fuses: those that its configuration names, else 2, L/2 and L - 3.
-
-    ``eagle_aux_hidden_state_layer_ids`` counts hidden states (i = input of block i); within ``eagle_config`` it counts
-    blocks, whose output is meant. A random head in a target too small for that takes the first, middle and last one.
-    Raises InputError.
-    """
-    given, nested = file.config.get("eagle_aux_hidden_state_layer_ids"), file.config.get("eagle_config") or {}
-    inner = nested.get("eagle_aux_hidden_state_layer_ids")
-    chosen = given or ([block + 1 for block in inner] if inner else (2, layers // 2, layers - 3))
-    if file.random and not 2 < layers // 2 < layers - 3:
-        chosen = (0, layers // 2, layers)
-    named = "its configuration names" if given or inner else "without eagle_aux_hidden_state_layer_ids it takes"
-    if len(set(chosen)) < len(chosen) or not all(0 <= layer <= layers for layer in chosen):
-        raise InputError(
-            f"{file.where}: {named} the hidden states {list(chosen)}; expected different ones of 0 to {layers}"
-            f" in a target of {layers} layers"
-        )
-    return tuple(int(layer) for layer in chosen)
-
-
-class ThirdHead:
+class ThirdHead(EagleHead):
     """EAGLE-3: fused features enter once; norms before attention and before an output head of its own."""
 
+    format = HeadFormat("EAGLE-3", ("model.safetensors",), ("pytorch_model.bin",))
+    ignored = (EMBEDDING, "d2t", "t2d")
+
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        """state: with the names of ``third_shapes``, placed by ``ends``. Raises InputError for ids out of range."""
         self._ends, self._eps = ends, float(config.rms_norm_eps)
         self._fc, self._head, self._norm = state["fc.weight"], state["lm_head.weight"], state["norm.weight"]
         self._before = state["midlayer.input_layernorm.weight"], state["midlayer.hidden_norm.weight"]
@@ -170,6 +161,48 @@ class ThirdHead:
         self._ids: Tensor | None = None
         if len(self._head) != ends.vocab:
             self._ids = target_ids(state["d2t"], ends.vocab, file.where)
+
+    @staticmethod
+    def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
+        """Those that the configuration names, else 2, L/2 and L - 3.
+
+        ``eagle_aux_hidden_state_layer_ids`` counts hidden states (i = input of block i); within ``eagle_config`` it
+        counts blocks, whose output is meant. A random head in a target too small for that takes the first, middle and
+        last one.
+        """
+        given, nested = file.config.get("eagle_aux_hidden_state_layer_ids"), file.config.get("eagle_config") or {}
+        inner = nested.get("eagle_aux_hidden_state_layer_ids")
+        chosen = given or ([block + 1 for block in inner] if inner else (2, layers // 2, layers - 3))
+        if file.random and not 2 < layers // 2 < layers - 3:
+            chosen = (0, layers // 2, layers)
+        named = "its configuration names" if given or inner else "without eagle_aux_hidden_state_layer_ids it takes"
+        if len(set(chosen)) < len(chosen) or not all(0 <= layer <= layers for layer in chosen):
+            raise InputError(
+                f"{file.where}: {named} the hidden states {list(chosen)}; expected different ones of 0 to {layers}"
+                f" in a target of {layers} layers"
+            )
+        return tuple(int(layer) for layer in chosen)
+
+    @staticmethod
+    def shapes(file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
+        """``fc`` fuses the layers; a smaller vocabulary has ``d2t``; a head of another width has its own embedding."""
+        hidden, width = config.hidden_size, int(target.hidden_size)
+        drafted = int(file.config.get("draft_vocab_size") or config.vocab_size)
+        shapes: dict[str, TensorShape] = {"fc.weight": (hidden, read * width)}
+        shapes |= layer_shapes(config, "midlayer.", 2 * hidden, _biased(file))
+        shapes |= {f"midlayer.{name}.weight": (hidden,) for name in ("hidden_norm", "input_layernorm")}
+        shapes |= {"norm.weight": (hidden,), "lm_head.weight": (drafted, hidden)}
+        if drafted != int(target.vocab_size):
+            shapes["d2t"] = (drafted,)
+        if hidden != width:
+            shapes["embed_tokens.weight"] = (config.vocab_size, hidden)
+        return shapes
+
+    @staticmethod
+    def rename(names: dict[str, Any]) -> dict[str, Any]:
+        """The speculators library calls the layer ``layers.0``."""
+        old = "layers.0."
+        return {f"midlayer.{name[len(old) :]}" if name.startswith(old) else name: held for name, held in names.items()}
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
         """Fused by ``fc``; what the head wrote itself is continued as it is."""

@@ -8,32 +8,15 @@ EAGLE-2 and -3 let the head's confidence shape it; EAGLE-3 reads three of the ta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from methods.eagle.head import (
-    FORMAT,
-    FORMAT_3,
-    IGNORED,
-    IGNORED_3,
-    EagleHead,
-    EagleRun,
-    FirstHead,
-    ThirdHead,
-    first_shapes,
-    fused_layers,
-    layer_config,
-    rename_layers,
-    third_shapes,
-)
+from methods.eagle.head import EagleHead, EagleRun, FirstHead, ThirdHead, layer_config
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.grown_tree import DrawnChoice, ShapePlan, choose_best, fill, grow
 from methods.parts.heads.head_file import (
-    HeadFile,
-    HeadFormat,
-    TensorShape,
     find_head,
     random_weights,
     require_shapes,
@@ -83,7 +66,7 @@ class Eagle(HeadMethod):
     safetensors: false reads torch files.
     """
 
-    format: HeadFormat = FORMAT
+    kind: type[EagleHead] = FirstHead
 
     def __init__(
         self,
@@ -114,13 +97,13 @@ class Eagle(HeadMethod):
     def check(self, model: ModelCard) -> None:
         """The head must be there, be one of this kind, and fit the target's width and vocabulary."""
         shape = model.config.get_text_config()
-        file = find_head(self.head, self.format, self._safetensors, model.name)
+        file = find_head(self.head, self.kind.format, self._safetensors, model.name)
         self._config = layer_config(file, shape)
-        self._layers = self.features(file, shape.num_hidden_layers)
-        self._expected = self.expected(file, shape)
+        self._layers = self.kind.layers_read(file, shape.num_hidden_layers)
+        self._expected = self.kind.shapes(file, self._config, shape, len(self._layers))
         names = file.shapes()
         if names is not None:
-            require_shapes(self.named(names), self._expected, self.ignored, file)
+            require_shapes(self.kind.rename(names), self._expected, self.kind.ignored, file)
         self._file = file
 
     def bind(self, target: Target) -> None:
@@ -129,40 +112,14 @@ class Eagle(HeadMethod):
         if file.random:
             state = random_weights(self._expected)
         else:
-            state = self.named(file.load())
-            require_shapes(shapes_of(state), self._expected, self.ignored, file)
+            state = self.kind.rename(file.load())
+            require_shapes(shapes_of(state), self._expected, self.kind.ignored, file)
         ends = TargetEnds(target)
         self.sampling, self._device = target.sampling, ends.device
-        self._head = self.build(ends.place({name: state[name] for name in self._expected}), file, ends)
+        placed = ends.place({name: state[name] for name in self._expected})
+        self._head = self.kind(placed, file, self._config, ends)
         self.plan = ShapePlan(self._shape, self._device)
         self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
-
-    # what differs between the generations
-
-    ignored: tuple[str, ...] = IGNORED
-
-    def features(self, file: HeadFile, layers: int) -> tuple[int, ...]:
-        """Hidden states that the head continues."""
-        return (layers,)
-
-    def expected(self, file: HeadFile, target: Any) -> dict[str, TensorShape]:
-        """Names and shapes of the checkpoint; target: its configuration. Raises InputError when the widths differ."""
-        if self._config.hidden_size != target.hidden_size:
-            raise InputError(
-                f"{file.where}: made for a hidden size of {self._config.hidden_size}; expected the target's"
-                f" {target.hidden_size}"
-            )
-        return first_shapes(file, self._config)
-
-    def named(self, names: dict[str, Any]) -> dict[str, Any]:
-        """Names as they are expected."""
-        return names
-
-    def build(self, state: dict[str, Tensor], file: HeadFile, ends: TargetEnds) -> EagleHead:
-        """The head."""
-        return FirstHead(state, file, self._config, ends)
-
-    # what a request uses
 
     def remember(
         self, run: EagleRun, hidden: Mapping[int, Tensor], rows: list[int] | None, following: Sequence[int]
@@ -190,23 +147,4 @@ class Eagle(HeadMethod):
 class Eagle3(Eagle):
     """EAGLE-3, with the parameters of ``Eagle``: fused features, an output head of its own."""
 
-    format = FORMAT_3
-    ignored = IGNORED_3
-
-    def features(self, file: HeadFile, layers: int) -> tuple[int, ...]:
-        """Three layers: the configuration's, or the published rule's."""
-        return fused_layers(file, layers)
-
-    def expected(self, file: HeadFile, target: Any) -> dict[str, TensorShape]:
-        """See ``third_shapes``."""
-        width = int(target.hidden_size)
-        own = self._config.hidden_size != width
-        return third_shapes(file, self._config, len(self._layers) * width, int(target.vocab_size), own)
-
-    def named(self, names: dict[str, Any]) -> dict[str, Any]:
-        """The speculators library's names too."""
-        return rename_layers(names)
-
-    def build(self, state: dict[str, Tensor], file: HeadFile, ends: TargetEnds) -> EagleHead:
-        """The head."""
-        return ThirdHead(state, file, self._config, ends)
+    kind = ThirdHead

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from head_models import Eagle1, bound, card_of, states
 from head_models import Eagle3 as Eagle3Module
 from head_models import Medusa as MedusaModule
-from methods.eagle.head import FORMAT_3, fused_layers
+from methods.eagle.head import ThirdHead
 from methods.eagle.method import Eagle, Eagle3
 from methods.medusa import Medusa
 from methods.parts.heads.head_file import HeadFile
@@ -144,7 +144,7 @@ def test_an_eagle3_head_is_no_eagle_head(model, tmp_path):
 
 
 def fused(layers, **config):
-    return fused_layers(HeadFile("x", config, FORMAT_3, True, None), layers)
+    return ThirdHead.layers_read(HeadFile("x", config, ThirdHead.format, True, None), layers)
 
 
 def test_which_layers_are_fused():
