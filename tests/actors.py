@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import time
@@ -106,3 +107,8 @@ class DelayedPort:
 
     def __getattr__(self, name):
         return getattr(self._port, name)
+
+
+def inline_actor(port):
+    """The actor behind an inline port."""
+    return inspect.getgeneratorlocals(port._channel._answers)["actor"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from actors import inline_actor
 from draft_models import MarkovLM, begin, fitted, noisy, run
 from methods.card.draft_cache import DraftCache
 from methods.card.method import Card, CardActor
@@ -109,7 +110,7 @@ def test_forwards_stop_where_the_cache_is_full():
     assert len(drafter.propose(PROMPT, 64)) == 0
     drafter.launch()
     drafter.join()
-    session = drafter.port._actor.sessions[drafter.number]
+    session = inline_actor(drafter.port).sessions[drafter.number]
     assert len(session.store.layers) == 4
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from actors import DawdlingCard, DawdlingPearl, DelayedPort, MortalCard, MortalPearl
+from actors import DawdlingCard, DawdlingPearl, DelayedPort, MortalCard, MortalPearl, inline_actor
 from compose import job_for
 from draft_models import begin, fitted, noisy, run
 from methods.card.method import Card, CardActor
@@ -91,8 +91,8 @@ def test_buffers_are_used_again_and_requests_do_not_touch_each_other(make):
     fresh = fitted(make(), noisy(model, 0.02))
     assert transcript(run(model, fresh, prompts[1], LIMIT)) == outs[1]
     method.port.ask("close", 99)  # of the last requests, closing one is still on its way
-    assert not method.port._actor.sessions
-    assert len(method.port._actor._free) == 1
+    assert not inline_actor(method.port).sessions
+    assert len(inline_actor(method.port)._free) == 1
 
 
 def one_round(drafter, context: list[int], truth: list[int]) -> tuple[Draft, int]:
@@ -137,7 +137,7 @@ def test_a_request_that_was_given_up_leaves_no_session(make):
     one_round(begin(method, PROMPT), PROMPT, plain_greedy(model, PROMPT, 9))  # nobody finishes it
     last = begin(method, PROMPT)
     last.propose(PROMPT, 64)
-    assert list(method.port._actor.sessions) == [last.number]
+    assert list(inline_actor(method.port).sessions) == [last.number]
 
 
 @pytest.mark.matrix
