@@ -176,15 +176,6 @@ class HydraTree(StackedHeads):
     false reads torch files.
     """
 
-    def __init__(
-        self,
-        head: str | None,
-        heads: int | None = None,
-        tree: list[list[int]] | None = None,
-        safetensors: bool = True,
-    ) -> None:
-        super().__init__(head, heads, tree, safetensors)
-
     @property
     def needs(self) -> Needs:
         """The state after the final norm, of every token."""

@@ -256,7 +256,11 @@ class EagleRun:
         self._fed = self._depth = 0
 
     def remember(self, features: Sequence[Tensor], following: Tensor) -> None:
-        """Committed tokens: (T, D) features of each layer, and the (T,) tokens that FOLLOW them."""
+        """Queue committed tokens.
+
+        features: (T, D) of each layer.
+        following: (T,) int64, the tokens that FOLLOW them.
+        """
         self._queue.append((features, following))
 
     def root(self) -> Tensor:
@@ -274,9 +278,10 @@ class EagleRun:
         return self._head.logits(self._root)
 
     def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
-        """(w, Vd) logits below w nodes one level down. ids: (w,) their tokens.
+        """Logits (w, Vd) below w nodes one level down.
 
-        rows: (w,) where their parents stood in the last call (zeros for children of the root).
+        ids: (w,) int64, their tokens.
+        rows: (w,) int64, where their parents stood in the last call (zeros for children of the root).
         """
         count = len(ids)
         inputs, residual = self._head.inputs(ids, self._hidden.index_select(0, rows))

@@ -52,9 +52,10 @@ class TreeRequest(DraftRequest):
 
     @torch.inference_mode()
     def expand(self, tokens: Sequence[int] | Tensor, parents: Sequence[int]) -> Tensor:
-        """Feed m new nodes in one forward; (m, V) logits of what follows each of them.
+        """Feed m new nodes in one forward; logits (m, V) of what follows each of them.
 
-        tokens: (m,) on the host or a device. parents: (m,) nodes fed before or earlier in this call, or ``ROOT``.
+        tokens: (m,) ids, on the host or a device.
+        parents: (m,) nodes fed before or earlier in this call, or ``ROOT``.
         Raises ValueError when a parent does not stand before its child.
         """
         start, past = len(self), self.cache.length
@@ -116,7 +117,9 @@ class TreeRequest(DraftRequest):
     def _additive(self, seen: Tensor, key_places: Tensor | None, window: int | None) -> Tensor:
         """(1, 1, m, held + n): 0 where a row may look, the dtype's minimum elsewhere.
 
-        seen: (m, n) ancestors and self. key_places: (held + n,) positions; window: see ``build_tree_mask``.
+        seen: (m, n) bool, ancestors and self.
+        key_places: (held + n,) int64, positions.
+        window: [tokens] see ``build_tree_mask``.
         """
         dtype = self._lm.runner.dtype
         mask = torch.zeros(len(seen), self.held + seen.shape[1], dtype=dtype, device=seen.device)

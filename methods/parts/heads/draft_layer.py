@@ -128,9 +128,11 @@ class DraftLayer:
         self.rope = RopeTable(config, self.size, self.qkv.device, self.qkv.dtype)
 
     def read(self, inputs: Tensor, residual: Tensor, memory: LayerMemory) -> Tensor:
-        """Remember committed tokens; the (1, D) output of the last one.
+        """Remember committed tokens.
 
-        inputs: (T, width) what attention reads. residual: (1, D) the last token's own.
+        inputs: (T, width), what attention reads.
+        residual: (1, D), the last token's own.
+        Returns the output (1, D) of the last token.
         """
         start, end = memory.length, memory.length + len(inputs)
         memory.reserve(end)
@@ -147,7 +149,10 @@ class DraftLayer:
     ) -> Tensor:
         """Outputs (w, D) of w tree nodes of one depth, which are given the tree's slots from ``first`` on.
 
-        depth: 1 = child of the root. seen: (w, nodes) 0 at the slots of a node's ancestors and its own, -inf elsewhere.
+        inputs: (w, width), what attention reads.
+        residual: (w, D), the nodes' own.
+        depth: 1 = child of the root.
+        seen: (w, nodes), 0 at the slots of a node's ancestors and its own, -inf elsewhere.
         """
         rows, place = len(inputs), memory.length + depth - 1
         query, pair = self._project(inputs, slice(place, place + 1))

@@ -60,7 +60,10 @@ def grow(run: Growing, top_k: int, depth: int, nodes: int) -> Draft:
 
 
 def _best(candidates: list[Tensor], nodes: int) -> Draft:
-    """The best of (C,) candidates in level order: ids, path scores, own log probabilities, parents."""
+    """The best of C candidates in level order, as a draft.
+
+    candidates: ids (C,) int64, log probabilities of their paths (C,) and their own (C,), parents (C,) int64.
+    """
     ids, scores, steps, parents = candidates
     order = torch.sort(scores, descending=True, stable=True).indices  # of equal ones the shallower first
     chosen = torch.sort(order[:nodes]).values
@@ -98,9 +101,11 @@ Choose = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 
 def fill(run: Growing, plan: ShapePlan, choose: Choose) -> Tensor:
-    """(N,) tokens of a tree of fixed shape, level by level.
+    """Fill a tree of fixed shape, level by level.
 
-    choose: (logits (w, Vd) below the inner nodes, rows, ranks (n,) of the level's nodes, children at most) -> (n,) ids.
+    choose: takes the logits (w, Vd) below the inner nodes, rows (n,) and ranks (n,) of the level's nodes, and the most
+        children of a node; gives their ids (n,).
+    Returns tokens (N,) int64.
     """
     logits, filled = run.root(), []
     for (rows, ranks, inner), most in zip(plan.levels, plan.most, strict=True):

@@ -94,7 +94,13 @@ class StackedHeads(HeadMethod):
     tree: child counts level by level, None = Medusa's 63 nodes; levels beyond the heads are left out.
     """
 
-    def __init__(self, head: str | None, heads: int | None, tree: list[list[int]] | None, safetensors: bool) -> None:
+    def __init__(
+        self,
+        head: str | None,
+        heads: int | None = None,
+        tree: list[list[int]] | None = None,
+        safetensors: bool = True,
+    ) -> None:
         super().__init__(head, safetensors)
         if heads is not None:
             require_count("heads", heads)

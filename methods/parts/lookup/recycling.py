@@ -70,7 +70,11 @@ class RecyclingMatrix:
         self.learn(torch.tensor(tokens, device=self.rows.device), topk)
 
     def learn(self, tokens: Tensor, topk: TopK) -> None:
-        """Write each row's top-k as its token's candidates. tokens: (rows,); topk: (rows, k)."""
+        """Write each row's top-k as its token's candidates.
+
+        tokens: (rows,) int64.
+        topk: (rows, k).
+        """
         learned = topk.ids[: len(tokens), : self._k]
         if self._host is not None and self._update != "merge":
             order = slice(None) if self._update == "last" else slice(None, None, -1)
