@@ -6,6 +6,7 @@ verified at once. Rows from the context come first, the model's own bigram, foll
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -103,8 +104,7 @@ class _Batch(Drafter):
 
     def _trie(self, rows: Rows) -> Draft:
         tree, own, filler = Branches(merge=True), self._from_context, self._method.filler
-        for number, row in enumerate(rows):
-            tree.add(ROOT, row, number, len(row))
+        tree.add_rows(ROOT, rows, range(len(rows)), sys.maxsize)
         self._owners = tree.source  # of each node, the first row that holds it
         return Draft(tree.tokens, tree.parents, source=[CONTEXT if row < own else filler for row in self._owners])
 

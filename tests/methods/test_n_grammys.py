@@ -138,8 +138,7 @@ def test_index_equals_search_at_every_length(tokens, q, w, keep, data):
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=8))
 def test_trie_holds_each_prefix_once_and_names_its_first_row(rows):
     tree = Branches(merge=True)
-    for number, row in enumerate(rows):
-        tree.add(-1, row, number, len(row))
+    tree.add_rows(-1, rows, range(len(rows)), 99)
     tokens, parents, owners = tree.tokens, tree.parents, tree.source
     paths = []
     for node, parent in enumerate(parents):

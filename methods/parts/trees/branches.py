@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from specbench.types import Draft
 
@@ -28,8 +28,9 @@ class Branches:
     def follow(self, node: int, tokens: Sequence[int]) -> tuple[int, Sequence[int]]:
         """(the last node below ``node`` that spells ``tokens``, those that no node spells yet)."""
         if self.merge:
+            children = self._children
             for place, token in enumerate(tokens):
-                child = self._children.get((node, token))
+                child = children.get((node, token))
                 if child is None:
                     return node, tokens[place:]
                 node = child
@@ -45,12 +46,32 @@ class Branches:
         self.parents += range(start, end)
         self.source += [source] * length
         if self.merge:
-            for child in range(start, end + 1):
-                self._children[self.parents[child], self.tokens[child]] = child
+            children = self._children
+            for child, token in enumerate(tokens, start):
+                children[node, token] = node = child
         return end
 
-    def add(self, node: int, tokens: Sequence[int], source: int, room: int) -> int:
-        """Spell ``tokens`` below ``node`` with at most ``room`` new nodes; returns the last node on the way."""
+    def add(self, node: int, tokens: Sequence[int], source: int, room: int) -> None:
+        """Spell ``tokens`` below ``node`` with at most ``room`` new nodes."""
         if self.merge:
-            node, tokens = self.follow(node, tokens)
-        return self.attach(node, tokens[:room], source) if tokens and room > 0 else node
+            self.add_rows(node, (tokens,), (source,), room)
+        elif tokens and room > 0:
+            self.attach(node, tokens[:room], source)
+
+    def add_rows(self, node: int, rows: Iterable[Sequence[int]], sources: Iterable[int], room: int) -> None:
+        """Spell each of ``rows`` below ``node``, merged: a shared node has the source of its first row."""
+        tokens, parents, held, children = self.tokens, self.parents, self.source, self._children
+        most = len(tokens) + room
+        for source, row in zip(sources, rows, strict=False):
+            above = node
+            for token in row:
+                count = len(tokens)
+                child = children.setdefault((above, token), count)
+                if child == count:
+                    if count >= most:
+                        del children[above, token]
+                        break
+                    tokens.append(token)
+                    parents.append(above)
+                    held.append(source)
+                above = child
