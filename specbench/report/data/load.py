@@ -54,8 +54,8 @@ class Load:
     def of_place(self, model: str, suite: str) -> Load | None:
         """The rows of one model and suite; None where it has none."""
         frames = (self.speedups, self.pays, self.break_even)
-        speedups, *others = (frame[(frame["model"] == model) & (frame["suite"] == suite)] for frame in frames)
-        return Load(speedups, *others, self.where) if len(speedups) else None
+        speedups, pays, even = (frame[(frame["model"] == model) & (frame["suite"] == suite)] for frame in frames)
+        return Load(speedups, pays, even, self.where) if len(speedups) else None
 
 
 def model_load(findings: Findings, concurrency: Sequence[int] = ()) -> Load | None:
