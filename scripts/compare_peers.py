@@ -20,6 +20,7 @@ import transformers
 
 from specbench.bench.peers import PAIRS, compare, format_peers, in_turn, pair_named, require_equal, time_pair
 from specbench.cli import job_of, with_exit_code
+from specbench.record import EngineKind
 from specbench.stage import set_stage
 from specbench.stats import MIN_CASES
 from specbench.types import InputError
@@ -33,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", default=["model=tiny"])
     parser.add_argument("--pairs", nargs="+", default=list(PAIRS), metavar="OURS:PEER")
-    parser.add_argument("--engine", choices=("fast", "eager"), default="fast")
+    parser.add_argument("--engine", choices=(EngineKind.FAST, EngineKind.EAGER), default=EngineKind.FAST)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--prompts", type=int, default=14, help="of the suite, its tasks in turn")
     parser.add_argument("--blocks", type=int, default=3, help="rounds of A B B A on every prompt")

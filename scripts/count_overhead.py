@@ -21,6 +21,7 @@ from specbench.cli import job_of, with_exit_code
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.method import Peer
+from specbench.record import EngineKind
 from specbench.session import Entry
 from specbench.target.choose import make_engine
 from specbench.target.facade import Target
@@ -39,7 +40,7 @@ def main() -> None:
     """Print one row a method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", default=DEFAULT)
-    parser.add_argument("--engine", choices=("fast", "eager"), default="fast")
+    parser.add_argument("--engine", choices=(EngineKind.FAST, EngineKind.EAGER), default=EngineKind.FAST)
     given = parser.parse_args()
     torch.set_num_threads(1)
     job = job_of([*SHAPE, f"method=[{','.join(given.methods)}]", "suite.categories=[rag]", "suite.limit=5"])
@@ -58,9 +59,10 @@ def row(entry: Entry, engine: Any, model: Any, prompts: list[list[int]], tokens:
     clock, counter = Clock(engine.device), OpCounter()
     outs = [decode(engine, entry.method, Request(prompt, tokens, None, 0), clock) for prompt in prompts]
     times = [1e6 * (sum(each.values()) - each["forward"]) / len(out.accept) for out in outs if (each := out.phases_s)]
-    ours = engine.kind == "fast" and not isinstance(entry.method, Peer)
+    fast = engine.kind == EngineKind.FAST
+    ours = fast and not isinstance(entry.method, Peer)
     watched = {"forward": (engine, "compute") if ours else (model, "forward")}
-    watched |= {"compaction": (engine.cache, "move" if engine.kind == "fast" else "keep"), "prefill": (engine, "start")}
+    watched |= {"compaction": (engine.cache, "move" if fast else "keep"), "prefill": (engine, "start")}
     for section, (owner, name) in watched.items():
         setattr(owner, name, counter.within(section, getattr(owner, name)))
     with counter.counting():

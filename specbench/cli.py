@@ -3,7 +3,7 @@
 The way of a run, from here down: ``cli`` composes; ``job`` checks and reads everything but weights (``material``);
 ``launch`` shows the run, and reports at its end; ``run`` opens the directory and writes (``store``, ``manifest``);
 ``stage`` loads the target and binds the methods; ``session`` decodes.
-A wrong setting ends with a message and exit code 2, before a model is loaded.
+A wrong setting ends with a message and exit code 2, where it can be seen without weights before a model is loaded.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from specbench.job import Job, prepare
 from specbench.launch import INTERRUPTED, run_job
 from specbench.material import suite_name
 from specbench.profile import ProfileError
+from specbench.record import EngineKind
 from specbench.store import RunError
-from specbench.target.engine import EngineKind
 from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent

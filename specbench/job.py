@@ -1,4 +1,4 @@
-"""From a configuration to a checked job: every wrong setting is found here, before any weights are read.
+"""From a configuration to a checked job: all that can be checked without weights is checked here.
 
 ``prepare`` raises InputError, which names the key, its value, what was expected and the fix.
 """
@@ -19,12 +19,11 @@ from specbench.decode.sampling import Sampling
 from specbench.material import gather
 from specbench.measure.plan import RESETS, Block, make_plan
 from specbench.method import Peer
-from specbench.record import CONTROL, VANILLA
+from specbench.record import CONTROL, VANILLA, EngineKind
 from specbench.session import Entry
 from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
 from specbench.target.choose import choose_parallelism
-from specbench.target.engine import EngineKind
 from specbench.target.facade import ModelCard
 from specbench.trace import Trace
 from specbench.types import InputError, named

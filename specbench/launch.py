@@ -22,9 +22,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from specbench.job import Job
-from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord
+from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord, EngineKind
 from specbench.run import execute
-from specbench.target.engine import EngineKind
 from specbench.target.tensor_parallel.team import TeamError
 from specbench.types import InputError
 
@@ -134,7 +133,7 @@ class Progress:
         self._live_wanted = enabled and console.is_terminal
         self._tallies: dict[str, _Tally] = {}
         self._bar = Bar(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("cases"),
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("blocks"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console,
         )  # fmt: skip
         self._task = self._bar.add_task("loading", total=None)
@@ -159,7 +158,7 @@ class Progress:
             self._live.update(self._render())
         elif time.monotonic() - self._printed > 30 or done == total:
             self._printed = time.monotonic()
-            self._console.print(f"{done}/{total} cases", highlight=False)
+            self._console.print(f"{done}/{total} blocks", highlight=False)
 
     def _render(self) -> Group:
         table = Table(box=None, pad_edge=False)

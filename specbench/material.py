@@ -14,9 +14,9 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from specbench.config import Config
+from specbench.record import EngineKind
 from specbench.suite import Selection, Shots, Suite, load_suite, select
 from specbench.suite.prompt import PromptBuilder
-from specbench.target.engine import EngineKind
 from specbench.target.facade import ModelCard
 from specbench.target.load import locate, read_card, read_tokenizer
 from specbench.trace import Trace, kind_of, model_of, read_trace

@@ -105,7 +105,7 @@ class Peer(Method):
     """
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        raise NotImplementedError(f"{type(self).__name__} decodes by itself; the harness calls decode()")
+        raise NotImplementedError(f"{type(self).__name__} has its own decoding loop; the harness calls decode()")
 
     @abstractmethod
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Callable[[Sequence[int]], bool]) -> None:

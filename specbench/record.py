@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 SCHEMA = 1
@@ -16,6 +17,16 @@ VANILLA = "vanilla"
 CONTROL = "vanilla_aa"  # vanilla a second time: the A/A control
 OVERALL = "overall"  # the row of all categories in tables: no category may have this name
 PHASES = ("prepare", "draft", "forward", "verify", "update")
+
+
+class EngineKind(StrEnum):
+    """Value of ``engine.kind``. auto: fast where it can drive the model, else eager."""
+
+    AUTO = "auto"
+    FAST = "fast"
+    EAGER = "eager"
+    REPLAY = "replay"
+    TIMED = "timed"
 
 
 @dataclass(slots=True)

@@ -12,9 +12,10 @@ from specbench.job import Job
 from specbench.material import model_options
 from specbench.measure.plan import WARMUP
 from specbench.method import Peer
+from specbench.record import EngineKind
 from specbench.session import Entry, Turn
 from specbench.target.choose import TENSOR, make_engine, make_timed, use_threads
-from specbench.target.engine import Engine, EngineKind
+from specbench.target.engine import Engine
 from specbench.target.facade import Target
 from specbench.target.load import load_model
 from specbench.target.replay import ReplayEngine

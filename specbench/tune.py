@@ -21,12 +21,11 @@ from specbench import stats
 from specbench.config import near
 from specbench.job import Job
 from specbench.profile import Profile
-from specbench.record import VANILLA
+from specbench.record import VANILLA, EngineKind
 from specbench.report.data.facts import read_facts
 from specbench.report.data.predict import predict
 from specbench.run import execute
 from specbench.store import read_run
-from specbench.target.engine import EngineKind
 from specbench.types import InputError
 
 TUNING, HELD_OUT = "1/2", "2/2"
@@ -62,9 +61,9 @@ class Tuner:
         """Raises InputError for settings that would fail only after many replays, or look like a refused point."""
         job = self.job_of(self.overrides)
         if job.config.suite.part is not None:
-            raise InputError(f"suite.part={job.config.suite.part}: the halves are made here; leave it out")
+            raise InputError(f"suite.part={job.config.suite.part}: tuning splits the suite itself; leave it out")
         if job.config.engine.kind == EngineKind.TIMED:
-            raise InputError("engine=timed: a point is judged by the record and the profile; expected model=replay")
+            raise InputError("engine=timed: tuning needs recorded answers and a profile; expected model=replay")
         for key in self.grid:
             owner, _, own = key.rpartition(".")
             node = self._setting(owner)

@@ -43,22 +43,24 @@ ROOMS: dict[str, Room] = {
     "method": Room("the contract of a method", may="target types", never="transformers"),
     "target": Room(
         "the engine interface, what a method sees of the target, loading, families, trees, verification",
-        may="types",
+        may="record types",
     ),
-    "target.fast": Room("the fast engine: compact forward, static cache, graphs", may="target types"),
+    "target.fast": Room("the fast engine: compact forward, static cache, graphs", may="record target types"),
     "target.eager": Room(
         "the eager engine: the library's forward with tree masks and our own cache",
-        may="target types",
+        may="record target types",
     ),
     "target.tensor_parallel": Room("the fast engine on several processes", may="target target.fast types"),
-    "target.timed": Room("either engine driven along recorded answers", may="target target.eager target.fast types"),
+    "target.timed": Room(
+        "either engine driven along recorded answers", may="record target target.eager target.fast types"
+    ),
     "target.runner": Room(
         "draft models: the same forwards without a request of the harness",
         may="target target.eager target.fast",
     ),
     "target.choose": Room(
         "which engine drives a model, on how many devices",
-        may="target target.eager target.fast target.tensor_parallel target.timed types",
+        may="record target target.eager target.fast target.tensor_parallel target.timed types",
     ),
     "decode": Room(
         "the loop, the walk, sampling, the ratio test, seeds, the check of an engine",
@@ -68,7 +70,7 @@ ROOMS: dict[str, Room] = {
     "suite": Room("questions, selection, prompts", may="answers record types"),
     "trace": Room("recorded answers of three kinds", may="answers record store suite types"),
     "measure": Room("what a run needs: plan, clock, energy, environment", may="types"),
-    "material": Room("what a run decodes, read before any weights", may="config suite target trace types"),
+    "material": Room("what a run decodes, read before any weights", may="config record suite target trace types"),
     "session": Room(
         "one loaded target and its methods, block by block",
         may="decode lossless measure method record suite target target.tensor_parallel types",
@@ -79,7 +81,8 @@ ROOMS: dict[str, Room] = {
     ),
     "stage": Room(
         "the loaded target with the methods bound to it",
-        may="decode job material measure method session target target.choose target.tensor_parallel target.timed types",
+        may="decode job material measure method record session "
+        "target target.choose target.tensor_parallel target.timed types",
     ),
     "manifest": Room(
         "what a run was made with, and the check of a resumed one",
@@ -137,15 +140,15 @@ ROOMS: dict[str, Room] = {
     ),
     "launch": Room(
         "a run as a user sees it: display, log, report, exit code",
-        may="job record report report.tables run target target.tensor_parallel types",
+        may="job record report report.tables run target.tensor_parallel types",
     ),
     "cli": Room(
         "the command `specbench`; the only room that imports Hydra",
-        may="config job launch material profile store target types",
+        may="config job launch material profile record store types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",
-        may="config job profile record report.data run stats store target types",
+        may="config job profile record report.data run stats store types",
     ),
     "bench": Room(
         "measurements of the harness and the machine, for scripts only",

@@ -1,4 +1,4 @@
-"""Cacheback: the method is in ``method``, what only it uses in the other modules."""
+"""Cacheback: the class is in ``method``, its parts are in the other modules."""
 
 from methods.cacheback.method import Cacheback
 

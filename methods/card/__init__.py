@@ -1,4 +1,4 @@
-"""CARD: the method is in ``method``, what only it uses in the other modules."""
+"""CARD: the class is in ``method``, its parts are in the other modules."""
 
 from methods.card.method import Card
 

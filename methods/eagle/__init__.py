@@ -1,4 +1,4 @@
-"""EAGLE-1, EAGLE-2 and EAGLE-3: the method is in ``method``, what only it uses in the other modules."""
+"""EAGLE-1, EAGLE-2 and EAGLE-3: the class is in ``method``, its parts are in the other modules."""
 
 from methods.eagle.method import Eagle, Eagle3
 

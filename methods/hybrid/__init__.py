@@ -1,4 +1,4 @@
-"""Hybrid: the method is in ``method``, what only it uses in the other modules."""
+"""Hybrid: the class is in ``method``, its parts are in the other modules."""
 
 from methods.hybrid.method import Hybrid
 

@@ -69,8 +69,10 @@ class Hybrid(Method):
         if not members:
             raise InputError("members: none; expected at least one method")
         for name, member in members.items():
-            if isinstance(member, Peer) or not member.lossless:
-                raise InputError(f"members.{name}: decodes by itself; expected a method that proposes drafts")
+            if isinstance(member, Peer):
+                raise InputError(f"members.{name}: has its own decoding loop; expected a method that proposes drafts")
+            if not member.lossless:
+                raise InputError(f"members.{name}: is lossy; expected a lossless method")
         self.members, self.sources = dict(members), tuple(members)
         self.budget, self.member_budget, self.threshold = budget, member_budget, threshold
         self.rates = AcceptanceRates(len(members), prior, strength)

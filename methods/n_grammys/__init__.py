@@ -1,4 +1,4 @@
-"""N-Grammys: the method is in ``method``, what only it uses in the other modules."""
+"""N-Grammys: the class is in ``method``, its parts are in the other modules."""
 
 from methods.n_grammys.method import NGrammys
 

@@ -1,4 +1,4 @@
-"""SAM-Decoding: the method is in ``method``, what only it uses in the other modules."""
+"""SAM-Decoding: the class is in ``method``, its parts are in the other modules."""
 
 from methods.sam.method import SAM
 

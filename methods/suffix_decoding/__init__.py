@@ -1,4 +1,4 @@
-"""SuffixDecoding: the method is in ``method``, what only it uses in the other modules."""
+"""SuffixDecoding: the class is in ``method``, its parts are in the other modules."""
 
 from methods.suffix_decoding.method import SuffixDecoding
 

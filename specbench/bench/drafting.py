@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specbench.measure.clock import without_collector
 from specbench.method import Method
+from specbench.target.verify import find_accepted_path
 from specbench.types import Draft, Prefill, Step
 
 COLUMNS = ("prompt ms", "nodes", "tokens a step", "draft us p50", "p95", "update us p50", "p95")
@@ -73,19 +74,8 @@ def lines_of(
 
 def follow(draft: Draft, future: Sequence[int]) -> list[int]:
     """The nodes that a target which continues with ``future`` accepts, root side first: the longest path."""
-    depths: dict[int, int] = {-1: 0}  # of the nodes on a right path
-    parents = [int(parent) for parent in draft.parents]
-    for node, (token, parent) in enumerate(zip(draft.tokens, parents, strict=True)):
-        above = depths.get(parent)
-        passenger = draft.passenger is not None and draft.passenger[node]
-        if above is not None and not passenger and above < len(future) and int(token) == future[above]:
-            depths[node] = above + 1
-    node = max(depths, key=lambda node: depths[node])
-    path: list[int] = []
-    while node != -1:
-        path.append(node)
-        node = parents[node]
-    return path[::-1]
+    tokens, parents = [int(token) for token in draft.tokens], [int(parent) for parent in draft.parents]
+    return find_accepted_path(tokens, parents, draft.passenger, [*future, None], by_depth=True)
 
 
 def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> DraftingCost:

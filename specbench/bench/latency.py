@@ -1,4 +1,4 @@
-"""T(tokens fed, context) of a loaded target: an engine's own forwards, its points interleaved, so drift falls on all.
+"""T(tokens fed, context) of a loaded target: an engine's own forwards, the points measured in turn.
 
 Every round visits all points of a context once, in an order of its own; all contexts are passed several times, a few
 rounds each, and a point's time is its median over the rounds. What counts is the second of two forwards of a width: in

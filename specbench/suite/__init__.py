@@ -73,7 +73,7 @@ def load_suite(
     cases = reader.cases(rows, Wording(chosen, prefix), str(place))
     if taken := [case.id for case in cases if OVERALL in (case.category, case.subcategory)]:
         raise InputError(
-            f"{place}: question {taken[0]} is of category {OVERALL!r}, which names the whole in tables; rename it"
+            f"{place}: question {taken[0]} is of category {OVERALL!r}, which is the row of all categories; rename it"
         )
     warnings = []
     if expected is not None and len(cases) != expected:

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from specbench.record import EngineKind
 from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import Engine, EngineKind
+from specbench.target.engine import Engine
 from specbench.target.facade import ModelCard
 from specbench.target.fast.compact import explain_unfit, explain_unsupported
 from specbench.target.fast.engine import FastEngine

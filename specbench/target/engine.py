@@ -9,12 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from specbench.record import EngineKind
 from specbench.types import Draft, Needs, Prefill, Step
 
 
@@ -58,16 +58,6 @@ class Laps(Protocol):
 
     def lap(self, phase: str) -> None:
         """Close a phase."""
-
-
-class EngineKind(StrEnum):
-    """Value of ``engine.kind``. auto: fast where it can drive the model, else eager."""
-
-    AUTO = "auto"
-    FAST = "fast"
-    EAGER = "eager"
-    REPLAY = "replay"
-    TIMED = "timed"
 
 
 class Silent:

@@ -13,7 +13,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from specbench.target.engine import Engine, EngineKind, Laps, Verifier
+from specbench.record import EngineKind
+from specbench.target.engine import Engine, Laps, Verifier
 from specbench.target.verify import ActiveRequest, continues, cut, find_accepted_path
 from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step
 

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.record import EngineKind
 from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import Engine, EngineKind, Laps, Verdict, Verifier
+from specbench.target.engine import Engine, Laps, Verdict, Verifier
 from specbench.target.facade import Target
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame

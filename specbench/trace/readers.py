@@ -211,9 +211,9 @@ def _read_chat(path: Path, builder: PromptBuilder, end: int | None) -> list[Reco
             continue
         where = f"model.trace={path}, line {number}"
         if recorded.case.id in seen:
-            raise InputError(f"{where}: id {recorded.case.id} stands above already; a line without id is its number")
+            raise InputError(f"{where}: id {recorded.case.id} occurs twice; a line without id has its number as id")
         if recorded.case.category == OVERALL:
-            raise InputError(f"{where}: category {OVERALL!r} names the whole in tables; rename it")
+            raise InputError(f"{where}: category {OVERALL!r} is the row of all categories; rename the category")
         seen.add(recorded.case.id)
         found.append(recorded)
     if not found:

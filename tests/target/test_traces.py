@@ -62,9 +62,9 @@ def test_a_byte_order_mark_is_no_part_of_the_log(tmp_path):
 def test_null_ids_are_numbers_and_overall_is_refused(tmp_path):
     found = read(chat(tmp_path, spoken("a", id=None), spoken("b", id=None, category=None))).conversations
     assert [(each.case.id, each.case.category) for each in found] == [("1", "chat"), ("2", "chat")]
-    with pytest.raises(InputError, match="line 1: category 'overall' names the whole"):
+    with pytest.raises(InputError, match="line 1: category 'overall' is the row"):
         read(chat(tmp_path, spoken("a", category="overall")))
-    with pytest.raises(InputError, match="line 2: id 2 stands above already"):
+    with pytest.raises(InputError, match="line 2: id 2 occurs twice"):
         read(chat(tmp_path, spoken("a", id="2"), spoken("b")))
 
 

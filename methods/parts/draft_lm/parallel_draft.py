@@ -120,7 +120,7 @@ class ParallelDrafter(Drafter):
     def finish(self, context: Sequence[int]) -> None:
         """Give the session's buffers back; a partner that is gone has none."""
         if self._opened:
-            with contextlib.suppress(CaseError):
+            with contextlib.suppress(CaseError):  # it is gone, and its buffers with it
                 self.port.post("close", self.number)
 
     def stats(self) -> dict[str, float]:

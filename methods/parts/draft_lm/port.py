@@ -116,7 +116,9 @@ class Port:
         self.close(grace_s=0.0)
         for number in list(self._asked):  # the next partner does not answer them
             self._answered(number, ["Lost", "it was lost before it answered"])
-        return CaseError(f"the drafting partner {error}; the next case starts another one (port, patience_s)")
+        return CaseError(
+            f"the drafting partner {error}; the next case starts another; a slow one needs more patience_s"
+        )
 
 
 def open_port(backend: Backend, build: Callable[..., Any], arguments: tuple[Any, ...], patience_s: float) -> Port:

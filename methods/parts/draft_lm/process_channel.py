@@ -77,7 +77,7 @@ class _Line:
 
     def send(self, message: Any) -> None:
         """An answer; it is dropped where the other side is gone."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the reader is gone: nobody waits for the answer
             self._connection.send_bytes(encode(message))
 
 
@@ -151,7 +151,7 @@ class ProcessChannel(Channel):
     def close(self, grace_s: float = CLOSE_S) -> None:
         """Send the end and wait for the exit, so that no zombie stays; kill what does not end in time."""
         if grace_s:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the process has ended already
                 self._connection.send_bytes(b"")
             self._process.join(grace_s)
         if self._process.is_alive():

@@ -28,7 +28,7 @@ def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
         )
     if facts.time_only:
         raise RunError(
-            f"run {run.directory}: {TIME_ONLY}; its wall times are no model's own, expected a run without model.trace"
+            f"run {run.directory}: {TIME_ONLY}; its answers are replayed; expected a run without model.trace"
         )
     files = []
     rounds = sorted({record.round for record in run.records})

@@ -1,4 +1,4 @@
-"""The contents of a run's manifest, blank where it has none. The manifest's keys are read here alone."""
+"""The contents of a run's manifest, blank where it has none. What tables and captions need of a manifest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.record import CONTROL, VANILLA
+from specbench.record import CONTROL, VANILLA, EngineKind
 from specbench.store import MANIFEST, Run, RunError
 
 TIME_ONLY = "time only: accepted lengths replayed"
@@ -77,14 +77,14 @@ def read_facts(run: Run) -> Facts:
         temperature=float(temperature or 0.0),
         rounds=int(manifest.get("rounds") or 1),
         planned=suite.get("cases"),
-        timed=kind != "replay",
+        timed=kind != EngineKind.REPLAY,
         parameters=model.get("parameters"),
         trace=str(manifest.get("trace") or ""),
         engine=str(manifest.get("engine") or kind or ""),
         price=_mapping(config, "measure").get("price_per_hour"),
-        time_only=kind == "timed",
+        time_only=kind == EngineKind.TIMED,
         unaccepted=frozenset(
-            name for name, entry in methods.items() if kind == "timed" and _flag(entry, "reads_target", False)
+            name for name, entry in methods.items() if kind == EngineKind.TIMED and _flag(entry, "reads_target", False)
         ),
     )
 

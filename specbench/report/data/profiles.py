@@ -7,6 +7,7 @@ from pathlib import Path
 
 from specbench.profile import Profile, ProfileError, device_name, find_profile, read_profile
 from specbench.profile.profile import MEASURED
+from specbench.record import EngineKind
 from specbench.report.data.facts import Facts
 from specbench.store import Run, RunError
 
@@ -35,7 +36,7 @@ def is_own(run: Run, facts: Facts, profile: Profile) -> bool:
 
 def _engines(facts: Facts) -> tuple[str, ...]:
     """A model that is driven along a record is driven by one of them."""
-    return ("fast", "eager") if facts.time_only else (facts.engine,)
+    return (EngineKind.FAST, EngineKind.EAGER) if facts.time_only else (facts.engine,)
 
 
 def read_device(run: Run, facts: Facts) -> str:

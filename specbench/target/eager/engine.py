@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specbench.record import EngineKind
 from specbench.target.eager.cache import SlotCache
-from specbench.target.engine import Engine, EngineKind, Laps, Silent, Verifier
+from specbench.target.engine import Engine, Laps, Silent, Verifier
 from specbench.target.family import find_windows
 from specbench.target.tree import RowBatch, build_causal_mask, build_tree_mask, compute_depths
 from specbench.target.verify import ActiveRequest, compute_gaps, cut, find_top
@@ -42,7 +43,7 @@ class EagerRequest(ActiveRequest):
 class EagerEngine(Engine):
     """Drives one loaded model, one request at a time.
 
-    Hooks, for an engine without a model: ``run_model``, the forward; ``commit``, what is kept of an accepted path.
+    Hooks, for a test without a model: ``run_model``, the forward; ``commit``, what is kept of an accepted path.
     """
 
     kind = EngineKind.EAGER

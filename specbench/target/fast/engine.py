@@ -1,4 +1,4 @@
-"""The fast engine: a compact forward on static buffers; what a draft is like is content, never shape.
+"""The fast engine: a compact forward on static buffers; a draft changes the values of the buffers, never their shapes.
 
 A step is two calls on tensors: the target's forward over a frame, then acceptance and compaction on the device. On a
 GPU both are captured into CUDA graphs, one for each width, key length and kind of step; on a CPU the same two functions
@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.target.engine import Engine, EngineKind, Laps, Silent, Verifier
+from specbench.record import EngineKind
+from specbench.target.engine import Engine, Laps, Silent, Verifier
 from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.compact import CompactModel, ForwardInput, make_prompt_input
 from specbench.target.fast.frame import NEVER, DraftLayout, FastRequest, Frame, lay_out

@@ -106,7 +106,11 @@ class Ranks:
             return  # gloo ends its own waits
         team.abort()
         if not self._end_received.poll(ABORT_S):
-            print(f"specbench: error: {self._gone}; rank 0 waits for it on its device", file=sys.stderr, flush=True)
+            print(
+                f"specbench: error: {self._gone}; rank 0 still waits for it on its device",
+                file=sys.stderr,
+                flush=True,
+            )
             os._exit(LOST)
 
     def close(self, team: Team | None = None) -> None:
