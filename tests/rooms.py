@@ -1,6 +1,6 @@
 """The rooms of the source tree: what each is for and which others it may import. One rule for the test and the docs.
 
-``python tests/rooms.py`` writes the table of docs/architecture.md anew.
+``python tests/doc_tables.py`` writes it into docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from pathlib import Path
 
 PACKAGES = ("specbench", "methods")
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "architecture.md"
-BEGIN, END = "<!-- rooms: written by tests/rooms.py -->", "<!-- end of rooms -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +221,8 @@ def allowed_rooms(name: str) -> set[str]:
 
 def table() -> str:
     """The rooms as a Markdown table, from the bottom up."""
-    lines = [BEGIN, "| room | what it holds | imports (of ours) | never |", "|---|---|---|---|"]
+    lines = ["| room | what it holds | imports (of ours) | never |", "|---|---|---|---|"]
     for name, room in ROOMS.items():
         may, never = (", ".join(f"`{each}`" for each in names.split()) for names in (room.may, room.never))
         lines.append(f"| `{name}` | {room.what} | {may or 'nothing'} | {never} |")
-    return "\n".join([*lines, END])
-
-
-def page_with(text: str) -> str:
-    """The page with the table in its place."""
-    before, _, rest = text.partition(BEGIN)
-    return before + table() + rest.partition(END)[2]
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    return "\n".join(lines)

@@ -6,7 +6,8 @@ import ast
 from pathlib import Path
 
 import pytest
-from rooms import PAGE, ROOMS, ROOT, allowed_rooms, imported_rooms, imports_of, module_of, page_with, room_of, sources
+from doc_tables import DOCS, TABLES, page_with_table
+from rooms import ROOMS, ROOT, allowed_rooms, imported_rooms, imports_of, module_of, room_of, sources
 
 MOST_LINES, MOST_CODE_LINES, MOST_NESTING = 350, 40, 3
 BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try)
@@ -86,8 +87,8 @@ def test_no_class_name_is_used_twice():
                 seen[node.name] = path
 
 
-@pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not beside an installed package")
-def test_the_table_of_rooms_is_the_rule():
-    """``python tests/rooms.py`` writes it."""
-    text = PAGE.read_text(encoding="utf-8")
-    assert text == page_with(text)
+@pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not beside an installed package")
+@pytest.mark.parametrize("page", TABLES)
+def test_tables_of_the_docs_follow_the_code(page):
+    """``python tests/doc_tables.py`` writes them."""
+    assert (DOCS / page).read_text(encoding="utf-8") == page_with_table(page)

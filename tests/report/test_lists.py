@@ -1,4 +1,4 @@
-"""One list of plots and one of detail frames: every file, title and line of the docs comes from them."""
+"""One list of plots and one of detail frames: every file and title comes from them."""
 
 from pathlib import Path
 
@@ -11,8 +11,6 @@ from specbench.report.page.elements import gallery
 from specbench.report.plots.catalogue import PLOTS, title_of
 from specbench.report.tables.tables import build_tables
 from specbench.store import Run
-
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "measurement.md"
 
 
 def test_every_picture_is_in_the_list_of_plots(built):
@@ -33,12 +31,6 @@ def test_every_csv_is_a_table_or_a_frame_of_the_list(built):
     names = {path.stem for path in (built.output / "tables").glob("*.csv")}
     tables = set(build_tables(built.summary, built.findings.facts))
     assert names - tables == {TIME_SPLIT, *DETAILS} == set(built.findings.detail)
-
-
-def test_the_docs_have_a_line_for_every_frame():
-    text = DOCS.read_text(encoding="utf-8")
-    for frame in DETAILS.values():
-        assert f"| `{frame.name}.csv` | {frame.row} | {frame.meaning} |\n" in text
 
 
 def test_a_frame_is_added_in_one_place(make_manifest, monkeypatch):
