@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make bench` (install, then the main job on the bundled model and
-# suite, offline, no GPU) and `make test` (install, then the whole test suite).
+# suite, offline, no GPU) and `make test` (install, then the tests).
 
 PYTHON ?= python3
 VENV ?= .venv
