@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
+from in_process import Done, run_script
 from safetensors.numpy import load_file, save_file
 
 from methods.rest import Datastore, Rest
@@ -197,10 +195,8 @@ def test_bad_values_name_themselves(options, told):
         Rest(**options)
 
 
-def build(*arguments: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "scripts/build_datastore.py", "--tokenizer", "bundled:tiny", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+def build(*arguments: object) -> Done:
+    return run_script("build_datastore", "--tokenizer", "bundled:tiny", *arguments)
 
 
 def test_the_script_builds_one_from_a_corpus(tmp_path):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_process import Done, run_script
 from safetensors.numpy import load_file, save_file
 
 from compose import composed, job_for
@@ -313,14 +310,8 @@ def test_bad_parameter_names_itself(options, message):
         SAM(**options)
 
 
-SCRIPT = cli.PACKAGE.parent / "scripts" / "build_automaton.py"
-
-
-def build(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, SCRIPT, "--tokenizer", "bundled:tiny", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(SCRIPT.parent.parent)}
-    )
+def build(*arguments) -> Done:
+    return run_script("build_automaton", "--tokenizer", "bundled:tiny", *arguments)
 
 
 def test_built_from_a_corpus_and_decoded_with(tmp_path):

@@ -19,6 +19,8 @@ TENSOR = ("engine=fast", "model.gpus=2", "model.device=cpu", "model.check_ranks=
 
 
 NAMES = [name for name in method_names() if not isinstance(entry_of(name).method, Peer)]
+# One of each kind: what it drafts from is the context, logits, the weights, hidden states, a draft model, one beside it.
+KINDS = ("vanilla", "pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative_sampling", "card")
 
 
 def turns(folder, *overrides):
@@ -46,7 +48,9 @@ def two_devices():
     assert places.moved["cpu:0", "cpu:1"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in KINDS else pytest.mark.exhaustive) for name in NAMES]
+)
 def test_layers_on_two_devices(name, together):
     _, one = together.run(name, *SUITE, PIPELINE)
     _, two = together.run(name, *SUITE, PIPELINE, within=two_devices)
