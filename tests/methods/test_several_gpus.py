@@ -19,7 +19,7 @@ TENSOR = ("engine=fast", "model.gpus=2", "model.device=cpu", "model.check_ranks=
 
 
 NAMES = [name for name in method_names() if not isinstance(entry_of(name).method, Peer)]
-# One of each kind: what it drafts from is the context, logits, the weights, hidden states, a draft model, one beside it.
+# One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, one at the same time.
 KINDS = ("vanilla", "pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative_sampling", "card")
 
 
