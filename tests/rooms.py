@@ -93,48 +93,48 @@ ROOMS: dict[str, Room] = {
     "report.text": Room(
         "how figures and rows are spelled; tokens as text",
         may="record store",
-        never="torch transformers",
+        never="torch transformers datasets",
     ),
     "report.data": Room(
         "every figure of a report, from manifest and records",
         may="profile record report.text stats store",
-        never="torch transformers",
+        never="torch transformers datasets",
     ),
     "report.tables": Room(
         "printed tables: Markdown, LaTeX, csv, terminal",
         may="profile record report.data report.text stats",
-        never="torch transformers",
+        never="torch transformers datasets",
     ),
     "report.plots": Room(
         "the plots, and the one list of them",
         may="profile record report.data report.text stats store",
-        never="torch transformers",
+        never="torch transformers datasets",
     ),
     "report.page": Room(
         "`report.html` and its token view",
         may="record report.data report.plots report.tables report.text store",
-        never="torch transformers",
+        never="torch transformers datasets",
     ),
     "report.compat": Room(
         "Spec-Bench's formulas and files",
         may="answers record report.data report.tables report.text store",
-        never="torch transformers",
+        never="torch transformers datasets",
     ),
-    "report.locate": Room("which run directories are meant", may="store", never="torch transformers"),
+    "report.locate": Room("which run directories are meant", may="store", never="torch transformers datasets"),
     "report.build": Room(
         "runs in, files out",
         may="report.data report.page report.plots report.tables store",
-        never="torch transformers",
+        never="torch transformers datasets",
     ),
     "report.published": Room(
         "the papers' figures beside a run's",
         may="report.data report.text store",
-        never="torch transformers",
+        never="torch transformers datasets",
     ),
     "report": Room(
         "the command `specbench-report` and what notebooks import",
         may="answers report.build report.compat report.data report.locate report.published report.tables store",
-        never="torch transformers",
+        never="torch transformers datasets",
     ),
     "launch": Room(
         "a run as a user sees it: display, log, report, exit code",

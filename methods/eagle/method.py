@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from methods.eagle.head import EagleHead, EagleRun, FirstHead, ThirdHead, layer_config
+from methods.eagle.head import EagleHead, FirstHead, ThirdHead, layer_config
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.grown_tree import DrawnChoice, ShapePlan, choose_best, fill, grow
 from methods.parts.heads.head_file import (
@@ -27,6 +27,65 @@ from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count
+
+
+class EagleRun:
+    """One request's place: committed tokens are queued, read with the next draft, and the tree grows below them."""
+
+    def __init__(self, head: EagleHead, memory: LayerMemory) -> None:
+        """memory: of ``head.layer``; it is emptied."""
+        self._head, self.memory = head, memory
+        memory.forget()
+        self._queue: list[tuple[Sequence[Tensor], Tensor]] = []
+        device, dtype = head.layer.qkv.device, head.layer.qkv.dtype
+        self._blind = torch.full((1, memory.nodes), -torch.inf, device=device, dtype=dtype)
+        self._hidden, self._root, self._seen = self._blind, self._blind, self._blind
+        self._fed = self._depth = 0
+
+    def remember(self, features: Sequence[Tensor], following: Tensor) -> None:
+        """Queue committed tokens.
+
+        features: (T, D) of each layer.
+        following: (T,) int64, the tokens that FOLLOW them.
+        """
+        self._queue.append((features, following))
+
+    def root(self) -> Tensor:
+        """(1, Vd) logits of what follows the root, the last token remembered."""
+        if self._queue:
+            layers = zip(*(features for features, _ in self._queue), strict=True)
+            features = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in layers]
+            inputs, residual = self._head.inputs(
+                torch.cat([following for _, following in self._queue]), self._head.enter(features)
+            )
+            self._root = self._head.layer.read(inputs, residual[-1:], self.memory)
+            self._queue.clear()
+        self._hidden, self._seen = self._root, self._blind
+        self._fed = self._depth = 0
+        return self._head.logits(self._root)
+
+    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
+        """Logits (w, Vd) below w nodes one level down.
+
+        ids: (w,) int64, their tokens.
+        rows: (w,) int64, where their parents stood in the last call (zeros for children of the root).
+        """
+        count = len(ids)
+        inputs, residual = self._head.inputs(ids, self._hidden.index_select(0, rows))
+        self._seen = self._seen.index_select(0, rows)
+        self._seen[:, self._fed : self._fed + count].diagonal().zero_()
+        self._depth += 1
+        self._hidden = self._head.layer.grow(inputs, residual, self.memory, self._fed, self._depth, self._seen)
+        self._fed += count
+        return self._head.logits(self._hidden)
+
+    def ids(self, choice: Tensor) -> Tensor:
+        """The head's ids -> the target's."""
+        return self._head.ids(choice)
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """See ``EagleHead.spread``."""
+        return self._head.spread(logits)
 
 
 class _Tree(Drafter):

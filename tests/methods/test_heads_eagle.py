@@ -14,8 +14,8 @@ from draft_models import markov_tables
 from head_models import Eagle1, bound, card_of, paths_of, run, states, target_of
 from head_models import Eagle3 as Eagle3Module
 from joint_law import MarkovEngine, emitted, exact, p_value
-from methods.eagle.head import EagleRun, target_ids
-from methods.eagle.method import Eagle, Eagle3
+from methods.eagle.head import target_ids
+from methods.eagle.method import Eagle, Eagle3, EagleRun
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.grown_tree import DrawnChoice, ShapePlan, choose_best, fill, grow
 from methods.parts.heads.head_method import EAGLE, MEDUSA, WIDEST

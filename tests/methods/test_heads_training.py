@@ -8,8 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from compose import job_for
 from head_models import bound, run, states
-from methods.eagle.head import EagleRun
-from methods.eagle.method import Eagle, Eagle3
+from methods.eagle.method import Eagle, Eagle3, EagleRun
 from methods.parts.heads.draft_layer import LayerMemory
 from models import BASE, VOCAB
 from specbench.target.load import ASSETS, load_model
