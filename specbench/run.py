@@ -84,15 +84,19 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
             add_warnings(manifest, session.warm_up(stage.warmup))
             for count, records in enumerate(session.run(job.plan, start), start=start + 1):
                 writer.append(records)
-                for record in records:
-                    if record.error:
-                        log.warning("case %s, %s: %s", record.case, record.method, record.error["message"])
+                _log_errors(records)
                 observe(records, count, len(job.plan))
     finally:
         gc.unfreeze()  # what the session froze (``without_collector``)
     writer.write_manifest(manifest)
     log.info("done")
     return list(manifest["warnings"])
+
+
+def _log_errors(records: Sequence[CaseRecord]) -> None:
+    for record in records:
+        if record.error:
+            log.warning("case %s, %s: %s", record.case, record.method, record.error["message"])
 
 
 @contextlib.contextmanager

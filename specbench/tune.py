@@ -77,11 +77,15 @@ class Tuner:
         together = 1
         while together <= min(2, len(self.grid)):
             before = best
-            for keys in combinations(self.grid, together):
-                for values in product(*(self.grid[key] for key in keys)):
-                    point = self._own({**best, **dict(zip(keys, values, strict=True))})
-                    if self.speedup(point) > LEAST * self.speedup(best):
-                        best = point
+            changes = (
+                dict(zip(keys, values, strict=True))
+                for keys in combinations(self.grid, together)
+                for values in product(*(self.grid[key] for key in keys))
+            )
+            for change in changes:
+                point = self._own({**best, **change})
+                if self.speedup(point) > LEAST * self.speedup(best):
+                    best = point
             together = 1 if best != before else together + 1
         return Choice(best, self.speedup(best), sum(value > 0 for value in self._seen.values()))
 

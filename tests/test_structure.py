@@ -71,6 +71,29 @@ def test_functions_are_short():
                 assert lines <= MOST_CODE_LINES, f"{path}: {node.name} has {lines} lines"
 
 
+def test_functions_nest_at_most_three_deep():
+    """A line above that begins with ``# Nests deeper:`` gives the reason of an exception."""
+    for path in sources():
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                excused = first > 1 and text.splitlines()[first - 2].strip().startswith("# Nests deeper:")
+                assert excused or _depth(node) <= 3, f"{path}: {node.name} nests {_depth(node)} deep"
+
+
+def _depth(node: ast.AST) -> int:
+    """Blocks within each other; an ``elif`` is none of its own."""
+    deepest = 0
+    for field, held in ast.iter_fields(node):
+        for each in held if isinstance(held, list) else [held]:
+            if isinstance(each, ast.AST):
+                chained = isinstance(node, ast.If) and field == "orelse" and isinstance(each, ast.If)
+                block = isinstance(each, (ast.If, ast.For, ast.While, ast.With, ast.Try)) and not chained
+                deepest = max(deepest, _depth(each) + block)
+    return deepest
+
+
 def test_scripts_are_thin():
     for path in (ROOT / "scripts").glob("*.py"):
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 80, path

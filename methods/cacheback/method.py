@@ -55,6 +55,7 @@ class ChainedTree(Branches):
             elif full or not attached:
                 return left
 
+    # Nests deeper: the hot loop of a draft, which ends in its middle.
     def _level(self, query: Query, frontier: Sequence[End], left: int) -> tuple[list[End], bool, int]:
         """(ends attached, whether the room ran out, room left)."""
         attached: list[End] = []

@@ -54,6 +54,7 @@ def _classify(parents: np.ndarray, scores: np.ndarray, starts: np.ndarray) -> tu
     return depths, classes
 
 
+# Nests deeper: one compiled loop.
 @njit(cache=True)
 def _merge(
     tokens: np.ndarray, parents: np.ndarray, classes: np.ndarray, starts: np.ndarray, rates: np.ndarray
@@ -107,6 +108,7 @@ def _likeliest(
     return nodes, above
 
 
+# Nests deeper: one compiled loop.
 @njit(cache=True)
 def _judge(
     tokens: np.ndarray,

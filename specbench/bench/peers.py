@@ -120,18 +120,20 @@ def time_pair(
         method.reset()
         return decode(engine, method, Request(prompt, limit, None, 0), clock)
 
+    def time_round(place: int, number: int) -> None:
+        for turn, side in enumerate((1, 0, 0, 1) if (place + number) % 2 else (0, 1, 1, 0)):
+            out = once(side, prompts[place])
+            wall_s[side, place, number, turn // 2] = clock.wall_s
+            cpu_s[side, place, number, turn // 2] = clock.cpu_s
+            if number == 0 and turn < 2:
+                outs[names[side]].append(out)
+
     for side in (0, 1):
         once(side, max(prompts, key=len))
-    for place, prompt in enumerate(prompts):
+    for place in range(len(prompts)):
         with without_collector():
             for number in range(rounds):
-                order = (1, 0, 0, 1) if (place + number) % 2 else (0, 1, 1, 0)
-                for turn, side in enumerate(order):
-                    out = once(side, prompt)
-                    wall_s[side, place, number, turn // 2] = clock.wall_s
-                    cpu_s[side, place, number, turn // 2] = clock.cpu_s
-                    if number == 0 and turn < 2:
-                        outs[names[side]].append(out)
+                time_round(place, number)
     first, second = (_timed(name, wall_s[side], cpu_s[side], outs[name]) for side, name in enumerate(names))
     return first, second
 

@@ -54,9 +54,8 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
         for method in (name for name in facts.methods if name not in facts.unaccepted):
             records = entry.succeeded(method)
             silent = method in (VANILLA, CONTROL) or method in facts.peers
-            for name, frame in DETAILS.items():
-                if not (frame.drafts and silent):
-                    rows[name] += [(*entry.key(method), *row) for row in frame.count(records, facts.timed)]
+            for frame in (each for each in DETAILS.values() if not (each.drafts and silent)):
+                rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(records, facts.timed)]
     frames = {name: pd.DataFrame(rows[name], columns=[*ROW, *frame.columns]) for name, frame in DETAILS.items()}
     return {TIME_SPLIT: split_time(summary), **frames}
 

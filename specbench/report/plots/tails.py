@@ -76,10 +76,8 @@ def draw_lengths(scene: Scene) -> Figure:
         for column, axis in enumerate(_AXES):
             axes = sheet[row, column]
             own = frame[frame["axis"] == axis]
-            for series in scene.series:
-                points = series.of(own)
-                if len(points):
-                    lines[series.name] = _line(axes, points, figure, series.style)
+            drawn = ((series, points) for series in scene.series if len(points := series.of(own)))
+            lines |= {series.name: _line(axes, points, figure, series.style) for series, points in drawn}
             vanilla = own[own["method"] == VANILLA].drop_duplicates("from")
             axes.plot(_knots(vanilla), vanilla[figure], **REFERENCE)
             _dress(axes, own)
