@@ -10,6 +10,7 @@ from transformers import AutoConfig
 
 from joint_law import MarkovEngine, emitted, exact, p_value
 from methods.parts.draft_lm.draft_lm import DraftLM
+from methods.parts.draft_lm.draft_method import TargetTraits
 from models import VOCAB
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
@@ -30,7 +31,7 @@ def noisy(model, epsilon: float, seed: int = 1):
 
 def fitted(method, draft, sampling=None, vocab: int = VOCAB, eos: frozenset[int] = frozenset()):
     """``method`` as ``bind`` leaves it, with ``draft`` for its draft model."""
-    method.adopt(DraftLM(draft, CONTEXT), vocab, eos, sampling, torch.device("cpu"))
+    method.adopt(DraftLM(draft, CONTEXT), TargetTraits(vocab, eos, sampling, torch.device("cpu")))
     method.reset()
     return method
 

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from methods.card.draft_cache import DraftCache
+from methods.parts.draft_lm.draft_lm import DraftLM
+from methods.parts.draft_lm.draft_method import TargetTraits
 from methods.parts.draft_lm.forward_time import forwards_per_target, mark, measure_forward_s, seconds_between
 from methods.parts.draft_lm.parallel_draft import DraftActor, ParallelDraft, ParallelDrafter
 from methods.parts.draft_lm.port import Backend, Ticket
@@ -253,9 +255,9 @@ class Card(ParallelDraft):
         super().bind(target)
         self.forwards = self.ratio or self._measured(target)
 
-    def adopt(self, *arguments: Any) -> None:
+    def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """As ``ParallelDraft.adopt``; the ratio must be given."""
-        super().adopt(*arguments)
+        super().adopt(lm, traits)
         self.forwards = self.ratio or 1
 
     def _measured(self, target: Target) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -12,6 +14,21 @@ from specbench.method import Method
 from specbench.target.facade import ModelCard, Target
 from specbench.target.runner import HeldCache
 from specbench.types import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTraits:
+    """What drafting needs of the target. vocab: width of its logits. sampling: None is greedy. device: its own."""
+
+    vocab: int
+    eos: frozenset[int]
+    sampling: Sampler | None
+    device: torch.device
+
+    @classmethod
+    def of(cls, target: Target) -> TargetTraits:
+        """The traits of a bound target."""
+        return cls(target.vocab_size, target.eos, target.sampling, target.device)
 
 
 class DraftModelMethod(Method):
@@ -41,7 +58,7 @@ class DraftModelMethod(Method):
 
     def bind(self, target: Target) -> None:
         """Load the draft's weights."""
-        self.adopt(DraftLM.load(self.card_for(target)), target.vocab_size, target.eos, target.sampling, target.device)
+        self.adopt(DraftLM.load(self.card_for(target)), TargetTraits.of(target))
 
     def card_for(self, target: Target) -> ModelCard:
         """The draft's card, read now unless ``check`` has read it. Raises InputError."""
@@ -50,16 +67,10 @@ class DraftModelMethod(Method):
         assert self._card is not None
         return self._card
 
-    def adopt(
-        self,
-        lm: DraftLM,
-        vocab: int,
-        eos: frozenset[int],
-        sampling: Sampler | None,
-        device: torch.device,
-    ) -> None:
-        """Draft with ``lm`` for a target of ``vocab`` logits; the distributions go to ``device``."""
-        self.lm, self.vocab, self.eos, self.sampling, self._target_device = lm, vocab, eos, sampling, device
+    def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
+        """Draft with ``lm`` for a target; the distributions go to its device."""
+        self.lm, self._target_device = lm, traits.device
+        self.vocab, self.eos, self.sampling = traits.vocab, traits.eos, traits.sampling
         self.free: list[HeldCache] = []  # buffers of finished requests: allocated once, their content forgotten
 
     def chain(self) -> DraftRequest:

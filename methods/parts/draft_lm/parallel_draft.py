@@ -20,8 +20,8 @@ import transformers
 from torch import Tensor
 from torch.nn.functional import pad
 
-from methods.parts.draft_lm.draft_lm import DraftLM, Sampler
-from methods.parts.draft_lm.draft_method import DraftModelMethod
+from methods.parts.draft_lm.draft_lm import DraftLM
+from methods.parts.draft_lm.draft_method import DraftModelMethod, TargetTraits
 from methods.parts.draft_lm.forward_time import RoundTimes
 from methods.parts.draft_lm.port import Backend, Port, open_port
 from specbench.method import Drafter
@@ -38,20 +38,11 @@ ONE_DEVICE = (
 
 
 class DraftActor(ABC):
-    """One draft model and its sessions, by request number.
+    """One draft model and its sessions, by request number."""
 
-    vocab: width of the target's logits. sampling: the request's, None at temperature 0.
-    """
-
-    def __init__(
-        self,
-        lm: DraftLM,
-        vocab: int,
-        eos: frozenset[int],
-        sampling: Sampler | None,
-        options: dict[str, Any],
-    ) -> None:
-        self.lm, self.vocab, self.eos, self.sampling, self.options = lm, vocab, eos, sampling, options
+    def __init__(self, lm: DraftLM, traits: TargetTraits, options: dict[str, Any]) -> None:
+        self.lm, self.options = lm, options
+        self.vocab, self.eos, self.sampling = traits.vocab, traits.eos, traits.sampling
         self.sessions: dict[int, Any] = {}
         self._free: list[HeldCache] = []
 
@@ -159,35 +150,20 @@ class ParallelDraft(DraftModelMethod):
     def bind(self, target: Target) -> None:
         """Start the partner, which loads the draft's weights."""
         card = replace(self.card_for(target), tokenizer=None)  # the partner gets ids only
-        self.connect(load_actor, (self.kind, card), target.vocab_size, target.eos, target.sampling, target.device)
+        self.connect(load_actor, (self.kind, card), TargetTraits.of(target))
         self.one_device = _same(torch.device(card.device), target.device)
         if self.one_device:
             log.warning(ONE_DEVICE, type(self).__name__, target.device)
 
-    def adopt(
-        self,
-        lm: DraftLM,
-        vocab: int,
-        eos: frozenset[int],
-        sampling: Sampler | None,
-        device: torch.device,
-    ) -> None:
+    def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """As ``bind``, with a draft model that is loaded already."""
-        self.connect(self.kind, (lm,), vocab, eos, sampling, device)
-        self.one_device = _same(lm.device, device)
+        self.connect(self.kind, (lm,), traits)
+        self.one_device = _same(lm.device, traits.device)
 
-    def connect(
-        self,
-        build: Callable[..., DraftActor],
-        first: tuple[Any, ...],
-        vocab: int,
-        eos: frozenset[int],
-        sampling: Sampler | None,
-        device: torch.device,
-    ) -> None:
-        """Open the port to an actor; ``first``: what ``build`` takes before the target's facts."""
-        self.device, self.sampling, self.vocab, self.eos = device, sampling, vocab, eos
-        arguments = (*first, vocab, eos, sampling, self.options())
+    def connect(self, build: Callable[..., DraftActor], first: tuple[Any, ...], traits: TargetTraits) -> None:
+        """Open the port to an actor; ``first``: what ``build`` takes before the target's traits."""
+        self.device, self.sampling, self.vocab, self.eos = traits.device, traits.sampling, traits.vocab, traits.eos
+        arguments = (*first, traits, self.options())
         try:
             self.port = open_port(self.backend, build, arguments, self.patience_s)
         except CaseError as error:
