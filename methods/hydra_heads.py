@@ -20,14 +20,11 @@ from methods.parts.heads.head_file import (
     HeadFile,
     HeadFormat,
     TensorShape,
-    find_head,
-    random_weights,
     require_shapes,
-    shapes_of,
 )
 from methods.parts.heads.head_method import StackedHeads, TargetEnds
 from specbench.method import Drafter
-from specbench.target.facade import ModelCard, Target
+from specbench.target.facade import Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
 
 FORMAT = HeadFormat(
@@ -176,16 +173,16 @@ class HydraTree(StackedHeads):
     false reads torch files.
     """
 
+    format = FORMAT
+    random_sizes = (BLOCKS, False)
+
     @property
     def needs(self) -> Needs:
         """The state after the final norm, of every token."""
         return Needs(hidden=self._layers, prompt_hidden=True)
 
-    def check(self, model: ModelCard) -> None:
-        """The heads must be there, be of the published kind, and fit the target's shape."""
-        self._config = model.config.get_text_config()
-        file = find_head(self.head, FORMAT, self._safetensors, model.name)
-        self._layers = (int(self._config.num_hidden_layers),)
+    def check_kind(self, file: HeadFile) -> None:
+        """Grounded heads behind a prefix layer, of the last state."""
         kind = file.config.get("hydra_head_arch", ARCHITECTURE)
         if kind != ARCHITECTURE or not file.config.get("grounded_heads", True):
             raise InputError(
@@ -196,33 +193,23 @@ class HydraTree(StackedHeads):
             raise InputError(
                 f"{file.where}: hidden_state_offset={file.config['hidden_state_offset']}; expected 0, the last state"
             )
-        names = file.shapes()
-        if names is not None:
-            self._sizes_of(names, file)
-        self._file = file
 
-    def _sizes_of(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[int, int, bool]:
-        """(heads, blocks, biased) of a checkpoint that is whole. Raises InputError."""
+    def shapes(self, heads: int, blocks: int, biased: bool) -> dict[str, TensorShape]:
+        """See ``hydra_shapes``."""
+        return hydra_shapes(self.config, heads, blocks, biased)
+
+    def sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[int, int, bool]:
+        """(heads, blocks, biased)."""
         heads, blocks = head_count(list(shapes))
         biased = f"{LAYER}self_attn.q_proj.bias" in shapes
-        require_shapes(shapes, hydra_shapes(self._config, max(heads, 1), max(blocks, 1), biased), IGNORED, file)
-        self.require_heads(heads, file)
+        require_shapes(shapes, self.shapes(max(heads, 1), max(blocks, 1), biased), IGNORED, file)
         return heads, blocks, biased
 
     def bind(self, target: Target) -> None:
         """Load prefix layer and heads beside the target's output head."""
-        file = self.file_for(target)
-        if file.random:
-            heads, blocks, biased = self._wanted or len(self._tree.levels), BLOCKS, False
-            state = random_weights(hydra_shapes(self._config, heads, blocks, biased))
-        else:
-            state = file.load()
-            heads, blocks, biased = self._sizes_of(shapes_of(state), file)
-        used, tree = self.used_part(heads)
-        ends = TargetEnds(target)
+        state, (heads, blocks, biased), tree, ends = self.load(target)
         self.device = ends.device
-        mine = ends.place({name: state[name] for name in hydra_shapes(self._config, used, blocks, biased)})
-        self._heads = HydraHeads(mine, self._config, used, blocks, biased, ends)
+        self._heads = HydraHeads(state, self.config, heads, blocks, biased, ends)
         self.plan = ShapePlan(tree, self.device)
         self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
 

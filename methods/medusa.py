@@ -19,14 +19,11 @@ from methods.parts.heads.head_file import (
     HeadFile,
     HeadFormat,
     TensorShape,
-    find_head,
-    random_weights,
     require_shapes,
-    shapes_of,
 )
-from methods.parts.heads.head_method import StackedHeads, TargetEnds
+from methods.parts.heads.head_method import StackedHeads
 from specbench.method import Drafter
-from specbench.target.facade import ModelCard, Target
+from specbench.target.facade import Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, Typical
 
 FORMAT = HeadFormat(
@@ -102,6 +99,9 @@ class Medusa(StackedHeads):
     min(typical_threshold, typical_alpha * exp(-entropy)).
     """
 
+    format = FORMAT
+    random_sizes = (1,)
+
     def __init__(
         self,
         head: str | None,
@@ -124,41 +124,24 @@ class Medusa(StackedHeads):
         """The state after the final norm."""
         return Needs(hidden=self._layers)
 
-    def check(self, model: ModelCard) -> None:
-        """The heads must be there and fit the target's width and vocabulary."""
-        text = model.config.get_text_config()
-        file = find_head(self.head, FORMAT, self._safetensors, model.name)
-        self._size = (int(text.hidden_size), int(text.vocab_size))
-        self._layers = (int(text.num_hidden_layers),)
-        names = file.shapes()
-        if names is not None:
-            self._sizes_of(names, file)
-        self._file = file
+    def shapes(self, heads: int, blocks: int) -> dict[str, TensorShape]:
+        """See ``medusa_shapes``."""
+        return medusa_shapes(heads, blocks, int(self.config.hidden_size), int(self.config.vocab_size))
 
-    def _sizes_of(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[int, int]:
-        """(heads, blocks) of a checkpoint that is whole. Raises InputError."""
+    def sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[int, int]:
+        """(heads, blocks)."""
         heads, blocks = head_count(list(shapes))
         if not heads or not blocks:
             held = ", ".join(sorted(shapes)[:4])
             raise InputError(f"{file.where}: no Medusa head: holds {held} ...; expected names like 0.0.linear.weight")
-        require_shapes(shapes, medusa_shapes(heads, blocks, *self._size), (), file)
-        self.require_heads(heads, file)
+        require_shapes(shapes, self.shapes(heads, blocks), (), file)
         return heads, blocks
 
     def bind(self, target: Target) -> None:
         """Load the heads that the tree uses, beside the target's output head."""
-        file = self.file_for(target)
         self.lossless = self.typical is None or target.sampling is None  # greedy decoding stays exact
-        if file.random:
-            heads, blocks = self._wanted or len(self._tree.levels), 1
-            state = random_weights(medusa_shapes(heads, blocks, *self._size))
-        else:
-            state = file.load()
-            heads, blocks = self._sizes_of(shapes_of(state), file)
-        used, self.shape = self.used_part(heads)
-        ends = TargetEnds(target)
-        mine = {name: state[name] for name in medusa_shapes(used, blocks, *self._size)}
-        self.heads = MedusaHeads(ends.place(mine), used, blocks)
+        state, (heads, blocks), self.shape, ends = self.load(target)
+        self.heads = MedusaHeads(state, heads, blocks)
         self.width = max(self.shape.ranks) + 1
         depths = [depth for depth, level in enumerate(self.shape.levels) for _ in level.ranks]
         self.depths = torch.tensor(depths, device=ends.device)

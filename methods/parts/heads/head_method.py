@@ -6,13 +6,17 @@ Heads borrow the target's embedding and output head. The fixed trees of the publ
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from methods.parts.heads.head_file import HeadFile
+from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape, find_head, random_weights, shapes_of
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Method
-from specbench.target.facade import Target
+from specbench.target.facade import ModelCard, Target
 from specbench.types import InputError, require_count
 
 MEDUSA = (  # github.com/FasterDecoding/Medusa, medusa_choices.py, mc_sim_7b_63; Hydra uses the same: 63 nodes, 4 levels
@@ -92,7 +96,11 @@ class StackedHeads(HeadMethod):
     """Several heads, one a level of a fixed tree. heads: how many of them draft, None = all.
 
     tree: child counts level by level, None = Medusa's 63 nodes; levels beyond the heads are left out.
+    Sizes are those of a checkpoint: how many heads, then what else its shapes follow from.
     """
+
+    format: HeadFormat
+    random_sizes: tuple[Any, ...]  # of random weights, without the number of heads
 
     def __init__(
         self,
@@ -107,12 +115,45 @@ class StackedHeads(HeadMethod):
         self._wanted = heads
         self._tree = TreeShape.from_counts(MEDUSA if tree is None else tree, WIDEST)
 
-    def require_heads(self, found: int, file: HeadFile) -> None:
-        """Raise InputError where the file has fewer heads than are to draft."""
-        if self._wanted is not None and self._wanted > found:
-            raise InputError(f"heads={self._wanted}: {file.where} has {found}; expected at most that")
+    @abstractmethod
+    def shapes(self, *sizes: Any) -> dict[str, TensorShape]:
+        """Names and shapes of a checkpoint of these sizes."""
 
-    def used_part(self, found: int) -> tuple[int, TreeShape]:
-        """How many of ``found`` heads draft, and the part of the tree that they fill."""
-        used = min(self._wanted or found, len(self._tree.levels))
-        return used, self._tree.cut(sum(len(level.ranks) for level in self._tree.levels[:used]))
+    @abstractmethod
+    def sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[Any, ...]:
+        """The sizes of a checkpoint that is whole. Raises InputError."""
+
+    def check_kind(self, file: HeadFile) -> None:
+        """Raise InputError where the file's configuration names another kind of head."""
+
+    def check(self, model: ModelCard) -> None:
+        """The heads must be there, be of the published kind, and fit the target's shape."""
+        self.config = model.config.get_text_config()
+        file = find_head(self.head, self.format, self._safetensors, model.name)
+        self._layers = (int(self.config.num_hidden_layers),)
+        self.check_kind(file)
+        names = file.shapes()
+        if names is not None:
+            self._checked_sizes(names, file)
+        self._file = file
+
+    def _checked_sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[Any, ...]:
+        sizes = self.sizes(shapes, file)
+        if self._wanted is not None and self._wanted > sizes[0]:
+            raise InputError(f"heads={self._wanted}: {file.where} has {sizes[0]}; expected at most that")
+        return sizes
+
+    def load(self, target: Target) -> tuple[dict[str, Tensor], tuple[Any, ...], TreeShape, TargetEnds]:
+        """The weights of the heads that draft; their sizes; the part of the tree that they fill; where they are."""
+        file = self.file_for(target)
+        ends = TargetEnds(target)
+        if file.random:
+            sizes = (self._wanted or len(self._tree.levels), *self.random_sizes)
+            state = random_weights(self.shapes(*sizes))
+        else:
+            state = file.load()
+            sizes = self._checked_sizes(shapes_of(state), file)
+        used = min(self._wanted or sizes[0], len(self._tree.levels))
+        sizes = (used, *sizes[1:])
+        tree = self._tree.cut(sum(len(level.ranks) for level in self._tree.levels[:used]))
+        return ends.place({name: state[name] for name in self.shapes(*sizes)}), sizes, tree, ends
