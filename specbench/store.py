@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,13 @@ class Run:
     directory: Path
     manifest: dict[str, Any]
     records: list[CaseRecord]
+
+    def section(self, *keys: str) -> Mapping[str, Any]:
+        """The mapping of the manifest below these keys; empty where it holds none."""
+        found: Any = self.manifest
+        for key in keys:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found if isinstance(found, Mapping) else {}
 
 
 def read_run(directory: Path) -> Run:

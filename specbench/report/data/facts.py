@@ -57,15 +57,14 @@ class Facts:
 def read_facts(run: Run) -> Facts:
     """The facts of a run. Raises RunError where the manifest lacks what no table can do without."""
     manifest = run.manifest
-    model, suite, methods = (_mapping(manifest, key) for key in ("model", "suite", "methods"))
+    model, suite, methods = (run.section(key) for key in ("model", "suite", "methods"))
     for section, found in (("model", model), ("suite", suite)):
         if not found.get("name"):
             _lacks(run, f"{section}.name")
     if not methods:
         _lacks(run, "methods")
-    config = _mapping(manifest, "config")
-    kind = _mapping(config, "engine").get("kind")
-    temperature = manifest.get("temperature", _mapping(config, "decode").get("temperature"))
+    kind = run.section("config", "engine").get("kind")
+    temperature = manifest.get("temperature", run.section("config", "decode").get("temperature"))
     return Facts(
         model=str(model["name"]),
         suite=str(suite["name"]),
@@ -81,7 +80,7 @@ def read_facts(run: Run) -> Facts:
         parameters=model.get("parameters"),
         trace=str(manifest.get("trace") or ""),
         engine=str(manifest.get("engine") or kind or ""),
-        price=_mapping(config, "measure").get("price_per_hour"),
+        price=run.section("config", "measure").get("price_per_hour"),
         time_only=kind == EngineKind.TIMED,
         unaccepted=frozenset(
             name for name, entry in methods.items() if kind == EngineKind.TIMED and _flag(entry, "reads_target", False)
@@ -101,11 +100,6 @@ def _ordered(methods: Mapping[str, Any], run: Run) -> tuple[str, ...]:
     seen = dict.fromkeys(record.method for record in run.records)
     names = [*(name for name in (VANILLA, CONTROL) if name in seen or name in methods), *methods, *seen]
     return tuple(dict.fromkeys(names))
-
-
-def _mapping(owner: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = owner.get(key)
-    return value if isinstance(value, Mapping) else {}
 
 
 def _flag(entry: object, key: str, default: bool) -> bool:

@@ -41,8 +41,8 @@ def _engines(facts: Facts) -> tuple[str, ...]:
 
 def read_device(run: Run, facts: Facts) -> str:
     """The name of the run's device, as a profile has it."""
-    shared = run.manifest.get("parallel") or {}
-    return device_name(run.manifest.get("machine") or {}, facts.device, shared.get("way"), shared.get("gpus"))
+    shared = run.section("parallel")
+    return device_name(run.section("machine"), facts.device, shared.get("way"), shared.get("gpus"))
 
 
 def _nearby(run: Run, facts: Facts) -> Profile | None:

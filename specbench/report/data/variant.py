@@ -77,11 +77,8 @@ _MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datasto
 
 def read_settings(run: Run, facts: Facts) -> dict[str, Any]:
     """The run's own settings, flat, without those that have a column or that are a method's."""
-    config = run.manifest.get("config")
-    sections = config if isinstance(config, Mapping) else {}
-    flat = flatten({key: sections[key] for key in _RUN_SECTIONS if isinstance(sections.get(key), Mapping)})
-    suite = sections.get("suite")
-    chosen = suite if isinstance(suite, Mapping) else {}
+    flat = flatten({key: run.section("config", key) for key in _RUN_SECTIONS})
+    chosen = run.section("config", "suite")
     flat |= {f"suite.{key}": chosen[key] for key in _SELECTION if key in chosen}
     flat.setdefault("decode.temperature", facts.temperature)
     return {key: value for key, value in flat.items() if key not in _NOT_NAMED and not key.startswith(_MATERIAL)}
@@ -89,11 +86,8 @@ def read_settings(run: Run, facts: Facts) -> dict[str, Any]:
 
 def read_parameters(run: Run, method: str) -> dict[str, Any]:
     """A method's parameters, flat, its reset policy among them."""
-    entry = run.manifest["methods"].get(method)
-    if not isinstance(entry, Mapping):
-        return {}
-    parameters = entry.get("parameters")
-    flat = flatten(parameters) if isinstance(parameters, Mapping) else {}
+    entry = run.section("methods", method)
+    flat = flatten(run.section("methods", method, "parameters"))
     return flat | ({"reset": entry["reset"]} if "reset" in entry else {})
 
 

@@ -106,8 +106,7 @@ def _machine(run: Run, facts: Facts) -> str:
     """The GPUs that the target ran on, else the processor; a replay ran no target."""
     if not facts.timed:
         return "replayed answers"
-    machine = run.manifest.get("machine")
-    machine = machine if isinstance(machine, Mapping) else {}
+    machine = run.section("machine")
     gpus = [str(gpu.get("name")) for gpu in machine.get("gpus") or [] if isinstance(gpu, Mapping)]
     if gpus and not facts.device.startswith("cpu"):
         return " + ".join(gpus)
@@ -134,7 +133,7 @@ def selected(reported: ReportedRun, figure: PublishedFigure) -> bool:
 
 def whole(run: Run, facts: Facts) -> bool:
     """Were all questions of the suite asked, and is it the official one by their number?"""
-    suite = _section(run, "suite")
+    suite = run.section("config", "suite")
     official = suite.get("expected") in (None, facts.planned)
     return official and all(suite.get(key) is None for key in NARROWED)
 
@@ -180,7 +179,7 @@ def _corpus(run: Run, figure: PublishedFigure) -> Iterator[str]:
 
 def _tokenizer(run: Run, facts: Facts) -> Iterator[str]:
     """Answers that were kept as text are tokenised anew; a live run may have been given another tokenizer."""
-    given = _section(run, "model").get("tokenizer")
+    given = run.section("config", "model").get("tokenizer")
     if not facts.timed and ";" in facts.trace:
         yield f"tokenizer: answers tokenised anew, {facts.trace.rpartition(';')[2].strip()}"
     elif facts.timed and given:
@@ -190,12 +189,6 @@ def _tokenizer(run: Run, facts: Facts) -> Iterator[str]:
 def _settings(reported: ReportedRun, method: str) -> dict[str, Any]:
     """'decode.temperature', 'suite.order', 'model.template' ... and the method's own parameters by their names."""
     return read_settings(reported.run, reported.facts) | read_parameters(reported.run, method)
-
-
-def _section(run: Run, name: str) -> Mapping[str, Any]:
-    config = run.manifest.get("config")
-    section = config.get(name) if isinstance(config, Mapping) else None
-    return section if isinstance(section, Mapping) else {}
 
 
 def _alike(found: Any, wanted: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,7 @@ def find_tokenizer(run: Run) -> Path:
 
     Raises RunError saying how to name it.
     """
-    model = _section(run.manifest, "model")
-    configured = _section(_section(run.manifest, "config"), "model")
+    model, configured = run.section("model"), run.section("config", "model")
     recorded = [configured.get("tokenizer"), model.get("path"), configured.get("path")]
     named = [str(name) for name in recorded if name]
     for name in named:
@@ -67,8 +66,3 @@ def _cached(name: str, revision: object) -> Path | None:
     except (ImportError, ValueError):  # not a hub id
         return None
     return Path(found) if isinstance(found, str) else None
-
-
-def _section(owner: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = owner.get(key)
-    return value if isinstance(value, Mapping) else {}
