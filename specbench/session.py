@@ -106,7 +106,7 @@ class Session:
 
     def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
         prompts: dict[str, list[list[int]]] = {}
-        with without_collector():
+        with without_collector(freeze=True):
             records = [self._case(block, place, name, prompts) for place, name in enumerate(block.order)]
         if judge:
             try:

@@ -78,14 +78,15 @@ class Clock:
 
 
 @contextlib.contextmanager
-def without_collector() -> Iterator[None]:
+def without_collector(freeze: bool = False) -> Iterator[None]:
     """Collect garbage now, and not until the block ends.
 
-    What is alive is frozen until ``gc.unfreeze``: the tables of a method grow to millions of objects, and every later
-    collection would visit them all.
+    freeze: what is alive stays so until ``gc.unfreeze``. The tables of a method grow to millions of objects, and every
+    later collection would visit them all.
     """
     gc.collect()
-    gc.freeze()
+    if freeze:
+        gc.freeze()
     gc.disable()
     try:
         yield

@@ -10,6 +10,10 @@ import pandas as pd
 from specbench.record import PHASES, CaseRecord
 from specbench.stats import over_rounds
 
+BLANK = float("nan")
+DRAFTER_PHASES = ("draft", "update")  # in which a drafter runs, and nothing else
+_SUMMED = ("turns", "steps", "emitted", "proposed", "drafted_steps", "fed", "prefill_s", "violations")
+_PHASES = tuple(f"{phase}_s" for phase in PHASES)
 COLUMNS = (
     *("case", "category", "subcategory", "method", "round", "block", "ok", "turns", "tokens", "steps", "emitted"),
     *("proposed", "drafted_steps", "fed", "prefill_s", "decode_s", "time_s", "energy_j"),
@@ -81,12 +85,6 @@ def _judgement(record: CaseRecord) -> dict[str, Any]:
         return {"judged": False, "equal": False, "held": False, "violations": 0}
     held = verdict.equal or (verdict.positions > 0 and verdict.violations == 0)
     return {"judged": True, "equal": verdict.equal, "held": held, "violations": verdict.violations}
-
-
-BLANK = float("nan")
-DRAFTER_PHASES = ("draft", "update")  # in which a drafter runs, and nothing else
-_SUMMED = ("turns", "steps", "emitted", "proposed", "drafted_steps", "fed", "prefill_s", "violations")
-_PHASES = tuple(f"{phase}_s" for phase in PHASES)
 
 
 def ratio(part: float, whole: float) -> float:

@@ -189,9 +189,8 @@ class FastEngine(Engine):
 
     def make_frame(self, width: int) -> Frame:
         """The buffers of forwards of ``width`` rows, the same ones at every call."""
-        if self.graphs.capturing and width > len(
-            self.shared_logits
-        ):  # earlier recordings keep their memory, and work on
+        if self.graphs.capturing and width > len(self.shared_logits):
+            # Earlier recordings keep their memory, and work on.
             shape = max(width, self._widest), len(self.compact.head.weight)
             self.shared_logits = torch.empty(shape, dtype=self.dtype, device=self.device)
         if width not in self.frames:
