@@ -1,0 +1,122 @@
+"""What a user can get wrong on the command line, in the configuration, with models and with names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from bad_input.case import bad
+
+from specbench import cli
+
+
+def copy_tiny(folder: Path, *leave_out: str) -> Path:
+    """The bundled model as ``model``, without the files that have one of these words in their names."""
+    copy = folder / "model"
+    copy.mkdir()
+    for file in (cli.PACKAGE / "assets" / "tiny").iterdir():
+        if not any(part in file.name for part in leave_out):
+            (copy / file.name).write_bytes(file.read_bytes())
+    return copy
+
+
+def copy_of(*leave_out: str) -> Callable[[Path], Path]:
+    return lambda folder: copy_tiny(folder, *leave_out)
+
+
+def copy_with_torch_weights(folder: Path) -> None:
+    (copy_tiny(folder, "safetensors") / "pytorch_model.bin").write_bytes(b"x")
+
+
+def copy_with_swapped_words(folder: Path) -> None:
+    path = copy_tiny(folder) / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    words = tokenizer["model"]["vocab"]
+    first, second = list(words)[300:302]
+    words[first], words[second] = words[second], words[first]
+    path.write_text(json.dumps(tokenizer))
+
+
+SETTINGS = (
+    bad("method=[pdl]", "method=pdl", "did you mean pld?"),
+    bad("model=vicuna_8b", "model=vicuna_8b", "did you mean vicuna_7b?"),
+    bad("suite=specbench", "suite=specbench", "did you mean spec_bench?"),
+    bad("method.pld.max_ngrams=3", "max_ngrams", "did you mean max_ngram?"),
+    bad("+method.pld.max_ngrams=3", "method.pld.max_ngrams", "did you mean max_ngram?"),
+    bad("method.pld.max_ngram=three", "method.pld.max_ngram=three", "integer"),
+    bad("method.pld.max_ngram=2.5", "method.pld.max_ngram=2.5", "integer"),
+    bad("method.pld.max_ngram=0", "method.pld.max_ngram=0", "at least 1"),
+    bad("method.pld.rule=latest", "method.pld.rule=latest", "original"),
+    bad("method.pld.reset=often", "method.pld.reset=often", "turn, case, category, never"),
+    bad("+method.token_recycler.k=3", "method.token_recycler", "_target_"),
+    bad("experiment=cacheback_table1 size=small", "size", "+size=small"),
+    bad("decode.temprature=1", "decode.temprature", "did you mean temperature?"),
+    bad("+decode.temprature=1", "decode.temprature", "did you mean temperature?"),
+    bad("+seeed=1", "seeed"),
+    bad("decode.temperature=hot", "decode.temperature=hot", "Float"),
+    bad("decode.temperature=-1", "decode.temperature=-1.0", "at least 0"),
+    bad("decode.temperature=nan", "decode.temperature=nan"),
+    bad("decode.temperature=1e-40", "decode.temperature=1e-40", "at least 0.001"),
+    bad("decode.top_p=nan decode.temperature=1", "decode.top_p=nan"),
+    bad("model=random model.random.config.num_attention_heads=7", "model.random.config"),
+    bad("model=random model.random.config.hidden_size=abc", "model.random.config"),
+    bad("decode.top_p=1.5", "decode.top_p=1.5", "at most 1"),
+    bad("decode.max_new_tokens=0", "decode.max_new_tokens=0", "at least 1"),
+    bad("decode.max_new_tokens=1.5", "max_new_tokens", "1.5"),
+    bad("measure.rounds=0", "measure.rounds=0"),
+    bad("engine.kind=fast2", "engine.kind=fast2", "eager"),
+    bad("suite.categories=[poetry]", "suite.categories", "poetry", "translation"),
+    bad("suite.limit=0", "suite.limit=0"),
+    bad("suite.ids=[nope]", "suite.ids", "nope"),
+    bad("suite.order=random", "suite.order='random'", "shuffled"),
+    bad("suite.path=/nowhere/question.jsonl", "/nowhere/question.jsonl"),
+    bad("model.path=/nowhere/model", "model.path=/nowhere/model", "no such folder"),
+    bad("model.path=bundled:huge", "bundled:huge", "tiny"),
+    bad("model.path=no/such-model", "model.path=no/such-model"),
+    bad("model.dtype=float8", "model.dtype=float8", "bfloat16"),
+    bad("model.attention=flash", "model.attention=flash", "sdpa"),
+    bad("model.gpus=4", "model.gpus=4", "this machine has 0"),
+    bad("model.gpus=5", "model.gpus=5", "1 to 4"),
+    bad("model.device=cuda:0", "model.device=cuda:0", "this machine has 0"),
+    bad("model.device=tpu", "model.device=tpu", "cpu"),
+    bad("model.context=100000", "model.context=100000", "4096"),
+    bad("model.template=vicuna", "vicuna", "vicuna_v1.1"),
+    bad("~method.vanilla", "method.vanilla", "expected always"),
+    bad("model=hub", "model.path: not set"),
+    bad("suite=file", "suite.path: not set"),
+    bad("model=random model.random.family=lama", "model.random.family=lama", "llama"),
+    bad("model.threads=0", "model.threads=0"),
+    bad("method=[speculative_sampling] method.speculative_sampling.draft=null", "draft", "not set"),
+    bad(
+        "method=[speculative_sampling] method.speculative_sampling.draft=/nowhere/draft",
+        "method.speculative_sampling.draft=/nowhere/draft",
+        "no such folder",
+    ),
+    bad(
+        "method=[hf_assisted] method.hf_assisted.draft=bundled:small",
+        "method.hf_assisted.draft=bundled:small",
+        "tiny_draft",
+    ),
+    bad("method=[speculative_sampling] method.speculative_sampling.length=0", "speculative_sampling.length=0"),
+    bad(
+        "model.path=model",
+        "holds no weights",
+        "safetensors",
+        name="model without weights",
+        files=copy_of("safetensors"),
+    ),
+    bad(
+        "model.path=model",
+        "model.safetensors=false",
+        name="model with torch weights only",
+        files=copy_with_torch_weights,
+    ),
+    bad("model.path=model", "tokenizer", name="model without tokenizer", files=copy_of("tokenizer")),
+    bad(
+        "method=[speculative_sampling] method.speculative_sampling.draft=model",
+        "another vocabulary",
+        files=copy_with_swapped_words,
+    ),
+    bad("hydra.run.dir=file/run", "not writable", "hydra.run.dir", files={"file": ""}),
+)
