@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
+# Bytecode is kept, whatever the environment says: without it every process compiles torch and transformers anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Every test process runs on one thread: as many of them as there are cores.
 SPREAD ?= -n auto --dist worksteal
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 import torch
-from ranks import NODES, Dawdling, Dying, Failing, Forgetful, Narrow, Recorder, Recording, Twisted, team
+from ranks import NODES, Dawdling, Dying, Failing, Forgetful, Narrow, Recorder, Recording, Twisted, card_of, team
 
 import specbench.target.fast.engine as fast_engine
 from models import VOCAB, Scripted, build, plain_greedy, scripts
@@ -25,6 +25,7 @@ from specbench.measure.clock import Clock
 from specbench.target.engine import Silent
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.graphs import GRAPHED, Buckets
+from specbench.target.tensor_parallel.start import TeamSettings, start
 from specbench.target.tensor_parallel.team import TeamError
 from specbench.types import ROOT, CaseError, Draft, Needs
 
@@ -225,27 +226,19 @@ def test_a_rank_that_dies_while_rank_0_is_busy_elsewhere_is_noticed():
         assert time.perf_counter() < end
 
 
-ORPHANS = """
-import os, sys
-from models import build
-from ranks import NODES, card_of
-from specbench.target.tensor_parallel.start import TeamSettings, start
-
-if __name__ == "__main__":
+def abandon(said: Connection) -> None:
+    """A rank 0 that starts another rank and ends without any clean-up."""
+    torch.multiprocessing.get_context = lambda _=None: multiprocessing.get_context("fork")
     engine, _ = start(TeamSettings(card_of(build("llama")), 2, NODES, threads=1))
-    print(engine._ranks.processes[0].pid, flush=True)
+    said.send(engine._ranks.processes[0].pid)
     os._exit(0)
-"""
 
 
-def test_the_other_ranks_end_with_rank_0(tmp_path):
-    """However it ends: here without any clean-up."""
-    script = tmp_path / "orphans.py"
-    script.write_text(ORPHANS)
-    path = os.pathsep.join(each for each in sys.path if each)
-    told = {**os.environ, "PYTHONPATH": path}
-    said = subprocess.run([sys.executable, str(script)], env=told, capture_output=True, text=True, check=True)
-    process = int(said.stdout)
+def test_the_other_ranks_end_with_rank_0():
+    """However it ends."""
+    heard, said = multiprocessing.Pipe(duplex=False)
+    multiprocessing.get_context("forkserver").Process(target=abandon, args=(said,)).start()
+    process = heard.recv()
     end = time.perf_counter() + 10
     while alive(process) and time.perf_counter() < end:
         time.sleep(0.05)
