@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compose import entry_of
 from methods.pld import PromptLookup
 from specbench.types import InputError, Prefill
 
+RULES = ("original", "hf", "recent", "ngram_simple", "ngram_cache")
 
-def draft(context, max_ngram, num_draft, rule):
-    drafter = PromptLookup(max_ngram, num_draft, rule).begin([], Prefill(0), 0)
+
+def draft(context, max_ngram, num_draft, rule, min_ngram=1):
+    drafter = PromptLookup(max_ngram, num_draft, rule, min_ngram).begin([], Prefill(0), 0)
     return list(drafter.propose(context, 64).tokens)
 
 
@@ -38,9 +43,34 @@ def test_integer_examples(context, rule, max_ngram, num_draft, expected):
     assert draft(context, max_ngram, num_draft, rule) == expected
 
 
-def by_search(x, max_ngram, k, rule):
+@pytest.mark.parametrize(
+    ("context", "max_ngram", "min_ngram", "num_draft", "rule", "expected"),
+    [
+        ([1, 2, 3, 4, 2, 3], 3, 2, 4, "hf", [4, 2, 3]),  # the example in vLLM's code
+        ([1, 2, 3, 4, 9, 3], 3, 2, 4, "hf", []),  # a match of one token is too short
+        ([1, 2, 3, 4, 9, 3], 3, 1, 4, "hf", [4, 9, 3]),
+        ([5, 6, 1, 5, 6, 2, 5, 6], 3, 2, 2, "hf", [1, 5]),  # the first occurrence, not the latest
+        ([99, 1, 2, 7, 8, 3, 4, 1, 2], 2, 2, 2, "ngram_simple", [7, 8]),  # llama.cpp's own test
+        ([99, 1, 2, 7, 8, 3, 4, 1, 9], 2, 2, 2, "ngram_simple", []),
+        ([1, 2, 7, 8, 3, 4, 5, 1, 2], 2, 2, 2, "ngram_simple", []),  # it stands at the context's start
+        ([9, 1, 2, 7, 8, 1, 2, 3, 1, 2], 2, 2, 3, "ngram_simple", [3, 1]),  # the latest; the last token is not copied
+        ([9, 8, 1, 2, 7, 8, 1, 2, 1, 2], 2, 2, 3, "ngram_simple", []),  # of the latest only one token follows
+        ([9, 1, 2, 7, 1, 2], 2, 2, 2, "ngram_simple", []),  # too short a context for 2 + 2
+        ([1, 2, 1, 3, 1, 2, 1], 4, 1, 2, "ngram_cache", [3, 1]),  # 1 2 1 has once been followed by 3
+        ([1, 2, 9, 1, 2, 8, 5, 2], 1, 1, 3, "ngram_cache", []),  # 9 and 8 have half of the twos each: 66 % are wanted
+        ([1, 2, 9, 1, 2, 9, 1, 2, 8, 5, 2], 1, 1, 1, "ngram_cache", [9]),  # two of three
+        ([1, 2, 9, 5, 2], 1, 1, 3, "ngram_cache", []),  # once is too seldom for one token
+        ([1, 2, 9, 5, 1, 2], 2, 1, 3, "ngram_cache", []),  # and for two
+        ([7, 1, 2, 9, 5, 7, 1, 2], 3, 1, 3, "ngram_cache", [9, 5, 7]),  # and enough for three
+    ],
+)
+def test_integer_examples_of_servers(context, max_ngram, min_ngram, num_draft, rule, expected):
+    assert draft(context, max_ngram, num_draft, rule, min_ngram) == expected
+
+
+def by_search(x, max_ngram, k, rule, least=1):
     """The references' loops, written as they describe them: every start, every n, no index."""
-    for n in range(min(max_ngram, len(x) - 1), 0, -1):
+    for n in range(min(max_ngram, len(x) - 1), least - 1, -1):
         starts = [i + n for i in range(len(x) - n) if x[i : i + n] == x[-n:]]
         for start in reversed(starts) if rule == "recent" else starts:
             if rule == "original":
@@ -51,16 +81,68 @@ def by_search(x, max_ngram, k, rule):
     return []
 
 
+def simple_by_search(x, n, k):
+    """llama.cpp's backward search over the tokens before the last one, which it holds apart."""
+    held, pattern = x[:-1], x[-n:]
+    if len(held) <= n + k + 1:
+        return []
+    for place in range(len(held) - n - 1, 0, -1):
+        if held[place : place + n] == pattern:
+            copied = held[place + n : place + n + k]
+            return copied if len(copied) >= n else []
+    return []
+
+
+def cache_by_search(x, longest, k, least=1):
+    """llama.cpp's n-gram cache: one token at a time, counts taken anew for each."""
+    drafted = []
+    while len(drafted) < k:
+        text, found = x + drafted, None
+        for n in range(longest, least - 1, -1):
+            if n > len(text):
+                continue
+            after = Counter(x[i + n] for i in range(len(x) - n) if x[i : i + n] == text[-n:])
+            samples, percent = {1: (2, 66), 2: (2, 50), 3: (1, 50), 4: (1, 50)}[n]
+            if after.total() >= samples and 100 * max(after.values()) >= percent * after.total():
+                found = after.most_common(1)[0][0]
+                break
+        if found is None:
+            break
+        drafted.append(found)
+    return drafted
+
+
+SEARCHES = {
+    "ngram_simple": lambda x, n, k, least: simple_by_search(x, n, k),
+    "ngram_cache": lambda x, n, k, least: cache_by_search(x, n, k, least),
+}
+
+
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 4), st.integers(1, 6), st.data())
 @settings(max_examples=300, deadline=None)
 def test_index_equals_search_at_every_length(tokens, max_ngram, k, data):
-    for rule in ("original", "hf", "recent"):
-        drafter = PromptLookup(max_ngram, k, rule).begin([], Prefill(0), 0)
+    for rule in RULES:
+        least = max_ngram if rule == "ngram_simple" else data.draw(st.integers(1, max_ngram))
+        search = SEARCHES.get(rule, lambda x, n, k, least, rule=rule: by_search(x, n, k, rule, least))
+        drafter = PromptLookup(max_ngram, k, rule, least).begin([], Prefill(0), 0)
         length = data.draw(st.integers(1, len(tokens)))
         while length <= len(tokens):
             context = tokens[:length]
-            assert list(drafter.propose(context, 64).tokens) == by_search(context, max_ngram, k, rule)
+            assert list(drafter.propose(context, 64).tokens) == search(context, max_ngram, k, least)
             length += data.draw(st.integers(1, 5))
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("pld_vllm", (7, 3, 20, "hf")),
+        ("pld_llama_simple", (12, 12, 48, "ngram_simple")),
+        ("pld_llama_cache", (4, 1, 16, "ngram_cache")),
+    ],
+)
+def test_presets_hold_the_servers_settings(name, wanted):
+    method = entry_of(name).method
+    assert (method.max_ngram, method.min_ngram, method.num_draft, method.rule) == wanted
 
 
 def test_budget_is_kept():
@@ -71,3 +153,7 @@ def test_budget_is_kept():
 def test_bad_parameter_names_itself():
     with pytest.raises(InputError, match="max_ngram=0"):
         PromptLookup(max_ngram=0)
+    with pytest.raises(InputError, match="min_ngram=4: expected a whole number from 1 to 3"):
+        PromptLookup(min_ngram=4)
+    with pytest.raises(InputError, match="max_ngram=5: expected at most 4"):
+        PromptLookup(5, rule="ngram_cache")

@@ -12,12 +12,12 @@ from twins.loop import Propose, Request, Route, Twin, ids_of, places, prefixes, 
 END = chr(0x10FFFF)  # no token
 
 
-def pld(max_ngram=3, num_draft=10, rule="original", *, shortest_first=False, guard=1) -> Twin:
+def pld(max_ngram=3, num_draft=10, rule="original", min_ngram=1, *, shortest_first=False, guard=1) -> Twin:
     """Saxena 2023: longest suffix, earliest match with a full tail (original) or any tail (hf), or the latest."""
 
     def propose(context: list[int], last: int) -> list[Route]:
         text, size = text_of(context), len(context)
-        for n in sorted(range(1, max_ngram + 1), reverse=not shortest_first):
+        for n in sorted(range(min_ngram, max_ngram + 1), reverse=not shortest_first):
             found = places(text[:-1], text[-n:])
             for start in found[::-1] if rule == "recent" else found:
                 tail = start + n

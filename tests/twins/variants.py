@@ -97,6 +97,9 @@ def _pld() -> list[Variant]:
             {"rule": "hf"}, {"num_draft": 6}, {"shortest_first": True},
         )),
         one("pld-5-3", params={"max_ngram": 5, "num_draft": 3}, mutants=({"num_draft": 4}, {"guard": 0})),
+        one("pld-vllm", params={"rule": "hf", "max_ngram": 7, "num_draft": 20, "min_ngram": 3}, mutants=(
+            {"min_ngram": 2}, {"min_ngram": 4}, {"rule": "recent"},
+        )),
     ]  # fmt: skip
 
 

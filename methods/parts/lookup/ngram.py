@@ -8,14 +8,14 @@ Gram = tuple[int, ...]
 
 
 class NgramIndex:
-    """End positions of the n-grams (1 <= n <= max_ngram) of a sequence, without those that end it.
+    """End positions of the n-grams (min_ngram <= n <= max_ngram) of a sequence, without those that end it.
 
     keep_first: remember each n-gram's earliest occurrence, else its latest. tail: of the latter only those that at
     least ``tail`` tokens follow; while there is none, the earliest.
     """
 
-    def __init__(self, max_ngram: int, keep_first: bool, tail: int = 1) -> None:
-        self._max_ngram = max_ngram
+    def __init__(self, max_ngram: int, keep_first: bool, tail: int = 1, min_ngram: int = 1) -> None:
+        self._max_ngram, self._min_ngram = max_ngram, min_ngram
         self._keep_first = keep_first
         self._tail = tail
         self._ends: dict[Gram, int] = {}
@@ -36,7 +36,7 @@ class NgramIndex:
     def _grams(self, sequence: Sequence[int], start: int, stop: int) -> Iterator[tuple[Gram, int]]:
         """The n-grams that end at ``start`` to ``stop`` - 1, and where."""
         for end in range(start, stop):
-            for begin in range(max(0, end - self._max_ngram), end):
+            for begin in range(max(0, end - self._max_ngram), end - self._min_ngram + 1):
                 yield tuple(sequence[begin:end]), end
 
     def find(self, ngram: Sequence[int]) -> int | None:
