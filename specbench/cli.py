@@ -14,7 +14,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
@@ -22,6 +22,7 @@ import hydra
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -50,6 +51,11 @@ NOISE = re.compile(r"\n\s*(full_key|reference_type|object_type)[:=].*|\nTo appen
 OPTION = re.compile(r"Could not (?:load|find) '([\w./]+)/([^'/]*)'")
 KEY = re.compile(r"Could not override '([^']+)'")
 VALUE = re.compile(r"Error merging override (\S+)\n(.+)", re.DOTALL)
+
+# Of Hydra's own settings: what may be called. Hydra takes no launcher and no sweeper that is not one of its plugins.
+MAY_CALL = re.compile(
+    r"hydra\.(launcher|sweeper)\._target_=hydra(_plugins|\._internal)\.\S+|hydra\.\w+_logging\.handlers\.\w+\.class=logging\.\w+"
+)
 
 
 def conf_dir() -> Path:
@@ -215,6 +221,22 @@ def _compose(name: str, overrides: list[str]) -> DictConfig:
         return compose(name, overrides, return_hydra_config=True)
 
 
+def _refuse_calls(name: str, overrides: list[str]) -> None:
+    """Raise InputError where a setting of Hydra names code to be called: a sweep would call it."""
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = GlobalHydra.instance().config_loader().load_configuration(name, overrides, RunMode.MULTIRUN)
+    for call in _calls(OmegaConf.to_container(cfg.hydra), "hydra"):
+        if not MAY_CALL.fullmatch(call):
+            raise InputError(f"{call}: names code to be called; expected a plugin of Hydra as launcher or sweeper only")
+
+
+def _calls(node: Any, path: str) -> Iterator[str]:
+    """``key=value`` of all that Hydra's ``instantiate`` or ``logging.config`` would call below a node."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in items:
+        yield from [f"{path}.{key}={value}"] if key in ("_target_", "()", "class") else _calls(value, f"{path}.{key}")
+
+
 def _hand_over(overrides: list[str]) -> int:
     """Run Hydra's own command line, with the overrides that ``with_own_groups`` gives.
 
@@ -242,15 +264,16 @@ def main() -> None:
     register()
     arguments = get_args_parser().parse_args()
     informational = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info
-    if arguments.multirun or informational or arguments.shell_completion:
+    if informational or arguments.shell_completion:
         sys.exit(_hand_over(arguments.overrides))
     _quiet()
-    overrides = with_own_groups(arguments.overrides)
+    name, overrides = arguments.config_name or "config", with_own_groups(arguments.overrides)
     if arguments.config_dir:
         overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]")
     try:
-        cfg = _compose(arguments.config_name or "config", overrides)
-        if cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment that is a grid sweeps without -m
+        cfg = None if arguments.multirun else _compose(name, overrides)
+        if cfg is None or cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment that is a grid sweeps without -m
+            _refuse_calls(name, overrides)
             sys.exit(_hand_over(arguments.overrides))
         job = make_job(cfg)
         code = run_job(job, Path(cfg.hydra.run.dir))

@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import math
+import os
 import pkgutil
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pydantic
@@ -18,7 +23,7 @@ from specbench.config import Config, near
 from specbench.decode.sampling import Sampling
 from specbench.material import gather
 from specbench.measure.plan import RESETS, Block, make_plan
-from specbench.method import Peer
+from specbench.method import Method, Peer
 from specbench.record import CONTROL, VANILLA, EngineKind
 from specbench.session import Entry
 from specbench.suite import Suite
@@ -32,6 +37,7 @@ LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range o
 
 
 RESERVED = ("_target_", "reset")  # keys of a method's configuration that are no parameters of its constructor
+METHODS, PLUGINS = "methods", "specbench.methods"  # our own package; the group of a plugin's entry point
 ANY_CLASS = pydantic.ConfigDict(arbitrary_types_allowed=True)
 
 
@@ -115,16 +121,45 @@ def make_entry(name: str, node: Mapping[str, Any]) -> Entry:
         raise InputError(
             f"method.{name}: has no _target_; choose it with method=[{name}] before setting its parameters"
         )
-    try:
-        kind = pkgutil.resolve_name(node["_target_"])
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"method.{name}._target_={node['_target_']}: cannot be imported ({error})") from error
+    kind = _method_class(f"method.{name}._target_={node['_target_']}", str(node["_target_"]))
     parameters = {key: value for key, value in node.items() if key not in RESERVED}
     arguments = {key: _with_members(f"{name}.{key}", value) for key, value in parameters.items()}
     _check_parameters(name, kind, arguments)
     with named(f"method.{name}."):
         method = kind(**arguments)
     return Entry(name, method, node.get("reset", "case"), parameters)
+
+
+def _method_class(key: str, target: str) -> type[Method]:
+    """The class that a ``_target_`` names. Nothing is imported from elsewhere, and nothing else is called."""
+    package = re.split("[.:]", target)[0]
+    if not _is_plugin(package):
+        raise InputError(
+            f"{key}: {package} holds no methods; expected a class of {METHODS}, of a package with an entry point in the"
+            f" group {PLUGINS}, or of a module in the working directory or a folder of PYTHONPATH"
+        )
+    try:
+        kind = pkgutil.resolve_name(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"{key}: cannot be imported ({error})") from error
+    if not (isinstance(kind, type) and issubclass(kind, Method)) or inspect.isabstract(kind):
+        raise InputError(f"{key}: expected a subclass of specbench.method.Method with all that it requires")
+    return kind
+
+
+def _is_plugin(package: str) -> bool:
+    """Whether a package may hold methods, found out without importing it."""
+    if package == METHODS or package in {point.module.partition(".")[0] for point in entry_points(group=PLUGINS)}:
+        return True
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    if spec is None:
+        return True  # its import says what is missing
+    places = spec.submodule_search_locations or ([str(spec.origin)] if spec.has_location else [])
+    own = {Path(folder).resolve() for folder in (".", *os.environ.get("PYTHONPATH", "").split(os.pathsep))}
+    return any(Path(place).resolve().parent in own for place in places)
 
 
 def _with_members(name: str, value: Any) -> Any:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from bad_input.case import bad
+from bad_input.case import Bad, bad
 
 from specbench import cli
 
@@ -37,6 +37,41 @@ def copy_with_swapped_words(folder: Path) -> None:
     words[first], words[second] = words[second], words[first]
     path.write_text(json.dumps(tokenizer))
 
+
+def target(name: str, *words: str) -> Bad:
+    """Of a method whose ``_target_`` is not a method."""
+    return bad(f"+method.x._target_={name}", f"method.x._target_={name}", *words)
+
+
+NO_METHODS = """
+os.system posix.system subprocess.Popen builtins.eval shutil.rmtree runpy.run_path antigravity.geohash
+pkgutil.resolve_name transformers.AutoModelForCausalLM torch.load __main__.main numpy:fromfile
+"""
+
+TARGETS = (
+    *(target(name, "holds no methods", "PYTHONPATH") for name in NO_METHODS.split()),
+    target("nowhere.Method", "cannot be imported", "No module named 'nowhere'"),
+    target("methods.nowhere.Method", "cannot be imported"),
+    target("methods.pld.Nothing", "cannot be imported"),
+    target("methods..pld", "cannot be imported"),
+    target("methods", "subclass of specbench.method.Method"),
+    target("methods.pld.Draft", "subclass of specbench.method.Method"),
+    target("methods.pld.Draft.chain", "subclass of specbench.method.Method"),
+    target("methods.pld.Method", "with all that it requires"),
+    bad("+method.x._target_=[os.system]", "method.x._target_=['os.system']", "cannot be imported"),
+    bad("method=[hybrid] +method.hybrid.members.x._target_=os.system", "method.hybrid.members.x._target_=os.system"),
+    bad(
+        "hydra.mode=MULTIRUN +hydra.callbacks.x._target_=os.system", "hydra.callbacks.x._target_=os.system", "launcher"
+    ),
+    bad("hydra.mode=MULTIRUN +hydra.callbacks.x.y._target_=webbrowser.open", "hydra.callbacks.x.y._target_"),
+    bad("hydra.mode=MULTIRUN hydra.sweeper._target_=os.system", "hydra.sweeper._target_=os.system"),
+    bad("hydra.mode=MULTIRUN hydra.launcher._target_=subprocess.run", "hydra.launcher._target_=subprocess.run"),
+    bad("hydra.mode=MULTIRUN +hydra.launcher.x._target_=hydra.utils.call", "hydra.launcher.x._target_"),
+    bad(
+        "hydra.mode=MULTIRUN hydra.hydra_logging.handlers.console.class=os.system",
+        "hydra.hydra_logging.handlers.console.class",
+    ),
+)
 
 SETTINGS = (
     bad("method=[pdl]", "method=pdl", "did you mean pld?"),

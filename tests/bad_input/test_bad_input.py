@@ -11,12 +11,12 @@ import sys
 import pytest
 from bad_input.case import Bad
 from bad_input.files import FILES
-from bad_input.settings import SETTINGS
+from bad_input.settings import SETTINGS, TARGETS
 
 from specbench import cli, stage
 from specbench.report import cli as report_cli
 
-CASES = (*FILES, *SETTINGS)
+CASES = (*FILES, *SETTINGS, *TARGETS)
 
 
 def end(case: Bad, monkeypatch, capsys) -> tuple[int, str]:

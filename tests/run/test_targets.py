@@ -1,0 +1,63 @@
+"""Where a method's ``_target_`` is looked for: nothing is imported from elsewhere to find out what it names."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from specbench import job
+from specbench.types import InputError
+
+MODULE = """
+from specbench.method import Method
+
+LOADED = True
+
+class Mine(Method):
+    def begin(self, prompt, prefill, seed): ...
+
+class Half(Method): ...
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch) -> str:
+    """A module that can be imported, as one in site-packages can."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "own_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    monkeypatch.delitem(sys.modules, "own_module", raising=False)
+    importlib.invalidate_caches()
+    yield "own_module"
+    sys.modules.pop("own_module", None)
+
+
+def make(target: str):
+    return job.make_entry("x", {"_target_": target}).method
+
+
+def test_an_installed_module_is_not_imported(module):
+    with pytest.raises(InputError, match="own_module holds no methods"):
+        make(f"{module}.Mine")
+    assert module not in sys.modules
+
+
+def test_a_module_of_the_pythonpath(module, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
+    assert type(make(f"{module}.Mine")).__name__ == "Mine"
+    with pytest.raises(InputError, match="with all that it requires"):
+        make(f"{module}.Half")
+
+
+def test_a_module_of_the_working_directory(module, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert type(make(f"{module}.Mine")).__name__ == "Mine"
+
+
+def test_a_package_with_an_entry_point(module, monkeypatch):
+    point = EntryPoint("mine", f"{module}:Mine", job.PLUGINS)
+    monkeypatch.setattr(job, "entry_points", lambda group: (point,) if group == job.PLUGINS else ())
+    assert type(make(f"{module}:Mine")).__name__ == "Mine"
