@@ -73,6 +73,8 @@ EVIDENCE = {
     "n_grammys_figure4": ("own_figures", "figure", {"rows_context", "rows_bigram", "accepted_rank_0", "won_context"}),
     "takeoff_ssd": ("growth", "method", {"ssd"}),
 }
+# These have every method of an experiment, sampling, and every axis that changes what runs.
+KINDS = {*CHOICES, *EVIDENCE, "cacheback_figure3", "card_table1_sampling", "spec_bench_leaderboard"}
 
 
 def cells(*overrides: str) -> tuple[dict[str, list[str]], list[list[str]]]:
@@ -140,7 +142,9 @@ def small_run(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in KINDS else pytest.mark.exhaustive) for name in SMALL]
+)
 def test_small_size_has_every_cell(name, small_run):
     """Every method in every category: decoded, finite, without an error, and the target's own tokens."""
     overrides, methods = SMALL[name]
@@ -191,7 +195,11 @@ hydra: {{mode: MULTIRUN, sweeper: {{params: {{{AXIS}: "20,80"}}}}}}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [True, False], ids=["asked for", "the experiment's own grid"])
+@pytest.mark.parametrize(
+    "asked",
+    [pytest.param(True, marks=pytest.mark.exhaustive), False],
+    ids=["asked for", "the experiment's own grid"],
+)
 def test_command_sweeps_an_experiment(tmp_path, asked):
     """Through the command itself: one run a cell, told apart by the swept parameter; a file's grid needs no ``-m``."""
     (tmp_path / "own" / "experiment").mkdir(parents=True)

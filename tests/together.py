@@ -12,7 +12,7 @@ from specbench.record import VANILLA, CaseRecord
 from specbench.run import execute
 from specbench.store import read_run
 
-SIZE = 6  # methods a run
+SIZE = 12  # methods a run
 
 Records = dict[tuple[str, str], CaseRecord]
 

@@ -40,7 +40,7 @@ def test_an_engine_that_forgets_to_rotate_is_found(monkeypatch):
         equality(methods, cpu)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_script_runs_without_the_harness_shell(tmp_path):
     """Neither hydra nor fastchat nor datasets is there: a machine with torch and transformers will do."""
     for name in ("hydra", "omegaconf", "fastchat", "datasets", "pandas", "matplotlib", "pydantic"):

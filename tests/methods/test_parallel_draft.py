@@ -46,7 +46,16 @@ def transcript(out):
     return out.ids, out.accept, out.proposed, out.fed, stats
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+FEW = ("llama", "mistral-window")  # with one mask and with two
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=[] if name in ("llama", "mistral-window") else pytest.mark.exhaustive)
+        for name in FAMILIES
+    ],
+)
 def test_greedy_output_is_the_targets(make, family):
     model = build(family, torch.float64)
     for prompt, epsilon in (([5], 0.0), (PROMPT, 0.02), (list(range(3, 30)), 0.1)):

@@ -10,6 +10,7 @@ from places import Places, spread_layers
 import specbench.stage
 from compose import entry_of, job_for, method_names
 from specbench.method import Peer
+from specbench.record import VANILLA
 from specbench.run import execute
 from specbench.store import read_run
 
@@ -18,9 +19,9 @@ PIPELINE = "engine=eager"
 TENSOR = ("engine=fast", "model.gpus=2", "model.device=cpu", "model.check_ranks=true")
 
 
-NAMES = [name for name in method_names() if not isinstance(entry_of(name).method, Peer)]
+NAMES = [name for name in method_names() if name != VANILLA and not isinstance(entry_of(name).method, Peer)]
 # One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, one at the same time.
-KINDS = ("vanilla", "pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative_sampling", "card")
+KINDS = ("pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative_sampling", "card")
 
 
 def turns(folder, *overrides):
@@ -58,9 +59,13 @@ def test_layers_on_two_devices(name, together):
     compare(*({key: record.turns for key, record in records.items()} for records in (one, two)))
 
 
-@pytest.mark.slow
-def test_two_processes(tmp_path):
-    methods = f"method=[{','.join(NAMES)}]"
+@pytest.mark.parametrize(
+    "names",
+    [KINDS, pytest.param([name for name in NAMES if name not in KINDS], marks=pytest.mark.exhaustive)],
+    ids=["kinds", "others"],
+)
+def test_two_processes(tmp_path, names):
+    methods = f"method=[{','.join(names)}]"
     one = turns(tmp_path / "one", methods, "engine=fast")
-    assert {method for method, _ in one} == set(NAMES)
+    assert {method for method, _ in one} == {VANILLA, *names}
     compare(one, turns(tmp_path / "two", methods, *TENSOR))

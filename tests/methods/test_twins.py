@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections import Counter
 from pathlib import Path
@@ -17,7 +16,11 @@ from specbench.store import read_run
 from twins.loop import Played, Turn, replay
 from twins.variants import EOS, STATIC, VARIANTS, VOCAB, Variant, documents
 
-MUTANTS = [(variant, mutant) for variant in VARIANTS for mutant in variant.mutants]
+MUTANTS = [
+    pytest.param(variant, mutant, marks=[pytest.mark.exhaustive] if place else [])
+    for variant in VARIANTS
+    for place, mutant in enumerate(variant.mutants)
+]
 
 
 class Trace:
@@ -109,15 +112,6 @@ def _crafted() -> list[CaseRecord]:
 def _turn(prompt: list[int], ids: list[int]) -> TurnRecord:
     ones = [1] * (len(ids) - 1)
     return TurnRecord(len(prompt), ids, "length", ones, ones, ones, ones, 0.0, 1.0, {}, prompt_ids=prompt)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def collected():
-    """What is imported is left out of the collections before every case, which would take most of the time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

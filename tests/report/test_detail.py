@@ -88,7 +88,7 @@ def test_details_agree_with_the_summary(built):
         assert rows["accepted"].sum() == pytest.approx(accepted)  # chains: one node a position
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(13, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, pytest.param(13, marks=pytest.mark.exhaustive)])
 def test_plots_hold_one_method_and_many(make_run, count):
     def edit(manifest, records):
         for number, entry in enumerate(records):

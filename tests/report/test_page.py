@@ -309,7 +309,7 @@ def test_lossless_table_says_what_was_judged(page):
     assert all("100 %" in row for row in rows[1:])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_thousand_cases_of_ten_methods_stay_small(tmp_path):
     methods = {f"method_{number}": (6.0 * (number + 1), 0.5, 1e-3) for number in range(10)}
 

@@ -50,7 +50,7 @@ def compared(one, two):
             assert (ours.accept, ours.proposed, ours.fed) == (theirs.accept, theirs.proposed, theirs.fed), key
 
 
-@pytest.mark.parametrize("decode", ["greedy", pytest.param("sample", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("decode", ["greedy", pytest.param("sample", marks=pytest.mark.exhaustive)])
 def test_every_kind_of_method_on_the_bundled_model(decode, tmp_path):
     """Chains, trees, rows, device tables, hidden states and a draft model of its own; checked after every step."""
     sampling = () if decode == "greedy" else ("decode.temperature=0.8",)
@@ -64,7 +64,7 @@ def test_every_kind_of_method_on_the_bundled_model(decode, tmp_path):
     assert shared["model"]["parameters"] == alone["model"]["parameters"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("family", RANDOM)
 def test_random_models_of_a_family(family, tmp_path):
     settings = ("model=random", f"model.random.family={family}", *RANDOM[family], "model.dtype=float64", *SMALL)

@@ -31,8 +31,8 @@ from specbench.types import ROOT, CaseError, Draft, Needs
 
 COUNT = 20
 PROMPTS = ([5], [5, 17, 3, 42, 8], list(range(20, 50)))  # the last one leaves the window
-SLOW = pytest.mark.slow
-FAMILIES = ["llama", "mistral-window", "qwen2", *(pytest.param(each, marks=SLOW) for each in ("phi3", "qwen3"))]
+EXHAUSTIVE = pytest.mark.exhaustive
+FAMILIES = ["llama", "mistral-window", *(pytest.param(each, marks=EXHAUSTIVE) for each in ("qwen2", "phi3", "qwen3"))]
 SAMPLINGS = {"greedy": None, "sampled": Sampling(0.8, 20, 0.9)}
 
 

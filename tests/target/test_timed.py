@@ -191,7 +191,7 @@ def live(tmp_path_factory):
     return folder / "records.jsonl", found
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.exhaustive)])
 def test_the_models_own_record_gives_its_own_steps(live, tmp_path, attention):
     trace, found = live
     timed = (f"model.trace={trace}", METHODS, *CONTEXT, *QUICK)
@@ -219,7 +219,7 @@ def test_the_trace_of_vicuna_leads_a_random_model(data, tmp_path):
     trace = (
         f"model.trace={data / 'traces' / 'vicuna-7b-v1.3' / 'spec_bench_vanilla_run1.jsonl'}",
         f"model.tokenizer={data / 'tokenizers' / 'vicuna'}", "model.template=vicuna_v1.1", "suite=spec_bench",
-        "suite.ids=[81,200,401]", "method=[pld,cacheback_no_frozen,sam]",
+        "suite.ids=[81,200,401]", "method=[pld,cacheback_no_frozen,sam]", "decode.max_new_tokens=200",
     )  # fmt: skip
     small = ("model=random_110m", "model.random.config.hidden_size=64", "model.random.config.intermediate_size=96",
              "model.random.config.num_attention_heads=2", "model.random.config.num_key_value_heads=2",
