@@ -33,6 +33,7 @@ from specbench.config import Config, near, refuse_extras
 from specbench.job import Job, prepare
 from specbench.launch import INTERRUPTED, run_job
 from specbench.material import suite_name
+from specbench.names import Plain, file_name, printable
 from specbench.profile import ProfileError
 from specbench.record import EngineKind
 from specbench.store import RunError
@@ -70,7 +71,7 @@ def run_name(root: DictConfig) -> str:
     model = plain["model"]
     suite = plain["suite"]["name"] or suite_name(plain["suite"]["path"] or "")
     target = _target_name(model, plain["engine"]["kind"] == EngineKind.REPLAY)
-    return f"{target.lower()}-{suite}-{digest(plain)[:10]}"
+    return f"{file_name(target.lower())}-{file_name(suite)}-{digest(plain)[:10]}"
 
 
 def _target_name(model: Mapping[str, Any], replayed: bool) -> str:
@@ -154,13 +155,14 @@ def _quiet() -> None:
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    logging.basicConfig(format="specbench: %(levelname)s: %(message)s", force=True)
+    logging.basicConfig(force=True)
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.WARNING)
+        handler.setFormatter(Plain("specbench: %(levelname)s: %(message)s"))
 
 
 def _fail(message: str, program: str = "specbench") -> int:
-    print(f"{program}: error: {message}", file=sys.stderr)
+    print(printable(f"{program}: error: {message}"), file=sys.stderr)
     return USAGE
 
 

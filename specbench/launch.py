@@ -22,6 +22,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from specbench.job import Job
+from specbench.names import Plain, printable
 from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord, EngineKind
 from specbench.run import execute
 from specbench.target.tensor_parallel.team import TeamError
@@ -47,11 +48,11 @@ def run_job(job: Job, directory: Path) -> int:
             execute(job, directory, progress.observe)
         except KeyboardInterrupt:
             console.print(
-                f"[yellow]interrupted[/]: what is done is in {directory}; the same command goes on from there"
+                f"[yellow]interrupted[/]: what is done is in {_plain(directory)}; the same command goes on from there"
             )
             return INTERRUPTED
         except TeamError as error:
-            console.print(f"[red]the run ends[/]: {escape(str(error))}", soft_wrap=True)
+            console.print(f"[red]the run ends[/]: {_plain(error)}", soft_wrap=True)
             return FAILED
         except OSError as error:
             raise InputError(
@@ -64,7 +65,7 @@ def run_job(job: Job, directory: Path) -> int:
     report = build_report([directory], plots=job.config.report.plots)
     print_findings(report.findings, console)
     for path in (report.output / "summary.csv", report.output / "report.html", directory / "records.jsonl"):
-        console.print(str(path), highlight=False, soft_wrap=True)
+        console.print(_plain(path), highlight=False, soft_wrap=True)
     return _verdict(report, job, directory, console)
 
 
@@ -73,14 +74,20 @@ def _verdict(report: Report, job: Job, directory: Path, console: Console) -> int
     overall = report.summary[report.summary["category"] == OVERALL]
     dead = sorted(set(overall.loc[overall["cases"] == 0, "method"]))
     if dead:
-        console.print(f"[red]no case of {', '.join(dead)} could be decoded[/]: see error in {directory}/records.jsonl")
+        names = _plain(", ".join(dead))
+        console.print(f"[red]no case of {names} could be decoded[/]: see error in {_plain(directory)}/records.jsonl")
     judged = overall[~overall["method"].isin({VANILLA, CONTROL, *report.findings.lossy})]
     violations = int(judged["violations"].fillna(0).sum()) if job.card.dtype in ("float32", "float64") else 0
     if violations:
         console.print(
-            f"[red]{violations} tokens are not the target's own[/]: see lossless in {directory}/records.jsonl"
+            f"[red]{violations} tokens are not the target's own[/]: see lossless in {_plain(directory)}/records.jsonl"
         )
     return FAILED if dead or violations else 0
+
+
+def _plain(text: object) -> str:
+    """As it is, inside markup."""
+    return escape(printable(str(text)))
 
 
 def _console() -> Console:
@@ -93,7 +100,7 @@ def _console() -> Console:
 def _log_file(path: Path) -> Iterator[None]:
     """Log into the run's directory; the file is made with the first message."""
     handler = logging.FileHandler(path, delay=True, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(Plain("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("specbench")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
@@ -168,5 +175,7 @@ class Progress:
         for name, tally in self._tallies.items():
             mat = f"{tally.accepted / tally.steps:.2f}" if tally.steps else ""
             speed = f"{tally.tokens / tally.seconds:.1f}" if tally.seconds else ""
-            table.add_row(name, mat, *([speed] if self._timed else []), str(tally.errors) if tally.errors else "")
+            table.add_row(
+                _plain(name), mat, *([speed] if self._timed else []), str(tally.errors) if tally.errors else ""
+            )
         return Group(self._bar, table)

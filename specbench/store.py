@@ -71,7 +71,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace ``path`` in one step: a reader sees the old content or the new, never half. Text becomes UTF-8."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:  # a new file: what a link of that name points to stays as it is
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -28,6 +28,7 @@ class Room:
 # From the bottom up.
 ROOMS: dict[str, Room] = {
     "types": Room("the values that travel: Case, Draft, Needs, Prefill, Step; InputError", never="transformers"),
+    "names": Room("names in paths and in print: data, never a path, markup or an escape sequence"),
     "record": Room("what a run writes: a case's record and its turns", never="torch"),
     "store": Room("the run directory, append-only; atomic writes", may="record", never="torch"),
     "stats": Room("ratios and bootstrap intervals: pure functions", never="torch"),
@@ -35,7 +36,7 @@ ROOMS: dict[str, Room] = {
     "answers": Room("Spec-Bench's answer files, read and written", may="store", never="torch"),
     "profile": Room(
         "what a forward costs: measured grids, published fits, bytes and operations",
-        may="store",
+        may="names store",
         never="torch",
     ),
     "method": Room("the contract of a method", may="target types", never="transformers"),
@@ -92,7 +93,7 @@ ROOMS: dict[str, Room] = {
     ),
     "report.text": Room(
         "how figures and rows are spelled; tokens as text",
-        may="record store",
+        may="names record store",
         never="torch transformers datasets",
     ),
     "report.data": Room(
@@ -102,12 +103,12 @@ ROOMS: dict[str, Room] = {
     ),
     "report.tables": Room(
         "printed tables: Markdown, LaTeX, csv, terminal",
-        may="profile record report.data report.text stats",
+        may="names profile record report.data report.text stats",
         never="torch transformers datasets",
     ),
     "report.plots": Room(
         "the plots, and the one list of them",
-        may="profile record report.data report.text stats store",
+        may="names profile record report.data report.text stats store",
         never="torch transformers datasets",
     ),
     "report.page": Room(
@@ -117,13 +118,13 @@ ROOMS: dict[str, Room] = {
     ),
     "report.compat": Room(
         "Spec-Bench's formulas and files",
-        may="answers record report.data report.tables report.text store",
+        may="answers names record report.data report.tables report.text store",
         never="torch transformers datasets",
     ),
     "report.locate": Room("which run directories are meant", may="store", never="torch transformers datasets"),
     "report.build": Room(
         "runs in, files out",
-        may="report.data report.page report.plots report.tables store",
+        may="report.data report.page report.plots report.tables report.text store",
         never="torch transformers datasets",
     ),
     "report.published": Room(
@@ -133,16 +134,16 @@ ROOMS: dict[str, Room] = {
     ),
     "report": Room(
         "the command `specbench-report` and what notebooks import",
-        may="answers report.build report.compat report.data report.locate report.published report.tables store",
+        may="answers names report.build report.compat report.data report.locate report.published report.tables store",
         never="torch transformers datasets",
     ),
     "launch": Room(
         "a run as a user sees it: display, log, report, exit code",
-        may="job record report report.tables run target.tensor_parallel types",
+        may="job names record report report.tables run target.tensor_parallel types",
     ),
     "cli": Room(
         "the command `specbench`; the only room that imports Hydra",
-        may="config job launch material profile record store types",
+        may="config job launch material names profile record store types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",

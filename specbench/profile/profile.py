@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from specbench.names import file_name
 from specbench.profile.surface import Fit, Floats, Grid, Mask
 
 _LAYER_STATES = 4  # results of hidden size in a layer: two norms, queries, attention; residuals are added in passing
@@ -123,7 +124,7 @@ class Profile:
     def name(self) -> str:
         """Its file's, without the suffix: '<device>-<model>-<engine>-<dtype>'."""
         parts = (self.device, self.model, self.engine, self.dtype)
-        return "-".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-") for part in parts)
+        return "-".join(re.sub(r"[^a-z0-9.]+", "-", file_name(part.lower())).strip("-") for part in parts)
 
     @property
     def label(self) -> str:

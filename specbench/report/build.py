@@ -17,6 +17,7 @@ from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
 from specbench.report.tables.modelled import crossover_table, write_load
 from specbench.report.tables.tables import caption, tails_table, write_details, write_tables
+from specbench.report.text.table import make_folder
 from specbench.store import RunError, read_run
 
 
@@ -91,6 +92,8 @@ def read_findings(run_directories: Sequence[Path], profile: Path | None = None) 
 
 
 def default_output(findings: Findings) -> Path:
-    """One run's own directory; for several, ``report`` beside the first."""
+    """One run's own directory; for several, ``report`` beside the first. Raises RunError where it is a link."""
     first = findings.runs[0].directory
-    return first if len(findings.runs) == 1 else first.parent / "report"
+    found = first if len(findings.runs) == 1 else first.parent / "report"
+    make_folder(found)
+    return found

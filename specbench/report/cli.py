@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from specbench.names import Plain, printable
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.compat.compare import compare, compare_table, files_table, score_files, write_compat
 from specbench.report.compat.export import export_answers, left_out
@@ -26,7 +27,9 @@ EXIT_OK, EXIT_USAGE = 0, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 done, 2 the options or the runs do not allow it."""
     options = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.basicConfig(level=logging.INFO)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(Plain("%(message)s"))
     try:
         _check(options)
         if options.answers:
@@ -40,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (options.answers or options.compat or options.export_answers or options.published):
             _report(options)
     except (RunError, OSError) as error:
-        print(f"specbench-report: {error}", file=sys.stderr)
+        print(printable(f"specbench-report: {error}"), file=sys.stderr)
         return EXIT_USAGE
     return EXIT_OK
 
@@ -120,12 +123,12 @@ def _published(options: argparse.Namespace) -> None:
         ran = ", ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
         suites = ", ".join(dict.fromkeys(figure.suite for figure in figures if figure.model and figure.method))
         text = "No published figure is of these methods, as they were set, on this suite: "
-        console.print(f"{text}got {ran}; published are {suites}.", markup=False, soft_wrap=True)
+        console.print(printable(f"{text}got {ran}; published are {suites}."), markup=False, soft_wrap=True)
         return
     tables = published_tables(matches, figures)
     for table in tables:
         print_table(table, console)
-    console.print(summarise_verdicts(matches), markup=False)
+    console.print(printable(summarise_verdicts(matches)), markup=False)
     files = write_published(matches, tables, options.output or default_output(findings))
     console.print("\n".join(map(str, files)), markup=False, soft_wrap=True)
 

@@ -19,7 +19,7 @@ from specbench.report.data.findings import Findings
 from specbench.report.data.rows import category_order
 from specbench.report.tables.tables import caption
 from specbench.report.text.label import BLANK, Cell, format_count, format_number, format_rate, label
-from specbench.report.text.table import Table, to_markdown, without_blanks, write_texts
+from specbench.report.text.table import Table, to_csv, to_markdown, without_blanks, write_texts
 from specbench.report.text.tokenizer import find_tokenizer, read_counter
 from specbench.store import Run, RunError
 
@@ -166,5 +166,5 @@ def files_table(frame: pd.DataFrame, baseline: Path) -> Table:
 
 def write_compat(frame: pd.DataFrame, table: Table, output: Path) -> list[Path]:
     """tables/compat_spec_bench.csv, unrounded, and .md. Returns the files."""
-    texts = {f"{NAME}.csv": frame.to_csv(index=False), f"{NAME}.md": to_markdown(table)}
+    texts = {f"{NAME}.csv": to_csv(frame), f"{NAME}.md": to_markdown(table)}
     return write_texts(output / "tables", texts)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from specbench.answers import Answer, AnswerTurn, write_answers
+from specbench.names import file_name
 from specbench.record import CaseRecord
 from specbench.report.data.facts import TIME_ONLY, Facts
 from specbench.store import Run, RunError
@@ -36,7 +37,7 @@ def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
         place = folder / f"run_{number + 1}" if len(rounds) > 1 else folder
         place.mkdir(parents=True, exist_ok=True)
         for method in facts.methods:
-            path = place / f"{method}.jsonl"
+            path = place / f"{file_name(method)}.jsonl"
             write_answers(path, answers_of(run, facts, method, number))
             files.append(path)
     return files

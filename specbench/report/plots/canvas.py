@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
+from specbench.names import file_name, printable
 from specbench.report.plots.palette import DPI
 from specbench.report.text.label import break_lines
 from specbench.store import write_atomically
@@ -43,7 +44,7 @@ _LEAST_INCH = 1.2  # axes never shrink below this, however long the names beside
 
 def plain(text: str) -> str:
     """Text that is drawn as it is: a dollar sign would start mathematics."""
-    return text.replace("$", r"\$")
+    return printable(text).replace("$", r"\$")
 
 
 def set_log2(axes: Axes) -> None:
@@ -56,7 +57,7 @@ def set_log2(axes: Axes) -> None:
 
 def slug(name: str) -> str:
     """A name as part of a file's."""
-    return re.sub(r"[^A-Za-z0-9.]+", "_", name)
+    return re.sub(r"[^\w.]+", "_", file_name(name))
 
 
 def fit(canvas: Figure) -> Bbox:

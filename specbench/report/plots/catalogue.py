@@ -39,6 +39,7 @@ from specbench.report.plots.scatter import (
 from specbench.report.plots.scene import Scene, scenes
 from specbench.report.plots.stacks import draw_sources, draw_time_split
 from specbench.report.plots.tails import draw_lengths, draw_tails, no_lengths
+from specbench.report.text.table import make_folder
 
 LOG = logging.getLogger(__name__)
 _HEADINGS = {"speedup": "Speedup over vanilla", "mat": "Mean accepted tokens (MAT)"}
@@ -60,7 +61,7 @@ class Plot:
 def write_plots(findings: Findings, output: Path, load: Load | None = None) -> list[Path]:
     """Every plot that can be made, under plots/; one that cannot be is skipped with a line in the log."""
     folder = output / "plots"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with drawing():
         return [path for name, figure in draw_plots(findings, load) for path in save(figure, folder / name)]
 

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from specbench.report.data.sweep import Heatmap
 from specbench.report.plots.canvas import drawing, fit, plain, save, slug, write_head
 from specbench.report.text.label import break_lines, format_count, format_number, format_rate, format_share, label
-from specbench.report.text.table import write_texts
+from specbench.report.text.table import to_csv, write_texts
 
 _MAP = "cividis"  # one that colour-blind readers see as others do (Nunez, Anderton and Renslow 2018)
 _CELL_INCH = (0.72, 0.46)
@@ -41,7 +41,7 @@ def write_heatmaps(grids: Sequence[Heatmap], output: Path) -> list[Path]:
     files = []
     for name, grid in _named(grids).items():
         long = grid.cells.reset_index().melt(id_vars=grid.y, var_name=grid.x, value_name=grid.metric)
-        files += write_texts(output / "tables", {f"{name}.csv": long.to_csv(index=False)})
+        files += write_texts(output / "tables", {f"{name}.csv": to_csv(long)})
         with drawing():
             files += save(draw_heatmap(grid), output / "plots" / name)
     return files

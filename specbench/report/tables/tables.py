@@ -23,7 +23,15 @@ from specbench.report.text.label import (
     format_rate,
     format_share,
 )
-from specbench.report.text.table import Table, format_tables, name_columns, to_markdown, without_blanks, write_texts
+from specbench.report.text.table import (
+    Table,
+    format_tables,
+    name_columns,
+    to_csv,
+    to_markdown,
+    without_blanks,
+    write_texts,
+)
 from specbench.stats import MIN_CASES
 
 INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES} cases."
@@ -214,14 +222,14 @@ def write_tables(summary: pd.DataFrame, facts: Sequence[Facts], output: Path) ->
     texts: dict[str, str] = {}
     for name, tables in build_tables(summary, facts).items():
         texts |= {f"{name}.{kind}": text for kind, text in format_tables(tables).items()}
-        texts[f"{name}.csv"] = _raw(name, whole, facts).to_csv(index=False)
-    files = write_texts(output, {"summary.csv": whole.to_csv(index=False)})
+        texts[f"{name}.csv"] = to_csv(_raw(name, whole, facts))
+    files = write_texts(output, {"summary.csv": to_csv(whole)})
     return files + write_texts(output / "tables", texts)
 
 
 def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
     """The frames behind the step plots, unrounded, as tables/<name>.csv. Returns the files."""
-    texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in detail.items()}
+    texts = {f"{name}.csv": to_csv(frame) for name, frame in detail.items()}
     if len(detail["tails"]):
         texts["tails.md"] = to_markdown(tails_table(detail["tails"], where))
     return write_texts(output / "tables", texts)

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from specbench.names import printable
 from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
@@ -44,29 +45,29 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
     width = min(WIDTH, console.width)
     lossy = findings.summary["method"].isin(findings.lossy)
     for (model, suite), rows in findings.summary.groupby(["model", "suite"], sort=False):
-        console.print(Text(f"\n{model} on {suite}", style="bold"))
+        console.print(_text(f"\n{model} on {suite}", style="bold"))
         for line in _replays(findings, str(model), str(suite)):
-            console.print(Text(line, style="dim"))
+            console.print(_text(line, style="dim"))
         console.print(_overall(rows[~lossy[rows.index]], width))
         for table in _by_category(rows[~lossy[rows.index]], width):
             console.print(table)
         if lossy[rows.index].any():
-            console.print(Text("lossy methods: their output may differ from vanilla's", style="bold"))
+            console.print(_text("lossy methods: their output may differ from vanilla's", style="bold"))
             console.print(_overall(rows[lossy[rows.index]], width))
     printed = []
     for entry in findings.reported:
         if entry.control is not None:
             source = f" of {entry.run.directory.name}" if len(findings.reported) > 1 else ""
             printed.append(entry.control.sentence())
-            console.print(Text(f"A/A control{source}, {printed[-1]}", style="dim"))
+            console.print(_text(f"A/A control{source}, {printed[-1]}", style="dim"))
     print_warnings([text for text in findings.warnings if not any(part in text for part in printed)], console)
 
 
 def print_table(table: Printed, console: Console | None = None) -> None:
     """Print a table under its caption; a name that several rows share is printed once."""
     console = console or open_console()
-    console.print(Text(table.where, style="bold"))
-    console.print(Text(table.meaning, style="dim"))
+    console.print(_text(table.where, style="bold"))
+    console.print(_text(table.meaning, style="dim"))
     sheet = _sheet(table, None)
     if _width(sheet, console) > console.width:
         sheet = _sheet(table, _HEADER_WIDTH)
@@ -83,7 +84,7 @@ def _sheet(table: Printed, width: int | None) -> Table:
     """width: of labels, which are broken to it; None = as long as they are."""
     sheet = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     for column, title in enumerate(table.header):
-        sheet.add_column(Text(title), justify="left" if column < table.labels else "right", no_wrap=True)
+        sheet.add_column(_text(title), justify="left" if column < table.labels else "right", no_wrap=True)
     names = [row[0].text for row in table.rows]
     apart = len(set(names)) < len(names) or width is not None  # a name of several lines or rows
     previous = ""
@@ -94,7 +95,7 @@ def _sheet(table: Printed, width: int | None) -> Table:
         elif previous and apart:
             sheet.add_section()
         previous = row[0].text
-        sheet.add_row(*map(Text, labels), *(Text(cell.text) for cell in row[table.labels :]))
+        sheet.add_row(*map(_text, labels), *(_text(cell.text) for cell in row[table.labels :]))
     return sheet
 
 
@@ -102,6 +103,11 @@ def open_console() -> Console:
     """Standard output; a hundred columns of plain text where it is not a terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Whatever a run recorded reaches a terminal by this: as characters, never as markup or as an escape sequence."""
+    return Text(printable(text), style=style)
 
 
 def _replays(findings: Findings, model: str, suite: str) -> Iterator[str]:
@@ -124,7 +130,7 @@ def _overall(rows: pd.DataFrame, width: int) -> Table:
     for row in shown.to_dict("records"):
         style = "dim" if row["method"] == CONTROL else ""
         cells = [_name(row["method"], row["variant"], width), *(write(row) for _, _, write in columns)]
-        table.add_row(*map(Text, cells), style=style)
+        table.add_row(*map(_text, cells), style=style)
     return table
 
 
@@ -201,9 +207,9 @@ def _category_table(
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     table.add_column(title, no_wrap=True)
     for category in categories:
-        table.add_column(Text(break_lines(category, _HEADER_WIDTH)), justify="right", no_wrap=True)
+        table.add_column(_text(break_lines(category, _HEADER_WIDTH)), justify="right", no_wrap=True)
     for key, name in names.items():
-        table.add_row(Text(name), *(Text(found.get((category, *key), BLANK)) for category in categories))
+        table.add_row(_text(name), *(_text(found.get((category, *key), BLANK)) for category in categories))
     return table
 
 
@@ -212,6 +218,6 @@ def print_warnings(warnings: Sequence[str], console: Console | None = None) -> N
     console = console or open_console()
     if not warnings:
         return
-    console.print(Text(f"\n{len(warnings)} warning{'s' if len(warnings) > 1 else ''}", style="bold yellow"))
+    console.print(_text(f"\n{len(warnings)} warning{'s' if len(warnings) > 1 else ''}", style="bold yellow"))
     for warning in warnings:
-        console.print(Padding(Text(f"! {warning}", style="yellow"), (0, 0, 0, 2)))
+        console.print(Padding(_text(f"! {warning}", style="yellow"), (0, 0, 0, 2)))

@@ -8,11 +8,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from specbench.names import printable
 from specbench.report.text.label import BLANK, Cell, label
-from specbench.store import write_atomically
+from specbench.store import RunError, write_atomically
 
 _LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
@@ -30,6 +32,7 @@ _SMALL, _SMALLER = r"\small\setlength{\tabcolsep}{3.5pt}", r"\footnotesize\setle
 # No wider than the line that it is pasted to; without graphicx, as wide as it is.
 _FITTED = r"\ifdefined\resizebox\ifdim\wd0>\linewidth\sbox0{\resizebox{\linewidth}{!}{\usebox0}}\fi\fi\usebox0"
 _PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
+_FORMULA = re.compile(r"\s*(?=[-+=@\t\r])(?![-+]?[0-9.]+(e[-+]?[0-9]+)?$)")
 _MARKDOWN = re.compile(r"([\\|*`\[\]])")
 
 
@@ -79,9 +82,16 @@ def without_blanks(table: Table) -> Table:
     )
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder of a report. Raises RunError where it is a link: a report writes into its own folder only."""
+    if folder.is_symlink():
+        raise RunError(f"{folder}: is a link; a report writes into its own folder only: remove it, or give --output")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write each text under its file name. Returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name, text in texts.items():
         write_atomically(folder / name, text)
     return [folder / name for name in texts]
@@ -93,6 +103,18 @@ def format_tables(tables: Sequence[Table]) -> dict[str, str]:
         "md": "\n".join(to_markdown(table) for table in tables),
         "tex": _PACKAGES + "\n".join(to_latex(table) for table in tables),
     }
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """Full figures. A name that a spreadsheet would take for a formula gets an apostrophe in front of it."""
+    texts = frame.select_dtypes(exclude="number").columns
+    shown = frame.assign(**{str(name): frame[name].map(_cell) for name in texts})
+    return str(shown.rename(columns=_cell).to_csv(index=False))
+
+
+def _cell(value: Any) -> Any:
+    """Anything but text is left as it is, and so is text that is a number."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
 def to_markdown(table: Table) -> str:
@@ -116,7 +138,11 @@ def _markdown_cell(table: Table, row: int, column: int, cell: Cell) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\1", html.escape(text, quote=False))
+    return _MARKDOWN.sub(r"\\\1", html.escape(_one_line(text), quote=False))
+
+
+def _one_line(text: str) -> str:
+    return printable(text).replace("\n", " ")
 
 
 def to_latex(table: Table) -> str:
@@ -188,4 +214,4 @@ def _words(name: str) -> str:
 
 def escape_latex(text: str) -> str:
     """Text as LaTeX prints it verbatim in a paragraph."""
-    return "".join(_LATEX.get(char, char) for char in text)
+    return "".join(_LATEX.get(char, char) for char in _one_line(text))

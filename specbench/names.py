@@ -1,0 +1,37 @@
+"""Names are data: by these a method's, a model's or a category's becomes part of a path or of a printed text."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+
+_NOT_IN_PATHS = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\ud800-\udfff]+|^[.\s-]+|[.\s]+$')
+_LONGEST_BYTES = 80  # a file's name has several such parts and at most 255 bytes
+_DIGITS = 8
+# Control characters, those that turn the direction of writing, and halves of characters; lines may end.
+_HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def file_name(name: str) -> str:
+    """A name as a file's or folder's, or as a part of one: never a path, never too long.
+
+    A name that cannot stay as it is ends in a digest, so that no two names become one file.
+    """
+    found = _NOT_IN_PATHS.sub("_", name).encode()[:_LONGEST_BYTES].decode(errors="ignore")
+    if found == name != "":
+        return name
+    return f"{found or '_'}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:_DIGITS]}"
+
+
+def printable(text: str) -> str:
+    """Text without characters that steer a terminal or hide in a page: ESC becomes ``\\x1b``."""
+    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+class Plain(logging.Formatter):
+    """Lines of a log, for a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without what steers a terminal."""
+        return printable(super().format(record))

@@ -1,0 +1,160 @@
+"""A run directory of somebody else: its names are data wherever they are printed, and nothing is written elsewhere."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+
+import pandas as pd
+import pytest
+from report.browser import Browser, find_browser
+from report.conftest import build_run, fail
+
+from specbench.names import file_name, printable
+from specbench.report import build_report
+from specbench.report.cli import main
+from specbench.report.plots.canvas import slug
+from specbench.report.text.label import Cell
+from specbench.report.text.table import Table, to_csv, to_latex, to_markdown
+
+MARKUP = "</script><img src=x onerror=alert(1)>"
+ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\u202eevil"
+HOSTILE = (
+    "/tmp/absolute", "../../up", "..", ".", "", ".hidden", "-rf", "a/b", "a\\b", "C:name", "with\0nul", "line\nbreak",
+    "n" * 300, "\u6a21" * 300, "\ud800", MARKUP, ESCAPES, "trailing.", " ", "~", "a?b*c",
+)  # fmt: skip
+USUAL = ("pld", "vanilla_aa", "token_recycling_hot", "llama-3.1-8b", "my method", "\u6a21\u578b", "a+b=c", "x [k=3]")
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_a_file_name_is_one_part_of_a_path(name, tmp_path):
+    found = file_name(name)
+    assert (tmp_path / f".{found}-{found}.json.12345.partial").parent == tmp_path
+    (tmp_path / found).touch()
+    assert [path.name for path in tmp_path.iterdir()] == [found]
+    assert not found.startswith((".", "-"))
+
+
+def test_a_usual_name_stays_and_no_two_names_become_one():
+    assert [file_name(name) for name in USUAL] == list(USUAL)
+    for spell in (file_name, slug):
+        names = [spell(name) for name in HOSTILE]
+        assert len(set(names)) == len(names)
+    assert slug("random-110m") == "random_110m"
+
+
+def test_a_report_is_written_into_its_own_folder(make_run, tmp_path):
+    """Links in a run directory lead nowhere: those in the place of files are replaced, those of folders refused."""
+    run = make_run(per_category=1, control=False)
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "page").write_text("mine")
+    (run / "report.html").symlink_to(tmp_path / "victim" / "page")
+    (run / f".summary.csv.{os.getpid()}.partial").symlink_to(tmp_path / "victim" / "page")
+    build_report([run], plots=False)
+    assert not (run / "report.html").is_symlink()
+    assert (tmp_path / "victim" / "page").read_text() == "mine"
+    for folder in ("tables", "plots"):
+        if (run / folder).is_dir():
+            (run / folder).rename(run / f"{folder}.old")
+        (run / folder).symlink_to(tmp_path / "victim")
+        assert main([str(run)]) == 2
+        (run / folder).unlink()
+    assert [path.name for path in (tmp_path / "victim").iterdir()] == ["page"]
+
+
+def test_the_report_of_a_sweep_is_not_written_through_a_link(make_run, tmp_path, capsys):
+    for name in ("sweep/a", "sweep/b"):
+        make_run(name, per_category=1, control=False)
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "sweep" / "report").symlink_to(tmp_path / "victim")
+    assert main([str(tmp_path / "sweep"), "--no-plots"]) == 2
+    assert "is a link" in capsys.readouterr().err
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
+METHODS = dict.fromkeys(("../../escape", MARKUP, "=1+1", ESCAPES), (4.0, 0.35, 4e-4))
+CATEGORIES = (MARKUP, ESCAPES, '=HYPERLINK("x")', "a | b", r"\input{x}", "$x^2$", "line\nbreak")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """A run whose every name is hostile."""
+
+    def edit(manifest, records):
+        manifest["model"]["name"] = f"../{MARKUP}{ESCAPES}"
+        manifest["suite"]["name"] = f"=cmd|'/c calc'!A0 {MARKUP}"
+        manifest["warnings"] = [MARKUP, ESCAPES]
+        manifest["created"] = MARKUP
+        manifest["machine"]["cpu"] = {MARKUP: ESCAPES}
+        for number, entry in enumerate(records):
+            entry.subcategory = entry.category
+            entry.turns[0].text = f"{MARKUP}{ESCAPES}"
+            if number % len(METHODS) == 2:
+                fail(entry, f"{MARKUP}{ESCAPES}")
+
+    return build_run(
+        tmp_path_factory.mktemp("hostile") / "in" / "run", METHODS, categories=CATEGORIES, per_category=2, edit=edit
+    )
+
+
+def test_answers_of_hostile_methods_stay_in_their_folder(hostile, tmp_path):
+    before = sorted(path for path in tmp_path.parent.rglob("*") if tmp_path not in path.parents)
+    assert main([str(hostile), "--export-answers", str(tmp_path / "answers")]) == 0
+    assert len(list((tmp_path / "answers").glob("*.jsonl"))) == len(METHODS) + 2
+    assert [path.name for path in tmp_path.iterdir()] == ["answers"]
+    assert sorted(path for path in tmp_path.parent.rglob("*") if tmp_path not in path.parents) == before
+
+
+def test_a_terminal_gets_no_escape_sequence(hostile, capsys):
+    assert main([str(hostile), "--no-plots"]) == 0
+    printed = capsys.readouterr()
+    assert r"\x1b]0;title" in printed.out
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", printed.out + printed.err)
+
+
+def test_a_page_runs_nothing_in_a_browser(hostile, tmp_path):
+    if find_browser() is None or os.name != "posix":
+        pytest.skip("no Chromium (Debian: apt install chromium) to open the page in")
+    page = build_report([hostile], tmp_path / "out", plots=False).output / "report.html"
+    browser = Browser(find_browser(), tmp_path / "profile")
+    try:
+        browser.open(page)
+        assert browser.run("document.querySelectorAll('img, iframe, object, embed, form').length") == 0
+        assert browser.run("document.querySelectorAll('script').length") == 2
+        assert browser.run("document.body.textContent").count(MARKUP) > 5
+        assert browser.troubles == []
+    finally:
+        browser.close()
+
+
+@pytest.mark.exhaustive
+def test_plots_of_hostile_names(hostile, tmp_path):
+    """Of two models, whose names are in the files'."""
+    other = build_run(tmp_path / "other", {"pld": (4.0, 0.35, 4e-4)}, categories=["qa"], per_category=1)
+    files = build_report([hostile, other], tmp_path / "out").files
+    assert all(path.is_relative_to(tmp_path / "out") for path in files)
+    assert not re.search("[\x00-\x1f]", "".join(map(str, files)))
+
+
+def test_csv_names_are_no_formulas_and_figures_stay():
+    values = ["=1+1", "+x", "-x", "@x", "\t=1", " =1", "-5", "-1e-5", "-.5", "+3", "x=1", "a,b", 'q"', None]
+    frame = pd.DataFrame({"=name": values, "figure": [-float(number) for number in range(len(values))]})
+    rows = list(csv.reader(io.StringIO(to_csv(frame))))
+    assert rows[0] == ["'=name", "figure"]
+    assert [row[0] for row in rows[1:]] == [
+        "'=1+1", "'+x", "'-x", "'@x", "'\t=1", "' =1", "-5", "-1e-5", "-.5", "+3", "x=1", "a,b", 'q"', "",
+    ]  # fmt: skip
+    assert [float(row[1]) for row in rows[1:]] == frame["figure"].tolist()
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_tables_to_paste_keep_one_line_a_row(name):
+    table, usual = (Table(it, it, it, (it, "x"), ((Cell(it), Cell("1")),), frozenset()) for it in (name, "d"))
+    markdown, latex = to_markdown(table), to_latex(table)
+    assert len(markdown.splitlines()) == 5
+    assert latex.count("\n") == to_latex(usual).count("\n")
+    for text in (markdown, latex):
+        assert printable(text) == text
+        assert "<img" not in markdown
