@@ -42,7 +42,10 @@ from specbench.types import InputError
 PACKAGE = Path(__file__).resolve().parent
 OUTSIDE_HASH = {"measure": ("fresh", "price_per_hour"), "suite": ("home",)}  # settings that change no record
 # Parameters of methods that came later, at the value that runs had before: left there, a run keeps its hash.
-ADDED = {"methods.pld.PromptLookup": {"min_ngram": 1}}
+ADDED = {
+    "methods.pld.PromptLookup": {"min_ngram": 1},
+    "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
+}
 # Setting -> the option of its group, where the setting is given without one.
 OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
 USAGE = 2

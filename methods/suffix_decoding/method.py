@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from methods.suffix_decoding.suffix_tree import Limits, SuffixTree, Text
+from methods.suffix_decoding.suffix_tree import Limits, SuffixTree, Text, Ties
 from specbench.method import Drafter, Method
 from specbench.target.facade import Target
 from specbench.types import EMPTY, Draft, InputError, Prefill, require_count
@@ -22,7 +22,7 @@ ROOM = 4096  # [tokens] of answer before the local tree must move
 class _Request(Drafter):
     def __init__(self, method: SuffixDecoding, prompt: Sequence[int]) -> None:
         self._limits, self._depth, self._answers = method.limits, method.limits.depth, method.answers
-        self._local = SuffixTree(self._depth, len(prompt) + ROOM)
+        self._local = SuffixTree(self._depth, len(prompt) + ROOM, method.ties)
         self._text, self._answer = Text(), Text()
         self._local.extend(self._text, prompt)
         self._taken = len(prompt)
@@ -62,7 +62,8 @@ class SuffixDecoding(Method):
 
     min_prob: least estimated probability of a node given its match. depth: longest string counted [tokens].
     shape: path (the likeliest child each time) | tree (best first). global_tree: whether answers are remembered.
-    cached_requests: answers it holds; the oldest goes first.
+    cached_requests: answers it holds; the oldest goes first. ties: of children with equal counts the one that occurred
+    last (recent), or the first of the reference's list of siblings.
     """
 
     sources = ("local", "global")
@@ -77,6 +78,7 @@ class SuffixDecoding(Method):
         shape: Literal["path", "tree"] = "path",
         global_tree: bool = True,
         cached_requests: int = 100_000,
+        ties: Ties = "recent",
     ) -> None:
         require_count("num_draft", num_draft)
         require_count("depth", depth, low=2)
@@ -91,8 +93,8 @@ class SuffixDecoding(Method):
                 f" factor * (depth - 1) + offset of at least 1"
             )
         self.limits = Limits(num_draft, float(factor), float(offset), float(min_prob), depth, shape == "tree")
-        self.cached_requests = cached_requests
-        self.answers = SuffixTree(depth) if global_tree else None
+        self.cached_requests, self.ties = cached_requests, ties
+        self.answers = SuffixTree(depth, ties=ties) if global_tree else None
 
     def bind(self, target: Target) -> None:
         """Compile, so that no request does."""
@@ -104,7 +106,7 @@ class SuffixDecoding(Method):
     def reset(self) -> None:
         """Forget all answers."""
         if self.answers is not None:
-            self.answers = SuffixTree(self.limits.depth)
+            self.answers = SuffixTree(self.limits.depth, ties=self.ties)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Count the prompt's strings in a tree of the request's own."""

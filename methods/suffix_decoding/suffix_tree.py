@@ -1,14 +1,14 @@
 """The suffix tree of SuffixDecoding (Oliaro et al. 2024): how often every string of up to ``depth`` tokens occurred.
 
 Its nodes are kept as the states of a suffix automaton, which has at most two a token whatever the depth; each state's
-edges are listed by count, then by recency, so that the likeliest continuation is the first. Probabilities are fractions
-of counts and compared as such, since many are equal.
+edges are listed by count, then by ``ties``, so that the likeliest continuation is the first. Probabilities are
+fractions of counts and compared as such, since many are equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -66,16 +66,23 @@ class Text:
         self.place = np.zeros(3, np.int64)
 
 
-class SuffixTree:
-    """depth: longest string counted. tokens: the room [tokens] to begin with."""
+Ties = Literal["recent", "reference"]
 
-    def __init__(self, depth: int, tokens: int = 1024) -> None:
-        self.depth = depth
+
+class SuffixTree:
+    """depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``."""
+
+    def __init__(self, depth: int, tokens: int = 1024, ties: Ties = "recent") -> None:
+        self.depth, self._ties = depth, ties
         self.texts: dict[Text, None] = {}
         self._stretches: list[tuple[Text, int]] = []  # text and first token of what grew while no other text did
-        self._arrays = allocate(tokens)
+        self._allocate(tokens)
         self._gone = 0  # tokens of removed texts whose states are still there
         self._matches = np.empty((depth, 3), np.int32)
+
+    def _allocate(self, tokens: int) -> None:
+        self._arrays = allocate(tokens)
+        self._arrays.meta[kernels.QUEUED] = self._ties == "reference"
 
     def extend(self, text: Text, tokens: Sequence[int]) -> None:
         """Append to a text, a new one if the tree does not hold it."""
@@ -99,7 +106,8 @@ class SuffixTree:
 
     def _rebuild(self, tokens: int) -> None:
         """Grow the texts that are held anew, in the order in which they grew."""
-        self._arrays, self._gone = allocate(2 * tokens), 0
+        self._allocate(2 * tokens)
+        self._gone = 0
         self._stretches = [each for each in self._stretches if each[0] in self.texts]
         ends, pieces = {text: len(text.tokens) for text in self.texts}, []
         for text, start in reversed(self._stretches):

@@ -15,15 +15,16 @@ from numba import njit
 
 STATE = np.dtype([(name, "i4") for name in ("link", "length", "head", "tail", "first", "last", "count")])
 EDGE = np.dtype([(name, "i4") for name in ("owner", "token", "target", "next", "previous", "group", "front", "mixed")])
-STATES, EDGES, LAST, MATCH, MATCHED, CLOCK, GROUPS, FREE = range(8)  # of meta; MATCH, MATCHED: state and length
+STATES, EDGES, LAST, MATCH, MATCHED, CLOCK, GROUPS, FREE, QUEUED = range(9)  # of meta
 NONE = -1
 
 
 class Arrays(NamedTuple):
-    """states (n,) STATE, edges (m,) EDGE, slots (power of two,) int32 edge numbers by hash or NONE, meta (8,) int64.
+    """states (n,) STATE, edges (m,) EDGE, slots (power of two,) int32 edge numbers by hash or NONE, meta (9,) int64.
     first, last: the clock, tokens appended so far, at a state's first occurrence and at its last counted one. head,
     tail: of its list of edges, sorted by their targets' counts; equals form a group, by ``last``, the latest first.
-    front, mixed: of the group of that number its first edge, and 1 where a count that fell broke its order.
+    front, mixed: of the group of that number its first edge, and 1 where a count that fell broke its order. Of meta,
+    MATCH and MATCHED are a state and a length; with QUEUED groups have the order of ArcticInference's siblings.
     """
 
     states: np.ndarray
@@ -137,9 +138,7 @@ def _split(a, state, token, target):
 @njit(cache=True)
 def append(a, last, token, end):
     """Grow the text whose state is ``last`` by ``token``, its token number ``end``; returns the text's new state.
-
-    Several texts may grow in turn, each from its own ``last``; a new one starts from 0.
-    """
+    Several texts may grow in turn, each from its own ``last``; a new one starts from 0."""
     edge = find(a, last, token)
     if edge != NONE:  # another text has been here
         return _split(a, last, token, a.edges[edge].target)
@@ -177,9 +176,7 @@ def extend(a, tokens):
 @njit(cache=True)
 def peek(a, token, copies):
     """(length, first): the match if ``token`` came next, and the tokens up to the end of its first occurrence.
-
-    While fewer than ``copies`` tokens follow that, a shorter suffix's first occurrence is taken; 0: never.
-    """
+    While fewer than ``copies`` tokens follow that, a shorter suffix's first occurrence is taken; 0: never."""
     state, length = advance(a, a.meta[MATCH], a.meta[MATCHED], token)
     while state != 0 and a.states[state].link != 0 and a.meta[CLOCK] - a.states[state].first < copies:
         state = a.states[state].link
@@ -208,9 +205,12 @@ def _remove(a, edge):
 
 @njit(cache=True)
 def _settle(a, edge, by):
-    """Move an edge whose count went up or down by one, or was 0 until now, to the front of the edges of that count."""
+    """Move an edge whose count went up or down by one, or was 0 until now, to the front of the edges of that count.
+    With QUEUED it goes behind them if its count went up and it was not the first of the edges that it leaves.
+    """
     edges, group, owner = a.edges, a.edges[edge].group, a.edges[edge].owner
     count = a.states[edges[edge].target].count
+    behind = a.meta[QUEUED] and by > 0 and (group == NONE or count == 1 or edges[group].front != edge)
     back = NONE if group == NONE else edges[group].front if by > 0 else edge  # to stand before, unless it joins a group
     while by < 0 and back != NONE and edges[back].group == group:
         back = edges[back].next
@@ -223,21 +223,21 @@ def _settle(a, edge, by):
     near = back if by < 0 else tail if back == NONE else edges[back].previous
     if near != NONE and a.states[edges[near].target].count == count:
         group = edges[near].group
-        back = edges[group].front
-        mixed = edges[group].mixed or a.states[edges[back].target].last > a.states[edges[edge].target].last
+        front = edges[group].front
+        late = a.states[edges[front].target].last > a.states[edges[edge].target].last
+        mixed = not a.meta[QUEUED] and (edges[group].mixed or late)
+        back = back if behind else front
     else:
-        group, mixed = _new_group(a), False
+        group, front, mixed, behind = _new_group(a), edge, False, False
     _join(a, owner, a.states[owner].tail if back == NONE else edges[back].previous, edge)
     _join(a, owner, edge, back)
-    edges[edge].group, edges[group].front, edges[group].mixed = group, edge, mixed
+    edges[edge].group, edges[group].front, edges[group].mixed = group, front if behind else edge, mixed
 
 
 @njit(cache=True)
 def _count(a, state, length, token, depth, by):
     """Add ``by`` to every string of up to ``depth`` tokens that ends with this ``token`` of a text; returns its state.
-
-    state: of the last ``length`` tokens before it.
-    """
+    state: of the last ``length`` tokens before it."""
     state = _cut(a, state, length)
     new = _cut(a, a.edges[find(a, state, token)].target, min(length + 1, depth))
     ending = new

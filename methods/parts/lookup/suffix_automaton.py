@@ -21,7 +21,7 @@ def allocate(tokens: int) -> Arrays:
         np.empty(2 * tokens + 2, kernels.STATE),
         np.empty(3 * tokens + 2, kernels.EDGE),
         np.full(slots, kernels.NONE, np.int32),
-        np.zeros(8, np.int64),
+        np.zeros(9, np.int64),
     )
     arrays.states[0] = (kernels.NONE, 0, kernels.NONE, kernels.NONE, 0, 0, 0)
     arrays.meta[kernels.STATES], arrays.meta[kernels.FREE] = 1, kernels.NONE
