@@ -67,9 +67,10 @@ class TokenRecycling(Method):
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Learn what follows the last prompt token, as the reference's first forward does, or every prompt token.
 
+        Where that token is given, its row comes with the first step.
         Prompt row i of ``prefill.topk`` holds what follows prompt token i.
         """
-        if prefill.topk is not None:
+        if prefill.topk is not None and (self.update_from_prefill or not prefill.given):
             learned = prompt if self.update_from_prefill else prompt[-1:]
             self.matrix.learn_prompt(learned, prefill.topk)
         return _Recycler(self.matrix)

@@ -41,8 +41,10 @@ from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent
 OUTSIDE_HASH = {"measure": ("fresh", "price_per_hour"), "suite": ("home",)}  # settings that change no record
-# Parameters of methods that came later, at the value that runs had before: left there, a run keeps its hash.
-ADDED = {
+# Settings, and by class parameters of methods, that came later, at the value that runs had before: left there, a run
+# keeps its hash.
+ADDED: dict[str, dict[str, Any]] = {
+    "decode": {"first_draft": "after"},
     "methods.pld.PromptLookup": {"min_ngram": 1},
     "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
 }
@@ -100,16 +102,16 @@ def digest(resolved: Mapping[str, Any]) -> str:
     kept = {group: values for group, values in resolved.items() if group != "report"}
     for group, keys in OUTSIDE_HASH.items():
         kept[group] = {key: value for key, value in kept[group].items() if key not in keys}
-    kept["method"] = {name: _as_before(node) for name, node in kept["method"].items()}
+    kept = {group: _as_before(values, group) for group, values in kept.items()}
     text = json.dumps(kept, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _as_before(node: Any) -> Any:
-    """A method's configuration without the parameters that came later and are left at what they were."""
+def _as_before(node: Any, group: str = "") -> Any:
+    """A group's or a method's settings without those that came later and are left at what they were."""
     if not isinstance(node, Mapping):
         return node
-    added = ADDED.get(node.get("_target_", ""), {})
+    added = ADDED.get(node.get("_target_") or group, {})
     return {key: _as_before(value) for key, value in node.items() if key not in added or value != added[key]}
 
 

@@ -135,13 +135,17 @@ class EngineConfig:
 
 @dataclass
 class DecodeConfig:
-    """temperature 0 is greedy. max_new_tokens: per turn. seed: of verifying and drafting."""
+    """temperature 0 is greedy. max_new_tokens: per turn. seed: of verifying and drafting.
+
+    first_draft: after the prefill's token | prefill: below the prompt's last token, as many references verify it.
+    """
 
     max_new_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+    first_draft: str = "after"
 
 
 @dataclass

@@ -74,6 +74,7 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
     for entry in entries:
         if entry.reset not in RESETS:
             raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
+    _check_first_draft(config, entries)
     material = gather(config)
     way, why = _way_between_gpus(config, material.card, entries)
     for entry in entries:
@@ -100,6 +101,18 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
         way=way,
         why=why,
     )
+
+
+def _check_first_draft(config: Config, entries: Sequence[Entry]) -> None:
+    chosen = config.decode.first_draft
+    if chosen not in ("after", "prefill"):
+        raise InputError(f"decode.first_draft={chosen}: expected after or prefill")
+    peers = [entry.name for entry in entries if isinstance(entry.method, Peer)]
+    if chosen == "prefill" and peers:
+        raise InputError(
+            f"method.{peers[0]}: has a loop of its own, which decode.first_draft=prefill does not reach; expected"
+            " methods of the harness's loop, or decode.first_draft=after"
+        )
 
 
 def _way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry]) -> tuple[str | None, str | None]:

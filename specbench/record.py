@@ -63,6 +63,11 @@ class TurnRecord:
     step_s: list[float] = field(default_factory=list)
     energy_j: float | None = None
 
+    @property
+    def in_prefill(self) -> bool:
+        """The first step verified its draft with the prompt's last token: no token was emitted before it."""
+        return bool(self.accept) and sum(self.accept) == len(self.ids)
+
 
 @dataclass(slots=True)
 class Lossless:

@@ -74,6 +74,7 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
         dtype=job.card.dtype,
         judge=config.measure.lossless,
         keep_trees=config.measure.keep_trees,
+        in_prefill=config.decode.first_draft == "prefill",
     )
     try:
         with set_stage(job) as stage:

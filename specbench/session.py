@@ -43,7 +43,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """What holds for every request of a run. judge: teacher-force every answer. dtype: of the target."""
+    """What holds for every request of a run. judge: teacher-force every answer. dtype: of the target.
+
+    in_prefill: see ``Request``.
+    """
 
     max_new_tokens: int
     sampling: Sampling | None
@@ -51,6 +54,7 @@ class RequestSettings:
     dtype: str
     judge: bool = True
     keep_trees: int = 0
+    in_prefill: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,7 @@ class Session:
                 seed=self._settings.seed,
                 names=(case.id, turn, block.round),
                 keep_trees=0 <= block.index < self._settings.keep_trees,
+                in_prefill=self._settings.in_prefill,
             )
             before = self._meter.joules() if self._meter else None
             transcript = decode(self._engine, entry.method, request, self._clock)

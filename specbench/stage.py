@@ -130,11 +130,13 @@ def _recall(job: Job, engine: ReplayEngine | TimedEngine) -> Callable[[Case, Seq
     """Turns as they were recorded; the engine loads each before it is decoded."""
     assert job.trace is not None
     turns = {each.case.id: each.turns for each in job.trace.conversations}
+    given = int(job.config.decode.first_draft == "prefill")  # tokens of the prompt that the engine emits as an answer's
 
     def next_turn(case: Case, answers: Sequence[str]) -> Turn:
         turn = turns[case.id][len(answers)]
         prompt, ids = turn.prompt.tolist(), turn.ids.tolist()
-        engine.load(prompt, ids)
+        split = len(prompt) - given
+        engine.load(prompt[:split], prompt[split:] + ids)
         return Turn(prompt, len(ids), turn.text)
 
     return next_turn

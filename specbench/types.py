@@ -144,11 +144,13 @@ class Prefill:
     hidden: layer -> (rows, D).
     topk: (rows, k).
     rows is 1 (the last prompt token), or T where ``prompt_hidden`` or ``prompt_topk`` asks for every prompt row.
+    given: the token is the prompt's last, which the prompt then lacks; it is the first root and not emitted.
     """
 
     token: int
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     topk: TopK | None = None
+    given: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ class SuffixDecoding(Method):
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Count the prompt's strings in a tree of the request's own."""
-        return _Request(self, prompt)
+        return _Request(self, [*prompt, prefill.token] if prefill.given else prompt)
 
     def admit(self, answer: Text) -> None:
         """Make an answer the newest of the global tree, and let the oldest go."""

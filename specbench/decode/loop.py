@@ -54,7 +54,10 @@ class Stopwatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One turn to decode. limit: the most tokens to emit. seed: the run's; names: of the case and turn."""
+    """One turn to decode. limit: the most tokens to emit. seed: the run's; names: of the case and turn.
+
+    in_prefill: the first draft hangs below the prompt's last token, and is verified with it.
+    """
 
     prompt: Sequence[int]
     limit: int
@@ -62,6 +65,7 @@ class Request:
     seed: int
     names: tuple[object, ...] = ()
     keep_trees: bool = False
+    in_prefill: bool = False
 
 
 @dataclass(slots=True)
@@ -148,6 +152,8 @@ def decode(engine: Engine, method: Method, request: Request, clock: Stopwatch) -
             f"prompt of {len(request.prompt)} tokens; expected fewer than the model's context of {engine.context}"
             " (leave the case out, or raise model.context if the model allows it)"
         )
+    if request.in_prefill and len(request.prompt) < 2:
+        raise CaseError("prompt of 1 token; expected 2 or more with decode.first_draft=prefill")
     limit = min(request.limit, room)
     engine.reserve(len(request.prompt) + limit)
     if isinstance(method, Peer):
@@ -163,17 +169,22 @@ def decode(engine: Engine, method: Method, request: Request, clock: Stopwatch) -
 
 def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int, clock: Stopwatch) -> Transcript:
     out = Transcript(trees=[] if request.keep_trees else None)
-    walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), method.typical)
+    prompt, given = request.prompt, None
+    if request.in_prefill:  # the prompt's last token takes the place of the prefill's: the first root, but not emitted
+        prompt, given, limit = prompt[:-1], prompt[-1], limit + 1
+    walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), method.typical, given)
     clock.start()
-    prefill = engine.start(request.prompt, limit, walk, method.needs, clock)
+    prefill = engine.start(prompt, limit, walk, method.needs, clock)
+    if given is not None:
+        prefill = replace(prefill, given=True)
     out.prefill_s = clock.elapsed()
     clock.lap("prefill")
     clock.mark()  # the wait for the second token begins
-    context = [*request.prompt, prefill.token]
+    context = [*prompt, prefill.token]
     log: list[Entry] = []
-    drafter = method.begin(request.prompt, prefill, derive_seed(request.seed, *request.names, "draft"))
+    drafter = method.begin(prompt, prefill, derive_seed(request.seed, *request.names, "draft"))
     clock.lap("update")  # what a method learns from the prompt
-    if limit > 1 and prefill.token not in engine.eos:
+    if limit > 1 and (prefill.given or prefill.token not in engine.eos):
         log = _steps(engine, method, drafter, context, limit, clock)
     drafter.finish(context)
     clock.lap("update")

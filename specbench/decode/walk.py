@@ -43,8 +43,13 @@ def _certain(tokens: Sequence[int], like: Tensor) -> Tensor:
 class Walk:
     """The verifier of one request: its distribution and its own stream of uniform numbers."""
 
-    def __init__(self, sampling: Sampling | None, seed: int, typical: Typical | None = None) -> None:
-        """sampling: None is greedy. seed: of the verifier's numbers. typical: lossy acceptance when sampling."""
+    def __init__(
+        self, sampling: Sampling | None, seed: int, typical: Typical | None = None, given: int | None = None
+    ) -> None:
+        """sampling: None is greedy. seed: of the verifier's numbers. typical: lossy acceptance when sampling.
+
+        given: picked first whatever the logits, and not counted as emitted.
+        """
         self.sampling = sampling
         self.lossy = sampling is not None and typical is not None
         self._typical = typical
@@ -52,9 +57,12 @@ class Walk:
         self._trials = np.random.default_rng([seed, 1])
         self._uniforms: list[float] = []
         self._emitted = 0
+        self._given = given
 
     def pick(self, logits: Tensor, depths: Sequence[int]) -> Tensor:
         """(rows, V) raw logits -> (rows,) the token each row chooses; depths: (rows,) 0 = the root."""
+        if self._given is not None:
+            return torch.full((len(logits),), self._given, device=logits.device)
         if self.sampling is None:
             return logits.argmax(-1)
         uniform = torch.tensor(self._numbers(depths), dtype=torch.float64, device=logits.device)
@@ -98,7 +106,9 @@ class Walk:
 
     def advance(self, emitted: int) -> None:
         """``emitted`` tokens were committed; later draws use later numbers."""
-        self._emitted += emitted
+        if self._given is None:
+            self._emitted += emitted
+        self._given = None
 
     @staticmethod
     def follow(

@@ -53,8 +53,11 @@ def answers_of(run: Run, facts: Facts, method: str, number: int) -> list[Answer]
 
 
 def _answer(run: Run, facts: Facts, record: CaseRecord) -> Answer:
-    """The prefill's forward counts as a step that emitted one token: the convention of Spec-Bench's own baseline."""
-    lengths = [(1, *turn.accept) if turn.ids else () for turn in record.turns]
+    """The prefill's forward counts as a step that emitted one token: the convention of Spec-Bench's own baseline.
+
+    Where it verified the first draft too, it is the record's first step already.
+    """
+    lengths = [() if not turn.ids else turn.accept if turn.in_prefill else (1, *turn.accept) for turn in record.turns]
     turns = [
         AnswerTurn(turn.text.strip(), len(steps), len(turn.ids), turn.prefill_s + turn.decode_s)
         for turn, steps in zip(record.turns, lengths, strict=True)

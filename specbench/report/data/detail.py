@@ -116,7 +116,7 @@ def count_lengths(records: Sequence[CaseRecord], timed: bool) -> Rows:
     prompts = np.concatenate([np.full(len(turn.accept), turn.prompt_tokens) for each in records for turn in each.turns])
     times = np.array([seconds for record in records for turn in record.turns for seconds in turn.step_s])
     known = timed and len(times) == len(fed)
-    for axis, values in (("position", context - prompts), ("context", context)):
+    for axis, values in (("position", np.maximum(context - prompts, 0)), ("context", context)):
         place = np.searchsorted(EDGES[axis], values, side="right") - 1
         for number in np.unique(place):
             own = place == number
@@ -159,7 +159,7 @@ def count_tails(records: Sequence[CaseRecord]) -> Rows:
     bursts = np.array([seconds for turn in turns for seconds in turn.step_s])
     if not bursts.size:
         return
-    first = np.array([turn.prefill_s for turn in turns])
+    first = np.array([turn.prefill_s + (turn.step_s[0] if turn.in_prefill else 0.0) for turn in turns])
     each = np.array([turn.decode_s / sum(turn.accept) for turn in turns if sum(turn.accept)])
     figures = [percentile(1e3 * values, share) for values in (first, bursts, each) for share in PERCENTILES]
     yield (len(turns), len(bursts), *figures)

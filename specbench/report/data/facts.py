@@ -25,6 +25,7 @@ class Facts:
     profile: the latency profile of the predictions, in a line; '' without one.
     time_only: a model was driven along recorded answers: its times are real, and what was accepted is the record's.
     unaccepted: methods of such a run that draft from what the model computes; only the time of a step is known of them.
+    in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill).
     """
 
     model: str
@@ -45,6 +46,7 @@ class Facts:
     profile: str = ""
     time_only: bool = False
     unaccepted: frozenset[str] = frozenset()
+    in_prefill: bool = False
 
     @property
     def ran_on(self) -> str:
@@ -82,6 +84,7 @@ def read_facts(run: Run) -> Facts:
         engine=str(manifest.get("engine") or kind or ""),
         price=run.section("config", "measure").get("price_per_hour"),
         time_only=kind == EngineKind.TIMED,
+        in_prefill=run.section("config", "decode").get("first_draft") == "prefill",
         unaccepted=frozenset(
             name for name, entry in methods.items() if kind == EngineKind.TIMED and _flag(entry, "reads_target", False)
         ),

@@ -64,9 +64,10 @@ def steps_of(records: Sequence[CaseRecord]) -> tuple[Floats, Floats, Floats, Flo
         for turn in record.turns:
             accept = np.asarray(turn.accept, dtype=np.float64)
             fed.append(np.asarray(turn.fed, dtype=np.float64))
-            context.append(turn.prompt_tokens + np.cumsum(accept) - accept)
+            start = turn.prompt_tokens - turn.in_prefill
+            context.append(start + np.cumsum(accept) - accept)
             emitted.append(accept)
-            each.append(turn.prompt_tokens + np.arange(accept.sum()))
+            each.append(start + np.arange(accept.sum()))
     none = [np.empty(0)]
     return tuple(np.concatenate(parts or none) for parts in (fed, context, emitted, each))  # type: ignore[return-value]
 

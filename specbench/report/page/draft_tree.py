@@ -49,7 +49,8 @@ def show_step(turn: TurnRecord, step: int, spell: Callable[[int], str]) -> str:
     """
     start = len(turn.ids) - sum(turn.accept[step:])
     emitted = turn.ids[start : start + turn.accept[step]]
-    lines = [f"step {step}: root {spell(turn.ids[start - 1])}, emitted {' '.join(map(spell, emitted))}"]
+    root = spell(turn.ids[start - 1]) if start else "the prompt's last token"
+    lines = [f"step {step}: root {root}, emitted {' '.join(map(spell, emitted))}"]
     if turn.trees and turn.trees[step].get("late"):
         lines[0] += ", the last drafted late, while the target ran"
     if not turn.trees:

@@ -94,7 +94,7 @@ function drawTree(answer, turn, index) {
   }
   const root = tokens.findIndex((token) => token.step === step) - 1;
   const extra = packed.x ? `, and ${packed.x.length} passengers that cannot be` : "";
-  const text = `Draft of step ${step}, after ${quoted(tokens[root].number)}: ${entry.proposed[step]} proposed, ` +
+  const text = `Draft of step ${step}, after ${root < 0 ? "the prompt" : quoted(tokens[root].number)}: ${entry.proposed[step]} proposed, ` +
     `${packed.a.length} accepted (\u2713)${extra}${late ? ", and one of the late chain behind it" : ""}`;
   const tree = readTree(packed);
   const list = drawBranches(tree, tree.children.get(-1) ?? []);

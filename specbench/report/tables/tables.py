@@ -97,6 +97,7 @@ def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
         counts = here["cases"] + here["errors"]
         where = f"{fact.model} on {fact.suite}" + (f" ({fact.ran_on})" if fact.ran_on else "")
         text = f"{where}, {counts.max() if len(counts) else 0} cases, temperature {fact.temperature:g}"
+        text += ", first draft in the prefill" if fact.in_prefill else ""
         settings[text + (f", predicted by the profile {fact.profile}" if fact.profile else "")] = None
     return "; ".join(settings) + "."
 
