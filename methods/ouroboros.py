@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 from methods.parts.draft_lm.draft_method import DraftModelMethod
 from methods.parts.draft_lm.tree_lm import TreeRequest
@@ -146,7 +147,8 @@ class _Ouroboros(Drafter):
         if not budget:
             return EMPTY
         self._lookahead.read(context)
-        drafted = self._drafted = self._lookahead.draft(context, min(method.gamma, budget), method.eos)[:budget]
+        drafted = self._lookahead.draft(context, min(method.gamma, budget), method.eos)
+        drafted = self._drafted = drafted[: method.gamma if method.overshoot == "cut" else budget][:budget]
         self._lengths.append(len(drafted))
         count = len(drafted)
         if drafted[-1] not in method.eos:
@@ -187,7 +189,8 @@ class Ouroboros(DraftModelMethod):
     """draft: hub id or folder of the draft model. gamma: tokens drafted at least. endings K: phrases behind them.
 
     window W: columns of the lookahead window, and phrases kept for a token. level: of the window; phrases have
-    ``level`` - 1 tokens. dtype, device: of the draft; default the target's.
+    ``level`` - 1 tokens. overshoot: what the last draft forward gives beyond gamma is drafted too (kept), or not (cut).
+    dtype, device: of the draft; default the target's.
     """
 
     by_node = True
@@ -202,6 +205,7 @@ class Ouroboros(DraftModelMethod):
         endings: int = 3,
         dtype: str | None = None,
         device: str | None = None,
+        overshoot: Literal["kept", "cut"] = "kept",
     ) -> None:
         super().__init__(draft, dtype, device, None)
         require_count("gamma", gamma, high=MOST)
@@ -209,6 +213,7 @@ class Ouroboros(DraftModelMethod):
         require_count("level", level, low=3, high=MOST)
         require_count("endings", endings, low=0, high=MOST)
         self.gamma, self.window, self.level, self.endings = gamma, window, level, endings
+        self.overshoot = overshoot
         self.pool = PhrasePool(window)
 
     @property

@@ -45,6 +45,7 @@ OUTSIDE_HASH = {"measure": ("fresh", "price_per_hour"), "suite": ("home",)}  # s
 # keeps its hash.
 ADDED: dict[str, dict[str, Any]] = {
     "decode": {"first_draft": "after"},
+    "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
     "methods.pld.PromptLookup": {"min_ngram": 1},
     "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
 }

@@ -77,6 +77,25 @@ def test_without_endings_it_is_the_drafts_chain():
     assert list(draft.tokens) == plain_greedy(model, [5, 6, 7], len(draft))
 
 
+def test_tokens_beyond_gamma_are_kept_or_cut():
+    """A phrase of the pool that the draft model says too: its forward gives four tokens at once, gamma is two."""
+    model = build("llama", torch.float64)
+    said = plain_greedy(model, [5, 6, 7], 40)
+    longest = {}
+    for overshoot in ("kept", "cut"):
+        method = method_with(model, gamma=2, endings=0, overshoot=overshoot)
+        drafter, lengths = begin(method, [5, 6, 7]), []
+        for place in range(0, 20, 2):
+            for at in range(len(said) - 3):
+                method.pool.add(said[at], tuple(said[at + 1 : at + 4]))
+            draft = drafter.propose([5, 6, 7, *said[: place + 1]], 64)
+            assert list(draft.tokens) == said[place + 1 : place + 1 + len(draft)]
+            lengths.append(len(draft))
+        longest[overshoot] = max(lengths)
+        assert min(lengths) >= 2
+    assert longest["kept"] > longest["cut"] == 2
+
+
 def test_endings_hang_from_the_last_drafted_token():
     """Two forwards only fill the window, so what is in the pool is what was put there."""
     model = build("llama", torch.float64)
