@@ -36,7 +36,13 @@ cli._compose = lambda name, overrides: _compose(name, tuple(overrides))
 # A command that a test starts has none of this, and spawns.
 _MODELS = [f"transformers.models.{family}.modeling_{family}" for family in ("llama", "mistral", "qwen2")]
 multiprocessing.set_forkserver_preload(
-    ["specbench.target.tensor_parallel.start", "methods.parts.draft_lm.parallel_draft", "ranks", *_MODELS]
+    [
+        "specbench.target.tensor_parallel.start",
+        "methods.parts.draft_lm.parallel_draft",
+        "ranks",
+        "specbench.cli",
+        *_MODELS,
+    ]
 )
 _get_context = torch.multiprocessing.get_context
 torch.multiprocessing.get_context = lambda kind=None: _get_context("forkserver" if kind == "spawn" else kind)

@@ -188,7 +188,9 @@ class Late(Method):
         return _Late()
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["T1", "T0.7-p0.9"])
+@pytest.mark.parametrize(
+    "sampling", [pytest.param(SAMPLINGS[0], marks=pytest.mark.exhaustive), SAMPLINGS[1]], ids=["T1", "T0.7-p0.9"]
+)
 def test_a_late_chain_keeps_the_distribution(sampling):
     engine = MarkovEngine(TARGET)
     found = emitted(engine, Late(sampling), sampling, [0], LENGTH, DRAWS)

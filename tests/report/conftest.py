@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import io
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.backends import _backend_pdf_ps as fonts
-from matplotlib.ft2font import FT2Font
 from report.handmade import record, turn
 
 from specbench.record import CONTROL, PHASES, VANILLA, CaseRecord, Lossless, TurnRecord
 from specbench.report import Report, build_report
+from specbench.report.plots import canvas
 from specbench.store import MANIFEST, RECORDS
 
 CATEGORIES = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")
@@ -26,50 +22,11 @@ _FORWARD_S = 0.025
 _TILT = {"multi-turn": 0.9, "translation": 0.6, "summarization": 1.5, "qa": 0.8, "math_reasoning": 1.1, "rag": 1.3}
 
 
-# A pdf embeds the glyphs that it uses, and choosing them takes a third of a report's time. Here one choice serves all
-# pdfs whose text is Latin; any other text is embedded as it is for a user.
-_subset, _embed = fonts.get_glyphs_subset, fonts.font_as_file
-_LATIN = [*range(0x20, 0x7F), *range(0xA0, 0x180), *map(ord, "\u2212\u2013\u2014\u2018\u2019\u201c\u201d\u2026")]
-
-
-@functools.cache
-def _subset_latin(file: Any) -> tuple[fonts.SubsetResults, bytes]:
-    with _subset(file, _find_latin(file)) as subset:
-        return subset, _embed(subset.font).getvalue()
-
-
-@functools.cache
-def _find_latin(file: Any) -> frozenset[int]:
-    font = FT2Font(file)
-    return frozenset({0, *(font.get_char_index(code) for code in _LATIN)})
-
-
-@contextlib.contextmanager
-def _subset_once(file: Any, glyphs: Any) -> Iterator[fonts.SubsetResults]:
-    if set(glyphs) <= _find_latin(file):
-        yield _subset_latin(file)[0]
-    else:
-        with _subset(file, glyphs) as subset:
-            yield subset
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _fonts_are_subset_once():
-    def embed(font: Any) -> io.BytesIO:
-        known = [data for subset, data in map(_subset_latin, _files) if subset.font is font]
-        return io.BytesIO(known[0]) if known else _embed(font)
-
-    _files: list[Any] = []
-
-    def subset(file: Any, glyphs: Any) -> Any:
-        if file not in _files and set(glyphs) <= _find_latin(file):
-            _files.append(file)
-        return _subset_once(file, glyphs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fonts, "get_glyphs_subset", subset)
-        patch.setattr(fonts, "font_as_file", embed)
-        yield
+@pytest.fixture(autouse=True)
+def _png_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pdf costs more than all else of a plot: reports of a test have none unless it is marked ``pdf``."""
+    if not request.node.get_closest_marker("pdf"):
+        monkeypatch.setattr(canvas, "FORMATS", ("png",))
 
 
 class Synthesis:

@@ -61,14 +61,13 @@ def test_it_imports_the_report_alone(notebook):
     assert {".".join(name.split(".")[:2]) for name in names if name.startswith("specbench")} == {"specbench.report"}
 
 
-@pytest.mark.parametrize("methods", [None, {}])
+@pytest.mark.parametrize("methods", [None, pytest.param({}, marks=pytest.mark.exhaustive)])
 def test_the_first_runs_on_any_run(make_run, monkeypatch, methods):
     run = make_run(methods=methods, peers=("hf_assisted",) if methods is None else (), per_category=2)
     assert images(execute(READ, monkeypatch, run)) == (5 if methods is None else 0)
 
 
-@pytest.mark.matrix
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("notebook", [WHY, FIGURES, COMPARE], ids=lambda path: path.stem)
 @pytest.mark.parametrize("kind", ["no method", "all failed", "no profile"])
 def test_the_others_say_what_there_is_nothing_of(make_run, monkeypatch, tmp_path, notebook, kind):

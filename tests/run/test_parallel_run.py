@@ -22,7 +22,7 @@ from specbench.target.tensor_parallel.start import start
 from specbench.types import InputError
 
 METHODS = "method=[pld,token_recycling,cacheback,eagle,n_grammys,speculative_sampling]"
-SHORT = ("suite.limit=1", "suite.first=2", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
+SHORT = ("suite.limit=1", "suite.first=2", "decode.max_new_tokens=16", "measure=quick", "measure.warmup=0")
 TWO = ("model.gpus=2", "model.device=cpu", "engine=fast")
 SMALL = tuple(
     f"model.random.config.{key}={value}"

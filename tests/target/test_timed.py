@@ -185,7 +185,7 @@ def live(tmp_path_factory):
     """A run of the bundled model that records itself, and its steps."""
     folder = tmp_path_factory.mktemp("live")
     found = run(
-        folder, METHODS, *CONTEXT, "model=tiny", "suite=mini", "suite.limit=1", "decode.max_new_tokens=24",
+        folder, METHODS, *CONTEXT, "model=tiny", "suite=mini", "suite.limit=1", "decode.max_new_tokens=16",
         "measure=quick", "measure.lossless=false",
     )  # fmt: skip
     return folder / "records.jsonl", found

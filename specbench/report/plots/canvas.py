@@ -28,6 +28,7 @@ from specbench.report.text.label import break_lines
 from specbench.store import write_atomically
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
+FORMATS = ("png", "pdf")
 COLUMN_INCH = 3.3
 SHEET_INCH = 4.4
 SMALLEST_PT = 8.0
@@ -126,9 +127,9 @@ def _quiet_fonts() -> Iterator[None]:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write png and pdf, each in one step."""
+    """Write a file of each format in FORMATS, each in one step."""
     files = []
-    for kind in ("png", "pdf"):
+    for kind in FORMATS:
         memory = io.BytesIO()
         metadata = {"CreationDate": None} if kind == "pdf" else None  # the same figures give the same bytes
         figure.savefig(memory, format=kind, dpi=DPI, bbox_inches="tight", pad_inches=_PAD_INCH, metadata=metadata)
