@@ -14,8 +14,8 @@ from specbench.decode.sampling import Sampling
 from specbench.method import Drafter, Method
 from specbench.types import CaseError, Draft, Needs
 
-VOCAB, LENGTH, DRAWS = 5, 3, 5000
-FEW = 1500  # show a wrong rule
+VOCAB, LENGTH, DRAWS = 5, 3, 2500
+FEW = 1200  # show a wrong rule
 RNG = np.random.default_rng
 GENERATOR = torch.Generator().manual_seed(3)
 TARGET = torch.randn(VOCAB, VOCAB, generator=GENERATOR, dtype=torch.float64) * 1.5

@@ -77,7 +77,7 @@ def test_a_pass_sees_its_own_ancestors_only():
     assert torch.allclose(out[0, 0, 2], wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", [pytest.param("eagle", marks=pytest.mark.exhaustive), "eagle3"])
 def test_training_makes_the_head_better(tmp_path, kind):
     folder = ASSETS / "tiny"
     target = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

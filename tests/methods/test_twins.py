@@ -129,13 +129,13 @@ def trace(tmp_path_factory) -> Trace:
 
 @pytest.fixture(scope="module")
 def vicuna(data, tmp_path_factory) -> Trace:
-    """What Vicuna answered to 6 of Spec-Bench's questions, of all six tasks."""
+    """What Vicuna answered to 9 of Spec-Bench's questions, of all six tasks."""
     folder = tmp_path_factory.mktemp("vicuna")
     source = data / "traces" / "vicuna-7b-v1.3" / "spec_bench_vanilla_run1.jsonl"
     tokenizer = f"model.tokenizer={data / 'tokenizers' / 'vicuna'}"
     job = job_for(
         "model=replay", f"model.trace={source}", tokenizer, "model.template=vicuna_v1.1", "suite=spec_bench",
-        "suite.sample=6", "method=[]", "measure.warmup=0",
+        "suite.sample=9", "method=[]", "measure.warmup=0",
     )  # fmt: skip
     execute(job, folder / "whole", lambda *_: None)
     records = read_run(folder / "whole").records

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from report.handmade import record, turn
 
 from specbench.record import CONTROL, PHASES, VANILLA, CaseRecord, Lossless, TurnRecord
@@ -22,11 +23,19 @@ _FORWARD_S = 0.025
 _TILT = {"multi-turn": 0.9, "translation": 0.6, "summarization": 1.5, "qa": 0.8, "math_reasoning": 1.1, "rag": 1.3}
 
 
+_save = Figure.savefig
+
+
+def _save_roughly(figure: Figure, file: Any, **options: Any) -> None:
+    _save(figure, file, format=options["format"], dpi=30)
+
+
 @pytest.fixture(autouse=True)
-def _png_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pdf costs more than all else of a plot: reports of a test have none unless it is marked ``pdf``."""
-    if not request.node.get_closest_marker("pdf"):
+def _rough_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plots are drawn in full, but saved as small png alone, which is a third of the time; not with ``fine_plots``."""
+    if not request.node.get_closest_marker("fine_plots"):
         monkeypatch.setattr(canvas, "FORMATS", ("png",))
+        monkeypatch.setattr(Figure, "savefig", _save_roughly)
 
 
 class Synthesis:

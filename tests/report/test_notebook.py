@@ -119,7 +119,7 @@ def sweep(live, tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_second_explains_a_speedup(live, monkeypatch):
     from specbench.report import explain, read_findings
 
@@ -154,7 +154,7 @@ def test_the_third_draws_a_papers_figures(live, sweep, make_run, monkeypatch):
     assert images(outputs) >= 3 * 4 + 2  # scenes by plots, and heatmaps
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_fourth_ranks_a_sweep(sweep, monkeypatch):
     outputs = execute(COMPARE, monkeypatch, sweep)
     assert images(outputs) == 1 + 3 + 1  # the front, the heatmaps, the bars

@@ -96,7 +96,8 @@ def test_all_files_appear(built):
     assert len(frame) == 7 * 5
 
 
-@pytest.mark.pdf
+@pytest.mark.exhaustive
+@pytest.mark.fine_plots
 def test_building_twice_gives_the_same(built, tmp_path):
     before = {path.relative_to(built.output): path.read_bytes() for path in built.files}
     again = build_report([built.output], tmp_path)
