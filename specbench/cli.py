@@ -112,7 +112,7 @@ def _as_before(node: Any, group: str = "") -> Any:
     """A group's or a method's settings without those that came later and are left at what they were."""
     if not isinstance(node, Mapping):
         return node
-    added = ADDED.get(node.get("_target_") or group, {})
+    added = ADDED.get(str(node.get("_target_") or group), {})
     return {key: _as_before(value) for key, value in node.items() if key not in added or value != added[key]}
 
 

@@ -16,6 +16,7 @@ from specbench.report import build_report, print_findings
 from specbench.report.data import detail
 from specbench.report.data.rows import COLUMNS
 from specbench.report.plots import catalogue
+from specbench.report.plots.canvas import slug
 
 TABLES = {
     f"tables/{name}.{kind}"
@@ -167,7 +168,7 @@ def test_several_models_get_plots_each(make_run):
     big = {"model": {"name": "big/model 7b", "dtype": "float16", "device": "cuda"}}
     report = build_report([make_run("one", **options), make_run("two", manifest=big, **options)])
     names = {path.name for path in report.files}
-    assert {"speedup-tiny-mini.png", "speedup-big_model_7b-mini.png"} <= names
+    assert {"speedup-tiny-mini.png", f"speedup-{slug('big/model 7b')}-mini.png"} <= names
     assert "Model" in (report.output / "tables/overall.md").read_text(encoding="utf-8")
 
 
