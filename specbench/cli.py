@@ -29,7 +29,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.config import Config, near, refuse_extras
+from specbench.config import Config, near, refuse_extras, refuse_unusable
 from specbench.job import Job, prepare
 from specbench.launch import INTERRUPTED, run_job
 from specbench.material import suite_name
@@ -126,6 +126,8 @@ def make_job(cfg: DictConfig) -> Job:
     """Turn a composed configuration into a checked job. Raises InputError."""
     resolved = _plain(cfg)
     refuse_extras(resolved)
+    refuse_unusable(resolved, "")
+    refuse_unusable(str(cfg.hydra.run.dir), "hydra.run.dir")
     settings = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
     config = cast(Config, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings)))
     return prepare(config, resolved, digest(resolved))

@@ -7,6 +7,8 @@ frozen, because Hydra composes YAML over them; nothing below cli.py changes them
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
@@ -14,6 +16,9 @@ from typing import Any, get_type_hints
 from omegaconf import MISSING
 
 from specbench.types import InputError
+
+LONGEST_PART = 255  # [bytes] of a file's name
+LONGEST_SHOWN = 60
 
 
 @dataclass
@@ -205,3 +210,20 @@ def refuse_extras(values: Mapping[str, Any], schema: Any = Config, prefix: str =
         ]
         if inner and isinstance(value, Mapping):
             refuse_extras(value, inner[0], f"{prefix}{key}.")
+
+
+def refuse_unusable(values: Any, path: str) -> None:
+    """Raise InputError for a text that no file system takes as a path; any of them may become one, but a prompt."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            refuse_unusable(value, f"{path}.{key}" if path else str(key))
+    if not isinstance(values, str) or path == "model.system":
+        return
+    shown = values if len(values) <= LONGEST_SHOWN else f"{values[:LONGEST_SHOWN]}..."
+    longest = max(len(part.encode(errors="surrogatepass")) for part in values.split("/"))
+    if longest > LONGEST_PART:
+        raise InputError(f"{path}={shown}: a name of {longest} bytes; expected at most {LONGEST_PART}")
+    if re.search("[\0\ud800-\udfff]", values):
+        raise InputError(f"{path}={shown!a}: holds NUL or is not UTF-8; expected text without")
+    if values.startswith("~") and os.path.expanduser(values) == values:  # noqa: PTH111 (a Path raises)
+        raise InputError(f"{path}={shown}: no such user has a home directory; expected a full path")

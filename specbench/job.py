@@ -33,6 +33,9 @@ from specbench.target.facade import ModelCard
 from specbench.trace import Trace
 from specbench.types import InputError, named
 
+LARGEST = 2**31 - 1
+MOST_ROUNDS, MOST_BLOCKS = 10_000, 1_000_000
+MOST_THREADS = 1024
 LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
 
 
@@ -85,6 +88,7 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
     if config.measure.control:  # vanilla's own method under a second name
         rows.append(replace(entries[0], name=CONTROL))
     resets = {row.name: row.reset for row in rows}
+    _check_blocks(len(material.suite.cases), config.measure.rounds)
     plan = make_plan(material.suite.cases, resets, config.measure.rounds, config.measure.seed)
     return Job(
         config=config,
@@ -112,6 +116,14 @@ def _check_first_draft(config: Config, entries: Sequence[Entry]) -> None:
         raise InputError(
             f"method.{peers[0]}: has a loop of its own, which decode.first_draft=prefill does not reach; expected"
             " methods of the harness's loop, or decode.first_draft=after"
+        )
+
+
+def _check_blocks(cases: int, rounds: int) -> None:
+    if cases * rounds > MOST_BLOCKS:
+        raise InputError(
+            f"measure.rounds={rounds}: of {cases} cases are {cases * rounds} blocks; expected at most {MOST_BLOCKS}, so"
+            " fewer rounds or cases (suite.limit)"
         )
 
 
@@ -212,16 +224,18 @@ def _check_numbers(config: Config) -> None:
     if engine.kind not in list(EngineKind):
         raise InputError(f"engine.kind={engine.kind}: expected one of {', '.join(EngineKind)}")
     limits = (
-        ("decode.max_new_tokens", decode.max_new_tokens, 1, None),
+        ("decode.max_new_tokens", decode.max_new_tokens, 1, LARGEST),
         ("decode.temperature", decode.temperature, 0, None),
-        ("decode.top_k", decode.top_k, 0, None),
+        ("decode.top_k", decode.top_k, 0, LARGEST),
         ("decode.top_p", decode.top_p, 1e-6, 1),
-        ("measure.rounds", measure.rounds, 1, None),
-        ("measure.warmup", measure.warmup, 0, None),
+        ("measure.rounds", measure.rounds, 1, MOST_ROUNDS),
+        ("measure.warmup", measure.warmup, 0, MOST_ROUNDS),
         ("measure.keep_trees", measure.keep_trees, 0, None),
         ("measure.price_per_hour", measure.price_per_hour, 0, None),
         ("engine.max_nodes", engine.max_nodes, 1, 4096),
-        ("model.threads", config.model.threads, 1, None),
+        ("model.threads", config.model.threads, 1, MOST_THREADS),
+        ("model.random.seed", config.model.random.seed if config.model.random else 0, -LARGEST, LARGEST),
+        ("decode.seed", decode.seed, -LARGEST, LARGEST),
     )
     for key, value, low, high in limits:
         if value is not None and not (math.isfinite(value) and low <= value and (high is None or value <= high)):

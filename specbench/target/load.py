@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -15,10 +15,12 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoT
 
 from specbench.target.facade import ModelCard
 from specbench.target.family import check_family, find_steady_context
+from specbench.target.weights import refuse_broken, refuse_layers, refuse_missing, refuse_shapes, refuse_size
 from specbench.types import InputError
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 BUNDLED = "bundled:"
+MOST_CONTEXT = 1 << 24  # [tokens] tables of positions are as long
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 ATTENTIONS = ("sdpa", "eager")
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
@@ -62,11 +64,15 @@ def read_card(
         raise InputError(f"{named}: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
     source = locate(tokenizer or path, f"{prefix}tokenizer")
     reader = read_tokenizer(source, f"{prefix}tokenizer", revision=revision, trust_remote_code=trust_remote_code)
+    stored = _dtype_name(dtype, config, chosen)
+    refuse_size(config, stored, chosen, gpus, f"{prefix}random.config" if random else f"{named}={path}")
     check_family(config, named)
     limit = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or reader.model_max_length)
     limit, warning = find_steady_context(config, limit)
-    if context is not None and not 1 < context <= limit:
-        raise InputError(f"{prefix}context={context}: expected 2..{limit}, the model's own limit")
+    if not 1 < (context or limit) <= min(limit, MOST_CONTEXT):
+        raise InputError(
+            f"{prefix}context={context or limit}: expected 2..{min(limit, MOST_CONTEXT)}, the model's own limit"
+        )
     if len(reader) > config.get_text_config().vocab_size:
         raise InputError(
             f"{prefix}tokenizer={source}: has {len(reader)} tokens, the model's logits"
@@ -79,7 +85,7 @@ def read_card(
         tokenizer=reader,
         context=context or limit,
         eos=_eos(config, reader, path, revision),
-        dtype=_dtype_name(dtype, config, chosen),
+        dtype=stored,
         device=chosen,
         warnings=(warning,) if warning else (),
     )
@@ -103,18 +109,26 @@ def load_model(
                 torch.manual_seed(seed)
                 model = AutoModelForCausalLM.from_config(card.config, dtype=dtype, attn_implementation=attention).eval()
             return _spread(model, _memory(card.device, gpus)) if spread else model.to(card.device)
+        refuse_shapes(card, f"model={card.name}")
         placing = {"device_map": "balanced", "max_memory": _memory(card.device, gpus)} if spread else {}
-        model = AutoModelForCausalLM.from_pretrained(
-            card.path,
-            revision=revision,
-            dtype=dtype,
-            attn_implementation=attention,
-            use_safetensors=True if safetensors else None,
-            trust_remote_code=trust_remote_code,
-            **placing,
-        ).eval()
-        return model if spread else model.to(card.device)
-    except (ValueError, ImportError) as error:
+        model, info = cast(
+            tuple[Any, dict[str, Any]],
+            AutoModelForCausalLM.from_pretrained(
+                card.path,
+                revision=revision,
+                dtype=dtype,
+                attn_implementation=attention,
+                use_safetensors=True if safetensors else None,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+                **placing,
+            ),
+        )
+        refuse_missing(info["missing_keys"], f"model={card.name}")
+        return model.eval() if spread else model.eval().to(card.device)
+    except InputError:
+        raise
+    except (ValueError, ImportError, KeyError) as error:
         raise InputError(
             f"model={card.name}: cannot be built with model.attention={attention} ({_first_line(error)});"
             f" expected one of {', '.join(ATTENTIONS)} that the family supports"
@@ -165,6 +179,7 @@ def _check_weights(path: str, safetensors: bool, key: str) -> None:
         return  # a hub id
     if not (folder / "config.json").is_file():
         raise InputError(f"{key}={path}: holds no config.json; expected a folder saved by save_pretrained")
+    refuse_broken(folder, f"{key}={path}")
     if any(any(folder.glob(pattern)) for pattern in WEIGHTS):
         return
     if any(any(folder.glob(pattern)) for pattern in TORCH_WEIGHTS):
@@ -186,7 +201,7 @@ def _read(reader: Any, path: str, key: str, **options: Any) -> Any:
     """``from_pretrained`` whose failure names the key."""
     try:
         return reader.from_pretrained(path, **options)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError, StrictDataclassError) as error:
         what = "tokenizer" if reader is AutoTokenizer else "model configuration"
         reason = _first_line(error)
         raise InputError(
@@ -204,6 +219,7 @@ def _random_config(random: dict[str, Any], prefix: str) -> Any:
     if family not in CONFIG_MAPPING:
         known = ["llama", "mistral", "phi3", "qwen2", "qwen3"]
         raise InputError(f"{prefix}random.family={family}: unknown to transformers; expected e.g. {', '.join(known)}")
+    refuse_layers(random["config"], f"{prefix}random.config")
     try:
         return AutoConfig.for_model(family, **random["config"])
     except (ValueError, TypeError, ZeroDivisionError, StrictDataclassError) as error:
@@ -246,12 +262,17 @@ def _eos(config: Any, tokenizer: Any, path: str, revision: str | None) -> frozen
     """Every id that ends an answer: the generation config's (Llama 3 has several), the config's, the tokenizer's."""
     found: list[Any] = [config.get_text_config().eos_token_id, tokenizer.eos_token_id]
     if Path(path).is_dir() and (Path(path) / "generation_config.json").is_file():
-        found.append(GenerationConfig.from_pretrained(path).eos_token_id)
+        try:
+            found.append(GenerationConfig.from_pretrained(path).eos_token_id)
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path}/generation_config.json: cannot be read ({_first_line(error)})") from error
     elif path != "random" and not Path(path).is_dir():
         found.append(_hub_eos(path, revision))
     ids: set[int] = set()
     for entry in found:
         ids.update(entry if isinstance(entry, list | tuple) else [] if entry is None else [entry])
+    if strange := [each for each in ids if not isinstance(each, int)]:
+        raise InputError(f"{path}: eos_token_id is {strange[0]!r}; expected a token's id, or a list of them")
     return frozenset(ids)
 
 
