@@ -25,6 +25,7 @@ from specbench.job import Job
 from specbench.names import Plain, printable
 from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord, EngineKind
 from specbench.run import execute
+from specbench.screen import Screen, ending_as_interrupts
 from specbench.target.tensor_parallel.team import TeamError
 from specbench.types import InputError
 
@@ -41,15 +42,18 @@ def run_job(job: Job, directory: Path) -> int:
     console = _console()
     directory = directory.resolve()
     with (
+        ending_as_interrupts(),
         _log_file(directory / "run.log"),
         Progress(console, job.config.report.progress, job.config.engine.kind != EngineKind.REPLAY) as progress,
     ):
         try:
             execute(job, directory, progress.observe)
         except KeyboardInterrupt:
-            console.print(
-                f"[yellow]interrupted[/]: what is done is in {_plain(directory)}; the same command goes on from there"
-            )
+            with contextlib.suppress(OSError):  # the terminal may have gone
+                console.print(
+                    f"[yellow]interrupted[/]: what is done is in {_plain(directory)}; the same command goes on from"
+                    " there"
+                )
             return INTERRUPTED
         except TeamError as error:
             console.print(f"[red]the run ends[/]: {_plain(error)}", soft_wrap=True)
@@ -92,8 +96,8 @@ def _plain(text: object) -> str:
 
 def _console() -> Console:
     """As wide as the terminal; at least as wide as the tables where the output goes to a file or a pipe."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(TABLE_WIDTH, console.width))
+    console = Screen()
+    return console if console.is_terminal else Screen(width=max(TABLE_WIDTH, console.width))
 
 
 @contextlib.contextmanager

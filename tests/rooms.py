@@ -29,6 +29,7 @@ class Room:
 ROOMS: dict[str, Room] = {
     "types": Room("the values that travel: Case, Draft, Needs, Prefill, Step; InputError", never="transformers"),
     "names": Room("names in paths and in print: data, never a path, markup or an escape sequence"),
+    "screen": Room("standard output and the signals of its end", never="torch"),
     "record": Room("what a run writes: a case's record and its turns", never="torch"),
     "store": Room("the run directory, append-only; atomic writes", may="record", never="torch"),
     "stats": Room("ratios and bootstrap intervals: pure functions", never="torch"),
@@ -103,7 +104,7 @@ ROOMS: dict[str, Room] = {
     ),
     "report.tables": Room(
         "printed tables: Markdown, LaTeX, csv, terminal",
-        may="names profile record report.data report.text stats",
+        may="names profile record report.data report.text screen stats",
         never="torch transformers datasets",
     ),
     "report.plots": Room(
@@ -139,7 +140,7 @@ ROOMS: dict[str, Room] = {
     ),
     "launch": Room(
         "a run as a user sees it: display, log, report, exit code",
-        may="job names record report report.tables run target.tensor_parallel types",
+        may="job names record report report.tables run screen target.tensor_parallel types",
     ),
     "cli": Room(
         "the command `specbench`; the only room that imports Hydra",

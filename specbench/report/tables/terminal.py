@@ -29,6 +29,7 @@ from specbench.report.text.label import (
     label,
 )
 from specbench.report.text.table import Table as Printed
+from specbench.screen import Screen
 
 WIDTH = 100
 _FIGURES_WIDTH = 65  # the overall table without its names
@@ -101,8 +102,8 @@ def _sheet(table: Printed, width: int | None) -> Table:
 
 def open_console() -> Console:
     """Standard output; a hundred columns of plain text where it is not a terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+    console = Screen(highlight=False)
+    return console if console.is_terminal else Screen(highlight=False, width=WIDTH)
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -1,0 +1,50 @@
+"""Standard output and the signals of its end: a pipe into ``head``, a closed terminal, a locale without UTF-8."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+ENDING = ("SIGTERM", "SIGHUP")  # a scheduler's and a closed terminal's; the latter is not everywhere
+
+
+class Screen(Console):
+    """A console that outlives its reader: what is printed after it has gone is lost, and nothing else."""
+
+    def __init__(self, **options: Any) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        super().__init__(**options)
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing from here on; the library would end the program."""
+        self.quiet = True
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def ending_as_interrupts() -> Iterator[None]:
+    """SIGTERM and SIGHUP end what runs inside as Ctrl-C does; one that is ignored (nohup) stays so."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {}
+    for number in (getattr(signal, name) for name in ENDING if hasattr(signal, name)):
+        with contextlib.suppress(ValueError):  # only the main thread may
+            if signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
