@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import multiprocessing
+import operator
 import sys
 import time
 from multiprocessing.process import BaseProcess
@@ -16,6 +19,7 @@ from filelock import FileLock
 import specbench.stage
 from compose import job_for
 from specbench import cli
+from specbench.cli import ADDED, digest
 from specbench.record import CaseRecord
 from specbench.run import execute
 from specbench.store import MANIFEST, RECORDS, read_run
@@ -199,3 +203,15 @@ def test_kill_at_three_moments(tmp_path):
     assert process.exitcode == 0
     killed, whole = read_run(folder).records, read_run(tmp_path / "whole").records
     assert [timeless(record) for record in killed] == [timeless(record) for record in whole]
+
+
+def test_a_setting_that_came_later_leaves_the_hash_at_its_default():
+    """Runs from before it go on under the same name; another value makes another run."""
+    for place, added in ADDED.items():
+        for key, default in added.items():
+            before = {"measure": {}, "suite": {}, "decode": {"seed": 0}, "method": {"one": {"_target_": place, "k": 1}}}
+            inside = ("decode",) if place == "decode" else ("method", "one")
+            later, other = copy.deepcopy(before), copy.deepcopy(before)
+            for plain, value in ((later, default), (other, "another")):
+                functools.reduce(operator.getitem, inside, plain)[key] = value
+            assert digest(later) == digest(before) != digest(other)
