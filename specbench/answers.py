@@ -5,13 +5,19 @@ Only the first of a line's choices counts, as in ``speed.py``. Accept lengths of
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, NotRequired
 
-from specbench.store import RunError, write_atomically
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from specbench.input import InputError, numbered_lines, parse_as, read_file
+from specbench.record import OVERALL, Count, Figure, Seconds
+from specbench.store import write_atomically
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 MULTI_TURN = "multi-turn"
@@ -36,7 +42,7 @@ class AnswerTurn:
 class Answer:
     """One question's answer. category: the raw word of the question file. task: what tables group by.
 
-    accept_lengths: (steps of all turns,) tokens emitted by each.
+    accept_lengths: (steps of all turns,) tokens emitted by each. misspelt: its file calls them ``accept_lengths:``.
     """
 
     question_id: int | str
@@ -47,6 +53,7 @@ class Answer:
     accept_lengths: tuple[int, ...]
     answer_id: str = ""
     tstamp: float = 0.0
+    misspelt: bool = False
 
     @property
     def new_tokens(self) -> int:
@@ -89,49 +96,78 @@ def write_answers(path: Path, answers: Sequence[Answer]) -> None:
     write_atomically(path, "".join(answer.to_json() + "\n" for answer in answers))
 
 
-def read_answers(path: Path) -> list[Answer]:
-    """The answers of a file, in file order. Raises RunError naming the file, the line and what is wrong with it."""
-    if not path.is_file():
-        raise RunError(f"answer file {path}: no such file; {_EXPECTED}")
+class _Line(TypedDict):
+    question_id: int | str
+    category: str
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+    answer_id: NotRequired[str]
+    model_id: NotRequired[str]
+    tstamp: NotRequired[Figure]
+
+
+_Choice = TypedDict(
+    "_Choice",
+    {
+        "turns": Annotated[list[str], Field(min_length=1)],
+        "new_tokens": list[Count],
+        "wall_time": NotRequired[list[Seconds]],
+        "decoding_steps": NotRequired[list[Count] | None],  # some adapters' files lack it; no figure needs it
+        "accept_lengths": NotRequired[list[Count]],
+        "accept_lengths:": NotRequired[list[Count]],  # as the adapter of REST writes it
+    },
+)
+
+
+@functools.cache
+def _schema() -> TypeAdapter[_Line]:
+    return TypeAdapter(_Line)
+
+
+def read_answers(path: Path, timed: bool = True) -> list[Answer]:
+    """The answers of a file, in file order. Raises InputError naming the file, the line and what is wrong with it.
+
+    timed: every line has its wall times and accept lengths, which the formulas need and a trace does not.
+    """
     answers = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            answers.append(_parse(json.loads(line)))
-        except (ValueError, TypeError, AttributeError, IndexError) as error:
-            raise RunError(f"{path}, line {number}: {error}; {_EXPECTED}") from error
-        except KeyError as error:
-            raise RunError(f"{path}, line {number}: lacks {error}; {_EXPECTED}") from error
+    for number, line in numbered_lines(read_file(path, "answer file ", _EXPECTED)):
+        where = f"{path}, line {number}"
+        found = parse_as(_schema(), line, where, _EXPECTED)
+        if fault := _find_fault(found, timed):
+            raise InputError(f"{where}: {fault}; {_EXPECTED}")
+        answers.append(_answer(found))
     if not answers:
-        raise RunError(f"answer file {path}: holds no answers; {_EXPECTED}")
+        raise InputError(f"answer file {path}: holds no answers; {_EXPECTED}")
     return answers
 
 
-def _parse(line: dict[str, Any]) -> Answer:
+def _find_fault(line: _Line, timed: bool) -> str | None:
+    """What the schema cannot say; None for a good line."""
     choice = line["choices"][0]
-    texts, tokens, times = choice["turns"], choice["new_tokens"], choice["wall_time"]
-    accepted = tuple(int(length) for length in choice["accept_lengths"])
-    steps = choice.get("decoding_steps") or [0] * len(texts)  # some adapters' files lack it; no figure needs it
-    lengths = [len(texts), len(steps), len(tokens), len(times)]
+    lengths = [len(choice["turns"]), len(choice["new_tokens"])]
+    lengths += [len(held) for held in (choice.get("decoding_steps"), choice.get("wall_time")) if held]
     if len(set(lengths)) > 1:
-        raise ValueError(
-            f"turns, decoding_steps, new_tokens and wall_time have lengths {lengths}, one entry a turn each"
-        )
-    category, question = str(line["category"]), line["question_id"]
-    if not isinstance(question, int | str):
-        raise ValueError(f"question_id is a {type(question).__name__}")
-    turns = zip(texts, steps, tokens, times, strict=True)
-    answer = Answer(
-        question_id=question,
-        category=category,
-        task=task_of(category),
-        model_id=str(line.get("model_id", "")),
-        turns=tuple(AnswerTurn(str(text), int(step), int(new), float(time)) for text, step, new, time in turns),
-        accept_lengths=accepted,
-        answer_id=str(line.get("answer_id", "")),
-        tstamp=float(line.get("tstamp", 0.0)),
+        return f"turns, new_tokens, decoding_steps and wall_time have lengths {lengths}, one entry a turn each"
+    if line["category"] == OVERALL:
+        return f"category {OVERALL!r} is the row of all categories"
+    if timed and not choice.keys() & {"accept_lengths", "accept_lengths:"}:
+        return "choices.0.accept_lengths is missing"
+    if timed and sum(choice.get("wall_time", [])) <= 0:
+        return f"question {line['question_id']} took {sum(choice.get('wall_time', []))} s"
+    return None
+
+
+def _answer(line: _Line) -> Answer:
+    choice = line["choices"][0]
+    none = [0] * len(choice["turns"])
+    counts = (choice.get("decoding_steps") or none, choice["new_tokens"], choice.get("wall_time") or none)
+    return Answer(
+        question_id=line["question_id"],
+        category=line["category"],
+        task=task_of(line["category"]),
+        model_id=line.get("model_id", ""),
+        turns=tuple(AnswerTurn(*turn) for turn in zip(choice["turns"], *counts, strict=True)),
+        accept_lengths=tuple(choice.get("accept_lengths", choice.get("accept_lengths:", ()))),
+        answer_id=line.get("answer_id", ""),
+        tstamp=line.get("tstamp", 0.0),
+        misspelt="accept_lengths" not in choice and "accept_lengths:" in choice,
     )
-    if answer.wall_time_s <= 0:
-        raise ValueError(f"question {question} took {answer.wall_time_s} s")
-    return answer

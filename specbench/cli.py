@@ -34,9 +34,7 @@ from specbench.job import Job, prepare
 from specbench.launch import INTERRUPTED, run_job
 from specbench.material import suite_name
 from specbench.names import Plain, file_name, printable
-from specbench.profile import ProfileError
 from specbench.record import EngineKind
-from specbench.store import RunError
 from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent
@@ -181,7 +179,7 @@ def with_exit_code(main: Callable[[], None]) -> Callable[[], int]:
     def call() -> int:
         try:
             main()
-        except (InputError, ProfileError, RunError) as error:
+        except InputError as error:
             return _fail(str(error), Path(sys.argv[0]).stem)
         return 0
 

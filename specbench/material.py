@@ -11,18 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedConfig
 
 from specbench.config import Config
 from specbench.record import EngineKind
 from specbench.suite import Selection, Shots, Suite, load_suite, select
-from specbench.suite.prompt import PromptBuilder
+from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.target.facade import ModelCard
 from specbench.target.load import locate, read_card, read_tokenizer
 from specbench.trace import Trace, kind_of, model_of, read_trace
 from specbench.types import InputError
 
 ALIKE = 0.9  # share of answers whose count comes out with the right tokenizer; a wrong one gives far less
+SPELLED = 50  # answers that are turned into text to see whether the tokenizer is theirs
 FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
 
 
@@ -76,20 +78,34 @@ def _recorded(config: Config, path: Path) -> Material:
     name = suite.name if suite else path.stem
     both = f"{suite.sha256} {trace.sha256}" if suite else ""
     digest = hashlib.sha256(both.encode()).hexdigest() if both else trace.sha256
+    vocabulary = max(len(tokenizer), 1 + max(int(ids.max()) for ids in _ids(trace)))
+    if vocabulary > len(tokenizer) and config.model.tokenizer and config.engine.kind == EngineKind.REPLAY:
+        raise InputError(
+            f"model.tokenizer={config.model.tokenizer}: has {len(tokenizer)} tokens, the trace {path} has id"
+            f" {vocabulary - 1}; expected the tokenizer of the model that answered, which the run of a records.jsonl"
+            " names itself"
+        )
     card = ModelCard(
         name=config.model.name or trace.model or path.stem,
         path=trace.origin,
-        config=PreTrainedConfig.from_dict({"vocab_size": len(tokenizer)}),
+        config=PreTrainedConfig.from_dict({"vocab_size": vocabulary}),
         tokenizer=tokenizer,
         context=max(len(turn.prompt) + len(turn.ids) for each in trace.conversations for turn in each.turns),
         eos=trace.ends,
         dtype="auto",
         device="cpu",
     )
-    return Material(Suite(name, cases, trace.origin, digest, tuple(_trace_warnings(trace, suite))), card, None, trace)
+    return Material(
+        Suite(name, cases, trace.origin, digest, tuple(_trace_warnings(trace, suite, tokenizer))), card, None, trace
+    )
 
 
-def _trace_warnings(trace: Trace, suite: Suite | None) -> Iterator[str]:
+def _ids(trace: Trace) -> Iterator[np.ndarray]:
+    """The prompt and the answer of every turn."""
+    return (ids for each in trace.conversations for turn in each.turns for ids in (turn.prompt, turn.ids))
+
+
+def _trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterator[str]:
     """Warnings about a trace. suite: the questions that were selected, None where the cases are the trace's own."""
     if suite:
         yield from suite.warnings
@@ -98,6 +114,15 @@ def _trace_warnings(trace: Trace, suite: Suite | None) -> Iterator[str]:
             yield f"The trace holds {count} of the {len(suite.cases)} selected questions; the others are left out."
     if trace.failed:
         yield f"{trace.failed} conversations of the trace lack a good answer and are left out."
+    if trace.repeated:
+        yield f"{trace.repeated} questions are answered again on a later line of the trace; the last answer counts."
+    spelled = [turn for each in trace.conversations for turn in each.turns if trace.kind == "records" and turn.text]
+    alike = sum(answer_text(tokenizer, turn.ids.tolist()) == turn.text for turn in spelled[:SPELLED])
+    if alike < ALIKE * len(spelled[:SPELLED]):
+        yield (
+            f"{alike} of the first {len(spelled[:SPELLED])} answers of the trace read as they are recorded: is"
+            " model.tokenizer the tokenizer of the model that answered?"
+        )
     if trace.exact is not None and trace.exact < ALIKE * trace.turns:
         yield f"Trace {trace.summary()}: is model.tokenizer the tokenizer of the model that answered?"
     elif trace.exact is not None and trace.exact < trace.turns:

@@ -1,22 +1,39 @@
 """What a run writes, one line of JSON a (case, method, round): raw figures only, every printed number comes from here.
 
 No torch, no pandas: a record can be read anywhere. Times are seconds. ``steps`` of a turn are its decode forwards; the
-prefill and its token stand apart (``prefill_s``; the first of ``ids``).
+prefill and its token stand apart (``prefill_s``; the first of ``ids``). The classes are the schema that a line is
+checked against when it is read: no other type, no infinite number, no lists of different lengths.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from specbench.input import InputError, parse_as
 
 SCHEMA = 1
 VANILLA = "vanilla"
 CONTROL = "vanilla_aa"  # vanilla a second time: the A/A control
 OVERALL = "overall"  # the row of all categories in tables: no category may have this name
 PHASES = ("prepare", "draft", "forward", "verify", "update")
+EXACT = ConfigDict(extra="forbid")
+LARGEST = 2**31 - 1
+_FIX = "expected a record as specbench writes it; restore the file, or begin anew with measure.fresh=true"
+
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Tokens = list[Count]  # ids of a vocabulary
+Emitted = Annotated[int, Field(ge=1, le=LARGEST)]
+Nodes = Annotated[int, Field(ge=0, le=1 << 16)]  # far above any engine.max_nodes
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Figure = Annotated[float, Field(ge=-1e18, le=1e18)]
 
 
 class EngineKind(StrEnum):
@@ -27,6 +44,23 @@ class EngineKind(StrEnum):
     EAGER = "eager"
     REPLAY = "replay"
     TIMED = "timed"
+
+
+class TreeRecord(TypedDict):
+    """A whole draft: tokens, parents and path as in ``Draft`` and ``Step``.
+
+    sources: name -> nodes, where the method names any. passengers: nodes, where the draft may have some. late: where
+    the step's last token was the first of a late chain.
+    """
+
+    __pydantic_config__ = EXACT  # type: ignore[misc]
+
+    tokens: Tokens
+    parents: list[int]
+    path: list[Nodes]
+    sources: NotRequired[dict[str, list[Nodes]]]
+    passengers: NotRequired[list[Nodes]]
+    late: NotRequired[bool]
 
 
 @dataclass(slots=True)
@@ -40,33 +74,57 @@ class TurnRecord:
     prompt; empty in records of older runs.
     sources: name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: parts of decoding.
     energy_j: [J] of the GPUs, None where nothing counts it.
-    trees: (steps,) whole drafts of a sample of cases, each {tokens, parents, path} as in ``Draft`` and ``Step``, with
-    {sources: name -> nodes} where the method names any, {passengers: nodes} where the draft may have some, and
-    {late: true} where the step's last token was the first of a late chain.
+    trees: (steps,) whole drafts of a sample of cases.
     """
 
-    prompt_tokens: int
-    ids: list[int]
-    finish: str
-    accept: list[int]
-    proposed: list[int]
-    depth: list[int]
-    fed: list[int]
-    prefill_s: float
-    decode_s: float
-    phases_s: dict[str, float]
+    __pydantic_config__ = EXACT
+
+    prompt_tokens: Count
+    ids: Tokens
+    finish: Literal["eos", "length", "context"]
+    accept: list[Emitted]
+    proposed: list[Nodes]
+    depth: list[Nodes]
+    fed: list[Nodes]
+    prefill_s: Seconds
+    decode_s: Seconds
+    phases_s: dict[str, Seconds]
     text: str = ""
-    sources: dict[str, list[int]] = field(default_factory=dict)
-    stats: dict[str, float] = field(default_factory=dict)
-    prompt_ids: list[int] | None = None  # in vanilla's records only: the run doubles as a trace
-    trees: list[dict[str, Any]] | None = None
-    step_s: list[float] = field(default_factory=list)
-    energy_j: float | None = None
+    sources: dict[str, Annotated[list[Count], Field(min_length=2, max_length=2)]] = field(default_factory=dict)
+    stats: dict[str, Figure] = field(default_factory=dict)
+    prompt_ids: Tokens | None = None  # in vanilla's records only: the run doubles as a trace
+    trees: list[TreeRecord] | None = None
+    step_s: list[Seconds] = field(default_factory=list)
+    energy_j: Figure | None = None
 
     @property
     def in_prefill(self) -> bool:
         """The first step verified its draft with the prompt's last token: no token was emitted before it."""
         return bool(self.accept) and sum(self.accept) == len(self.ids)
+
+    def find_fault(self) -> str | None:
+        """What does not agree with the rest of the turn; None for a good one."""
+        lengths = [len(held) for held in (self.accept, self.proposed, self.depth, self.fed)]
+        lengths += [len(held) for held in (self.step_s, self.trees) if held]
+        if len(set(lengths)) > 1:
+            return f"accept, proposed, depth, fed, step_s and trees have lengths {lengths}, one entry a step each"
+        if not self.ids:
+            return "ids is empty, the prefill gives one"
+        if sum(self.accept) != len(self.ids) - 1 and not self.in_prefill:
+            return f"accept adds up to {sum(self.accept)}, ids behind the prefill's are {len(self.ids) - 1}"
+        for step, tree in enumerate(self.trees or ()):
+            if fault := _fault_of_tree(tree):
+                return f"trees.{step}.{fault}"
+        return None
+
+
+class Failure(TypedDict):
+    """Why a case failed. turn: the one that raised."""
+
+    type: str
+    message: str
+    traceback: str
+    turn: Count
 
 
 @dataclass(slots=True)
@@ -78,45 +136,73 @@ class Lossless:
     worst_gap: the largest logit gap between the argmax and the emitted id.
     """
 
+    __pydantic_config__ = EXACT
+
     equal: bool
-    divergence: list[int] | None
-    positions: int
-    ties: int
-    violations: int
-    worst_gap: float
+    divergence: list[Count] | None
+    positions: Count
+    ties: Count
+    violations: Count
+    worst_gap: Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(slots=True)
 class CaseRecord:
     """One case under one method in one round. position: place within its block, 0 = ran first."""
 
+    __pydantic_config__ = EXACT
+
     case: str
     category: str
     subcategory: str
-    method: str
-    round: int
-    block: int
-    position: int
-    status: str  # ok | error
+    method: Annotated[str, Field(min_length=1)]
+    round: Count
+    block: Annotated[int, Field(ge=-1, le=LARGEST)]  # -1: of the warm-up, never written
+    position: Count
+    status: Literal["ok", "error"]
     turns: list[TurnRecord]
     lossless: Lossless | None = None
-    state_bytes: int = 0
-    error: dict[str, Any] | None = None  # {type, message, traceback, turn}
+    state_bytes: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+    error: Failure | None = None
 
     def to_json(self) -> str:
         """One line, no newline inside."""
         return json.dumps(self, default=_fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_json(cls, line: str) -> CaseRecord:
-        """Inverse of ``to_json``; raises ValueError on a line that is not a record."""
-        raw = json.loads(line)
-        try:
-            raw["turns"] = [TurnRecord(**turn) for turn in raw["turns"]]
-            raw["lossless"] = Lossless(**raw["lossless"]) if raw["lossless"] else None
-            return cls(**raw)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a specbench record: {error}") from error
+    def from_json(cls, line: bytes | str, where: str = "record") -> CaseRecord:
+        """Inverse of ``to_json``, checked against the schema. Raises InputError, which ``where`` begins."""
+        text = line.encode("utf-8") if isinstance(line, str) else line
+        record = parse_as(_schema(), text, where, _FIX)
+        if fault := record.find_fault():
+            raise InputError(f"{where}: {fault}; {_FIX}")
+        return record
+
+    def find_fault(self) -> str | None:
+        """What does not agree with the rest of the record; None for a good one."""
+        if self.status == "ok" and not self.turns:
+            return "turns is empty though its status is ok"
+        if (self.status == "ok") != (self.error is None):
+            return "an error goes with status error, and with no other"
+        if OVERALL in (self.category, self.subcategory):
+            return f"category {OVERALL!r} is the row of all categories"
+        faults = ((place, turn.find_fault()) for place, turn in enumerate(self.turns))
+        return next((f"turns.{place}: {fault}" for place, fault in faults if fault), None)
+
+
+@functools.cache
+def _schema() -> TypeAdapter[CaseRecord]:
+    return TypeAdapter(CaseRecord)
+
+
+def _fault_of_tree(tree: TreeRecord) -> str | None:
+    nodes = len(tree["tokens"])
+    if len(tree["parents"]) != nodes or any(not -1 <= parent < node for node, parent in enumerate(tree["parents"])):
+        return f"parents are not those of {nodes} tokens, each -1 or an earlier node"
+    named = [tree["path"], tree.get("passengers", []), *tree.get("sources", {}).values()]
+    if any(node >= nodes for held in named for node in held):
+        return f"path, passengers or sources name a node beyond its {nodes}"
+    return None
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from specbench.measure.clock import Clock, without_collector
 from specbench.measure.energy import Meter
 from specbench.measure.plan import Block, starts_span
 from specbench.method import Method
-from specbench.record import VANILLA, CaseRecord, TurnRecord
+from specbench.record import VANILLA, CaseRecord, Failure, TurnRecord
 from specbench.suite.prompt import answer_text
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
@@ -126,7 +126,7 @@ class Session:
         try:
             self._turns(case, block, record, prompts[name])
             record.state_bytes = int(self._entries[name].method.state_bytes())
-            record.to_json()  # what cannot be written is this case's error, not the run's
+            CaseRecord.from_json(record.to_json())  # what cannot be read again is this case's error, not the run's
         except TeamError:  # no case can be decoded any more
             raise
         except Exception as error:  # the boundary of a case: recorded whole, excluded visibly
@@ -166,17 +166,22 @@ class Session:
             )
 
 
+def _without_surrogates(text: str) -> str:
+    """Half a surrogate pair cannot be written as UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _fail(record: CaseRecord, error: Exception) -> None:
     """Make an error row of a record: what was decoded before stays only if it can be written."""
     record.status = "error"
-    record.error = {
-        "type": type(error).__name__,
-        "message": str(error),
-        "traceback": "".join(traceback.format_exception(error)),
-        "turn": len(record.turns),
-    }
+    record.error = Failure(
+        type=type(error).__name__,
+        message=_without_surrogates(str(error)),
+        traceback=_without_surrogates("".join(traceback.format_exception(error))),
+        turn=len(record.turns),
+    )
     try:
-        record.to_json()
+        CaseRecord.from_json(record.to_json())
     except (TypeError, ValueError):
         record.turns, record.state_bytes = [], 0
     if isinstance(error, torch.OutOfMemoryError):

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench.input import InputError, parse_json, read_file
 from specbench.record import CaseRecord
+from specbench.schema import check_manifest
 
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
 
 
-class RunError(ValueError):
+class RunError(InputError):
     """A results directory cannot be used: the message names it, what was found, and the fix."""
 
 
@@ -41,30 +43,30 @@ class Run:
 
 
 def read_run(directory: Path) -> Run:
-    """Read a run, leaving out a last line that was cut by a kill. Raises RunError."""
+    """Read a run, leaving out a last line that was cut by a kill. Raises InputError naming what is wrong."""
     manifest = read_manifest(directory)
-    return Run(directory, manifest, read_records(directory / RECORDS))
-
-
-def read_records(path: Path) -> list[CaseRecord]:
-    """The records of a file, without a last line that was cut by a kill. Raises RunError naming a bad line."""
-    return [record for record, _ in _parse_lines(path)]
+    path = directory / RECORDS
+    records = [record for record, _ in _parse_lines(path)]
+    lines: dict[tuple[str, str, int], int] = {}
+    for number, record in enumerate(records, start=1):
+        first = lines.setdefault((record.case, record.method, record.round), number)
+        if first != number:
+            raise RunError(
+                f"{path}, line {number}: case {record.case}, {record.method}, round {record.round} is on line {first}"
+                " already; expected the records of one run"
+            )
+    return Run(directory, manifest, records)
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a run. Raises RunError when the directory holds none or it is not JSON."""
+    """The manifest of a run. Raises InputError when the directory holds none, or one that does not fit its schema."""
     path = directory / MANIFEST
     if not directory.is_dir():
         raise RunError(f"run {directory}: no such directory; expected one that `specbench` wrote (see results/latest)")
-    if not path.is_file():
+    if not path.exists():
         raise RunError(f"run {directory}: holds no {MANIFEST}; expected a directory that `specbench` wrote")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunError(f"{path}: not JSON ({error}); run the command again with measure.fresh=true") from error
-    if not isinstance(manifest, dict):
-        raise RunError(f"{path}: holds {type(manifest).__name__}, expected a JSON object")
-    return manifest
+    fix = "restore it, or run the command again with measure.fresh=true"
+    return check_manifest(parse_json(read_file(path, "manifest ", fix), str(path), fix), str(path), fix)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -80,22 +82,15 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def _parse_lines(path: Path) -> list[tuple[CaseRecord, int]]:
-    """Records with the byte offset after each; a cut last line is left out, any other bad line is a RunError."""
-    if not path.is_file():
+    """Records with the byte offset after each; what follows the last newline was cut by a kill, and is left out."""
+    if not path.exists():
         return []
     found: list[tuple[CaseRecord, int]] = []
     offset = 0
-    lines = path.read_bytes().splitlines(keepends=True)
+    *lines, _ = read_file(path, "records ", "expected those that `specbench` wrote").split(b"\n")
     for number, line in enumerate(lines, start=1):
-        offset += len(line)
-        try:
-            found.append((CaseRecord.from_json(line.decode("utf-8")), offset))
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise RunError(f"{path}, line {number}: {error}; move the run aside with measure.fresh=true") from error
-        if not line.endswith(b"\n"):  # complete JSON, but the newline was cut: not yet safe to append after it
-            found.pop()
+        offset += len(line) + 1
+        found.append((CaseRecord.from_json(line, f"{path}, line {number}"), offset))
     return found
 
 
@@ -113,6 +108,8 @@ class RunWriter:
         kept: list[CaseRecord] = []
         pending: list[CaseRecord] = []
         safe = block = 0
+        for partial in self.directory.glob(f".{MANIFEST}.*.partial"):
+            partial.unlink(missing_ok=True)  # what a kill left
         for record, end in _parse_lines(self._path):
             if record.block != block or record.method in {entry.method for entry in pending}:
                 raise RunError(
@@ -165,10 +162,12 @@ class RunWriter:
 def point_latest(directory: Path) -> None:
     """Make ``latest`` beside the run point to it; a file system without links gets none."""
     link = directory.parent / "latest"
-    partial = directory.parent / f".latest.{os.getpid()}"
-    if link.exists() and not (link.is_symlink() and (link / MANIFEST).is_file()):
+    partial = directory.parent / ".latest"
+    neighbour = link.is_symlink() and link.readlink().parent == Path()
+    if link.exists() and not neighbour and not (link.is_symlink() and (link / MANIFEST).is_file()):
         return  # not a link to a run
     try:
+        partial.unlink(missing_ok=True)  # what a kill left
         partial.symlink_to(directory.name)
         partial.replace(link)
     except OSError:

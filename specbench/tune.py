@@ -130,9 +130,9 @@ class Tuner:
         methods = [entry.name for entry in job.entries if entry.name != VANILLA]
         if len(methods) != 1:
             raise InputError(f"method: got {', '.join(methods) or 'none'}; expected one to tune, as in method=[pld]")
-        failed = [record for record in run.records if record.method == methods[0] and record.error]
+        failed = [record.error for record in run.records if record.method == methods[0] and record.error]
         if failed:
-            raise InputError(f"method.{methods[0]}: {len(failed)} cases failed: {(failed[0].error or {})['message']}")
+            raise InputError(f"method.{methods[0]}: {len(failed)} cases failed: {failed[0]['message']}")
         facts = read_facts(run)
         cases = predict(run, facts.peers, self.profile).of(methods[0])
         if not cases["steps"].sum():

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from specbench.input import InputError
+
 ROOT = -1  # the parent of a draft's first level: the last emitted token, which the draft never contains
-
-
-class InputError(ValueError):
-    """Bad input from the user: the message names the thing, what was got, what was expected, and the fix."""
 
 
 @contextlib.contextmanager

@@ -27,17 +27,19 @@ class Room:
 
 # From the bottom up.
 ROOMS: dict[str, Room] = {
-    "types": Room("the values that travel: Case, Draft, Needs, Prefill, Step; InputError", never="transformers"),
+    "input": Room("files of JSON lines, checked against a schema; InputError", never="torch"),
+    "types": Room("the values that travel: Case, Draft, Needs, Prefill, Step", may="input", never="transformers"),
     "names": Room("names in paths and in print: data, never a path, markup or an escape sequence"),
     "screen": Room("standard output and the signals of its end", never="torch"),
-    "record": Room("what a run writes: a case's record and its turns", never="torch"),
-    "store": Room("the run directory, append-only; atomic writes", may="record", never="torch"),
+    "record": Room("what a run writes: a case's record and its turns", may="input", never="torch"),
+    "schema": Room("what a manifest holds", may="input record", never="torch"),
+    "store": Room("the run directory, append-only; atomic writes", may="input record schema", never="torch"),
     "stats": Room("ratios and bootstrap intervals: pure functions", never="torch"),
     "config": Room("the schema of the settings, and the message for a mistyped one", may="types", never="torch"),
-    "answers": Room("Spec-Bench's answer files, read and written", may="store", never="torch"),
+    "answers": Room("Spec-Bench's answer files, read and written", may="input record store", never="torch"),
     "profile": Room(
         "what a forward costs: measured grids, published fits, bytes and operations",
-        may="names store",
+        may="input names store",
         never="torch",
     ),
     "method": Room("the contract of a method", may="target types", never="transformers"),
@@ -67,8 +69,8 @@ ROOMS: dict[str, Room] = {
         may="method target types",
     ),
     "lossless": Room("token-level judgement", may="record", never="hydra"),
-    "suite": Room("questions, selection, prompts", may="answers record types"),
-    "trace": Room("recorded answers of three kinds", may="answers record store suite types"),
+    "suite": Room("questions, selection, prompts", may="answers input record types"),
+    "trace": Room("recorded answers of three kinds", may="answers input record store suite types"),
     "measure": Room("what a run needs: plan, clock, energy, environment", may="types"),
     "material": Room("what a run decodes, read before any weights", may="config record suite target trace types"),
     "session": Room(
@@ -99,7 +101,7 @@ ROOMS: dict[str, Room] = {
     ),
     "report.data": Room(
         "every figure of a report, from manifest and records",
-        may="profile record report.text stats store",
+        may="input profile record report.text stats store",
         never="torch transformers datasets",
     ),
     "report.tables": Room(
@@ -114,7 +116,7 @@ ROOMS: dict[str, Room] = {
     ),
     "report.page": Room(
         "`report.html` and its token view",
-        may="record report.data report.plots report.tables report.text store",
+        may="input record report.data report.plots report.tables report.text store",
         never="torch transformers datasets",
     ),
     "report.compat": Room(
@@ -135,7 +137,8 @@ ROOMS: dict[str, Room] = {
     ),
     "report": Room(
         "the command `specbench-report` and what notebooks import",
-        may="answers names report.build report.compat report.data report.locate report.published report.tables store",
+        may="answers input names report.build report.compat report.data report.locate report.published "
+        "report.tables store",
         never="torch transformers datasets",
     ),
     "launch": Room(
@@ -144,7 +147,7 @@ ROOMS: dict[str, Room] = {
     ),
     "cli": Room(
         "the command `specbench`; the only room that imports Hydra",
-        may="config job launch material names profile record store types",
+        may="config job launch material names record types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from specbench.input import InputError, parse_json, read_file
 from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, ModelShape, Profile, ProfileError, RowGrid
 from specbench.profile.surface import Fit, Floats, Grid
 from specbench.store import write_atomically
@@ -20,6 +21,7 @@ from specbench.store import write_atomically
 LOG = logging.getLogger(__name__)
 SCHEMA = 1
 LARGEST = 1e18  # of any figure: sums and products of two stay finite
+_FIX = "expected a file that scripts/profile_latency.py wrote, or a published fit"
 _NAMES = ("device", "model", "engine", "dtype", "kind", "date")
 
 
@@ -42,16 +44,8 @@ def write_profile(profile: Profile, folder: Path) -> Path:
 
 
 def read_profile(path: Path) -> Profile:
-    """Raises ProfileError naming the file and the entry that is wrong."""
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ProfileError(
-            f"profile {path}: {error.strerror}; expected a file that scripts/profile_latency.py wrote, or a"
-            " published fit"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ProfileError(f"profile {path}: not JSON ({error}); write it again with profile_latency.py") from error
+    """Raises InputError naming the file and the entry that is wrong."""
+    raw = parse_json(read_file(path, "profile ", _FIX), f"profile {path}", _FIX)
     try:
         return _profile(raw)
     except ProfileError as error:
@@ -68,7 +62,7 @@ def find_profile(
     for path in sorted({path.resolve() for folder in folders for path in folder.glob("*.json")}):
         try:
             profile = read_profile(path)
-        except ProfileError as error:  # a damaged file beside the right one is no reason to stop
+        except InputError as error:  # a damaged file beside the right one is no reason to stop
             LOG.warning("passed over: %s", error)
             continue
         own = (profile.device, profile.model, profile.engine, profile.dtype, profile.parameters)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from specbench.input import InputError
 from specbench.names import file_name
 from specbench.profile.surface import Fit, Floats, Grid, Mask
 
@@ -66,7 +67,7 @@ class ModelShape:
 MEASURED, PUBLISHED = "measured", "published"
 
 
-class ProfileError(ValueError):
+class ProfileError(InputError):
     """A profile cannot be used: the message names it, what was found, what was expected, and the fix."""
 
 

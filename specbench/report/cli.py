@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from specbench.input import InputError
 from specbench.names import Plain, printable
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.compat.compare import compare, compare_table, files_table, score_files, write_compat
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _published(options)
         if not (options.answers or options.compat or options.export_answers or options.published):
             _report(options)
-    except (RunError, OSError) as error:
+    except (InputError, OSError) as error:
         print(printable(f"specbench-report: {error}"), file=sys.stderr)
         return EXIT_USAGE
     return EXIT_OK

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench.input import read_file
 from specbench.suite.rows import SourceRow, parse_json_lines
 from specbench.suite.sources import HubTables
 from specbench.types import Case, InputError
@@ -69,17 +70,10 @@ class SuiteFormat:
 
     def read_bytes(self, path: Path, key: str = "suite.path") -> bytes:
         """The bytes of a file as they lie on disk; InputError when it is missing, a directory, or empty."""
-        fix = f"Give {self.holds} with {key}=<file>."
-        try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            raise InputError(f"Suite file {path} does not exist. {fix}") from None
-        except IsADirectoryError:
-            raise InputError(f"Suite file {path} is a directory, expected a file. {fix}") from None
-        except OSError as error:
-            raise InputError(f"Suite file {path} cannot be read: {error.strerror}. {fix}") from None
+        fix = f"give {self.holds} with {key}=<file>."
+        raw = read_file(path, "Suite file ", fix)
         if not raw:
-            raise InputError(f"Suite file {path} is empty, expected one question a line such as {self.example}. {fix}")
+            raise InputError(f"Suite file {path}: is empty; expected one question a line such as {self.example}; {fix}")
         return raw
 
     def cases(self, rows: Iterable[SourceRow], wording: Wording, origin: str) -> list[Case]:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from specbench.answers import MT_BENCH, task_of
+from specbench.input import decode_text, numbered_lines
 from specbench.suite.format import SuiteFormat, Wording
-from specbench.suite.rows import SourceRow, decode_line, kind
+from specbench.suite.rows import SourceRow, kind
 from specbench.types import Case, InputError
 
 BARE = "bare"  # the form of a question alone; the others are named by their format
@@ -228,11 +229,9 @@ def _mgsm_rows(raw: bytes, path: Path, example: str) -> list[SourceRow]:
             f"with one of {', '.join(LANGUAGES)}."
         )
     rows: list[SourceRow] = []
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(raw):
         place = f"line {number}"
-        columns = decode_line(line, f"{path}, {place}").rstrip("\r").split("\t")
+        columns = decode_text(line, f"{path}, {place}").rstrip("\r").split("\t")
         if len(columns) != 2:
             raise InputError(
                 f"{path}, {place}: {len(columns)} columns, expected the question, one tab and the number: {example}."

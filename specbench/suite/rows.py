@@ -1,18 +1,14 @@
-"""Rows of a suite's file or data set, each with its place, so that an error can name it; and how JSON lines give them.
-
-Lines are split on the newline byte alone, because a JSON string may hold other line separators (U+2028).
-"""
+"""Rows of a suite's file or data set, each with its place for errors, and how JSON lines give them."""
 
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.types import InputError
+from specbench.input import InputError, numbered_lines, parse_json
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -81,21 +77,14 @@ def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:
     line that is not a JSON object.
     """
     rows: list[SourceRow] = []
-    for number, line in enumerate(_unzipped(raw, path).split(b"\n"), start=1):
-        if line.strip():
-            place = f"line {number}"
-            rows.append(SourceRow(_object(line, f"{path}, {place}", example), str(path), place, len(rows)))
+    fix = f"expected one object a line such as {example}."
+    for number, line in numbered_lines(_unzipped(raw, path)):
+        place = f"line {number}"
+        value = parse_json(line, f"{path}, {place}", fix)
+        if not isinstance(value, dict):
+            raise InputError(f"{path}, {place}: got a {kind(value)}; {fix}")
+        rows.append(SourceRow(value, str(path), place, len(rows)))
     return rows
-
-
-def decode_line(line: bytes, where: str) -> str:
-    """A line as text, a byte order mark left out. where: for the InputError when it is not UTF-8."""
-    try:
-        return line.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{where}: not UTF-8 (byte {error.start} of the line is 0x{line[error.start]:02x}): save the file as UTF-8."
-        ) from None
 
 
 def _unzipped(raw: bytes, path: Path) -> bytes:
@@ -105,14 +94,3 @@ def _unzipped(raw: bytes, path: Path) -> bytes:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} is a damaged gzip file ({error}): fetch or pack it again.") from None
-
-
-def _object(line: bytes, where: str, example: str) -> dict[str, object]:
-    text = decode_line(line, where)
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON ({error}). Expected one object a line such as {example}.") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: expected a JSON object such as {example}, got a {kind(value)}.")
-    return value

@@ -1,6 +1,7 @@
 """Traces: what a model once answered, read from a run's records, a Spec-Bench answer file, or a chat log."""
 
-from specbench.trace.readers import kind_of, model_of, read_trace
+from specbench.trace.live import model_of
+from specbench.trace.readers import kind_of, read_trace
 from specbench.trace.recorded import Recorded, RecordedTurn, Trace
 
 __all__ = ["Recorded", "RecordedTurn", "Trace", "kind_of", "model_of", "read_trace"]

@@ -7,8 +7,10 @@ it); inside the conversation it comes out as it was generated, up to what stripp
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -44,28 +46,38 @@ class Recorded:
 class Trace:
     """A recorded file. kind: records | answers | chat. origin: its path; sha256: of its bytes.
 
-    ends: ids that end an answer. turns, exact: answers in all, and those whose token count is the recorded one
-    (None where the file records none: a chat log). model: who answered, as the file says. failed: conversations that
-    were left out because an answer of theirs is missing or failed.
+    ends: ids that end an answer. exact: of an answer file, the answers whose token count is the recorded one. model:
+    who answered, as the file says. failed: conversations that were left out because an answer of theirs is missing or
+    failed. repeated: lines that a later line of the same question replaces.
     """
 
     kind: str
     origin: str
     sha256: str
-    model: str
     conversations: tuple[Recorded, ...]
     ends: frozenset[int]
-    turns: int
-    exact: int | None
+    exact: int | None = None
+    model: str = ""
     failed: int = 0
+    repeated: int = 0
+
+    @property
+    def turns(self) -> int:
+        """Answers in all."""
+        return sum(len(each.turns) for each in self.conversations)
 
     def summary(self) -> str:
         """One line for the log and the manifest."""
         tokens = sum(len(turn.ids) for each in self.conversations for turn in each.turns)
         line = f"{self.kind}: {len(self.conversations)} conversations, {self.turns} answers, {tokens} tokens"
         if self.exact is None:
-            return f"{line}, tokenised from text"
+            return line if self.kind == "records" else f"{line}, tokenised from text"
         return f"{line}; {self.exact} of {self.turns} answers have the recorded number of tokens"
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def conversation_ids(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+DEEP = "[" * 100_000  # JSON that no parser may follow
 Files = Mapping[str, str | bytes] | Callable[[Path], object]
 
 

@@ -1,32 +1,228 @@
-"""Files that a user can get wrong: questions, traces, chat logs, answer files, records, manifests."""
+"""Files that a user can get wrong: questions, traces, chat logs, answer files."""
 
 from __future__ import annotations
 
-from bad_input.case import Bad, bad
+import json
+import os
+from collections.abc import Callable
+from typing import Any
 
-GOOD_QUESTION = '{"question_id": 1, "category": "qa", "turns": ["a"]}\n'
+from bad_input.case import DEEP, Bad, bad, bad_report
+
+from specbench import cli
+
+GOOD = '{"question_id": 1, "category": "qa", "turns": ["a"]}\n'
+HUGE = "1" * 5000
+TINY = cli.PACKAGE / "assets" / "tiny"
 
 
 def question(name: str, content: str | bytes, *words: str) -> Bad:
     """Of a file of questions; the message names it."""
-    file = {"question.jsonl": content}
-    return bad(
-        "suite=spec_bench suite.path=question.jsonl", "question.jsonl", *words, name=f"questions: {name}", files=file
+    files = {"q.jsonl": content}
+    return bad("suite=spec_bench suite.path=q.jsonl", "q.jsonl", *words, name=f"questions: {name}", files=files)
+
+
+def with_turn(value: object, key: str = "turns") -> str:
+    return json.dumps({"question_id": 2, "category": "qa", "turns": ["a"], key: value}) + "\n"
+
+
+QUESTIONS = (
+    question("empty", "", "is empty"),
+    question("blank lines", "\n\n", "holds no questions"),
+    question("not json", f"{GOOD}hello\n", "line 2: not JSON"),
+    question("no turns", '{"question_id": 1, "category": "qa"}\n', "line 1: there is no turns"),
+    question("doubled", GOOD * 2, "line 2: question_id 1 is on line 1 already"),
+    question("category named as the whole", with_turn("overall", "category"), "rename it"),
+    question("invalid UTF-8 on the last line", GOOD.encode() + b'{"question_id": "\xff"}', "line 2: not UTF-8", "0xff"),
+    question("lone surrogate as id", GOOD + '{"question_id": "\\ud800", "category": "qa"}', "line 2: not JSON"),
+    question("lone surrogate as category", GOOD + '{"question_id": 2, "category": "\\udfff"}', "line 2: not JSON"),
+    question("lone surrogate in a turn", GOOD + with_turn(["\ud83d"]), "line 2: not JSON"),
+    question("infinite number", GOOD + '{"question_id": Infinity}', "line 2: not JSON"),
+    question("not a number", GOOD + '{"question_id": NaN}', "line 2: not JSON"),
+    question("a number beyond float", with_turn(1.5, "question_id").replace("1.5", "1e999"), "whole number"),
+    question("a number of 5000 digits", GOOD + f'{{"question_id": {HUGE}}}', "line 2: not JSON", "out of range"),
+    question("deeply nested", GOOD + DEEP, "line 2: not JSON", "recursion"),
+    question("deeply nested value", GOOD + f'{{"question_id": {DEEP}', "line 2: not JSON", "recursion"),
+    question("NUL bytes", GOOD + "\0\0\0", "line 2: not JSON"),
+    question("a list", GOOD + "[1]", "line 2: got a list"),
+    question("id null", with_turn(None, "question_id"), "question_id is null"),
+    question("id true", with_turn(True, "question_id"), "question_id is a true or false"),
+    question("id fraction", with_turn(1.5, "question_id"), "question_id is a number", "whole number"),
+    question("id list", with_turn([1], "question_id"), "question_id is a list"),
+    question("id blank", with_turn(" ", "question_id"), "question_id is blank"),
+    question("category null", with_turn(None, "category"), "category is null"),
+    question("category number", with_turn(3, "category"), "category is a number"),
+    question("turns empty", with_turn([]), "turns is an empty list"),
+    question("turns text", with_turn("a"), "turns is a string"),
+    question("turn blank", with_turn(["a", " "]), "turn 2 is empty"),
+    question("turn null", with_turn([None]), "turn 1 is a null"),
+    question("turn nested", with_turn([["a"]]), "turn 1 is a list"),
+    question("reference text", with_turn("a", "reference"), "reference is a string"),
+    question("half a gzip file", b"\x1f\x8b\x08\x00", "damaged gzip"),
+    bad("suite=spec_bench", "suite.path", "SPECBENCH_DATA", name="questions: nowhere"),
+    bad("suite.path=.", "is a directory", name="questions: a directory"),
+    bad("suite.path=q", "is a pipe", name="questions: a pipe", files=lambda folder: os.mkfifo(folder / "q")),
+    bad("suite.path=/dev/zero", "is a device", name="questions: an endless device"),
+)
+
+
+def trace(name: str, content: str | bytes, *words: str, options: str = "model.tokenizer=bundled:tiny") -> Bad:
+    """Of a file as ``model.trace``; the message names it."""
+    command = f"model=replay model.trace=t.jsonl {options}"
+    return bad(command, "t.jsonl", *words, name=f"trace: {name}", files={"t.jsonl": content})
+
+
+SAID = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}
+LIVE = {"case": "1", "turns": [{"prompt_ids": [1, 5], "ids": [7, 2], "finish": "eos"}]}
+
+
+def chat(name: str, change: Callable[[dict[str, Any]], object], *words: str) -> Bad:
+    """A good conversation, then one that is changed."""
+    line = json.loads(json.dumps(SAID))
+    change(line)
+    return trace(f"chat: {name}", f"{json.dumps(SAID)}\n{json.dumps(line)}\n", "line 2", *words)
+
+
+def ids(name: str, change: Callable[[dict[str, Any]], object], *words: str) -> Bad:
+    """A good conversation as ids, then one that is changed."""
+    line = json.loads(json.dumps(LIVE | {"case": "2"}))
+    change(line)
+    return trace(f"ids: {name}", f"{json.dumps(LIVE)}\n{json.dumps(line)}\n", *words)
+
+
+def message(place: int, **entries: object) -> Callable[[dict[str, Any]], None]:
+    return lambda line: line["messages"][place].update(entries)
+
+
+def first_turn(**entries: object) -> Callable[[dict[str, Any]], None]:
+    return lambda line: line["turns"][0].update(entries)
+
+
+TRACES = (
+    trace("empty", "", "line 1: has no keys"),
+    trace("blank", "\n \n", "has no keys"),
+    trace("not json", "hello", "line 1: not JSON"),
+    trace("another kind", '{"prompt": 1}', "line 1: has prompt"),
+    trace("questions", GOOD, "line 1: has question_id"),
+    trace("not UTF-8", b'{"messages": "\xff"}', "line 1: not UTF-8", "0xff"),
+    trace("deeply nested", DEEP, "line 1: not JSON", "recursion"),
+    bad("model=replay model.trace=nowhere.jsonl", "model.trace=nowhere.jsonl", "no such file"),
+    bad("model=replay model.trace=.", "model.trace=.: is a directory"),
+    bad("model=replay model.trace=t", "is a pipe", name="trace: pipe", files=lambda folder: os.mkfifo(folder / "t")),
+    chat("not UTF-8", lambda line: line.update(id="\udcff"), "not JSON"),
+    trace("chat: bytes", json.dumps(SAID).encode() + b'\n{"messages": "\xff"}', "line 2: not UTF-8", "0xff"),
+    trace("chat: deeply nested", f'{json.dumps(SAID)}\n{{"messages": {DEEP}', "line 2: not JSON", "recursion"),
+    chat("lone surrogate", message(0, content="\ud800"), "not JSON"),
+    chat("no messages", lambda line: line.pop("messages"), "messages is missing"),
+    chat("messages text", lambda line: line.update(messages="a"), "messages is 'a'"),
+    chat("role of a tool", message(1, role="tool"), "messages.1 is of 'tool'"),
+    chat("answer first", lambda line: line["messages"].reverse(), "messages.0 is of 'assistant'"),
+    chat("no role", lambda line: line["messages"][0].pop("role"), "messages.0.role is missing"),
+    chat("content null", message(1, content=None), "messages.1.content"),
+    chat("content number", message(1, content=3), "messages.1.content"),
+    chat("answer empty", message(1, content=""), "messages.1 is empty"),
+    chat("answer blank", message(1, content=" \n"), "messages.1 is empty"),
+    chat("question empty", message(0, content=""), "messages.0 is empty"),
+    chat("an image", message(0, content=[{"type": "image", "text": "a"}]), "messages.0.content", "'text'"),
+    chat("id list", lambda line: line.update(id=[1]), "id"),
+    chat("id fraction", lambda line: line.update(id=1.5), "id"),
+    chat("id twice", lambda line: line.update(id="1"), "id 1 occurs twice"),
+    chat("category number", lambda line: line.update(category=3), "category is 3"),
+    chat("category of all", lambda line: line.update(category="overall"), "rename the category"),
+    trace("chat: no answer", '{"messages": [{"role": "user", "content": "a"}]}', "no answer of an assistant"),
+    ids("case number", lambda line: line.update(case=3), "line 2: case is 3"),
+    ids("case twice", lambda line: line.update(case="1"), "line 2: case 1 is recorded twice"),
+    ids("turns null", lambda line: line.update(turns=None), "line 2: turns is None"),
+    ids("ids text", first_turn(ids=["7"]), "line 2: turns.0.ids.0 is '7'"),
+    ids("ids null", first_turn(ids=None), "line 2: turns.0.ids is None"),
+    ids("ids empty", first_turn(ids=[]), "line 2: turns.0.ids is []"),
+    ids("ids negative", first_turn(ids=[-1]), "line 2: turns.0.ids.0 is -1"),
+    ids("ids beyond 2^31", first_turn(ids=[1 << 31]), "line 2: turns.0.ids.0 is 2147483648"),
+    ids("ids fraction", first_turn(ids=[1.5]), "line 2: turns.0.ids.0 is 1.5"),
+    ids("prompt of one number", first_turn(prompt_ids=3), "line 2: turns.0.prompt_ids is 3"),
+    ids("finish unknown", first_turn(finish="stop"), "line 2: turns.0.finish is 'stop'", "'eos'"),
+    ids("category of all", lambda line: line.update(category="overall"), "line 2", "rename the category"),
+    ids("id beyond the vocabulary", first_turn(ids=[9_999_999, 2]), "model.tokenizer=bundled:tiny", "id 9999999"),
+    ids(
+        "an end inside an answer", first_turn(ids=[7, 2, 7, 2]), "case 2, turn 0: id 2 at place 1 of 4", "finish=length"
+    ),
+    trace("ids: none with a prompt", '{"case": "1", "turns": [{"ids": [1]}]}', "no good record of vanilla"),
+    trace("ids: none of vanilla", json.dumps(LIVE | {"method": "pld"}), "no good record of vanilla"),
+    bad("model=replay model.trace=t.jsonl", "model.tokenizer: not set", files={"t.jsonl": json.dumps(LIVE)}),
+)
+
+ANSWER = {
+    "question_id": 1,
+    "category": "qa",
+    "model_id": "m",
+    "choices": [
+        {"turns": ["word"], "new_tokens": [2], "wall_time": [1.0], "decoding_steps": [2], "accept_lengths": [1, 1]}
+    ],
+}
+
+
+def answer(name: str, change: Callable[[dict[str, Any]], object], *words: str, code: int = 2) -> Bad:
+    """Of ``--answers``: a good baseline, and beside it a file with a good and a changed line."""
+    line = json.loads(json.dumps(ANSWER | {"question_id": 2}))
+    change(line)
+    content = f"{json.dumps(ANSWER)}\n{json.dumps(line)}\n"
+    return answers(name, content, *words, code=code)
+
+
+def answers(name: str, content: str | bytes, *words: str, code: int = 2) -> Bad:
+    files = {"base.jsonl": json.dumps(ANSWER) + "\n", "m.jsonl": content}
+    return bad_report(
+        f"--answers base.jsonl m.jsonl --tokenizer {TINY}", *words, name=f"answers: {name}", files=files, code=code
     )
 
 
-FILES = (
-    question("empty", "", "empty"),
-    question("not json", f"{GOOD_QUESTION}hello\n", "line 2"),
-    question("no turns", '{"question_id": 1, "category": "qa"}\n', "turns"),
-    question("doubled", GOOD_QUESTION * 2, "question_id"),
-    question("category named as the whole", '{"question_id": 1, "category": "overall", "turns": ["a"]}\n', "rename it"),
-    bad("suite=spec_bench", "suite.path", "SPECBENCH_DATA", name="questions: nowhere"),
-    bad("", "manifest.json", name="records without their manifest", files={"run/records.jsonl": ""}),
-    bad(
-        "",
-        "another configuration",
-        name="a directory of another run",
-        files={"run/manifest.json": '{"config_hash": "other"}'},
+def choice(**entries: object) -> Callable[[dict[str, Any]], None]:
+    return lambda line: line["choices"][0].update(entries)
+
+
+def without(key: str) -> Callable[[dict[str, Any]], object]:
+    return lambda line: line["choices"][0].pop(key)
+
+
+def misspell(line: dict[str, Any]) -> None:
+    line["choices"][0]["accept_lengths:"] = line["choices"][0].pop("accept_lengths")
+
+
+ANSWERS = (
+    answers("empty", "", "m.jsonl: holds no answers"),
+    answers("not UTF-8", json.dumps(ANSWER).encode() + b"\n\xff", "m.jsonl, line 2: not UTF-8", "0xff"),
+    answers("deeply nested", f"{json.dumps(ANSWER)}\n{DEEP}", "m.jsonl, line 2: not JSON", "recursion"),
+    answers("a list", "[]", "m.jsonl, line 1: it is []"),
+    answer("no choices", lambda line: line.update(choices=[]), "m.jsonl, line 2: choices is []"),
+    answer("choices null", lambda line: line.update(choices=None), "line 2: choices is None"),
+    answer("no category", lambda line: line.pop("category"), "line 2: category is missing"),
+    answer("category of all", lambda line: line.update(category="overall"), "line 2: category 'overall'"),
+    answer("id fraction", lambda line: line.update(question_id=1.5), "line 2: question_id"),
+    answer("id null", lambda line: line.update(question_id=None), "line 2: question_id"),
+    answer("text null", choice(turns=[None]), "line 2: choices.0.turns.0 is None"),
+    answer("lone surrogate", choice(turns=["\ud800"]), "line 2: not JSON"),
+    answer("no turns", choice(turns=[]), "line 2: choices.0.turns is []"),
+    answer("two turns, one count", choice(turns=["a", "b"]), "line 2: turns, new_tokens", "[2, 1, 1, 1]"),
+    answer("no counts", choice(new_tokens=[]), "line 2: turns, new_tokens", "[1, 0, 1, 1]"),
+    answer("count text", choice(new_tokens=["2"]), "line 2: choices.0.new_tokens.0 is '2'"),
+    answer("count negative", choice(new_tokens=[-2]), "line 2: choices.0.new_tokens.0 is -2"),
+    answer("count beyond 2^31", choice(new_tokens=[1 << 31]), "line 2: choices.0.new_tokens.0 is 2147483648"),
+    answer("time zero", choice(wall_time=[0]), "line 2: question 2 took 0"),
+    answer("time negative", choice(wall_time=[-1]), "line 2: choices.0.wall_time.0 is -1"),
+    answer("time infinite", choice(wall_time=[float("inf")]), "line 2: choices.0.wall_time.0 is inf"),
+    answer("time not a number", choice(wall_time=[float("nan")]), "line 2: choices.0.wall_time.0 is nan"),
+    answer("time huge", choice(wall_time=[1e300]), "line 2: choices.0.wall_time.0 is 1e+300"),
+    answer("time text", choice(wall_time=["1"]), "line 2: choices.0.wall_time.0 is '1'"),
+    answer("no time", without("wall_time"), "line 2: question 2 took 0"),
+    answer("accept null", choice(accept_lengths=None), "line 2: choices.0.accept_lengths is None"),
+    answer("accept negative", choice(accept_lengths=[-1]), "line 2: choices.0.accept_lengths.0 is -1"),
+    answer("no accept", without("accept_lengths"), "line 2: choices.0.accept_lengths is missing"),
+    answer("misspelt as by REST", misspell, "'accept_lengths:'", "REST", code=0),
+    answer("a question twice", lambda line: line.update(question_id=1), "1 lines answer a question again", code=0),
+    bad_report("--answers a.jsonl b.jsonl --tokenizer .", "tokenizer.json", name="answers: no tokenizer"),
+    bad_report(
+        f"--answers a b --tokenizer {TINY}", "a: is a pipe", name="answers: pipe", files=lambda at: os.mkfifo(at / "a")
     ),
 )
+
+FILES = (*QUESTIONS, *TRACES, *ANSWERS)

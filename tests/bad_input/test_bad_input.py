@@ -1,7 +1,7 @@
 """Everything that a user can get wrong ends with one message and an exit code, before any model is loaded.
 
-A message names the file, line or setting, what was got, what was expected, and the fix. The cases are in ``files``
-and ``settings``, one a line.
+A message names the file, line or setting, what was got, what was expected, and the fix. The cases are in ``files``,
+``runs`` and ``settings``, one a line.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import sys
 import pytest
 from bad_input.case import Bad
 from bad_input.files import FILES
+from bad_input.runs import RUNS
 from bad_input.settings import MODELS, NUMBERS, SETTINGS, TARGETS
 
 from specbench import cli, stage
 from specbench.report import cli as report_cli
 
-CASES = (*FILES, *SETTINGS, *TARGETS, *MODELS, *NUMBERS)
+CASES = (*FILES, *RUNS, *SETTINGS, *TARGETS, *MODELS, *NUMBERS)
 
 
 def end(case: Bad, monkeypatch, capsys) -> tuple[int, str]:

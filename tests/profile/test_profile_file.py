@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from profiles import FIT, MEASURED
 
+from specbench.input import InputError
 from specbench.profile import (
     ModelShape,
     ProfileError,
@@ -96,11 +97,11 @@ def test_a_wrong_entry_is_named(tmp_path, changes, said):
 
 
 def test_no_file_and_no_json_are_named(tmp_path):
-    with pytest.raises(ProfileError, match=r"nowhere\.json"):
+    with pytest.raises(InputError, match=r"nowhere\.json: no such file"):
         read_profile(tmp_path / "nowhere.json")
     for text in ("{", "", "[" * 100_000):
         (tmp_path / "half.json").write_text(text)
-        with pytest.raises(ProfileError, match="not JSON"):
+        with pytest.raises(InputError, match="not JSON"):
             read_profile(tmp_path / "half.json")
 
 

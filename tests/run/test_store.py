@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specbench.input import InputError
 from specbench.record import CaseRecord, Lossless, TurnRecord
 from specbench.store import RECORDS, RunError, RunWriter, read_manifest, read_run
 
@@ -78,7 +79,7 @@ def test_bad_line_in_the_middle_is_named(tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], b"garbage\n", *lines[1:]]))
     (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(RunError, match="line 2"):
+    with pytest.raises(InputError, match="line 2"):
         read_run(tmp_path)
 
 

@@ -54,7 +54,7 @@ def test_relative_names_another_file_of_the_data_directory(tmp_path, monkeypatch
 def test_a_given_path_that_is_missing_is_an_error_even_if_the_data_directory_has_the_suite(tmp_path, monkeypatch):
     write(tmp_path / "suites" / "mine" / "question.jsonl", "qa")
     monkeypatch.setenv("SPECBENCH_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"typo\.jsonl does not exist"):
+    with pytest.raises(InputError, match=r"typo\.jsonl: no such file"):
         load_suite("mine", path=tmp_path / "typo.jsonl")
 
 

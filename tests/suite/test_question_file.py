@@ -78,11 +78,11 @@ def without(key: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("second_line", "says"),
     [
-        ("{not json", "not JSON .*Expected one object a line"),
+        ("{not json", "not JSON .*expected one object a line"),
         ("[" * 100_000, "not JSON"),
-        ('["a"]', "expected a JSON object .* got a list"),
-        ("7", "expected a JSON object .* got a number"),
-        ("null", "expected a JSON object .* got a null"),
+        ('["a"]', "got a list; expected one object a line"),
+        ("7", "got a number; expected one object a line"),
+        ("null", "got a null; expected one object a line"),
         (without("turns"), "there is no turns, expected a list"),
         ({**GOOD, "turns": []}, "turns is an empty list"),
         ({**GOOD, "turns": "Who?"}, "turns is a string, expected a list"),
@@ -132,11 +132,11 @@ def test_a_file_of_blank_lines_holds_no_questions():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("absent.jsonl", "does not exist"),
+        ("absent.jsonl", "no such file"),
         ("", "is a directory"),
         ("empty.jsonl", "is empty"),
-        ("empty.jsonl/inside", "cannot be read: Not a directory"),
-        ("x" * 300, "cannot be read: File name too long"),
+        ("empty.jsonl/inside", "cannot be read (Not a directory)"),
+        ("x" * 300, "cannot be read (File name too long)"),
     ],
 )
 def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(tmp_path, name, says):
@@ -144,7 +144,7 @@ def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(t
     path = tmp_path / name
     with pytest.raises(InputError) as caught:
         FORMAT.read_bytes(path)
-    assert str(caught.value).startswith(f"Suite file {path} {says}")
+    assert str(caught.value).startswith(f"Suite file {path}: {says}")
     assert "suite.path=" in str(caught.value)
 
 

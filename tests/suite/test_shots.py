@@ -80,7 +80,7 @@ def test_the_examples_file_is_part_of_the_suites_hash_but_not_of_the_official_on
         (Shots(8), {"form": "bare"}, "suite.form=bare puts no examples .* set suite.form=qa"),
         (Shots(8), {"format": "humaneval", "form": None}, "suite.shots=8: .*format has no worked examples"),
         (Shots(21), {}, r"suite.shots=21: .*train\.jsonl has 20 rows"),
-        (Shots(1, source="absent.jsonl"), {}, r"absent\.jsonl does not exist. Give .* with suite.shots_from=<file>"),
+        (Shots(1, source="absent.jsonl"), {}, r"absent\.jsonl: no such file; give .* with suite.shots_from=<file>"),
     ],
 )
 def test_examples_that_cannot_be_are_refused_with_the_knob_to_set(kept, shots, options, says):

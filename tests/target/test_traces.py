@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from compose import job_for
+from specbench.run import execute
+from specbench.store import read_run
 from specbench.suite.prompt import PromptBuilder
 from specbench.target.load import locate, read_tokenizer
 from specbench.trace import read_trace
@@ -109,6 +111,60 @@ def test_records_of_failed_cases_are_counted_and_twins_refused(tmp_path):
     path.write_text(line("a") + line("a"))
     with pytest.raises(InputError, match="case a is recorded twice"):
         read(path)
+
+
+def ids_of(folder: Path, *turns: dict) -> Path:
+    path = folder / "ids.jsonl"
+    lines = [{"case": str(number), "turns": [turn]} for number, turn in enumerate(turns)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_only_the_traces_own_ends_end_its_answers(tmp_path):
+    """Another tokenizer's EOS is an id like any other: added to the ends, it would cut the second answer."""
+    end = tiny().eos_token_id
+    path = ids_of(
+        tmp_path,
+        {"prompt_ids": [1, 5], "ids": [7, 8, 9], "finish": "eos"},
+        {"prompt_ids": [1, 5], "ids": [7, end, 8, 4]},
+    )
+    job = job_for("model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]")
+    assert job.trace.ends == job.card.eos == {9}
+    assert [each.turns[0].ids.tolist() for each in job.trace.conversations] == [[7, 8, 9], [7, end, 8, 4]]
+    execute(job, tmp_path / "run", lambda *_: None)
+    found = [record.turns[0] for record in read_run(tmp_path / "run").records if record.method == "pld"]
+    assert [(turn.ids, turn.finish) for turn in found] == [([7, 8, 9], "eos"), ([7, end, 8, 4], "length")]
+
+
+def test_answers_that_do_not_read_as_recorded_are_said(tmp_path):
+    options = ("model=replay", "model.tokenizer=bundled:tiny", "method=[pld]")
+    ids = tiny()("Hello there", add_special_tokens=False)["input_ids"]
+    for text, doubted in (("Hello there", False), ("Guten Tag", True)):
+        path = ids_of(tmp_path, {"prompt_ids": [1, 5], "ids": ids, "text": text})
+        warnings = job_for(*options, f"model.trace={path}").suite.warnings
+        assert any("is model.tokenizer the tokenizer" in warning for warning in warnings) == doubted
+
+
+def test_a_runs_own_ids_may_lie_beyond_its_tokenizer(tmp_path):
+    """A random model has more ids than its tokenizer has texts."""
+    path = ids_of(tmp_path, {"prompt_ids": [1, 5], "ids": [7, 3000]})
+    (tmp_path / "manifest.json").write_text(json.dumps({"model": {"name": "m", "tokenizer": "bundled:tiny"}}))
+    assert job_for("model=replay", f"model.trace={path}", "method=[pld]").card.vocab_size == 3001
+
+
+def test_an_answer_file_needs_no_times_and_says_what_is_answered_twice(tmp_path):
+    lines = [
+        {"question_id": 1, "category": "qa", "choices": [{"turns": [text], "new_tokens": [3]}]}
+        for text in ("a b", "c d")
+    ]
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    questions = tmp_path / "question.jsonl"
+    questions.write_text('{"question_id": 1, "category": "qa", "turns": ["Why?"]}\n')
+    options = ("model=replay", "model.tokenizer=bundled:tiny", "method=[pld]", f"suite.path={questions}")
+    job = job_for(*options, f"model.trace={path}")
+    assert [turn.text for each in job.trace.conversations for turn in each.turns] == ["c d"]
+    assert any("1 questions are answered again" in warning for warning in job.suite.warnings)
 
 
 def test_a_wrong_tokenizer_is_asked_for(data):

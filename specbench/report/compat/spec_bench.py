@@ -52,6 +52,13 @@ def doubts(name: str, method: Sequence[Answer], baseline: Sequence[Answer]) -> l
             f"{name}: {missing} questions are in only one of method ({len(method)}) and baseline ({len(baseline)}); "
             "the formulas do not pair them"
         )
+    repeated = len(method) - len({answer.question_id for answer in method})
+    if repeated:
+        found.append(f"{name}: {repeated} lines answer a question again; every line counts, as in speed.py")
+    if any(answer.misspelt for answer in method):
+        found.append(
+            f"{name}: its accept lengths are read from the key 'accept_lengths:', as the adapter of REST has it"
+        )
     failed = sum(any(turn.text == FAILED for turn in answer.turns) for answer in method)
     if failed:
         found.append(f"{name}: {failed} answers say {FAILED}, whose counts are those of the turn before")

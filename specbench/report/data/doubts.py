@@ -19,11 +19,9 @@ from specbench.store import Run
 def find_doubts(reported: ReportedRun, rows: pd.DataFrame) -> list[str]:
     """Warnings of one run, the manifest's first. rows: the run's rows of the summary."""
     run, facts = reported.run, reported.facts
-    recorded = run.manifest.get("warnings")
-    listed = [str(warning) for warning in recorded] if isinstance(recorded, list) else []
     overall = rows[rows["category"] == OVERALL]
     found = [
-        *listed,
+        *run.manifest.get("warnings", []),
         *_coverage(run, facts, overall),
         *_methods(overall, facts),
         *_timing(run, facts, overall, reported.control),

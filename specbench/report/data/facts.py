@@ -71,8 +71,8 @@ def read_facts(run: Run) -> Facts:
         model=str(model["name"]),
         suite=str(suite["name"]),
         methods=_ordered(methods, run),
-        lossy=frozenset(name for name, entry in methods.items() if not _flag(entry, "lossless", True)),
-        peers=frozenset(name for name, entry in methods.items() if _flag(entry, "peer", False)),
+        lossy=frozenset(name for name, entry in methods.items() if not entry.get("lossless", True)),
+        peers=frozenset(name for name, entry in methods.items() if entry.get("peer", False)),
         dtype=str(model.get("dtype") or ""),
         device=str(model.get("device") or ""),
         temperature=float(temperature or 0.0),
@@ -86,7 +86,7 @@ def read_facts(run: Run) -> Facts:
         time_only=kind == EngineKind.TIMED,
         in_prefill=run.section("config", "decode").get("first_draft") == "prefill",
         unaccepted=frozenset(
-            name for name, entry in methods.items() if kind == EngineKind.TIMED and _flag(entry, "reads_target", False)
+            name for name, entry in methods.items() if kind == EngineKind.TIMED and entry.get("reads_target", False)
         ),
     )
 
@@ -103,10 +103,6 @@ def _ordered(methods: Mapping[str, Any], run: Run) -> tuple[str, ...]:
     seen = dict.fromkeys(record.method for record in run.records)
     names = [*(name for name in (VANILLA, CONTROL) if name in seen or name in methods), *methods, *seen]
     return tuple(dict.fromkeys(names))
-
-
-def _flag(entry: object, key: str, default: bool) -> bool:
-    return bool(entry.get(key, default)) if isinstance(entry, Mapping) else default
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.profile import Profile, ProfileError, device_name, find_profile, read_profile
+from specbench.input import InputError
+from specbench.profile import Profile, device_name, find_profile, read_profile
 from specbench.profile.profile import MEASURED
 from specbench.record import EngineKind
 from specbench.report.data.facts import Facts
@@ -20,7 +21,7 @@ def choose_profiles(runs: Sequence[Run], facts: Sequence[Facts], named: Path | N
         return [_nearby(*entry) for entry in zip(runs, facts, strict=True)]
     try:
         return [read_profile(named)] * len(runs)
-    except ProfileError as error:
+    except InputError as error:
         raise RunError(f"--profile: {error}") from error
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from specbench.record import CaseRecord, TurnRecord
+from specbench.record import CaseRecord, TreeRecord, TurnRecord
 from specbench.report.data.facts import read_facts
 from specbench.report.text.tokenizer import find_tokenizer, read_tokenizer
 from specbench.store import Run, RunError
@@ -68,7 +67,7 @@ def show_step(turn: TurnRecord, step: int, spell: Callable[[int], str]) -> str:
     return "\n".join([*lines, *([f"  ... and {hidden} more nodes"] if hidden else [])])
 
 
-def _walk(tree: dict[str, Sequence[Any]], spell: Callable[[int], str]) -> Iterator[tuple[int, str]]:
+def _walk(tree: TreeRecord, spell: Callable[[int], str]) -> Iterator[tuple[int, str]]:
     """(node, line) depth first, siblings in trial order."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(tree["parents"]):

@@ -112,7 +112,7 @@ def failures(findings: Findings) -> str:
 
 
 def _failure(record: CaseRecord) -> str:
-    error = record.error or {}
+    error: Mapping[str, Any] = record.error or {}
     title = f"{label(record.method)}, case {record.case}, round {record.round}"
     if error.get("turn") is not None:
         title += f", turn {error['turn']}"

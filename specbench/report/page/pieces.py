@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from specbench.input import parse_json, read_file
 from specbench.report.text.tokenizer import find_tokenizer, read_tokenizer
 from specbench.store import Run, RunError, write_atomically
 
@@ -30,11 +31,11 @@ def spell_ids(run: Run, ids: Iterable[int]) -> dict[int, str]:
 def read_pieces(run: Run) -> dict[int, str]:
     """What is kept beside the records; nothing where the file is missing, damaged, or of another configuration."""
     try:
-        kept = json.loads((run.directory / PIECES).read_text(encoding="utf-8"))
+        kept = parse_json(read_file(run.directory / PIECES, "", ""), "", "")
         if kept["config_hash"] != run.manifest.get("config_hash"):
             return {}
         return {int(token): str(piece) for token, piece in kept["pieces"].items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return {}
 
 

@@ -1,0 +1,89 @@
+"""What comes from outside: files of JSON lines, checked against a schema, and the error that names what is wrong.
+
+Lines are split on the newline byte alone, because a JSON string may hold other line separators (U+2028).
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+_T = TypeVar("_T")
+_MARK = b"\xef\xbb\xbf"  # the byte order mark
+_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device"}
+_SHOWN = 40  # characters of a wrong value
+
+
+class InputError(ValueError):
+    """Bad input from the user: the message names the thing, what was got, what was expected, and the fix."""
+
+
+def read_file(path: Path, what: str, fix: str) -> bytes:
+    """The bytes of a regular file: a pipe might never end. Raises InputError.
+
+    what: stands in front of the path in its message. fix: its end.
+    """
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if kind != stat.S_IFREG:
+            raise InputError(f"{what}{path}: is {_KINDS.get(kind, 'no file')}; {fix}")
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise InputError(f"{what}{path}: no such file; {fix}") from error
+    except OSError as error:
+        raise InputError(f"{what}{path}: cannot be read ({error.strerror}); {fix}") from error
+
+
+def numbered_lines(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, each with its number from 1, without byte order marks."""
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if line.strip():
+            yield number, line.removeprefix(_MARK)
+
+
+def decode_text(line: bytes, where: str) -> str:
+    """Bytes as text, a byte order mark left out. where: for the InputError when they are not UTF-8."""
+    try:
+        return line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where}: not UTF-8 (byte {error.start} of the line is 0x{line[error.start]:02x}): save the file as UTF-8."
+        ) from None
+
+
+def parse_json(text: bytes, where: str, fix: str) -> Any:
+    """The value of a JSON text without NaN, infinity or half a surrogate pair. Raises InputError."""
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        decode_text(text, where)
+        raise InputError(f"{where}: not JSON ({error}); {fix}") from None
+
+
+def parse_as(schema: TypeAdapter[_T], text: bytes, where: str, fix: str) -> _T:
+    """A JSON text as what a schema describes. Raises InputError naming the first entry that does not fit."""
+    try:
+        return schema.validate_json(text, strict=True)
+    except ValidationError as error:
+        decode_text(text, where)
+        raise InputError(f"{where}: {describe(error)}; {fix}") from None
+
+
+def describe(error: ValidationError) -> str:
+    """The first entry that does not fit, what it is, and what was expected."""
+    found = error.errors(include_url=False)[0]
+    entry = ".".join(map(str, found["loc"]))
+    if found["type"] == "json_invalid":
+        return f"not JSON ({found['ctx']['error']})"
+    if found["type"] == "missing":
+        return f"{entry} is missing"
+    got = repr(found["input"])
+    got = got if len(got) <= _SHOWN else f"{got[:_SHOWN]}..."
+    reason = found["msg"]
+    told = f", which{reason.removeprefix('Input')}" if reason.startswith("Input should") else f": {reason}"
+    return f"{entry or 'it'} is {got}{told}"

@@ -1,0 +1,161 @@
+"""Run directories that a user, or another program, can get wrong: records and manifests, reported or resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from bad_input.case import DEEP, Bad, bad, bad_report
+from report.conftest import manifest_of
+from report.handmade import record, turn
+
+
+def report(
+    name: str, change: Callable[[dict[str, Any], list[dict[str, Any]]], object], *words: str, code: int = 2
+) -> Bad:
+    """Of a run of two cases under vanilla and pld, whose manifest and records are changed."""
+    records = [
+        record(method, case, [turn([1, 1])], block=block)
+        for block, case in enumerate("ab")
+        for method in ("vanilla", "pld")
+    ]
+    manifest, lines = manifest_of({"pld": {}}), [json.loads(entry.to_json()) for entry in records]
+    change(manifest, lines)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    files = {"run/manifest.json": json.dumps(manifest), "run/records.jsonl": text}
+    return bad_report("run --no-plots", *words, name=f"report: {name}", files=files, code=code)
+
+
+def records(name: str, content: Callable[[str], str | bytes], *words: str) -> Bad:
+    """As ``report``, the file of records changed as a text."""
+    whole = report(name, lambda *_: None, *words)
+    assert isinstance(whole.files, dict)
+    files = whole.files | {"run/records.jsonl": content(str(whole.files["run/records.jsonl"]))}
+    return bad_report("run --no-plots", *words, name=f"report: {name}", files=files)
+
+
+def entry(**entries: object) -> Callable[..., None]:
+    """Of the second record."""
+    return lambda _, lines: lines[1].update(entries)
+
+
+def step(**entries: object) -> Callable[..., None]:
+    """Of its turn."""
+    return lambda _, lines: lines[1]["turns"][0].update(entries)
+
+
+def about(**entries: object) -> Callable[..., None]:
+    """Of the manifest."""
+    return lambda manifest, _: manifest.update(entries)
+
+
+LINE = "records.jsonl, line 2: "
+REPORTED = (
+    records("record not UTF-8", lambda text: text.encode().replace(b'"length"', b'"\xff"', 1), "line 1: not UTF-8"),
+    records("record deeply nested", lambda text: f"{DEEP}\n{text}", "line 1: not JSON", "recursion"),
+    records("record no object", lambda text: f"3\n{text}", "line 1: it is 3"),
+    records(
+        "record twice", lambda text: text + text.splitlines()[1] + "\n", "line 5: case a, pld, round 0 is on line 2"
+    ),
+    records("record that is garbage at the end", lambda text: f"{text}garbage\n", "line 5: not JSON"),
+    report("case null", entry(case=None), f"{LINE}case is None"),
+    report("method empty", entry(method=""), f"{LINE}method is ''"),
+    report("method number", entry(method=3), f"{LINE}method is 3"),
+    report("category of all", entry(category="overall"), f"{LINE}category 'overall'"),
+    report("category null", entry(category=None), f"{LINE}category is None"),
+    report("round text", entry(round="0"), f"{LINE}round is '0'"),
+    report("round negative", entry(round=-1), f"{LINE}round is -1"),
+    report("round huge", entry(round=1 << 70), f"{LINE}round is 1180591620717411303424"),
+    report("status unknown", entry(status="fine"), f"{LINE}status is 'fine'"),
+    report("state negative", entry(state_bytes=-1), f"{LINE}state_bytes is -1"),
+    report("state infinite", entry(state_bytes=float("inf")), f"{LINE}state_bytes is inf"),
+    report("no turns", entry(turns=[]), f"{LINE}turns is empty though its status is ok"),
+    report("turns null", entry(turns=None), f"{LINE}turns is None"),
+    report("error without its reason", entry(status="error", turns=[]), f"{LINE}an error goes with status error"),
+    report("an entry too many", entry(more=1), f"{LINE}more is 1"),
+    report("an entry too few", lambda _, lines: lines[1].pop("block"), f"{LINE}block is missing"),
+    report("verdict text", entry(lossless="yes"), f"{LINE}lossless is 'yes'"),
+    report("ids text", step(ids=["1", "2", "3"]), f"{LINE}turns.0.ids.0 is '1'"),
+    report("ids null", step(ids=[None]), f"{LINE}turns.0.ids.0 is None"),
+    report("ids beyond 2^31", step(ids=[1, 2, 1 << 31]), f"{LINE}turns.0.ids.2 is 2147483648"),
+    report("ids empty", step(ids=[], accept=[], proposed=[], depth=[], fed=[]), f"{LINE}turns.0: ids is empty"),
+    report("accept empty", step(accept=[]), f"{LINE}turns.0: accept, proposed", "[0, 2, 2, 2]"),
+    report("accept null", step(accept=None), f"{LINE}turns.0.accept is None"),
+    report("accept negative", step(accept=[-1, 3]), f"{LINE}turns.0.accept.0 is -1"),
+    report("accept zero", step(accept=[0, 2]), f"{LINE}turns.0.accept.0 is 0"),
+    report("accept more than ids", step(accept=[2, 2]), f"{LINE}turns.0: accept adds up to 4"),
+    report("proposed huge", step(proposed=[0, 1 << 40]), f"{LINE}turns.0.proposed.1 is 1099511627776"),
+    report("depth huge", step(depth=[0, 1 << 30]), f"{LINE}turns.0.depth.1 is 1073741824"),
+    report("fed fraction", step(fed=[1, 1.5]), f"{LINE}turns.0.fed.1 is 1.5"),
+    report("time text", step(decode_s="1"), f"{LINE}turns.0.decode_s is '1'"),
+    report("time negative", step(decode_s=-1.0), f"{LINE}turns.0.decode_s is -1.0"),
+    report("time null", step(prefill_s=None), f"{LINE}turns.0.prefill_s is None"),
+    report("time infinite", step(prefill_s=float("inf")), f"{LINE}turns.0.prefill_s is inf"),
+    report("time not a number", step(decode_s=float("nan")), f"{LINE}turns.0.decode_s is nan"),
+    report("time huge", step(decode_s=1e300), f"{LINE}turns.0.decode_s is 1e+300"),
+    report("time true", step(decode_s=True), f"{LINE}turns.0.decode_s is True"),
+    report("phase text", step(phases_s={"draft": "1"}), f"{LINE}turns.0.phases_s.draft is '1'"),
+    report("step times of another length", step(step_s=[0.1]), f"{LINE}turns.0: accept, proposed"),
+    report("energy text", step(energy_j="1"), f"{LINE}turns.0.energy_j is '1'"),
+    report("sources a list", step(sources=[1]), f"{LINE}turns.0.sources is [1]"),
+    report("sources of three", step(sources={"a": [1, 2, 3]}), f"{LINE}turns.0.sources.a is [1, 2, 3]"),
+    report("sources null", step(sources={"a": None}), f"{LINE}turns.0.sources.a is None"),
+    report("figure text", step(stats={"cached_tokens": "many"}), f"{LINE}turns.0.stats.cached_tokens is 'many'"),
+    report("text null", step(text=None), f"{LINE}turns.0.text is None"),
+    report("finish null", step(finish=None), f"{LINE}turns.0.finish is None"),
+    report("prompt negative", step(prompt_tokens=-5), f"{LINE}turns.0.prompt_tokens is -5"),
+    report("trees too few", step(trees=[{"tokens": [], "parents": [], "path": []}]), f"{LINE}turns.0: accept"),
+    report("tree text", step(trees=["a", "b"]), f"{LINE}turns.0.trees.0 is 'a'"),
+    report("tree without tokens", step(trees=[{}, {}]), f"{LINE}turns.0.trees.0.tokens is missing"),
+    report("tree of a later parent", step(trees=[{"tokens": [1], "parents": [0], "path": []}] * 2), "trees.0.parents"),
+    report(
+        "tree with a path out of it", step(trees=[{"tokens": [1], "parents": [-1], "path": [5]}] * 2), "beyond its 1"
+    ),
+    report("manifest a list", lambda manifest, _: manifest.clear(), "`model.name` is missing"),
+    report("manifest of a later schema", about(schema=2), "manifest.json: schema is 2"),
+    report("model text", about(model="tiny"), "manifest.json: model is 'tiny'"),
+    report("model without a name", about(model={}), "`model.name` is missing"),
+    report("parameters text", about(model={"name": "m", "parameters": "7b"}), "model.parameters is '7b'"),
+    report("parameters negative", about(model={"name": "m", "parameters": -1}), "model.parameters is -1"),
+    report("device odd", about(model={"name": "m", "device": "cuda:x"}), "model.device is 'cuda:x'"),
+    report("rounds text", about(rounds="2"), "rounds is '2'"),
+    report("rounds zero", about(rounds=0), "rounds is 0"),
+    report("temperature text", about(temperature="hot"), "temperature is 'hot'"),
+    report("temperature negative", about(temperature=-1), "temperature is -1"),
+    report("temperature infinite", about(temperature=float("inf")), "manifest.json: not JSON"),
+    report("cases fraction", about(suite={"name": "s", "cases": 1.5}), "suite.cases is 1.5"),
+    report("cases text", about(suite={"name": "s", "cases": "all"}), "suite.cases is 'all'"),
+    report("price text", about(config={"measure": {"price_per_hour": "1"}}), "config.measure.price_per_hour is '1'"),
+    report("price negative", about(config={"measure": {"price_per_hour": -1}}), "config.measure.price_per_hour is -1"),
+    report("config text", about(config="all"), "config is 'all'"),
+    report("machine list", about(machine=[]), "machine is []"),
+    report("gpus numbers", about(machine={"gpus": [1]}), "machine.gpus.0 is 1"),
+    report("parallel text", about(parallel="tp"), "parallel is 'tp'"),
+    report("parallel of text", about(parallel={"way": "tp", "gpus": "2"}), "parallel.gpus is '2'"),
+    report("methods list", about(methods=["pld"]), "methods is ['pld']"),
+    report("method null", about(methods={"pld": None}), "methods.pld is None"),
+    report("lossless text", about(methods={"pld": {"lossless": "yes"}}), "methods.pld.lossless is 'yes'"),
+    report("warnings text", about(warnings="none"), "warnings is 'none'"),
+    report("created number", about(created=3), "created is 3"),
+    bad_report(
+        "run", "run/manifest.json: not JSON", name="report: manifest cut", files={"run/manifest.json": '{"model": '}
+    ),
+    bad_report("run", "manifest.json: it is []", name="report: manifest no object", files={"run/manifest.json": "[]"}),
+    bad_report("run", "not JSON", "recursion", name="report: manifest nested", files={"run/manifest.json": DEEP}),
+    bad_report("run", "not UTF-8", name="report: manifest not UTF-8", files={"run/manifest.json": b'{"a": "\xff"}'}),
+    bad_report(
+        "run", "manifest.json: is a directory", name="report: manifest a folder", files={"run/manifest.json/a": ""}
+    ),
+    bad_report("nowhere", "no such directory"),
+    bad_report("run", "holds no manifest.json", name="report: no manifest", files={"run/a": ""}),
+)
+
+RESUMED = (
+    bad("", "manifest.json", name="records without their manifest", files={"run/records.jsonl": ""}),
+    bad("", "another configuration", name="another run", files={"run/manifest.json": '{"config_hash": "other"}'}),
+    bad("", "run/manifest.json: not JSON", "measure.fresh=true", name="resume: cut", files={"run/manifest.json": "{"}),
+    bad("", "suite is 3", name="resume: manifest of another kind", files={"run/manifest.json": '{"suite": 3}'}),
+)
+
+RUNS = (*REPORTED, *RESUMED)
