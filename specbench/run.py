@@ -18,7 +18,7 @@ from specbench.measure.plan import resume_at
 from specbench.record import CaseRecord
 from specbench.session import RequestSettings, Session
 from specbench.stage import set_stage
-from specbench.store import MANIFEST, RECORDS, RunError, RunWriter, point_latest, read_manifest
+from specbench.store import MANIFEST, RECORDS, RunWriter, point_latest, read_manifest
 from specbench.types import InputError
 
 LOCK = ".lock"
@@ -52,11 +52,11 @@ def _execute(job: Job, directory: Path, observe: Observer) -> list[str]:
     if start < whole:
         log.warning("a method keeps state between cases: blocks from %d on run again, %d were done", start, whole)
         done = writer.rewind(start)
-    point_latest(directory)
     log.info("%d blocks of %s, %d done", len(job.plan), directory.name, start)
     if done:
         observe(done, start, len(job.plan))
     if start == len(job.plan):
+        point_latest(directory)
         manifest = read_manifest(directory)
         if manifest["config"] != job.resolved:  # they differ in what changes no record: a price may be set afterwards
             writer.write_manifest(manifest | {"config": job.resolved})
@@ -80,6 +80,7 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
         with set_stage(job) as stage:
             manifest = build_manifest(job, stage, read_manifest(directory) if start else None)
             writer.write_manifest(manifest)
+            point_latest(directory)  # now that nothing is refused any more
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))
             session = Session(stage.engine, stage.target, stage.next_turn, job.rows, settings, meter)
             add_warnings(manifest, session.warm_up(stage.warmup))
@@ -129,12 +130,9 @@ def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
     if job.config.measure.fresh and any((directory / name).exists() for name in (RECORDS, MANIFEST)):
         _set_aside(directory)
     writer = RunWriter(directory, [row.name for row in job.rows])
-    try:
-        if (directory / MANIFEST).exists() or (directory / RECORDS).exists():
-            check_same(job, read_manifest(directory), directory)
-        return writer, writer.resume()
-    except RunError as error:
-        raise InputError(str(error)) from error
+    if (directory / MANIFEST).exists() or (directory / RECORDS).exists():
+        check_same(job, read_manifest(directory), directory)
+    return writer, writer.resume()
 
 
 def _set_aside(directory: Path) -> None:

@@ -16,13 +16,14 @@ import pytest
 import torch
 from filelock import FileLock
 
+import specbench.run
 import specbench.stage
 from compose import job_for
 from specbench import cli
 from specbench.cli import ADDED, digest
 from specbench.record import CaseRecord
 from specbench.run import execute
-from specbench.store import MANIFEST, RECORDS, read_run
+from specbench.store import MANIFEST, RECORDS, point_latest, read_run
 from specbench.types import InputError
 
 OPTIONS = ("method=[pld]", "suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
@@ -104,6 +105,32 @@ def test_a_run_does_not_go_on_with_other_inputs(tmp_path, section, key, what):
     path.write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=f"another {what}"):
         run(tmp_path / "r")
+
+
+def test_latest_points_to_no_run_that_was_refused(tmp_path, monkeypatch):
+    (tmp_path / "refused").mkdir()
+    (tmp_path / "latest").symlink_to("refused")  # as an earlier version left it
+
+    def refuse(job):
+        raise InputError("method.pld: cannot be bound")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(specbench.run, "set_stage", refuse)
+        with pytest.raises(InputError, match="cannot be bound"):
+            run(tmp_path / "r")
+    assert (tmp_path / "latest").readlink() == Path("refused")
+    run(tmp_path / "r")
+    assert (tmp_path / "latest").readlink() == Path("r")
+
+
+@pytest.mark.parametrize("kind", ["folder", "elsewhere"])
+def test_latest_of_somebody_else_stays(tmp_path, kind):
+    (tmp_path / "other" / "place").mkdir(parents=True)
+    (tmp_path / "runs").mkdir()
+    latest = tmp_path / "runs" / "latest"
+    latest.mkdir() if kind == "folder" else latest.symlink_to(tmp_path / "other" / "place")
+    point_latest(tmp_path / "runs" / "r")
+    assert latest.resolve() == (latest if kind == "folder" else tmp_path / "other" / "place")
 
 
 def test_fresh_keeps_the_old_run_aside(tmp_path):
