@@ -161,7 +161,13 @@ def test_an_answer_file_needs_no_times_and_says_what_is_answered_twice(tmp_path)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     questions = tmp_path / "question.jsonl"
     questions.write_text('{"question_id": 1, "category": "qa", "turns": ["Why?"]}\n')
-    options = ("model=replay", "model.tokenizer=bundled:tiny", "method=[pld]", f"suite.path={questions}")
+    options = (
+        "model=replay",
+        "model.tokenizer=bundled:tiny",
+        "method=[pld]",
+        "suite=spec_bench",
+        f"suite.path={questions}",
+    )
     job = job_for(*options, f"model.trace={path}")
     assert [turn.text for each in job.trace.conversations for turn in each.turns] == ["c d"]
     assert any("1 questions are answered again" in warning for warning in job.suite.warnings)
