@@ -4,17 +4,27 @@
 target in one pass, and each must be the argmax there, or lie within a tolerance of it (a tie: the forward that emitted
 it had another shape and rounded otherwise), or it is a violation. Vanilla is judged alike: its ties are the noise
 floor.
+
+The same pass counts the steps that rounding may decide otherwise: those with an id whose best rival is within a
+rounding step of the dtype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 
 from specbench.record import VANILLA, CaseRecord, Lossless
 
-# Largest logit gap that rounding explains, fixed per dtype before any run. float32: cached and uncached forwards differ
-# by up to 4e-5 in logits; half precisions: a few units in the last place of logits of size 16 to 32.
-TOLERANCE = {"float64": 1e-5, "float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
+# [logits] Distance of neighbouring numbers from 16 to 32, the size of a model's largest logits.
+ROUNDING_STEP = {"float64": 2.0**-48, "float32": 2.0**-19, "float16": 2.0**-6, "bfloat16": 2.0**-3}
+# [logits] Largest gap that rounding explains, fixed per dtype before any run: docs/measurement.md derives it.
+TOLERANCE = {
+    "float64": 1e-5,
+    "float32": 1e-3,
+    "float16": 8 * ROUNDING_STEP["float16"],
+    "bfloat16": 8 * ROUNDING_STEP["bfloat16"],
+}
 
 Gaps = Callable[[Sequence[int], Sequence[int]], list[float]]
 
@@ -24,27 +34,38 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
 
     prompts: method -> token ids of each turn's prompt. gaps: teacher forcing (``Engine.gaps``).
     """
+    tolerance, step = TOLERANCE[dtype], ROUNDING_STEP[dtype]
     known: dict[tuple[tuple[int, ...], tuple[int, ...]], list[float]] = {}
     vanilla = next((record for record in records if record.method == VANILLA and record.status == "ok"), None)
     for record in records:
         if record.status != "ok":
             continue
-        found: list[float] = []
+        found, close = list[float](), 0
         for prompt, turn in zip(prompts[record.method], record.turns, strict=True):
             key = (tuple(prompt), tuple(turn.ids))
             if key not in known:
                 known[key] = gaps(prompt, turn.ids)
             found += known[key]
+            close += count_close(known[key], turn.accept, step)
         parted = divergence(vanilla, record) if vanilla else None
-        tolerance = TOLERANCE[dtype]
         record.lossless = Lossless(
             equal=vanilla is not None and parted is None,
             divergence=parted,
             positions=len(found),
             ties=sum(0 < gap <= tolerance for gap in found),
             violations=sum(gap > tolerance for gap in found),
-            worst_gap=max(found, default=0.0),
+            worst_gap=max([0.0, *found]),
+            close_steps=close,
         )
+
+
+def count_close(gaps: Sequence[float], accept: Sequence[int], step: float) -> int:
+    """Decode steps with an id that is at most ``step`` [logits] apart from the best of the others.
+
+    gaps: (n,) of a turn's ids. accept: tokens of each decode step; the ids in front of them are the prefill's.
+    """
+    ends = list(accumulate(accept, initial=len(gaps) - sum(accept)))
+    return sum(any(abs(gap) <= step for gap in gaps[start:end]) for start, end in pairwise(ends))
 
 
 def divergence(vanilla: CaseRecord, record: CaseRecord) -> list[int] | None:

@@ -134,6 +134,7 @@ class Lossless:
     equal: ids equal vanilla's in every turn. divergence: [turn, position] of the first difference.
     positions: ids judged by teacher forcing; ties: not the argmax but within the tolerance; violations: beyond it.
     worst_gap: the largest logit gap between the argmax and the emitted id.
+    close_steps: decode steps with an id that is within a rounding step of its best rival; None in older records.
     """
 
     __pydantic_config__ = EXACT
@@ -144,6 +145,7 @@ class Lossless:
     ties: Count
     violations: Count
     worst_gap: Annotated[float, Field(allow_inf_nan=False)]
+    close_steps: Count | None = None
 
 
 @dataclass(slots=True)

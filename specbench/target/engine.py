@@ -104,7 +104,7 @@ class Engine(ABC):
 
     @abstractmethod
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
-        """Teacher-forced: for each of ``ids``, the logit gap between the argmax and it (0 = it is the argmax)."""
+        """Teacher-forced: how far the logit of each of ``ids`` is below the best of the others (< 0: it is ahead)."""
 
     def close(self) -> None:
         """Free what outlives the engine, such as processes."""

@@ -179,10 +179,14 @@ def find_top(logits: Tensor, k: int) -> TopK | None:
 
 
 def compute_gaps(logits: Tensor, ids: Sequence[int]) -> list[float]:
-    """(n,) how far the logit of each id is below its row's largest. logits: (n, V). Raises CaseError."""
-    logits = logits.float()
-    chosen = logits.gather(-1, torch.tensor(ids, device=logits.device)[:, None])[:, 0]
-    gaps = (logits.max(-1).values - chosen).tolist()
+    """(n,) how far the logit of each id is below the best of the others; negative where the id is ahead of them.
+
+    logits: (n, V). Raises CaseError where they are not finite.
+    """
+    chosen = torch.tensor(ids, device=logits.device)[:, None]
+    best = logits.topk(2, dim=-1)
+    rival = torch.where(best.indices[:, :1] == chosen, best.values[:, 1:], best.values[:, :1])
+    gaps: list[float] = (rival.double() - logits.gather(-1, chosen).double())[:, 0].tolist()
     if not all(abs(gap) < float("inf") for gap in gaps):
         raise CaseError("the target's logits are NaN or infinite where the answer was judged; expected finite numbers")
     return gaps

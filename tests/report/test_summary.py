@@ -7,7 +7,7 @@ import pytest
 from report.handmade import EQUAL, failed, record, rows_of, turn
 
 from specbench.record import CONTROL, OVERALL, VANILLA, Lossless
-from specbench.report import summarise
+from specbench.report import gather, summarise
 from specbench.store import Run
 
 
@@ -172,6 +172,17 @@ def test_lossless(make_manifest, verdicts, lossless, equal, violations):
     row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
     found = [row["lossless"], row["equal"], row["violations"]]
     assert found == pytest.approx([lossless, equal, violations], nan_ok=True)
+
+
+@pytest.mark.parametrize(("counts", "share"), [([0, 1], 0.25), ([None, 1], 0.5), ([None, None], math.nan)])
+def test_close_steps_are_a_share_of_the_steps_that_were_counted(make_manifest, counts, share):
+    verdicts = [Lossless(True, None, 3, 0, 0, 0.0, count) for count in counts]
+    records = [record(VANILLA, f"c{i}", [turn([1, 1])], lossless=verdict) for i, verdict in enumerate(verdicts)]
+    run = Run(Path("r"), make_manifest({}, model={"name": "m", "dtype": "bfloat16"}), records)
+    assert rows_of(records, run.manifest)[OVERALL, VANILLA]["close_steps"] == pytest.approx(share, nan_ok=True)
+    warned = [text for text in gather([run]).warnings if "rounding step of bfloat16" in text]
+    assert warned == ([] if math.isnan(share) else [warned[0]])
+    assert all(text.startswith(f"{100 * share:.2g} % of vanilla's steps") for text in warned)
 
 
 def test_lossless_is_blank_when_sampling(two_cases):

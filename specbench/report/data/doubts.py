@@ -48,6 +48,11 @@ def _methods(overall: pd.DataFrame, facts: Facts) -> Iterator[str]:
         total = row.cases + row.errors
         if row.errors:
             yield f"{name}: {row.errors} of {total} cases failed and are in none of its figures (see Errors)"
+        if row.method == VANILLA and row.close_steps > 0:
+            yield (
+                f"{100 * row.close_steps:.2g} % of vanilla's steps are decided within a rounding step of {facts.dtype}:"
+                " answers and MAT can differ on another engine, device or version"
+            )
         if row.method == VANILLA and row.violations > 0:
             yield f"{name}: {int(row.violations)} ids beyond the tolerance: its own rounding exceeds it"
         elif row.lossless < 1 and row.method not in facts.lossy:

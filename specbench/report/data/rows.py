@@ -20,7 +20,7 @@ COLUMNS = (
     *("time_only_speedup", "time_only_speedup_low", "time_only_speedup_high", "time_only_step_ms"),
     *("acceptance_rate", "draft_rate", "mean_draft"),
     *("tokens_fed", "target_compute", *(f"{phase}_ms" for phase in PHASES), "prefill_ms", "state_bytes"),
-    *("lossless", "equal", "violations", "errors"),
+    *("lossless", "equal", "violations", "close_steps", "errors"),
 )
 
 

@@ -96,6 +96,7 @@ def _row(scope: _Scope) -> dict[str, Any]:
         "tokens": int(cases["all_tokens"].sum()),
         "steps": int(cases["steps"].sum()),
         "violations": BLANK,
+        "close_steps": BLANK,
         "errors": scope.errors,
     }
     row |= _mat(cases) | _drafting(scope) | _speed(scope) | _predicted(scope) | _times(scope) | _verdict(scope)
@@ -227,4 +228,9 @@ def _verdict(scope: _Scope) -> dict[str, float]:
     row = {"equal": float(judged["equal"].mean())}
     if scope.facts.temperature > 0:
         return row | {"lossless": BLANK}
-    return row | {"lossless": float(judged["held"].mean()), "violations": float(judged["violations"].sum())}
+    counted = judged[judged["close_steps"].notna()]
+    return row | {
+        "lossless": float(judged["held"].mean()),
+        "violations": float(judged["violations"].sum()),
+        "close_steps": ratio(counted["close_steps"].sum(), counted["steps"].sum()),
+    }

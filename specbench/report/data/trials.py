@@ -18,7 +18,7 @@ COLUMNS = (
     *("case", "category", "subcategory", "method", "round", "block", "ok", "turns", "tokens", "steps", "emitted"),
     *("proposed", "drafted_steps", "fed", "prefill_s", "decode_s", "time_s", "energy_j"),
     *(f"{phase}_s" for phase in PHASES),
-    *("state_bytes", "judged", "equal", "held", "violations"),
+    *("state_bytes", "judged", "equal", "held", "violations", "close_steps"),
 )
 _KINDS: dict[tuple[str, ...], type] = {  # all others are float; stated, because a frame without rows has no types
     ("case", "category", "subcategory", "method"): str,
@@ -34,7 +34,8 @@ def trials(records: list[CaseRecord]) -> pd.DataFrame:
     tokens: emitted ids, the prefill's included. emitted: tokens of the decode steps. proposed: non-passenger nodes.
     drafted_steps: steps with a draft. fed: rows fed to the target. *_s: [s], a phase no turn recorded is NaN.
     energy_j: [J], NaN where a turn has none.
-    judged: compared with vanilla. held: equal to vanilla, or no id beyond the tolerance.
+    judged: compared with vanilla. held: equal to vanilla, or no id beyond the tolerance. close_steps: NaN where a
+    record does not have them.
     """
     frame = pd.DataFrame([_row(record) for record in records], columns=list(COLUMNS))
     kinds = {column: kind for columns, kind in _KINDS.items() for column in columns}
@@ -82,9 +83,12 @@ def _judgement(record: CaseRecord) -> dict[str, Any]:
     """Ids that differ from vanilla and were never teacher-forced may differ by more than a tie: not held."""
     verdict = record.lossless
     if verdict is None:
-        return {"judged": False, "equal": False, "held": False, "violations": 0}
+        return {"judged": False, "equal": False, "held": False, "violations": 0, "close_steps": BLANK}
     held = verdict.equal or (verdict.positions > 0 and verdict.violations == 0)
-    return {"judged": True, "equal": verdict.equal, "held": held, "violations": verdict.violations}
+    close = BLANK if verdict.close_steps is None else verdict.close_steps
+    return {
+        "judged": True, "equal": verdict.equal, "held": held, "violations": verdict.violations, "close_steps": close,
+    }  # fmt: skip
 
 
 def ratio(part: float, whole: float) -> float:
@@ -108,7 +112,8 @@ def fold_cases(frame: pd.DataFrame) -> pd.DataFrame:
     folded["all_tokens"] = groups["tokens"].sum()
     folded["state_bytes"] = groups["state_bytes"].max()
     folded[list(_PHASES)] = groups[list(_PHASES)].sum(min_count=1)
-    folded["energy_j"] = groups["energy_j"].sum().where(groups["energy_j"].count() == groups.size())
+    for column in ("energy_j", "close_steps"):
+        folded[column] = groups[column].sum().where(groups[column].count() == groups.size())
     folded["judged"] = groups["judged"].any()
     judged = frame[frame["judged"]].groupby(keys, sort=False)
     for column in ("held", "equal"):

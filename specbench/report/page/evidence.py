@@ -29,10 +29,20 @@ _SECTIONS = (
     "versions",
     "machine",
 )
-_VERDICT_HEADER = ("Method", "Judged answers", "Vanilla's very ids", "Ids judged", "Ties", "Violations", "Largest gap")
+_VERDICT_HEADER = (
+    "Method",
+    "Judged answers",
+    "Vanilla's very ids",
+    "Ids judged",
+    "Ties",
+    "Violations",
+    "Largest gap",
+    "Close steps",
+)
 _VERDICT_MEANING = (
     "Ids are judged with the whole answer in one forward: a tie is an id within the tolerance of the argmax, a "
-    "violation lies beyond it. Vanilla's own ties are the noise floor. The gap is in logits."
+    "violation lies beyond it. Vanilla's own ties are the noise floor. The gap is in logits. "
+    "In a close step rounding may decide: an id is within one rounding step of its best rival."
 )
 _Judged = tuple[Run, CaseRecord, Lossless]
 _HEADER = ("Method", "Case", "Round", "Turn", "Token", "Ties", "Violations", "Largest gap")
@@ -71,6 +81,8 @@ def _figures(verdicts: Sequence[Lossless]) -> Iterator[str]:
     yield str(sum(verdict.ties for verdict in forced))
     yield str(sum(verdict.violations for verdict in forced))
     yield f"{max(verdict.worst_gap for verdict in forced):.2g}"
+    close = [verdict.close_steps for verdict in forced if verdict.close_steps is not None]
+    yield str(sum(close)) if close else BLANK
 
 
 def _name(run: Run, record: CaseRecord, several: bool) -> str:
