@@ -155,7 +155,7 @@ ROOMS: dict[str, Room] = {
     ),
     "bench": Room(
         "measurements of the harness and the machine, for scripts only",
-        may="decode measure method profile stats target target.eager target.fast types",
+        may="decode measure method profile record stats target target.eager target.fast types",
     ),
     "specbench": Room("the version"),
     "methods.parts.lookup": Room("tables and indices of token sequences", may="methods.parts.trees target types"),

@@ -1,0 +1,99 @@
+"""What the judge of losslessness finds: each planted fault in a small model, and nothing in a sound engine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models import VOCAB, Scripted, build, plain_greedy, scripts
+from specbench.bench.faults import FAULTS, AnyToken, Fault, LateToken, SecondBest, ShiftedSlot, StaleMask
+from specbench.bench.judge import Judged, chance_of_finding
+from specbench.decode.loop import Request, decode
+from specbench.decode.walk import Walk
+from specbench.lossless import TOLERANCE
+from specbench.measure.clock import Clock
+from specbench.record import CaseRecord, Lossless, TurnRecord
+from specbench.target.engine import Silent
+from specbench.target.fast.engine import FastEngine
+from specbench.types import Draft, Needs
+
+PROMPT, COUNT = list(range(20, 50)), 60
+
+
+@pytest.fixture(scope="module")
+def target():
+    """A model in float32, and what it emits."""
+    model = build("llama")
+    return model, plain_greedy(model, PROMPT, COUNT + 8)
+
+
+def engine_of(model, plant: type[Fault]) -> tuple[FastEngine, Fault]:
+    engine = FastEngine(model, 512, frozenset(), 64)
+    return engine, plant(engine)
+
+
+def worst_gap(target, plant: type[Fault], script) -> tuple[float, int]:
+    """The judge's largest gap for one answer, and the strikes of the fault."""
+    engine, fault = engine_of(target[0], plant)
+    ids = decode(engine, Scripted(script), Request(PROMPT, COUNT, None, 0), Clock(torch.device("cpu"))).ids
+    return max(engine.gaps(PROMPT, ids)), fault.strikes
+
+
+def shuffled(truth: list[int]):
+    """Trees of one size: the right path beside a wrong one, their nodes in another order each time."""
+
+    def script(context, done, rng):
+        good, wrong = truth[done : done + 5], [rng.randrange(VOCAB) for _ in range(5)]
+        lines, tokens, parents, last = [list(good), wrong], [], [], [-1, -1]
+        while any(lines):
+            line = rng.choice([number for number in (0, 1) if lines[number]])
+            tokens.append(lines[line].pop(0))
+            parents.append(last[line])
+            last[line] = len(tokens) - 1
+        return Draft(tokens, parents)
+
+    return script
+
+
+@pytest.mark.parametrize("plant", [Fault, SecondBest, AnyToken, ShiftedSlot, StaleMask])
+def test_a_fault_is_found_and_a_sound_engine_is_not_blamed(target, plant):
+    worst, strikes = worst_gap(target, plant, shuffled(target[1]))
+    assert (strikes > 0) == (worst > TOLERANCE["float32"]) == (plant is not Fault)
+
+
+def test_vanilla_beside_a_fault_stays_sound(target):
+    for _, plant in FAULTS.values():
+        worst, strikes = worst_gap(target, plant, scripts(target[1])["empty"])
+        assert strikes == 0, plant
+        assert worst <= TOLERANCE["float32"], plant
+
+
+def test_a_late_token_that_is_not_verified(target):
+    model, truth = target
+    for plant, expected in ((Fault, truth[2]), (LateToken, (truth[2] + 1) % VOCAB)):
+        engine, fault = engine_of(model, plant)
+        engine.reserve(100)
+        engine.start(PROMPT, 20, Walk(None, 0), Needs(), Silent())
+        engine.forward(Draft.chain([truth[1]]))
+        step = engine.settle(8, Draft.chain([(truth[2] + 1) % VOCAB, 5]))
+        assert step.emitted == (truth[1], expected)
+        assert (fault.strikes, step.late) == ((0, 0) if plant is Fault else (1, 1))
+
+
+@pytest.mark.parametrize(("found", "answers", "drawn", "chance"), [
+    (0, 9, 9, 0.0), (9, 9, 1, 1.0), (1, 4, 1, 0.25), (1, 4, 2, 0.5), (2, 4, 2, 5 / 6), (1, 4, 30, 1.0),
+])  # fmt: skip
+def test_chance_of_finding(found, answers, drawn, chance):
+    assert chance_of_finding(found, answers, drawn) == pytest.approx(chance)
+
+
+def test_rows_of_the_tables():
+    def record(violations: int) -> CaseRecord:
+        turn = TurnRecord(3, list(range(5)), "length", [2, 2], [], [], [], 0.0, 0.0, {})
+        verdict = Lossless(not violations, None, 5, 1, violations, 2.0 * violations, 1)
+        return CaseRecord("c", "qa", "qa", "pld", 0, 0, 0, "ok", [turn], verdict)
+
+    judged = Judged.of([record(0), record(0), record(2), record(0)])
+    assert judged.sound_row() == "1 of 4 | 20 | 4 | 4 | 2 | 50.00%"
+    assert judged.found_row() == "4 | 1 | 1 | 25% | 75% | 100% | 100%"
+    assert judged.rate_row(4) == "50% | 5% | 39% | 78% | 99%"
