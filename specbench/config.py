@@ -174,10 +174,14 @@ class MeasureConfig:
 
 @dataclass
 class ReportConfig:
-    """What is written when the run ends; ``specbench-report`` can always write it later."""
+    """What is written when the run ends; ``specbench-report`` can always write it later.
+
+    identify: manifest and page may name the home directory, the user and the host.
+    """
 
     plots: bool = True
     progress: bool = True
+    identify: bool = False
 
 
 @dataclass

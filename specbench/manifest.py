@@ -10,13 +10,14 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 
 from specbench import __version__
 from specbench.job import Job
 from specbench.measure import environment
+from specbench.measure.identity import hide_identity
 from specbench.method import Peer
 from specbench.record import SCHEMA, VANILLA
 from specbench.session import Entry
@@ -108,6 +109,11 @@ def add_warnings(manifest: dict[str, Any], warnings: Sequence[str]) -> None:
     manifest["warnings"] = list(dict.fromkeys([*manifest["warnings"], *warnings]))
 
 
+def shared(job: Job, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest as it is written: without home directory, user, host and secrets, unless the run is to name them."""
+    return dict(manifest) if job.config.report.identify else cast(dict[str, Any], hide_identity(manifest))
+
+
 def check_same(job: Job, manifest: Mapping[str, Any], directory: Path) -> None:
     """Raise InputError unless the run of ``manifest`` has this job's configuration, questions, weights and files."""
     methods = manifest.get("methods", {})
@@ -121,7 +127,7 @@ def check_same(job: Job, manifest: Mapping[str, Any], directory: Path) -> None:
         ),
     )
     for what, old, new in begun:
-        if old != new:
+        if hide_identity(old) != hide_identity(new):
             raise InputError(
                 f"results directory {directory}: holds a run of another {what};"
                 " choose another with hydra.run.dir=..., or keep it aside with measure.fresh=true"

@@ -12,7 +12,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from specbench.job import Job
-from specbench.manifest import add_warnings, build_manifest, check_same
+from specbench.manifest import add_warnings, build_manifest, check_same, shared
 from specbench.measure.energy import gpus_in_use, open_meter
 from specbench.measure.plan import resume_at
 from specbench.record import CaseRecord
@@ -58,8 +58,9 @@ def _execute(job: Job, directory: Path, observe: Observer) -> list[str]:
     if start == len(job.plan):
         point_latest(directory)
         manifest = read_manifest(directory)
-        if manifest["config"] != job.resolved:  # they differ in what changes no record: a price may be set afterwards
-            writer.write_manifest(manifest | {"config": job.resolved})
+        config = shared(job, job.resolved)
+        if manifest["config"] != config:  # they differ in what changes no record: a price may be set afterwards
+            writer.write_manifest(manifest | {"config": config})
         return list(manifest.get("warnings", []))
     return _decode(job, directory, writer, start, observe)
 
@@ -79,7 +80,7 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
     try:
         with set_stage(job) as stage:
             manifest = build_manifest(job, stage, read_manifest(directory) if start else None)
-            writer.write_manifest(manifest)
+            writer.write_manifest(shared(job, manifest))
             point_latest(directory)  # now that nothing is refused any more
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))
             session = Session(stage.engine, stage.target, stage.next_turn, job.rows, settings, meter)
@@ -90,7 +91,7 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
                 observe(records, count, len(job.plan))
     finally:
         gc.unfreeze()  # what the session froze (``without_collector``)
-    writer.write_manifest(manifest)
+    writer.write_manifest(shared(job, manifest))
     log.info("done")
     return list(manifest["warnings"])
 

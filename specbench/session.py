@@ -19,6 +19,7 @@ from specbench.decode.sampling import Sampling
 from specbench.lossless import judge_block
 from specbench.measure.clock import Clock, without_collector
 from specbench.measure.energy import Meter
+from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block, starts_span
 from specbench.method import Method
 from specbench.record import VANILLA, CaseRecord, Failure, TurnRecord
@@ -176,8 +177,8 @@ def _fail(record: CaseRecord, error: Exception) -> None:
     record.status = "error"
     record.error = Failure(
         type=type(error).__name__,
-        message=_without_surrogates(str(error)),
-        traceback=_without_surrogates("".join(traceback.format_exception(error))),
+        message=_without_surrogates(hide_identity(str(error))),
+        traceback=_without_surrogates(hide_identity("".join(traceback.format_exception(error)))),
         turn=len(record.turns),
     )
     try:

@@ -6,6 +6,7 @@ Everything that can be wrong without weights is found with the card, so that a m
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -159,6 +160,7 @@ def locate(path: str, key: str) -> str:
             known = sorted(item.parent.name for item in ASSETS.glob("*/config.json"))
             raise InputError(f"{key}={path}: no such bundled model; expected one of {known}")
         return str(folder)
+    path = os.path.expandvars(path)  # of a manifest
     local = path.startswith(("/", ".", "~")) or path.count("/") > 1
     if not local and not Path(path).exists():
         return path

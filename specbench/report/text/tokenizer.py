@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def find_tokenizer(run: Run) -> Path:
     recorded = [configured.get("tokenizer"), model.get("path"), configured.get("path")]
     named = [str(name) for name in recorded if name]
     for name in named:
-        path = _ASSETS / name.removeprefix(_BUNDLED) if name.startswith(_BUNDLED) else Path(name).expanduser()
+        path = _ASSETS / name.removeprefix(_BUNDLED) if name.startswith(_BUNDLED) else _here(name)
         if (path / FILE).is_file():
             return path
         cached = _cached(name, configured.get("revision"))
@@ -55,6 +56,11 @@ def find_tokenizer(run: Run) -> Path:
             return cached
     where = " nor ".join(named[:2]) if named else "the manifest's model, which has no path,"
     raise RunError(f"run {run.directory}: no {FILE} found at {where}; {_FIX}")
+
+
+def _here(name: str) -> Path:
+    """A path of a manifest, which does not name the home directory, the user and the host."""
+    return Path(os.path.expanduser(os.path.expandvars(name)))  # noqa: PTH111 (a Path raises)
 
 
 def _cached(name: str, revision: object) -> Path | None:

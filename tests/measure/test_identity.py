@@ -1,0 +1,47 @@
+"""What a run's files say of who made it: nothing, unless it is asked for; and a path still leads to its place."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from specbench.measure import identity
+from specbench.measure.identity import hide_identity
+from specbench.report.text.tokenizer import _here
+
+
+@pytest.fixture(autouse=True)
+def somebody(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/alice")
+    monkeypatch.setenv("USER", "alice")
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijk")
+    monkeypatch.setenv("SHORT_KEY", "1")
+    monkeypatch.setattr(identity.getpass, "getuser", lambda: "alice")
+    monkeypatch.setattr(identity.platform, "node", lambda: "box17")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("/home/alice/models/tiny", "~/models/tiny"),
+        ("/home/alice", "~"),
+        ("/home/alicebob/x", "/home/alicebob/x"),
+        ("/data/alice/models", "/data/$USER/models"),
+        ("/net/box17/alice", "/net/$HOSTNAME/$USER"),
+        ("cannot read /home/alice/q.jsonl, line 3", "cannot read ~/q.jsonl, line 3"),
+        ("key hf_abcdefghijk", "key $HF_TOKEN"),
+        ("alice in wonderland", "alice in wonderland"),
+        ({"/home/alice/x": ["/home/alice", 1, None, True]}, {"~/x": ["~", 1, None, True]}),
+        (1, 1),
+        ("results/run", "results/run"),
+    ],
+)
+def test_what_is_shown(value, shown):
+    assert hide_identity(value) == shown
+    assert hide_identity(shown) == shown
+
+
+@pytest.mark.parametrize("path", ["/home/alice/models/tiny", "/data/alice/models"])
+def test_a_path_still_leads_to_its_place(path):
+    assert os.fspath(_here(hide_identity(path))) == path
