@@ -125,7 +125,8 @@ def make_job(cfg: DictConfig) -> Job:
     resolved = _plain(cfg)
     refuse_extras(resolved)
     refuse_unusable(resolved, "")
-    refuse_unusable(str(cfg.hydra.run.dir), "hydra.run.dir")
+    if "hydra" in cfg:  # a cell of a sweep has its directory already
+        refuse_unusable(str(cfg.hydra.run.dir), "hydra.run.dir")
     settings = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
     config = cast(Config, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings)))
     return prepare(config, resolved, digest(resolved))
