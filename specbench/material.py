@@ -91,13 +91,21 @@ def _recorded(config: Config, path: Path) -> Material:
         config=PreTrainedConfig.from_dict({"vocab_size": vocabulary}),
         tokenizer=tokenizer,
         context=max(len(turn.prompt) + len(turn.ids) for each in trace.conversations for turn in each.turns),
-        eos=trace.ends,
+        eos=trace.ends | _own_end(trace, tokenizer.eos_token_id),
         dtype="auto",
         device="cpu",
     )
     return Material(
         Suite(name, cases, trace.origin, digest, tuple(_trace_warnings(trace, suite, tokenizer))), card, None, trace
     )
+
+
+def _own_end(trace: Trace, eos: int | None) -> frozenset[int]:
+    """The tokenizer's EOS where it cuts no answer: no draft goes on behind it, as in the run that was recorded."""
+    turns = (turn for each in trace.conversations for turn in each.turns)
+    if eos is None or any((turn.ids[:-1] == eos).any() for turn in turns):
+        return frozenset()
+    return frozenset({eos})
 
 
 def _ids(trace: Trace) -> Iterator[np.ndarray]:

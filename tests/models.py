@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -29,6 +30,12 @@ FAMILIES = {
     "qwen2-window": ("qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 0}),
     "qwen3": ("qwen3", {"head_dim": 16}),
 }
+
+# Full attention, a window in every layer, in some: in every run; the others in a run of everything.
+EVERY_FAMILY = [
+    pytest.param(name, marks=[] if name in ("llama", "mistral-window", "qwen2-mixed") else pytest.mark.exhaustive)
+    for name in FAMILIES
+]
 
 
 def build(family: str, dtype: torch.dtype = torch.float32, attention: str = "sdpa", seed: int = 0):

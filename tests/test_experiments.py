@@ -73,8 +73,8 @@ EVIDENCE = {
     "n_grammys_figure4": ("own_figures", "figure", {"rows_context", "rows_bigram", "accepted_rank_0", "won_context"}),
     "takeoff_ssd": ("growth", "method", {"ssd"}),
 }
-# These have every method of an experiment, sampling, and every axis that changes what runs.
-KINDS = {*CHOICES, *EVIDENCE, "cacheback_figure3", "card_table1_sampling", "spec_bench_leaderboard"}
+# In every run: what has evidence of its own, most methods, sampling, and an axis that changes what runs.
+KINDS = {"card_table3 eagle3", *EVIDENCE, "card_table1_sampling", "spec_bench_leaderboard"}
 GRIDS = {*KINDS, "n_grammys_figure3", "token_recycling_figure3a"}
 
 

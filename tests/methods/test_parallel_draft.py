@@ -16,7 +16,7 @@ from methods.card.method import Card, CardActor
 from methods.parts.draft_lm.forward_time import RoundTimes, forwards_per_target
 from methods.pearl import Pearl, PearlActor
 from methods.vanilla import Vanilla
-from models import FAMILIES, build, plain_greedy
+from models import EVERY_FAMILY, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.record import VANILLA
 from specbench.run import execute
@@ -46,16 +46,7 @@ def transcript(out):
     return out.ids, out.accept, out.proposed, out.fed, stats
 
 
-FEW = ("llama", "mistral-window")  # with one mask and with two
-
-
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(name, marks=[] if name in ("llama", "mistral-window") else pytest.mark.exhaustive)
-        for name in FAMILIES
-    ],
-)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_greedy_output_is_the_targets(make, family):
     model = build(family, torch.float64)
     for prompt, epsilon in (([5], 0.0), (PROMPT, 0.02), (list(range(3, 30)), 0.1)):

@@ -232,7 +232,7 @@ def test_bad_values_name_themselves():
 
 def run(directory, *overrides: str) -> list:
     """Records of the method, in the order in which they were decoded."""
-    size = ("suite.limit=2", "decode.max_new_tokens=24", "measure=quick", "measure.lossless=false")
+    size = ("suite.limit=1", "suite.first=4", "decode.max_new_tokens=24", "measure=quick", "measure.lossless=false")
     job = job_for("method=[ssd]", *size, *overrides)
     execute(job, directory, lambda *_: None)
     return sorted((r for r in read_run(directory).records if r.method == "ssd"), key=lambda record: record.block)

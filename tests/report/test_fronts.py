@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
+from report.conftest import fail
 
 from specbench.report import read_findings
 from specbench.report.data.choices import find_undominated
@@ -50,7 +51,7 @@ def test_every_method_is_a_named_point(make_run):
 def test_a_method_with_failed_cases_is_no_part_of_the_front(make_run):
     def edit(manifest, records):
         for record in [record for record in records if record.method == "sam"][2:]:
-            record.status, record.turns, record.lossless = "error", [], None
+            fail(record, "no")
 
     scene = scene_of(
         make_run(methods={"pld": (4.0, 0.3, 1e-3), "sam": (9.0, 0.9, 1e-3)}, peers=(), per_category=2, edit=edit)

@@ -134,7 +134,7 @@ def test_the_second_explains_a_speedup(live, monkeypatch):
     assert all(f"{value:.2f}" in words(outputs) for value in factors["speedup"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_third_draws_a_papers_figures(live, sweep, make_run, monkeypatch):
     published = make_run(
         "published",

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 from PIL import Image
-from report.conftest import build_run
+from report.conftest import build_run, fail
 from report.drawn import draw_records
 from report.handmade import record, turn
 
@@ -231,7 +231,7 @@ def test_answers_longer_than_a_page_are_left_out_and_counted(make_manifest, tmp_
 def test_failed_cases_are_no_sample(make_run):
     def edit(manifest, records):
         for each in records:
-            each.status, each.turns, each.lossless = "error", [], None
+            fail(each, "no")
 
     text = render_page(build_report([make_run(per_category=1, edit=edit)], plots=False).findings)
     assert "<h2>Token by token</h2>" not in text

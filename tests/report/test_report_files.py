@@ -77,7 +77,7 @@ def hurt(manifest, records):
     manifest["machine"]["note"] = EVIL
     for record in records:
         if record.method == "pld" and record.block == 3:
-            record.status, record.turns, record.lossless = "error", [], None
+            fail(record, "no")
             record.error = {"type": "ValueError", "message": EVIL, "traceback": f"Traceback\n{EVIL}", "turn": 0}
         if record.method == "token_recycling" and record.block == 5:
             record.case = EVIL
@@ -196,7 +196,7 @@ def test_a_run_without_records_still_reports(make_run):
 def test_a_run_where_everything_failed_still_reports(make_run):
     def edit(manifest, records):
         for record in records:
-            record.status, record.turns, record.lossless = "error", [], None
+            fail(record, "no")
 
     directory = make_run(per_category=2, edit=edit)
     report = build_report([directory])

@@ -78,7 +78,7 @@ def test_missing_essentials_are_named(two_cases, key, named):
 
 def test_bare_manifest_is_enough(two_cases):
     records, _ = two_cases
-    manifest = {"model": {"name": "m"}, "suite": {"name": "s"}, "methods": {VANILLA: None, "pld": None}}
+    manifest = {"model": {"name": "m"}, "suite": {"name": "s"}, "methods": {VANILLA: {}, "pld": {}}}
     assert rows_of(records, json.loads(json.dumps(manifest)))[OVERALL, "pld"]["mat"] == 3
 
 

@@ -96,10 +96,10 @@ def test_a_search_that_cannot_be_is_refused_before_the_first_replay(overrides, c
 
 def test_what_has_no_price_is_an_error_and_no_figure(tmp_path):
     empty = tmp_path / "empty.jsonl"
-    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": ""}]
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
     empty.write_text(2 * (json.dumps({"messages": messages}) + "\n"))
     with pytest.raises(InputError, match="no answer has a decode step"):
-        tuner(replaying(empty, "method=[pld]"), 0.0, GRID).replay({}, "1/2")
+        tuner(replaying(empty, "method=[pld]", "decode.max_new_tokens=1"), 0.0, GRID).replay({}, "1/2")
     live = ("model=tiny", "suite.categories=[qa]", "suite.limit=2", "decode.max_new_tokens=4", "measure=quick")
     with pytest.raises(InputError, match="a loop of its own"):
         tuner([*live, "method=[hf_prompt_lookup]"], 0.0, {}).replay({}, "1/2")

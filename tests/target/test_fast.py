@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from models import FAMILIES, VOCAB, Scripted, build, plain_greedy, scripts
+from models import EVERY_FAMILY, VOCAB, Scripted, build, plain_greedy, scripts
 from specbench.bench.latency import shape_of
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
@@ -48,7 +48,7 @@ def run(engine, script, prompt, limit=COUNT, sampling=None, seed=0):
 @pytest.mark.matrix
 @pytest.mark.parametrize("buckets", BUCKETS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_every_drafter_emits_plain_greedy_ids(family, dtype, buckets):
     model = build(family, dtype)
     engine = engine_for(model, BUCKETS[buckets])
@@ -63,7 +63,7 @@ def test_every_drafter_emits_plain_greedy_ids(family, dtype, buckets):
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("buckets", BUCKETS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_steps_equal_the_eager_engines(family, buckets):
     """Ids, path, rows fed, top-k and hidden states of every node: trees, chains, passengers, device drafts."""
     model = build(family, torch.float64)

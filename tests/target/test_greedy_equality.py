@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import FAMILIES, Scripted, build, plain_greedy, scripts
+from models import EVERY_FAMILY, Scripted, build, plain_greedy, scripts
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.target.eager.engine import EagerEngine
@@ -26,7 +26,7 @@ def run(engine, script, prompt, limit=COUNT, sampling=None, seed=0):
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_every_drafter_emits_plain_greedy_ids(family, dtype):
     model = build(family, dtype)
     engine = engine_for(model)
