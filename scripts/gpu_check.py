@@ -3,7 +3,7 @@
     python scripts/gpu_check.py                       # random weights of the 7B shape, under ten minutes on one GPU
     python scripts/gpu_check.py --shape small         # anywhere, to see that it works
 
-Needs torch, transformers and psutil only.
+Needs torch, transformers, psutil and pydantic only.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from specbench.report.data import detail
 from specbench.report.data.rows import COLUMNS
 from specbench.report.plots import catalogue
 from specbench.report.plots.canvas import slug
+from specbench.report.plots.scene import scenes
 
 TABLES = {
     f"tables/{name}.{kind}"
@@ -255,3 +256,11 @@ def test_a_table_of_blanks_is_not_printed(make_run):
             fail(record, "no")
 
     assert "multi-turn" not in printed(build_report([make_run(per_category=1, edit=edit)], plots=False))
+
+
+def test_more_categories_than_a_plot_can_show_stay_in_the_tables(built, monkeypatch):
+    monkeypatch.setattr(catalogue, "MOST_CATEGORIES", 2)
+    scene = next(scenes(built.findings))
+    reasons = {plot.name: plot.missing(scene) for plot in catalogue.PLOTS}
+    for name in ("speedup_by_category", "mat_by_category", "radar"):
+        assert reasons[name] == f"{len(scene.categories)} categories, at most 2 are drawn; summary.csv has them"

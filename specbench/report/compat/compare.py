@@ -29,10 +29,8 @@ FORMULAS = (
     "counted by tokenising its text again, without EOS; MAT counts the prefill's forward as a step, as its baseline "
     "and PLD do."
 )
-_OURS = (
-    "Ours: ratios of totals, committed ids on both sides, paired by case; MAT without the prefill. "
-    "Diff: theirs from ours."
-)
+_OURS = "Ours: ratios of totals, committed ids on both sides, paired by case; MAT {}. Diff: theirs from ours."
+_AFTER, _IN_PREFILL = "without the prefill", "with the prefill where it verified a draft (decode.first_draft=prefill)"
 _COMPARED = ("tokens_per_s", "mat", "speedup")
 _SHOWN: dict[str, Callable[[float], str]] = {
     "tokens_per_s": format_rate,
@@ -117,7 +115,8 @@ def compare_table(frame: pd.DataFrame, findings: Findings) -> Table:
             cells += [write(row[figure]), write(row[f"{figure}_ours"]), _signed(row[f"{figure}_difference"])]
         rows.append(tuple(map(Cell, cells)))
     where = caption(findings.facts, findings.summary)
-    return without_blanks(Table(NAME, where, f"{FORMULAS} {_OURS}", tuple(header), tuple(rows), frozenset(), labels=2))
+    ours = _OURS.format(_IN_PREFILL if any(facts.in_prefill for facts in findings.facts) else _AFTER)
+    return without_blanks(Table(NAME, where, f"{FORMULAS} {ours}", tuple(header), tuple(rows), frozenset(), labels=2))
 
 
 def _signed(percent: float) -> str:

@@ -54,8 +54,9 @@ def summarise_run(reported: ReportedRun) -> pd.DataFrame:
     """One run's rows."""
     folded = fold_cases(trials(reported.run.records))
     rows: list[dict[str, Any]] = []
+    parts = {OVERALL: folded, **dict(iter(folded.groupby("category", sort=False)))}
     for category in (OVERALL, *category_order(folded["category"])):
-        chosen = folded if category == OVERALL else folded[folded["category"] == category]
+        chosen = parts[category]
         for scope in _scopes(reported, chosen, folded):
             rows.append({"category": category, "variant": reported.variants.get(scope.method, ""), **_row(scope)})
     return pd.DataFrame(rows, columns=list(COLUMNS))

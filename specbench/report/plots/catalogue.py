@@ -42,6 +42,7 @@ from specbench.report.plots.tails import draw_lengths, draw_tails, no_lengths
 from specbench.report.text.table import make_folder
 
 LOG = logging.getLogger(__name__)
+MOST_CATEGORIES = 40  # in a plot; more cannot be told apart
 _HEADINGS = {"speedup": "Speedup over vanilla", "mat": "Mean accepted tokens (MAT)"}
 
 
@@ -104,6 +105,18 @@ def _no_speedup(scene: Scene) -> str:
     if scene.time_only:
         return "time only: accepted lengths were replayed, no speedup is claimed"
     return _blank("speedup")(scene)
+
+
+def _few(missing: Callable[[Scene], str]) -> Callable[[Scene], str]:
+    """A plot by category is missing where there are more of them than a reader can tell apart."""
+
+    def too_many(scene: Scene) -> str:
+        count = len(scene.categories)
+        if count > MOST_CATEGORIES:
+            return f"{count} categories, at most {MOST_CATEGORIES} are drawn; summary.csv has them"
+        return missing(scene)
+
+    return too_many
 
 
 def _no_radar(scene: Scene) -> str:
@@ -185,8 +198,8 @@ PLOTS = (
         draw_predicted,
         lambda scene: "" if len(find_predicted(scene)) > 1 else "fewer than two methods have both",
     ),
-    Plot("speedup_by_category", "Speedup by category", _groups("speedup"), _no_speedup),
-    Plot("mat_by_category", "Mean accepted tokens by category", _groups("mat"), _blank("mat")),
+    Plot("speedup_by_category", "Speedup by category", _groups("speedup"), _few(_no_speedup)),
+    Plot("mat_by_category", "Mean accepted tokens by category", _groups("mat"), _few(_blank("mat"))),
     Plot(
         "speedup_against_mat",
         "Speedup against mean accepted tokens",
@@ -199,7 +212,7 @@ PLOTS = (
         draw_front,
         lambda scene: "" if find_prices(scene) else "what the methods fed is not known",
     ),
-    Plot("radar", "Radar of the categories", _radar, _no_radar),
+    Plot("radar", "Radar of the categories", _radar, _few(_no_radar)),
     Plot(
         "time_split",
         "Where a decode step's time goes",
