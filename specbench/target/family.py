@@ -6,6 +6,7 @@ from typing import Any
 
 from specbench.types import InputError
 
+MOST_CONTEXT = 1 << 24  # [tokens] tables of positions are as long
 SERVED_KINDS = {"full_attention", "sliding_attention"}
 SWITCHING_ROPE = ("longrope", "dynamic")
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -64,3 +65,16 @@ def find_steady_context(config: Any, limit: int) -> tuple[int, str | None]:
                     " whole forward at once, and verification would not be exact beyond it"
                 )
     return limit, None
+
+
+def choose_context(config: Any, asked: int | None, fallback: int, key: str) -> tuple[int, str | None]:
+    """[tokens] the limit of a request: the one asked for, or the model's own; and a warning where that is reduced.
+
+    fallback: the tokenizer's limit, for a configuration without one.
+    """
+    own = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or fallback)
+    limit, warning = find_steady_context(config, own)
+    chosen, most = asked or limit, min(limit, MOST_CONTEXT)
+    if not 1 < chosen <= most:
+        raise InputError(f"{key}={chosen}: expected 2..{most}, the model's own limit")
+    return chosen, warning

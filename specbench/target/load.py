@@ -15,19 +15,26 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from specbench.target.facade import ModelCard
-from specbench.target.family import check_family, find_steady_context
-from specbench.target.weights import refuse_broken, refuse_layers, refuse_missing, refuse_shapes, refuse_size
+from specbench.target.family import check_family, choose_context
+from specbench.target.weights import (
+    refuse_broken,
+    refuse_layers,
+    refuse_missing,
+    refuse_shapes,
+    refuse_size,
+    refuse_tokenizer,
+)
 from specbench.types import InputError
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 BUNDLED = "bundled:"
-MOST_CONTEXT = 1 << 24  # [tokens] tables of positions are as long
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 ATTENTIONS = ("sdpa", "eager")
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 TORCH_WEIGHTS = ("*.bin", "*.bin.index.json")
 
 
+# Long: each of its settings is a line, in the signature and in the card.
 def read_card(
     *,
     path: str | None,
@@ -55,41 +62,37 @@ def read_card(
     _one_of(f"{prefix}attention", attention, ATTENTIONS)
     chosen = choose_device(device, gpus, prefix)
     if random:
-        config = _random_config(random, prefix)
-        path, tokenizer = "random", tokenizer or BUNDLED + "tiny"
-    elif path:
-        path = locate(path, named)
-        _check_weights(path, safetensors, named)
-        config = _read(AutoConfig, path, named, revision=revision, trust_remote_code=trust_remote_code)
+        config, path, tokenizer = _random_config(random, prefix), "random", tokenizer or BUNDLED + "tiny"
     else:
-        raise InputError(f"{named}: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
+        path = _locate_weights(path, safetensors, named)
+        config = _read(AutoConfig, path, named, revision=revision, trust_remote_code=trust_remote_code)
     source = locate(tokenizer or path, f"{prefix}tokenizer")
     reader = read_tokenizer(source, f"{prefix}tokenizer", revision=revision, trust_remote_code=trust_remote_code)
     stored = _dtype_name(dtype, config, chosen)
     refuse_size(config, stored, chosen, gpus, f"{prefix}random.config" if random else f"{named}={path}")
     check_family(config, named)
-    limit = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or reader.model_max_length)
-    limit, warning = find_steady_context(config, limit)
-    if not 1 < (context or limit) <= min(limit, MOST_CONTEXT):
-        raise InputError(
-            f"{prefix}context={context or limit}: expected 2..{min(limit, MOST_CONTEXT)}, the model's own limit"
-        )
-    if len(reader) > config.get_text_config().vocab_size:
-        raise InputError(
-            f"{prefix}tokenizer={source}: has {len(reader)} tokens, the model's logits"
-            f" {config.get_text_config().vocab_size}; expected the model's own tokenizer"
-        )
+    length, warning = choose_context(config, context, int(reader.model_max_length), f"{prefix}context")
+    refuse_tokenizer(len(reader), config, f"{prefix}tokenizer={source}")
     return ModelCard(
         name=name or (f"random-{config.model_type}" if random else Path(path).name.lower()),
         path=path,
         config=config,
         tokenizer=reader,
-        context=context or limit,
+        context=length,
         eos=_eos(config, reader, path, revision),
         dtype=stored,
         device=chosen,
         warnings=(warning,) if warning else (),
     )
+
+
+def _locate_weights(path: str | None, safetensors: bool, named: str) -> str:
+    """Folder or hub id of a model whose weights, where they are here, can be read."""
+    if not path:
+        raise InputError(f"{named}: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
+    found = locate(path, named)
+    _check_weights(found, safetensors, named)
+    return found
 
 
 def load_model(

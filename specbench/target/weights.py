@@ -47,6 +47,13 @@ def refuse_size(config: Any, dtype: str, device: str, gpus: int | None, key: str
         )
 
 
+def refuse_tokenizer(tokens: int, config: Any, key: str) -> None:
+    """Raise InputError where a tokenizer has more tokens than the model has logits."""
+    size = config.get_text_config().vocab_size
+    if tokens > size:
+        raise InputError(f"{key}: has {tokens} tokens, the model's logits {size}; expected the model's own tokenizer")
+
+
 def least_parameters(text: Any) -> int:
     """No fewer than a dense model of this configuration has: two matrices of attention, two of the MLP, embeddings."""
     width, layers = int(getattr(text, "hidden_size", 0) or 0), int(getattr(text, "num_hidden_layers", 0) or 0)
