@@ -39,7 +39,7 @@ def refuse_size(config: Any, dtype: str, device: str, gpus: int | None, key: str
     if heads % shared:
         raise InputError(f"{key}: num_key_value_heads={shared}; expected a divisor of num_attention_heads={heads}")
     need = least_parameters(text) * getattr(torch, dtype).itemsize
-    room = _memory(device, gpus)
+    room = _total_memory(device, gpus)
     if need > room:
         raise InputError(
             f"{key}: its weights take at least {need / _GB:.0f} GB in {dtype}, {device} has {room / _GB:.0f} GB;"
@@ -63,7 +63,7 @@ def least_parameters(text: Any) -> int:
     return layers * (attention + 2 * width * (inner if isinstance(inner, int) else 0)) + int(text.vocab_size) * width
 
 
-def _memory(device: str, gpus: int | None) -> int:
+def _total_memory(device: str, gpus: int | None) -> int:
     """[bytes] of the host, or of ``gpus`` devices."""
     kind = torch.device(device)
     if kind.type != "cuda":
