@@ -26,9 +26,9 @@ from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.compact import explain_unfit
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame, lay_out
-from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, _tensors
+from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets
 from specbench.target.fast.static_kv import StaticKV
-from specbench.types import ROOT, CaseError, Draft, InputError, Needs
+from specbench.types import ROOT, CaseError, Draft, Needs
 
 COUNT = 40
 PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
@@ -304,78 +304,6 @@ def test_logits_that_are_not_finite_are_a_case_error_and_the_next_case_is_sound(
         engine.settle(COUNT)
     engine.compact.embedding[9] = kept
     assert run(engine, scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
-
-
-class Playback(Graphs):
-    """As on a GPU, without one: the first call runs once, then is recorded; later ones fill the same outputs."""
-
-    capturing = True
-
-    def _warm_up(self, call):
-        return call()
-
-    def _record(self, call):
-        kept = self._first_shapes(call)
-        return Replay(call, kept, self.engine.cache), kept
-
-    def _first_shapes(self, call):
-        """The outputs' memory; what a recording does is undone, since a GPU would compute nothing."""
-        cache, frames = self.engine.cache, self.engine.frames
-        held = cache._all.clone(), {width: frame.wrong.clone() for width, frame in frames.items()}
-        logits = self.engine.shared_logits.clone()
-        kept = call()
-        cache._all.copy_(held[0])
-        for width, wrong in held[1].items():
-            frames[width].wrong.copy_(wrong)
-        for each in _tensors(kept):
-            each.fill_(-7)
-        self.engine.shared_logits.copy_(logits)  # the engine's own memory, which nothing but a call writes
-        return kept
-
-
-class Replay:
-    def __init__(self, call, kept, cache) -> None:
-        self.call, self.kept, self.cache, self.place = call, kept, cache, cache._all.data_ptr()
-
-    def replay(self) -> None:
-        assert self.cache._all.data_ptr() == self.place, "the cache has moved since this was recorded"
-        for held, fresh in zip(_tensors(self.kept), _tensors(self.call()), strict=True):
-            held.copy_(fresh)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("prepared", [True, False])
-@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen3"])
-def test_recording_and_replaying_take_the_same_steps(family, prepared):
-    """A graph's outputs are always the same tensors, and its first use, which also records it, moves the cache once."""
-    model = build(family)
-    engine = engine_for(model, Buckets((1, 2, 4, 8, 16, 32, 64, 96), (64, 128, 256, 512)))
-    engine.graphs = Playback(CPU)
-    engine.graphs.engine = engine
-    check_engine(engine, model)
-    if prepared:
-        engine.prepare(Needs(), True)
-        assert len(engine.graphs._held) >= 8 * 3
-        outputs = [kept for _, kept in engine.graphs._held.values()]
-        logits = {each[0].untyped_storage().data_ptr() for each in outputs if isinstance(each, tuple)}
-        assert len(logits) == 1, "one memory for the logits of all widths and lengths"
-        engine.prepare(Needs(hidden=(1,)), True)
-        engine.prepare(Needs(rows=True), True)
-    for prompt in PROMPTS.values():
-        truth = plain_greedy(model, prompt, COUNT + 8)
-        for name, script in scripts(truth).items():
-            assert run(engine, script, prompt).ids == truth[:COUNT], name
-
-
-def test_a_recording_that_runs_its_call_twice_is_caught(monkeypatch):
-    """The wrong variant: a warm-up whose effects stay moves the accepted path twice."""
-    model = build("llama")
-    engine = engine_for(model, GRAPHED)
-    engine.graphs = Playback(CPU)
-    engine.graphs.engine = engine
-    monkeypatch.setattr(Playback, "_warm_up", lambda self, call: (call(), call())[1])
-    with pytest.raises(InputError, match="does not see a draft tree"):
-        check_engine(engine, model)
 
 
 def test_passengers_of_a_batch_of_rows_are_not_accepted():

@@ -116,6 +116,7 @@ class FastEngine(Engine):
         """Record every width and key length. taps: hidden states to return. greedy: acceptance on the device too."""
         for width in (size for size in self.buckets.widths if size <= self._widest):
             frame = self.make_frame(width)
+            frame.clear()
             lengths = {self.buckets.length(size, self.cache.capacity) for size in self.buckets.lengths}
             for length in sorted(each for each in lengths if each >= width):
                 key = (width, length, taps)

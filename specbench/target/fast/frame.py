@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specbench.target.tree import RowBatch, compute_depths, is_chain
 from specbench.target.verify import ActiveRequest
-from specbench.types import ROOT, Draft
+from specbench.types import EMPTY, ROOT, Draft
 
 NEVER = float("-inf")
 INFINITE_BITS = -0x80  # 0xff80, minus infinity in bfloat16, read as int16
@@ -104,6 +104,9 @@ def _forest(batch: RowBatch, parents_of_nodes: Sequence[int], passenger: Sequenc
     return DraftLayout(parents, depths, reach, False, source, batch.nodes.numpy())
 
 
+_ALONE = lay_out((), EMPTY, None)
+
+
 class Frame:
     """Buffers of ``width`` rows. Rows behind a draft's own are padding: they see the context and themselves.
 
@@ -163,6 +166,10 @@ class Frame:
             each.send()
         if isinstance(tokens, Tensor):
             self._enter(tokens.to(self.ids.device), layout)
+
+    def clear(self) -> None:
+        """Enter a root alone in front of all slots: the last draft may lie behind the keys that a recording reads."""
+        self.fill(0, (), 0, _ALONE)
 
     def _enter(self, tokens: Tensor, layout: DraftLayout) -> None:
         """Tokens that were drafted on the device stay there."""
