@@ -102,7 +102,9 @@ class HeldKV(StaticKV):
 
     def grow(self, slots: int) -> None:
         """See ``HeldCache.grow``."""
-        self.reserve(slots, self.length)
+        held, self.length = self.length, 0
+        self.reserve(slots, held)
+        self.length = held
 
 
 class CompactRunner(Runner):

@@ -10,9 +10,11 @@ from playback import Playback, played
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
+from specbench.target.eager.engine import EagerEngine
 from specbench.target.fast import engine as fast_engine
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.graphs import GRAPHED, Buckets
+from specbench.target.runner import make_runner
 from specbench.types import InputError, Needs
 
 COUNT = 40
@@ -79,3 +81,53 @@ def test_recording_again_behind_decoded_requests_reads_no_place_of_theirs(again,
     truth = plain_greedy(model, second, 12)
     assert ids(engine, scripts(truth)["wide"], second, 4) == truth[:4]
     assert engine.cache.capacity > held
+
+
+class FailingAllocations:
+    """``torch.zeros`` of a device with room for so many bytes in one tensor. failed: how often it had none."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.failed, self._zeros = most, 0, torch.zeros
+
+    def __call__(self, *shape, dtype=None, **options):
+        found = self._zeros(*shape, dtype=dtype, **options)
+        if found.nbytes > self.most:
+            self.failed += 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return found
+
+
+@pytest.mark.parametrize("kind", ["fast", "eager"])
+def test_a_case_without_memory_leaves_the_next_one_sound(kind, monkeypatch):
+    """The cache has room only once it is there, and no recording reads where it was."""
+    monkeypatch.setattr(fast_engine, "STANDING", 64)
+    model = build("llama")
+    engine = engine_for(model) if kind == "fast" else EagerEngine(model, 512, frozenset(), 64)
+    engine.prepare(Needs(), True)
+    engine.reserve(64)
+    short = PROMPTS["short"]
+    truth = plain_greedy(model, short, 24)
+    memory = FailingAllocations(most=engine.cache.nbytes())
+    monkeypatch.setattr(torch, "zeros", memory)
+    for _ in range(2):
+        assert ids(engine, scripts(truth)["wide"], short, 8) == truth[:8]
+        with pytest.raises(torch.OutOfMemoryError):
+            ids(engine, scripts(truth)["wide"], long_prompt(450), 8)
+    assert memory.failed == 2
+    assert ids(engine, scripts(truth)["wide"], short, 8) == truth[:8]
+
+
+def test_a_draft_models_cache_that_cannot_grow_is_empty_and_grows_later(monkeypatch):
+    runner = make_runner(build("llama"), 512)
+    cache = runner.new_cache()
+    cache.grow(64)
+    runner.run(cache, torch.tensor([5, 6]), range(2), None, 1)
+    memory = FailingAllocations(most=cache.nbytes())
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "zeros", memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            cache.grow(500)
+    assert (cache.length, cache.capacity) == (0, 0)
+    cache.grow(500)
+    runner.run(cache, torch.tensor([5, 6]), range(2), None, 1)
+    assert cache.length == 2

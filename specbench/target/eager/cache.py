@@ -164,12 +164,13 @@ class SlotCache(Cache):
         return self.slots[0].length
 
     def reserve(self, slots: int) -> None:
-        """Empty the cache and make room for ``slots`` tokens."""
+        """Empty the cache and make room for ``slots`` tokens; where it cannot be had there is none until the next call."""
+        self.truncate(0)
         if slots > self.capacity:
             self._allocate(-(-slots // GROWTH) * GROWTH)
-        self.truncate(0)
 
     def _allocate(self, capacity: int) -> None:
+        self.capacity = 0
         self._stacks.clear()
         for layer in self.slots:
             layer.copies.drop()

@@ -78,6 +78,7 @@ class FastEngine(Engine):
         self.graphs = Graphs(self.device)
         self.shared_logits = torch.empty(0)  # shared by all graphs: one for each would take gigabytes
         self._layouts: dict[object, DraftLayout] = {}
+        self._standing = 0  # [tokens] of context that there is always room for
         self._prepared: dict[tuple[tuple[int, ...], bool], None] = {}
         self.cache = self.compact.new_cache()
         self._clean = True  # the cache holds finite numbers: no request broke off in the middle
@@ -92,11 +93,20 @@ class FastEngine(Engine):
     @torch.inference_mode()
     def reserve(self, tokens: int) -> None:
         """Make room for ``tokens`` and the largest forward; see ``Engine.reserve``."""
-        wanted = min(tokens, self.context) + self._widest + 1
-        if wanted > self.cache.capacity and self.cache.reserve(self.buckets.room(wanted)):
-            self.graphs.drop()
+        wanted = self.count_slots(tokens)
+        if wanted > self.cache.capacity and self._move_cache(self.buckets.room(wanted)):
             for taps, greedy in self._prepared:
                 self.record(taps, greedy)
+
+    def count_slots(self, tokens: int) -> int:
+        """Slots that a request of ``tokens`` is given, the largest forward included."""
+        return min(max(tokens, self._standing), self.context) + self._widest + 1
+
+    def _move_cache(self, slots: int, keep: int = 0) -> bool:
+        """True if the cache has moved to have room for ``slots``; its first ``keep`` are kept, and no recording."""
+        if slots > self.cache.capacity:
+            self.graphs.drop()  # before memory is asked for, which there may not be
+        return self.cache.reserve(slots, keep)
 
     @torch.inference_mode()
     def prepare(self, needs: Needs, greedy: bool) -> None:
@@ -107,8 +117,8 @@ class FastEngine(Engine):
             return
         self._widest = widest
         self._prepared[needs.hidden, greedy] = None
-        if self.cache.reserve(min(self.context, STANDING) + widest + 1):
-            self.graphs.drop()  # also what the engine's check recorded on a smaller cache
+        self._standing = STANDING
+        self._move_cache(self.count_slots(0))  # away from what the engine's check recorded on a smaller one
         for taps, each in self._prepared:
             self.record(taps, each)
 
@@ -185,8 +195,7 @@ class FastEngine(Engine):
     def _make_room(self, width: int) -> None:
         """A batch of rows may be wider than any draft: k rows of w tokens are k (w + 1) rows of a forward."""
         self._widest = max(self._widest, width)
-        if self.cache.reserve(self.request.length + width + 1, keep=self.request.length):
-            self.graphs.drop()
+        self._move_cache(self.request.length + width + 1, keep=self.request.length)
 
     def make_frame(self, width: int) -> Frame:
         """The buffers of forwards of ``width`` rows, the same ones at every call."""

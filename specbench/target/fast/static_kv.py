@@ -22,17 +22,21 @@ class StaticKV:
         self.layers: list[Tensor] = []
 
     def reserve(self, slots: int, keep: int = 0) -> bool:
-        """Make room for ``slots``; True if the memory is another now, which has the first ``keep`` slots' content."""
+        """Make room for ``slots``; True if the memory is another now, which has the first ``keep`` slots' content.
+
+        Where it cannot be had the error is torch's, and there is no room at all until the next call.
+        """
         if slots <= self.capacity:
             return False
         layers, heads, size = self._shape
-        self.capacity = -(-slots // GROWTH) * GROWTH
+        capacity = -(-slots // GROWTH) * GROWTH
         held = self._all[..., :keep, :] if keep else None
-        self.layers, self._all = [], torch.empty(0)  # frees the old memory before the new one is taken
-        self._all = torch.zeros(2 * layers, 1, heads, self.capacity, size, **self._options)
+        self.capacity, self.layers, self._all = 0, [], torch.empty(0)  # frees the old memory before taking the new
+        self._all = torch.zeros(2 * layers, 1, heads, capacity, size, **self._options)
         if held is not None:
             self._all[..., :keep, :] = held
-        self.layers = list(self._all.view(layers, 2 * heads, self.capacity, size).unbind(0))  # keys' heads, values'
+        self.layers = list(self._all.view(layers, 2 * heads, capacity, size).unbind(0))  # keys' heads, values'
+        self.capacity = capacity
         return True
 
     def read(self, length: int) -> tuple[Tensor, ...]:

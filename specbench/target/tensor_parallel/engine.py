@@ -117,7 +117,7 @@ class Leader(RankEngine):
     def reserve(self, tokens: int) -> None:
         """See ``Engine.reserve``."""
         with self._together():
-            if min(tokens, self.context) + self._widest + 1 > self.cache.capacity:
+            if self.count_slots(tokens) > self.cache.capacity:
                 self._team.send(Message(Op.RESERVE, size=tokens))
             super().reserve(tokens)
 
