@@ -22,6 +22,7 @@ from methods.vanilla import Vanilla
 from specbench.bench.engine_check import SMALL, equality, random_model, ties
 from specbench.bench.goals import Goal, against_generate, goals_text, roofline, steadiness, steps
 from specbench.measure.environment import machine, versions
+from specbench.target.attention import allow_cudnn_attention
 from specbench.target.facade import ModelCard, Target
 from specbench.target.fast.engine import FastEngine
 from specbench.target.load import ASSETS, load_model, read_card
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, help="of each request")
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    allow_cudnn_attention(False)
     methods = {"vanilla": Vanilla(), "pld": PromptLookup(), "sam": SAM(), "token_recycling": TokenRecycling()}
     goals: list[Goal] = []
 

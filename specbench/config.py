@@ -54,6 +54,7 @@ class ModelConfig:
     name: for tables; default the last part of the path. tokenizer: folder or hub id; default the path.
     template: fschat template name, ``raw``, or null = the tokenizer's chat template. context: [tokens], default the
     config's. device: auto | cpu | cuda | cuda:N. gpus: share the model between this many (on cpu: processes).
+    cudnn_attention: let torch take cuDNN's attention kernels on a GPU, for engine and peers.
     parallel: how they share it: auto | tensor | pipeline. check_ranks: compare the ranks after every step (tensor).
     threads: CPU threads of torch, null = torch's choice. draft: the usual draft model for this target.
     heads: the usual trained heads. frozen_table: an n-gram table built with its tokenizer (Cacheback); datastore: a
@@ -73,6 +74,7 @@ class ModelConfig:
     parallel: str = "auto"
     check_ranks: bool = False
     attention: str = "sdpa"
+    cudnn_attention: bool = False
     threads: int | None = None
     draft: str | None = None
     heads: HeadsConfig = field(default_factory=HeadsConfig)

@@ -14,6 +14,7 @@ from specbench.measure.plan import WARMUP
 from specbench.method import Peer
 from specbench.record import EngineKind
 from specbench.session import Entry, Turn
+from specbench.target.attention import allow_cudnn_attention
 from specbench.target.choose import TENSOR, make_engine, make_timed, use_threads
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
@@ -58,6 +59,7 @@ def set_stage(job: Job) -> Iterator[Stage]:
 
 def _load(job: Job) -> Stage:
     config = job.config
+    allow_cudnn_attention(config.model.cudnn_attention)
     if config.engine.kind == EngineKind.REPLAY:
         replayed = ReplayEngine(job.card.eos, config.engine.max_nodes)
         target = Target(job.card, None, config.engine.max_nodes, None)

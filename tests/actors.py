@@ -9,6 +9,7 @@ import time
 
 from methods.card.method import CardActor
 from methods.pearl import PearlActor
+from specbench.target.attention import is_cudnn_attention_allowed
 from specbench.types import InputError
 
 
@@ -31,6 +32,9 @@ class Diary:
 
     def die(self):
         os._exit(7)
+
+    def sees_cudnn(self):
+        return is_cudnn_attention_allowed()
 
 
 def broken(kind: str):

@@ -13,6 +13,13 @@ from typing import Any
 import psutil
 import torch
 
+# Of torch's attention, in the order of its names.
+ATTENTION = {
+    "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
+    "flash": torch.backends.cuda.flash_sdp_enabled,
+    "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
+    "math": torch.backends.cuda.math_sdp_enabled,
+}
 PACKAGES = ("specbench", "torch", "transformers", "tokenizers", "accelerate", "hydra-core", "numpy", "fschat")
 
 
@@ -30,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, memory, load and GPUs."""
+    """Processor, memory, load, GPUs, and the attention kernels that torch may choose from on them."""
     return {
         "system": platform.platform(),
         "cpu": _cpu_model(),
@@ -38,6 +45,7 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "memory_bytes": psutil.virtual_memory().total,
         "load_1min": round(os.getloadavg()[0], 2),
+        "attention": [name for name, allowed in ATTENTION.items() if allowed()],
         "gpus": [_gpu(index) for index in range(torch.cuda.device_count())],
     }
 

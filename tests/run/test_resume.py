@@ -236,8 +236,9 @@ def test_a_setting_that_came_later_leaves_the_hash_at_its_default():
     """Runs from before it go on under the same name; another value makes another run."""
     for place, added in ADDED.items():
         for key, default in added.items():
-            before = {"measure": {}, "suite": {}, "decode": {"seed": 0}, "method": {"one": {"_target_": place, "k": 1}}}
-            inside = ("decode",) if place == "decode" else ("method", "one")
+            groups = {"measure": {}, "suite": {}, "decode": {"seed": 0}, "model": {"path": "x"}}
+            before = {**groups, "method": {"one": {"_target_": place, "k": 1}}}
+            inside = (place,) if place in groups else ("method", "one")
             later, other = copy.deepcopy(before), copy.deepcopy(before)
             for plain, value in ((later, default), (other, "another")):
                 functools.reduce(operator.getitem, inside, plain)[key] = value

@@ -22,6 +22,7 @@ import torch
 import torch.multiprocessing
 
 from methods.parts.draft_lm.channel import CLOSE_S, Build, Channel, Lost, serve
+from specbench.target.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 
 MARK = "\x00array"  # reserved key, of the mapping that stands for an array: [dtype, shape, whether a tensor]
 
@@ -81,10 +82,11 @@ class _Line:
             self._connection.send_bytes(encode(message))
 
 
-def _run(connection: Connection, threads: int, build: Build, arguments: tuple[Any, ...]) -> None:
-    """What the process does. threads: torch's, as many as here, since sums depend on it."""
+def _run(connection: Connection, threads: int, cudnn: bool, build: Build, arguments: tuple[Any, ...]) -> None:
+    """What the process does. threads: torch's, as many as here, since sums depend on it. cudnn: its attention too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C, and ends this process
     torch.set_num_threads(threads)
+    allow_cudnn_attention(cudnn)
     serve(_Line(connection), build, arguments)
 
 
@@ -108,7 +110,7 @@ class ProcessChannel(Channel):
         context = torch.multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         _limit(self._connection, patience_s)
-        given = (theirs, torch.get_num_threads(), build, arguments)
+        given = (theirs, torch.get_num_threads(), is_cudnn_attention_allowed(), build, arguments)
         self._process = context.Process(target=_run, args=given, daemon=True, name="drafting")
         with _interrupts_ignored():
             self._process.start()

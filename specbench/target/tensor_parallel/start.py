@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -17,6 +17,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
+from specbench.target.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 from specbench.target.facade import ModelCard
 from specbench.target.fast.graphs import Buckets
 from specbench.target.tensor_parallel.engine import Follower, Leader
@@ -52,12 +53,13 @@ class TeamSettings:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One rank, and where it runs."""
+    """One rank, and where it runs. cudnn: see ``allow_cudnn_attention``; as in the process that starts it."""
 
     settings: TeamSettings
     rank: int
     port: int
     device: str
+    cudnn: bool = field(default_factory=is_cudnn_attention_allowed)
 
     def load(self) -> Any:
         """Load its share of the model."""
@@ -125,6 +127,7 @@ def follow(seat: Seat, words: Connection) -> None:
     try:
         if seat.settings.threads:
             torch.set_num_threads(seat.settings.threads)
+        allow_cudnn_attention(seat.cudnn)
         share = seat.load()
         _report(words, "ready", "")
         team = seat.join(open_store(seat.port, seat.settings.ranks))

@@ -1,0 +1,40 @@
+"""cuDNN's attention is off in every process of a run, unless the run asks for it; the manifest names what is on."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors import Diary
+from compose import job_for
+from methods.parts.draft_lm.port import open_port
+from specbench.measure.environment import machine
+from specbench.stage import set_stage
+from specbench.target.attention import allow_cudnn_attention, is_cudnn_attention_allowed
+from specbench.target.tensor_parallel.start import Seat, TeamSettings
+
+OTHERS = ["flash", "efficient", "math"]
+
+
+@pytest.fixture(autouse=True)
+def _restored():
+    before = is_cudnn_attention_allowed()
+    yield
+    allow_cudnn_attention(before)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_run_chooses_and_its_manifest_says_so(asked):
+    allow_cudnn_attention(not asked)
+    job = job_for("model=tiny", "method=[]", *(["model.cudnn_attention=true"] if asked else []))
+    with set_stage(job):
+        assert machine()["attention"] == ["cudnn"] * asked + OTHERS
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_processes_of_the_run_follow_it(allowed):
+    """A drafting process, and the seats that other ranks are started with."""
+    allow_cudnn_attention(allowed)
+    port = open_port("process", Diary, ("dear",), 20.0)
+    assert port.ask("sees_cudnn") is allowed
+    port.close()
+    assert Seat(TeamSettings(job_for("model=tiny").card, 2, 8), 1, 1, "cpu").cudnn is allowed
