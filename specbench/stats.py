@@ -10,6 +10,7 @@ Tibshirani, An Introduction to the Bootstrap (1993), section 13.3; paired log ra
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ CONFIDENCE = 0.95
 MIN_CASES = 8  # fewer cases: a bootstrap of so few values is no statement, so there is no interval
 SEED = 0  # one seed for all figures: methods on the same cases see the same resamples
 _CHUNK = 4_000_000  # resampled indices held at once, about 32 MB each array
+_KEPT = 1_000_000  # weights of one number of cases, of 8 numbers at most: the same for every category of that size
 
 Floats = NDArray[np.float64]
 
@@ -148,8 +150,7 @@ def _bootstrap(columns: Floats, figure: Callable[[Floats], Floats], resamples: i
     if resamples < 1 or count < MIN_CASES or not np.isfinite(value):
         return Estimate(value, None, None, count)
     draws = []
-    for index in _resamples(count, resamples, seed):
-        weights = _weights(index)
+    for weights in _all_weights(count, resamples, seed):
         draws.append(figure(np.stack([weights @ column for column in columns])))
     return _interval(value, np.concatenate(draws), count)
 
@@ -160,6 +161,18 @@ def _resamples(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.int
     rows = max(1, _CHUNK // count)
     for start in range(0, resamples, rows):
         yield generator.integers(0, count, (min(rows, resamples - start), count))
+
+
+def _all_weights(count: int, resamples: int, seed: int) -> Iterator[Floats]:
+    """Chunks (M, count) of how often each case was drawn; those of few cases are kept, for there are many of them."""
+    if count * resamples <= _KEPT:
+        return iter([_weights_of_few(count, resamples, seed)])
+    return map(_weights, _resamples(count, resamples, seed))
+
+
+@functools.lru_cache(maxsize=8)
+def _weights_of_few(count: int, resamples: int, seed: int) -> Floats:
+    return np.concatenate(list(map(_weights, _resamples(count, resamples, seed))))
 
 
 def _weights(index: NDArray[np.int64]) -> Floats:

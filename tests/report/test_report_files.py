@@ -1,5 +1,6 @@
 """Every file of a report: there, whole, safe to open, and made without torch."""
 
+import cProfile
 import io
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from specbench.report.data.rows import COLUMNS
 from specbench.report.plots import catalogue
 from specbench.report.plots.canvas import slug
 from specbench.report.plots.scene import scenes
+from specbench.report.tables import terminal
 
 TABLES = {
     f"tables/{name}.{kind}"
@@ -256,6 +258,26 @@ def test_a_table_of_blanks_is_not_printed(make_run):
             fail(record, "no")
 
     assert "multi-turn" not in printed(build_report([make_run(per_category=1, edit=edit)], plots=False))
+
+
+def test_many_categories_are_looked_up_and_not_searched_for(make_run):
+    """Calls of functions, in all: 5,000 a category is its rows and cells; a search in frames for each makes 100,000."""
+
+    def calls(count):
+        run = make_run(f"of{count}", {"pld": (4.0, 0.3, 1e-3)}, categories=list(map(str, range(count))), per_category=1)
+        profile = cProfile.Profile()
+        profile.runcall(build_report, [run], plots=False)
+        return sum(entry.callcount for entry in profile.getstats())
+
+    few = calls(4)
+    assert (calls(34) - few) / 30 < 10_000
+
+
+def test_a_terminal_names_the_file_of_very_many_categories(built, monkeypatch):
+    monkeypatch.setattr(terminal, "_MOST_CATEGORIES", 5)
+    text = printed(built)
+    assert "6 categories, at most 5 are printed; summary.csv has them" in text
+    assert "multi-turn" not in text
 
 
 def test_more_categories_than_a_plot_can_show_stay_in_the_tables(built, monkeypatch):

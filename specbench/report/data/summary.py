@@ -6,14 +6,16 @@ method's figures and of its pairing with vanilla, and is counted in ``errors``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from specbench import stats
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
+from specbench.report.data.cases import Cases, CasesOfRun, Column
 from specbench.report.data.facts import Facts, read_facts
 from specbench.report.data.predict import Prediction
 from specbench.report.data.reported import ReportedRun
@@ -32,9 +34,9 @@ class _Scope:
 
     facts: Facts
     method: str
-    cases: pd.DataFrame
-    vanilla: pd.DataFrame
-    papers: pd.DataFrame
+    cases: Cases
+    vanilla: Cases
+    papers: Cases
     errors: int
     drafts: bool  # the method proposed a node somewhere in the run
     prediction: Prediction | None = None
@@ -53,38 +55,29 @@ def summarise(runs: Sequence[Run]) -> pd.DataFrame:
 def summarise_run(reported: ReportedRun) -> pd.DataFrame:
     """One run's rows."""
     folded = fold_cases(trials(reported.run.records))
-    rows: list[dict[str, Any]] = []
-    parts = {OVERALL: folded, **dict(iter(folded.groupby("category", sort=False)))}
-    for category in (OVERALL, *category_order(folded["category"])):
-        chosen = parts[category]
-        for scope in _scopes(reported, chosen, folded):
-            rows.append({"category": category, "variant": reported.variants.get(scope.method, ""), **_row(scope)})
+    cases = CasesOfRun(folded, reported.prediction)
+    rows = [
+        {"category": category, "variant": reported.variants.get(scope.method, ""), **_row(scope)}
+        for category in (OVERALL, *category_order(folded["category"]))
+        for scope in _scopes(reported, cases, category)
+    ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _scopes(reported: ReportedRun, chosen: pd.DataFrame, folded: pd.DataFrame) -> list[_Scope]:
-    """A scope for each method with a record among the chosen cases."""
-    good = chosen[chosen["ok"]]
-    present = set(chosen.index.get_level_values("method"))
-    proposed = folded["proposed"].groupby("method").sum()
-    baselines = _of(good, VANILLA), _of(good, PAPERS_BASELINE)
-    scope = _Scope(reported.facts, "", good, *baselines, 0, False, reported.prediction)
-    return [
-        replace(
-            scope,
-            method=name,
-            cases=_of(good, name),
-            errors=int((~_of(chosen, name)["ok"]).sum()),
-            drafts=bool(proposed[name] > 0),
-        )
-        for name in reported.facts.methods
-        if name in present
-    ]
+def _scopes(reported: ReportedRun, cases: CasesOfRun, category: str) -> Iterator[_Scope]:
+    """A scope for each method with a record in the category."""
+    vanilla, papers = (_succeeded(cases.of(category, name)) for name in (VANILLA, PAPERS_BASELINE))
+    for name in reported.facts.methods:
+        chosen = cases.of(category, name)
+        if len(chosen):
+            good = _succeeded(chosen)
+            drafts = bool(cases.of(OVERALL, name)["proposed"].any())
+            errors = len(chosen) - len(good)
+            yield _Scope(reported.facts, name, good, vanilla, papers, errors, drafts, reported.prediction)
 
 
-def _of(folded: pd.DataFrame, method: str) -> pd.DataFrame:
-    """The rows of one method, indexed by case."""
-    return folded[folded.index.get_level_values("method") == method].droplevel("method")
+def _succeeded(cases: Cases) -> Cases:
+    return cases.where(cases["ok"])
 
 
 def _row(scope: _Scope) -> dict[str, Any]:
@@ -123,7 +116,7 @@ def _time_only(scope: _Scope, row: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _mat(cases: pd.DataFrame) -> dict[str, float]:
+def _mat(cases: Cases) -> dict[str, float]:
     estimate = stats.ratio_of_totals(cases["emitted"], cases["steps"])
     return _spread("mat", estimate)
 
@@ -143,7 +136,7 @@ def _drafting(scope: _Scope) -> dict[str, float]:
     row = {
         "tokens_fed": fed,
         "target_compute": BLANK if parameters is None else parameters * 1e-9 * fed,
-        "state_bytes": BLANK if peer or cases.empty else float(cases["state_bytes"].max()),
+        "state_bytes": BLANK if peer or not len(cases) else float(cases["state_bytes"].max()),
     }
     if peer or not scope.drafts or scope.method in (VANILLA, CONTROL):
         return row | dict.fromkeys(("acceptance_rate", "draft_rate", "mean_draft"), BLANK)
@@ -166,7 +159,7 @@ def _speed(scope: _Scope) -> dict[str, float]:
     return {
         "tokens_per_s": ratio(cases["tokens"].sum(), cases["time_s"].sum()),
         "cost_per_million": 1e6 * price / 3600 * ratio(cases["time_s"].sum(), cases["tokens"].sum()),
-        "joules_per_token": ratio(cases["energy_j"].sum(skipna=False), cases["all_tokens"].sum()),
+        "joules_per_token": ratio(cases["energy_j"].sum(), cases["all_tokens"].sum()),
         "decode_tokens_per_s": ratio(cases["decode_tokens"].sum(), cases["decode_time_s"].sum()),
         **against,
         "speedup_hf": _paired(scope.papers, cases, resamples=0).value,
@@ -176,11 +169,9 @@ def _speed(scope: _Scope) -> dict[str, float]:
 
 def _decode_speedup(scope: _Scope) -> float:
     """The same without prefills: for comparison with a prediction, which has decode steps only."""
-    common = scope.cases.index.intersection(scope.vanilla.index)
-    columns = ["decode_time_s", "decode_tokens"]
-    theirs, ours = (frame.loc[common, columns].sum() for frame in (scope.vanilla, scope.cases))
-    spent = ratio(ours["decode_time_s"], ours["decode_tokens"])
-    return ratio(ratio(theirs["decode_time_s"], theirs["decode_tokens"]), spent)
+    ours, theirs = scope.cases.paired(scope.vanilla)
+    spent, before = (ratio(each["decode_time_s"].sum(), each["decode_tokens"].sum()) for each in (ours, theirs))
+    return ratio(before, spent)
 
 
 def _predicted(scope: _Scope) -> dict[str, float]:
@@ -188,9 +179,8 @@ def _predicted(scope: _Scope) -> dict[str, float]:
     blank = dict.fromkeys(("predicted_speedup", "predicted_speedup_low", "predicted_speedup_high", "efficiency"), BLANK)
     if scope.prediction is None:
         return blank
-    rows = scope.prediction.of(scope.method)
-    rows = rows.loc[rows.index.intersection(scope.cases.index)]
-    if rows.empty:
+    rows = scope.cases.where(~np.isnan(scope.cases["method_ms"]))
+    if not len(rows):
         return blank
     found = stats.speedup(rows["vanilla_ms"], rows["emitted"], rows["method_ms"], rows["emitted"])
     ideal = ratio(rows["vanilla_ideal_ms"].sum(), rows["ideal_ms"].sum())
@@ -198,12 +188,11 @@ def _predicted(scope: _Scope) -> dict[str, float]:
     return _spread("predicted_speedup", found) | {"efficiency": ratio(measured, ideal)}
 
 
-def _paired(baseline: pd.DataFrame, cases: pd.DataFrame, resamples: int = stats.RESAMPLES) -> stats.Estimate:
+def _paired(baseline: Cases, cases: Cases, resamples: int = stats.RESAMPLES) -> stats.Estimate:
     """Speedup over the cases that both finished."""
-    common = cases.index.intersection(baseline.index)
-    if common.empty:
+    ours, theirs = cases.paired(baseline)
+    if not len(ours):
         return _NO_ESTIMATE
-    ours, theirs = cases.loc[common], baseline.loc[common]
     return stats.speedup(theirs["time_s"], theirs["tokens"], ours["time_s"], ours["tokens"], resamples=resamples)
 
 
@@ -214,22 +203,27 @@ def _times(scope: _Scope) -> dict[str, float]:
     """
     cases = scope.cases
     steps, turns = cases["steps"].sum(), cases["turns"].sum()
-    row = {f"{phase}_ms": 1e3 * ratio(cases[f"{phase}_s"].sum(min_count=1), steps) for phase in PHASES}
+    row = {f"{phase}_ms": 1e3 * ratio(_sum_known(cases[f"{phase}_s"]), steps) for phase in PHASES}
     row["prefill_ms"] = 1e3 * ratio(cases["prefill_s"].sum(), turns)
     if scope.facts.timed:
         return row
     return dict.fromkeys(row, BLANK) | {f"{phase}_ms": row[f"{phase}_ms"] for phase in DRAFTER_PHASES}
 
 
+def _sum_known(seconds: Column) -> float:
+    """Of the cases that recorded it; blank where none did."""
+    return BLANK if np.isnan(seconds).all() else float(np.nansum(seconds))
+
+
 def _verdict(scope: _Scope) -> dict[str, float]:
     """Shares of the judged cases; blank when none was judged, and lossless blank when sampling."""
-    judged = scope.cases[scope.cases["judged"]]
-    if judged.empty:
+    judged = scope.cases.where(scope.cases["judged"])
+    if not len(judged):
         return {"lossless": BLANK, "equal": BLANK}
     row = {"equal": float(judged["equal"].mean())}
     if scope.facts.temperature > 0:
         return row | {"lossless": BLANK}
-    counted = judged[judged["close_steps"].notna()]
+    counted = judged.where(~np.isnan(judged["close_steps"]))
     return row | {
         "lossless": float(judged["held"].mean()),
         "violations": float(judged["violations"].sum()),

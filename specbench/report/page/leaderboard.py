@@ -6,6 +6,7 @@ Without a script it is the plain table of the overall figures; lossy methods hav
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -14,7 +15,16 @@ from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import Facts
 from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
 from specbench.report.page.elements import cell_html, tag
-from specbench.report.tables.tables import INTERVALS, OVERALL_COLUMNS, Columns, best_of, interval_of, meaning
+from specbench.report.tables.tables import (
+    INTERVALS,
+    OVERALL_COLUMNS,
+    Columns,
+    Row,
+    best_of,
+    dicts,
+    interval_of,
+    meaning,
+)
 from specbench.report.text.label import Cell, label
 
 _MARKS = {VANILLA: "reference", CONTROL: "control"}
@@ -63,31 +73,35 @@ def _table(rows: pd.DataFrame, columns: Columns, text: str, lossy: bool) -> str:
     head = "".join(
         tag("th", "name" if place <= len(names) else "", html.escape(name)) for place, name in enumerate(header)
     )
-    body = "".join(_rows(group, columns, names, lossy) for _, group in rows.groupby("category", sort=False))
+    groups: dict[str, list[Row]] = {}
+    for row in dicts(rows):
+        groups.setdefault(row["category"], []).append(row)
+    body = "".join(_rows(group, columns, names, lossy) for group in groups.values())
     return (
         f'<p class="soft">{html.escape(text)}</p>\n<div class="scroll"><table class="sortable board">\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
     )
 
 
-def _rows(rows: pd.DataFrame, columns: Columns, names: Sequence[str], lossy: bool) -> str:
+def _rows(rows: Sequence[Row], columns: Columns, names: Sequence[str], lossy: bool) -> str:
     """The rows of one category; the best figures among them are bold."""
     best: set[tuple[int, str]] = set()
-    printed = {column: [write(value) for value in rows[column].astype(float)] for _, column, write, _ in columns}
+    values = {column: [float(row[column]) for row in rows] for _, column, _, _ in columns}
+    printed = {column: [write(value) for value in values[column]] for _, column, write, _ in columns}
     for _, column, _, bold in columns:
-        best |= {(place, column) for place in (best_of(rows, rows[column], printed[column]) if bold else ())}
-    lines = ""
-    for place, row in enumerate(rows.to_dict("records")):
+        best |= {(place, column) for place in (best_of(rows, values[column], printed[column]) if bold else ())}
+    lines: list[str] = []
+    for place, row in enumerate(rows):
         mark = "lossy" if lossy else _MARKS.get(row["method"], "")
         chip = f' <span class="chip">{mark}</span>' if mark else ""
         cells = [tag("td", "name", html.escape(str(row[name]))) for name in names]
         cells.append(tag("td", "name", cell_html(Cell(label(row["method"], row["variant"])), False) + chip))
         for _, column, _, _ in columns:
-            value = float(row[column])
-            key = "" if pd.isna(value) else f' data-v="{value:.6g}"'
+            value = values[column][place]
+            key = "" if math.isnan(value) else f' data-v="{value:.6g}"'
             text = cell_html(Cell(printed[column][place], interval_of(row, column)), (place, column) in best)
             cells.append(f"<td{key}>{text}</td>")
         hidden = "" if row["category"] == OVERALL else " hidden"
         where = f'data-category="{html.escape(row["category"])}" data-where="{html.escape(_where(row))}"'
-        lines += f"<tr {where}{hidden}>{''.join(cells)}</tr>\n"
-    return lines
+        lines.append(f"<tr {where}{hidden}>{''.join(cells)}</tr>\n")
+    return "".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ _MEANINGS = {
 }
 _ROW_KEYS = ("model", "suite", "method", "variant")
 
+Row = dict[str, Any]  # of the summary
 # title, column of the summary, format, whether the largest is bold
 Columns = tuple[tuple[str, str, Callable[[float], str], bool], ...]
 OVERALL_COLUMNS: Columns = (
@@ -148,13 +150,14 @@ def steps_table(summary: pd.DataFrame) -> Table:
 
 def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: Columns) -> Table:
     rows = with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL]))  # the csv has them all
-    names = name_columns(rows)
+    names, entries = name_columns(rows), dicts(rows)
     cells, best = [], set()
     for place, (_, column, write, bold) in enumerate(wanted):
-        printed = [write(value) for value in rows[column].astype(float)]
-        cells.append([Cell(word, interval_of(row, column)) for word, row in zip(printed, _dicts(rows), strict=True)])
+        values = [float(entry[column]) for entry in entries]
+        printed = [write(value) for value in values]
+        cells.append([Cell(word, interval_of(entry, column)) for word, entry in zip(printed, entries, strict=True)])
         if bold:
-            best |= {(row, place + len(names)) for row in best_of(rows, rows[column], printed)}
+            best |= {(row, place + len(names)) for row in best_of(entries, values, printed)}
     header = (*names, *(entry[0] for entry in wanted))
     table = Table(name, *text, header, _stack([*names.values(), *cells]), frozenset(best), len(names))
     return without_blanks(table)
@@ -163,7 +166,7 @@ def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: Colum
 def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str]) -> Table:
     figure = _figure(name)
     rows = drop_repeated_rows(rows)
-    keyed = {tuple(row[key] for key in (*_ROW_KEYS, "category")): row for row in _dicts(rows)}
+    keyed = {tuple(row[key] for key in (*_ROW_KEYS, "category")): row for row in dicts(rows)}
     shown = rows.drop_duplicates(list(_ROW_KEYS))
     shown = shown[
         ~shown["method"].isin([VANILLA, CONTROL]) | (shown["variant"] == "")
@@ -171,12 +174,13 @@ def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str]) -> Table:
     names = name_columns(shown)
     cells, best = [], set()
     categories = _categories(rows)
+    named = dicts(shown)
     for place, category in enumerate(categories):
-        entries = [keyed.get((*key, category), {}) for key in _keys(shown)]
-        values = pd.Series([float(entry.get(figure, float("nan"))) for entry in entries], index=shown.index)
+        entries = [keyed.get((*(row[key] for key in _ROW_KEYS), category), {}) for row in named]
+        values = [float(entry.get(figure, float("nan"))) for entry in entries]
         printed = [format_number(value) for value in values]
         cells.append([Cell(word, interval_of(entry, figure)) for word, entry in zip(printed, entries, strict=True)])
-        best |= {(row, place + len(names)) for row in best_of(shown, values, printed)}
+        best |= {(row, place + len(names)) for row in best_of(named, values, printed)}
     header = (*names, *categories)
     stacked = _stack([*names.values(), *cells])
     return Table(name, *text, header, stacked, frozenset(best), len(names), spread=False)
@@ -187,29 +191,26 @@ def _categories(rows: pd.DataFrame) -> list[str]:
     return [*category_order(rows.loc[rows["category"] != OVERALL, "category"]), OVERALL]
 
 
-def _keys(rows: pd.DataFrame) -> list[tuple[str, ...]]:
-    return list(rows[list(_ROW_KEYS)].itertuples(index=False, name=None))
-
-
-def _dicts(rows: pd.DataFrame) -> list[dict[str, Any]]:
+def dicts(rows: pd.DataFrame) -> list[Row]:
+    """Each row's figures by column."""
     return rows.to_dict("records")
 
 
-def interval_of(row: dict[str, Any], column: str) -> str:
+def interval_of(row: Row, column: str) -> str:
     low, high = (float(row.get(f"{column}_{side}", float("nan"))) for side in ("low", "high"))
     return format_interval(low, high)
 
 
-def best_of(rows: pd.DataFrame, values: pd.Series, printed: list[str]) -> list[int]:
+def best_of(rows: Sequence[Row], values: Sequence[float], printed: Sequence[str]) -> list[int]:
     """Positions of the best of each model and suite; those that print alike are all best. The control is never best."""
-    words = pd.Series(printed, index=rows.index)
-    candidates = values.astype(float).where(rows["method"] != CONTROL)
+    groups: dict[tuple[str, str], list[int]] = {}
+    for place, row in enumerate(rows):
+        if row["method"] != CONTROL and not math.isnan(values[place]):
+            groups.setdefault((row["model"], row["suite"]), []).append(place)
     found: list[int] = []
-    for _, group in candidates.groupby([rows["model"], rows["suite"]], sort=False):
-        if group.notna().sum() > 1:
-            top = words[group.idxmax()]
-            alike = group.index[group.notna() & (words[group.index] == top)]
-            found += [rows.index.get_loc(place) for place in alike]
+    for places in groups.values():
+        top = printed[max(places, key=values.__getitem__)]
+        found += [place for place in places if len(places) > 1 and printed[place] == top]
     return found
 
 

@@ -38,6 +38,7 @@ _HEADER_WIDTH = 13
 _GUTTER = 2  # between two columns
 _EDGES = 2  # a blank on either side of a table
 _ROOM = 1 << 16
+_MOST_CATEGORIES = 100
 
 
 def print_findings(findings: Findings, console: Console | None = None) -> None:
@@ -166,10 +167,11 @@ def _name(method: str, variant: str, width: int) -> str:
     return break_lines(label(method, variant), max(least, min(most, width - _FIGURES_WIDTH)))
 
 
-def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table]:
+def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
     """'speedup MAT' a cell, vanilla being 1 and 1; MAT alone where no speedup is known.
 
-    As many tables as the width needs, none for a single category, nor where every figure is blank.
+    As many tables as the width needs, none for a single category, nor where every figure is blank; a line instead where
+    tables of so many would hide the others.
     """
     categories = category_order(rows.loc[rows["category"] != OVERALL, "category"])
     methods = rows[~rows["method"].isin([VANILLA, CONTROL])]
@@ -177,6 +179,9 @@ def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table]:
     names = {key: _name(*key, width) for key in keys}
     figures = {"speedup": "speedup", "mat": "MAT"} if methods["speedup"].notna().any() else {"mat": "MAT"}
     if len(categories) < 2 or not names or methods[list(figures)].isna().all(axis=None):
+        return
+    if len(categories) > _MOST_CATEGORIES:
+        yield _text(f"{len(categories)} categories, at most {_MOST_CATEGORIES} are printed; summary.csv has them")
         return
     found = {
         (row["category"], row["method"], row["variant"]): " ".join(format_number(row[figure]) for figure in figures)
