@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from specbench import cli
 from specbench.job import make_entry
@@ -23,12 +24,18 @@ def method_names() -> tuple[str, ...]:
 
 def entry_of(name: str) -> Entry:
     """A method as ``specbench method=[NAME]`` makes it: a new one each time."""
-    return make_entry(name, _settings(name))
+    return make_entry(name, settings_of(name))
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """A method's settings as ``specbench method=[NAME]`` has them; not to be changed."""
+    return _settings()[name]
 
 
 @functools.cache
-def _settings(name: str):
-    return cli._plain(composed(f"method=[{name}]"))["method"][name]
+def _settings() -> dict[str, dict[str, Any]]:
+    """Of all methods, composed once: alone or beside others, a method has the same settings."""
+    return cli._plain(composed(f"method=[{','.join(method_names())}]"))["method"]
 
 
 def job_for(*overrides: str):

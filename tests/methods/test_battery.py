@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from omegaconf import Container
 
-from compose import composed, entry_of, job_for, method_names
+from compose import entry_of, job_for, method_names, settings_of
 from specbench import cli
 from specbench.measure.plan import RESETS
 from specbench.method import Peer
@@ -40,11 +40,11 @@ def greedy(name, together):
 def test_yaml_names_its_source_and_its_reset(name):
     text = (cli.conf_dir() / "method" / f"{name}.yaml").read_text()
     assert text.startswith(f"# @package method.{name}\n# ")
-    assert composed(f"method=[{name}]").method[name].reset in RESETS
+    assert settings_of(name)["reset"] in RESETS
 
 
 def test_page_exists(name):
-    module = composed(f"method=[{name}]").method[name]._target_.split(".")[1]  # variants of one method share its page
+    module = settings_of(name)["_target_"].split(".")[1]  # variants of one method share its page
     page = cli.PACKAGE.parent / "docs" / "methods" / f"{module}.md"
     if not page.parent.is_dir():
         pytest.skip("docs/ is not beside an installed package")
@@ -103,7 +103,7 @@ def test_replay_of_the_run_gives_the_same_steps(name, greedy, folder, tmp_path):
 
 
 def starts_anew(name: str) -> bool:
-    return composed(f"method=[{name}]").method[name].reset in ("case", "turn")
+    return settings_of(name)["reset"] in ("case", "turn")
 
 
 def test_order_of_cases_does_not_matter(name, greedy, together):

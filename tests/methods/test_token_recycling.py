@@ -10,11 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compose import composed
+from compose import settings_of
 from methods.parts.lookup.recycling import RecyclingMatrix
 from methods.parts.trees.tree_shape import REFERENCE, SHARES, Level, TreeShape
 from methods.token_recycling import TokenRecycling
-from specbench import cli
 from specbench.bench.ops import OpCounter
 from specbench.types import InputError, Prefill, Step, TopK
 
@@ -67,8 +66,7 @@ def test_shape_of_the_reference():
 
 
 def yaml_of(name: str) -> dict:
-    node = cli._plain(composed(f"method=[{name}]"))["method"][name]
-    return {key: value for key, value in node.items() if key not in ("_target_", "reset")}
+    return {key: value for key, value in settings_of(name).items() if key not in ("_target_", "reset")}
 
 
 @given(st.integers(1, 200), st.integers(1, 12), st.integers(1, 10))

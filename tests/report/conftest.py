@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,19 +27,35 @@ _FORWARD_S = 0.025
 _TILT = {"multi-turn": 0.9, "translation": 0.6, "summarization": 1.5, "qa": 0.8, "math_reasoning": 1.1, "rag": 1.3}
 
 
-_save = Figure.savefig
+_PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+)
 
 
-def _save_roughly(figure: Figure, file: Any, **options: Any) -> None:
-    _save(figure, file, format=options["format"], dpi=30)
+_SAVE, _FORMATS = Figure.savefig, canvas.FORMATS
 
 
-@pytest.fixture(autouse=True)
-def _rough_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plots are drawn in full, but saved as small png alone, which is a third of the time; not with ``fine_plots``."""
-    if not request.node.get_closest_marker("fine_plots"):
-        monkeypatch.setattr(canvas, "FORMATS", ("png",))
-        monkeypatch.setattr(Figure, "savefig", _save_roughly)
+def _save_a_pixel(figure: Figure, file: Any, **options: Any) -> None:
+    file.write(_PIXEL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _rough_plots() -> Iterator[None]:
+    """Plots are laid out in full, but saved as one pixel: saving is half of a report's time."""
+    with mock.patch.object(canvas, "FORMATS", ("png",)), mock.patch.object(Figure, "savefig", _save_a_pixel):
+        yield
+
+
+@pytest.fixture(scope="session")
+def fine_plots(_rough_plots: None) -> Callable[[], AbstractContextManager[None]]:
+    """Within what it returns plots are saved as a user gets them."""
+
+    @contextlib.contextmanager
+    def saving() -> Iterator[None]:
+        with mock.patch.object(canvas, "FORMATS", _FORMATS), mock.patch.object(Figure, "savefig", _SAVE):
+            yield
+
+    return saving
 
 
 class Synthesis:
@@ -181,9 +201,10 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def built(tmp_path_factory: pytest.TempPathFactory, fine_plots: Callable) -> Report:
     """A report with its plots, made once; not to be changed."""
-    return build_report([build_run(tmp_path_factory.mktemp("built") / "run", per_category=2)])
+    with fine_plots():
+        return build_report([build_run(tmp_path_factory.mktemp("built") / "run", per_category=2)])
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from itertools import pairwise
+from unittest import mock
 
 import matplotlib as mpl
 import numpy as np
@@ -21,6 +22,7 @@ from specbench.profile import RowGrid, write_profile
 from specbench.report import read_findings
 from specbench.report.data.load import model_load
 from specbench.report.data.sweep import Heatmap
+from specbench.report.plots import canvas
 from specbench.report.plots.bars import draw_groups
 from specbench.report.plots.canvas import COLUMN_INCH, SHEET_INCH, STYLE, drawing, save
 from specbench.report.plots.catalogue import draw_plots
@@ -54,16 +56,10 @@ def figures(findings):
     return drawn
 
 
-@pytest.fixture(scope="module")
-def saved(figures, tmp_path_factory):
-    """Name -> (width of the png [inch], bytes of the pdf)."""
-    folder = tmp_path_factory.mktemp("saved")
-    found = {}
-    with drawing():
-        for name, figure in figures.items():
-            png, pdf = save(figure, folder / name)
-            found[name] = (int.from_bytes(png.read_bytes()[16:20], "big") / DPI, pdf.read_bytes())
-    return found
+def save_as(kind, figures, fine_plots, folder):
+    """Name -> bytes of the file that a user gets."""
+    with drawing(), fine_plots(), mock.patch.object(canvas, "FORMATS", (kind,)):
+        return {name: save(figure, folder / name)[0].read_bytes() for name, figure in figures.items()}
 
 
 def grid_of(rows, columns):
@@ -72,11 +68,12 @@ def grid_of(rows, columns):
     return Heatmap("mat", "pld", "pld.num_draft", "pld.max_ngram", cells, "tiny", "mini", "", 1)
 
 
-def test_every_text_is_legible_in_a_column(figures, saved):
+def test_every_text_is_legible_in_a_column(figures, fine_plots, tmp_path):
+    saved = save_as("png", figures, fine_plots, tmp_path)
     assert {"speedup", "speedup_by_category", "radar", "mat_against_fed", "time_split"} <= figures.keys()
     assert {"speedup_against_mat", "crossover"} <= figures.keys()
     for name, figure in figures.items():
-        width = saved[name][0]
+        width = int.from_bytes(saved[name][16:20], "big") / DPI
         assert width <= SHEET_INCH + 0.02, name
         sizes = {text.get_fontsize() for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()}
         assert min(sizes) * min(1, COLUMN_INCH / width) >= LEAST_PT - 0.01, name
@@ -101,8 +98,14 @@ def test_names_along_an_axis_do_not_touch(figures, make_run):
                 assert all(left[1] <= right[0] for left, right in pairwise(spans)), f"{name}: {ticks}"
 
 
-def test_the_pdf_is_vectors_with_its_fonts(saved):
-    for name, (_, pdf) in saved.items():
+@pytest.mark.parametrize(
+    "names",
+    [("heatmap", "radar", "speedup", "crossover"), pytest.param(None, marks=pytest.mark.exhaustive)],
+    ids=["of each kind", "all"],
+)
+def test_the_pdf_is_vectors_with_its_fonts(names, figures, fine_plots, tmp_path):
+    chosen = {name: figures[name] for name in names or figures}
+    for name, pdf in save_as("pdf", chosen, fine_plots, tmp_path).items():
         assert b"/Subtype /Image" not in pdf, name
         assert b"/FontFile2" in pdf, name
         assert b"/Type3" not in pdf, name

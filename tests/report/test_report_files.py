@@ -101,10 +101,10 @@ def test_all_files_appear(built):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.fine_plots
-def test_building_twice_gives_the_same(built, tmp_path):
+def test_building_twice_gives_the_same(built, fine_plots, tmp_path):
     before = {path.relative_to(built.output): path.read_bytes() for path in built.files}
-    again = build_report([built.output], tmp_path)
+    with fine_plots():
+        again = build_report([built.output], tmp_path)
     assert before == {path.relative_to(tmp_path): path.read_bytes() for path in again.files}
 
 

@@ -64,15 +64,11 @@ def slug(name: str) -> str:
 def fit(canvas: Figure) -> Bbox:
     """Narrow the figure until all that is drawn, names beside the axes too, fits the sheet. Returns its box [inch]."""
     for _ in range(3):  # narrower axes may have other ticks
-        box = _drawn(canvas)
+        box = canvas.get_tightbbox()
         over = box.width - _INNER_INCH
         if over <= 0.005 or canvas.get_figwidth() - over < _LEAST_INCH:
-            break
+            return box
         canvas.set_figwidth(canvas.get_figwidth() - over)
-    return _drawn(canvas)
-
-
-def _drawn(canvas: Figure) -> Bbox:
     return canvas.get_tightbbox()
 
 
@@ -129,10 +125,12 @@ def _quiet_fonts() -> Iterator[None]:
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write a file of each format in FORMATS, each in one step."""
     files = []
+    figure.set_dpi(DPI)  # a text's width depends on it
+    box = figure.get_tightbbox().padded(_PAD_INCH)  # "tight" would lay the sheet out anew for each format
     for kind in FORMATS:
         memory = io.BytesIO()
         metadata = {"CreationDate": None} if kind == "pdf" else None  # the same figures give the same bytes
-        figure.savefig(memory, format=kind, dpi=DPI, bbox_inches="tight", pad_inches=_PAD_INCH, metadata=metadata)
+        figure.savefig(memory, format=kind, dpi=DPI, bbox_inches=box, metadata=metadata)
         path = stem.with_name(f"{stem.name}.{kind}")
         write_atomically(path, memory.getvalue())
         files.append(path)
