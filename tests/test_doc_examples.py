@@ -70,6 +70,7 @@ def test_the_examples_run_as_the_readme_says(checkout):
     assert row[-1] == "0"  # errors
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_examples_pass_every_methods_tests(checkout):
     """All but that of the page, which the examples leave to their reader."""

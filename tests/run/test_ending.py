@@ -19,16 +19,20 @@ JOB = ("method=[pld]", "suite.limit=1", "decode.max_new_tokens=8", "measure=quic
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_ends_a_run_as_an_interrupt(name, tmp_path, monkeypatch, capsys):
-    before = signal.getsignal(getattr(signal, name))
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.default_int_handler)  # under nohup it would be ignored
 
     def execute(job, directory, observe):
-        signal.raise_signal(getattr(signal, name))
+        signal.raise_signal(number)
         raise AssertionError("the run went on")
 
     monkeypatch.setattr(launch, "execute", execute)
-    assert launch.run_job(job_for(*JOB), tmp_path / "run") == launch.INTERRUPTED
+    try:
+        assert launch.run_job(job_for(*JOB), tmp_path / "run") == launch.INTERRUPTED
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
     assert "the same command goes on" in " ".join(capsys.readouterr().out.split())
-    assert signal.getsignal(getattr(signal, name)) == before
 
 
 def test_a_signal_that_is_ignored_stays_so(monkeypatch):

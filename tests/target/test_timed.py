@@ -186,7 +186,7 @@ def live(tmp_path_factory):
     """A run of the bundled model that records itself, and its steps."""
     folder = tmp_path_factory.mktemp("live")
     found = run(
-        folder, METHODS, *CONTEXT, "model=tiny", "suite=mini", "suite.limit=1", "decode.max_new_tokens=16",
+        folder, METHODS, *CONTEXT, "model=tiny", "suite=mini", "suite.limit=1", "suite.first=4", "decode.max_new_tokens=16",
         "measure=quick", "measure.lossless=false",
     )  # fmt: skip
     return folder / "records.jsonl", found
@@ -200,7 +200,7 @@ def test_the_models_own_record_gives_its_own_steps(live, tmp_path, attention):
     assert steps(again) == steps(found)
     manifest = read_manifest(tmp_path / "run")
     assert manifest["engine"] == "timed"
-    assert manifest["trace"].startswith("records: 7 conversations")
+    assert manifest["trace"].startswith("records: 4 conversations")
     assert {name for name, entry in manifest["methods"].items() if entry["reads_target"]} == {"token_recycling"}
     assert any("eager forward" in text for text in manifest["warnings"]) == (attention == "eager")
     assert all(record.lossless is None for record in again.values())
@@ -260,14 +260,14 @@ def test_resume(live, tmp_path):
     whole = run(tmp_path / "whole", *options)
 
     def stop(records, done, total):
-        if done == 3:
+        if done == 2:
             raise _Stop
 
     with pytest.raises(_Stop):
         execute(job_for(*options), tmp_path / "cut", stop)
-    assert len(read_run(tmp_path / "cut").records) == 9
+    assert len(read_run(tmp_path / "cut").records) == 6
     again = run(tmp_path / "cut", *options)
-    assert len(again) == 21
+    assert len(again) == 12
     assert steps(again, ("vanilla", "pld")) == steps(whole, ("vanilla", "pld"))
     assert len(read_manifest(tmp_path / "cut")["processes"]) == 2
     assert read_manifest(tmp_path / "cut")["methods"]["token_recycling"]["reads_target"]
