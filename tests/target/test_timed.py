@@ -186,8 +186,8 @@ def live(tmp_path_factory):
     """A run of the bundled model that records itself, and its steps."""
     folder = tmp_path_factory.mktemp("live")
     found = run(
-        folder, METHODS, *CONTEXT, "model=tiny", "suite=mini", "suite.limit=1", "suite.first=4", "decode.max_new_tokens=16",
-        "measure=quick", "measure.lossless=false",
+        folder, METHODS, *CONTEXT, "model=tiny", "suite=mini", "suite.limit=1", "suite.first=4",
+        "decode.max_new_tokens=16", "measure=quick", "measure.lossless=false",
     )  # fmt: skip
     return folder / "records.jsonl", found
 
