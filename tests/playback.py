@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
+from torch import Tensor
 
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.graphs import Graphs, _tensors
@@ -10,48 +13,68 @@ from specbench.target.fast.graphs import Graphs, _tensors
 
 def played(engine: FastEngine) -> FastEngine:
     """The engine, recording as on a GPU from now on."""
-    engine.graphs = Playback(engine)
+    engine.graphs, engine.acceptances = Playback(engine), Playback(engine)
     return engine
 
 
 class Playback(Graphs):
-    """As on a GPU, without one: the first call runs once, then is recorded; later ones fill the same outputs."""
+    """As on a GPU, without one: the first call runs once, then is recorded; later ones fill the same outputs.
+
+    A recording may have its memory between the steps of an earlier one, so replaying that one loses its outputs.
+    """
 
     capturing = True
 
     def __init__(self, engine: FastEngine) -> None:
         super().__init__(torch.device("cpu"))
         self.engine = engine
+        self.recorded: list[Replay] = []
 
     def _warm_up(self, call):
         return call()
 
     def _record(self, call):
-        kept = self._first_shapes(call)
-        return Replay(call, kept, self.engine.cache), kept
+        self.recorded.append(Replay(self, call, self._first_shapes(call)))
+        return self.recorded[-1], self.recorded[-1].kept
+
+    def drop(self) -> None:
+        super().drop()
+        self.recorded.clear()
+
+    def _own(self) -> Iterator[Tensor]:
+        """The engine's memory that a call writes."""
+        yield from (self.engine.cache._all, self.engine.shared_logits)
+        for frame in self.engine.frames.values():
+            yield from (frame.wrong, frame.slots, *([] if frame.logits is None else [frame.logits]))
 
     def _first_shapes(self, call):
         """The outputs' memory; what a recording does is undone, since a GPU would compute nothing."""
-        cache, frames = self.engine.cache, self.engine.frames
-        held = cache._all.clone(), {width: frame.wrong.clone() for width, frame in frames.items()}
-        logits = self.engine.shared_logits.clone()
+        held = [(each, each.clone()) for each in self._own()]
         kept = call()
-        cache._all.copy_(held[0])
-        for width, wrong in held[1].items():
-            frames[width].wrong.copy_(wrong)
-        for each in _tensors(kept):
+        for each, before in held:
+            each.copy_(before)
+        for each in self.outputs(kept):
             each.fill_(-7)
-        self.engine.shared_logits.copy_(logits)  # the engine's own memory, which nothing but a call writes
         return kept
+
+    def outputs(self, kept) -> Iterator[Tensor]:
+        """Those that lie in the recordings' memory."""
+        own = {each.untyped_storage().data_ptr() for each in self._own()}
+        return (each for each in _tensors(kept) if each.untyped_storage().data_ptr() not in own)
 
 
 class Replay:
     """A recording. It reads the cache where it was."""
 
-    def __init__(self, call, kept, cache) -> None:
-        self.call, self.kept, self.cache, self.place = call, kept, cache, cache._all.data_ptr()
+    def __init__(self, playback: Playback, call, kept) -> None:
+        self.playback, self.call, self.kept = playback, call, kept
+        self.place = playback.engine.cache._all.data_ptr()
 
     def replay(self) -> None:
-        assert self.cache._all.data_ptr() == self.place, "the cache has moved since this was recorded"
+        playback = self.playback
+        assert playback.engine.cache._all.data_ptr() == self.place, "the cache has moved since this was recorded"
+        for later in playback.recorded[playback.recorded.index(self) + 1 :]:
+            for each in playback.outputs(later.kept):
+                each.fill_(-7)
         for held, fresh in zip(_tensors(self.kept), _tensors(self.call()), strict=True):
             held.copy_(fresh)

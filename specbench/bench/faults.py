@@ -119,7 +119,8 @@ class ShiftedSlot(Fault):
         def move(source: Tensor, target: Tensor) -> None:
             struck = self.strike()
             self.strikes += struck
-            real((source + 1).clamp(max=int(source.max())) if struck else source, target)
+            last = int(self.engine.request.frame.slots[-2])
+            real((source + 1).clamp(max=last) if struck else source, target)
 
         return move
 

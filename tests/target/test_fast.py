@@ -401,12 +401,12 @@ def tapes(engine, draft) -> list[object]:
     """What the two captured calls do for a draft."""
     with torch.inference_mode():
         engine.forward(draft)
-        frame, layout = engine.request.frame, engine.request.layout
+        frame, moved = engine.request.frame, engine.request.moved
         _, length, taps = engine.request.key
         tape = Tape()
         with tape:
-            logits, _, slots = engine.compute(frame, length, taps)
-            accept(logits, frame, slots, engine._cache_to_compact(layout.chain))
+            logits, _ = engine.compute(frame, length, taps)
+            accept(logits, frame, engine.cache, moved)
         engine.settle(COUNT)
     return tape.seen
 
@@ -455,8 +455,8 @@ def trees(draw):
 
 
 @settings(max_examples=300, deadline=None)
-@given(trees(), st.integers(0, 5))
-def test_acceptance_on_the_device_is_the_walkers(tree, padding):
+@given(trees(), st.integers(0, 5), st.sampled_from([EXACT, GRAPHED]))
+def test_acceptance_on_the_device_is_the_walkers(tree, padding, buckets):
     """The rule of ``Walk.follow``: ties, repeated siblings, passengers, padding; and the cache moves with it."""
     tokens, parents, passenger, picks = tree
     draft = Draft(tokens, parents, None, passenger)
@@ -469,9 +469,9 @@ def test_acceptance_on_the_device_is_the_walkers(tree, padding):
     cache = StaticKV(1, 1, 1, torch.float32, CPU)
     cache.reserve(64)
     cache._all.copy_(torch.arange(256.0)[: cache.capacity].view(1, 1, 1, -1, 1).expand_as(cache._all))
-    slots = frame.past + torch.arange(width + 1)
-    result = accept(logits, frame, slots, None if layout.chain else cache)
-    outcome = Outcome.read(result, width, layout.chain, torch.float32)
+    torch.add(frame.past, frame.steps, out=frame.slots)
+    moved = 0 if layout.chain else buckets.moved(layout.depth, width)
+    outcome = Outcome.read(accept(logits, frame, cache, moved), moved, torch.float32)
     path = Walk.follow(tokens, parents, passenger, picks)
     assert [layout.node_of(row) for row in outcome.rows] == path
     assert outcome.tokens == [*(tokens[node] for node in path), picks[path[-1] + 1] if path else picks[0]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -9,13 +11,17 @@ from models import VOCAB, Scripted, build, plain_greedy, scripts
 from playback import Playback, played
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
+from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.eager.engine import EagerEngine
+from specbench.target.eager import engine as eager_engine
+from specbench.target.eager.engine import EagerEngine, EagerRequest
+from specbench.target.engine import Silent
 from specbench.target.fast import engine as fast_engine
 from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.frame import Frame
 from specbench.target.fast.graphs import GRAPHED, Buckets
 from specbench.target.runner import make_runner
-from specbench.types import InputError, Needs
+from specbench.types import Draft, InputError, Needs
 
 COUNT = 40
 PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
@@ -40,7 +46,7 @@ def test_recording_and_replaying_take_the_same_steps(family, prepared):
     check_engine(engine, model)
     if prepared:
         engine.prepare(Needs(), True)
-        assert len(engine.graphs._held) >= 8 * 3
+        assert len(engine.graphs._held) == 8 * 4 - 1  # 96 rows read more than 64 keys
         outputs = [kept for _, kept in engine.graphs._held.values()]
         logits = {each[0].untyped_storage().data_ptr() for each in outputs if isinstance(each, tuple)}
         assert len(logits) == 1, "one memory for the logits of all widths and lengths"
@@ -59,6 +65,116 @@ def test_a_recording_that_runs_its_call_twice_is_caught(monkeypatch):
     monkeypatch.setattr(Playback, "_warm_up", lambda self, call: (call(), call())[1])
     with pytest.raises(InputError, match="does not see a draft tree"):
         check_engine(engine, model)
+
+
+@pytest.mark.parametrize(
+    ("context", "whole", "forwards"), [(2048, False, 83), (2048, True, 14), (32768, False, 139), (32768, True, 14)]
+)
+def test_the_number_of_recordings(context, whole, forwards):
+    """Acceptance: for each width and number of rows it may move. Forwards: without lengths of keys one a width."""
+    buckets = Buckets(GRAPHED.widths, GRAPHED.lengths, whole)
+    engine = Counted(build("llama"), context, frozenset(), 256, buckets)
+    engine.prepare(Needs(), True)
+    assert (len(engine.graphs._held), len(engine.acceptances._held)) == (forwards, 36)
+    assert forwards + 36 <= 60 or not whole
+    engine.prepare(Needs(hidden=(1,)), True)
+    assert (len(engine.graphs._held), len(engine.acceptances._held)) == (2 * forwards, 36)
+    engine.prepare(Needs(hidden=(1,)), False)
+    engine.reserve(1024)
+    assert (len(engine.graphs._held), len(engine.acceptances._held)) == (2 * forwards, 36)
+
+
+class Counted(FastEngine):
+    """Records nothing but which calls it would."""
+
+    def __init__(self, *given) -> None:
+        super().__init__(*given)
+        played(self)
+        for each in (self.graphs, self.acceptances):
+            each.run = lambda key, call, held=each._held: held.setdefault(key, (None, None))
+
+    def make_frame(self, width):
+        return Frame(1, self.windows, self.dtype, self.device)
+
+
+def test_without_lengths_of_keys_the_steps_are_the_same():
+    model = build("mistral-window")
+    engine = engine_for(model, Buckets(FEW.widths, FEW.lengths, whole=True))
+    truth = plain_greedy(model, PROMPTS["past the window"], COUNT + 8)
+    assert ids(engine, scripts(truth)["wide"], PROMPTS["past the window"]) == truth[:COUNT]
+    assert len({length for _, length, _ in engine.graphs._held}) == 1
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared memory, the wrong variant"])
+def test_hidden_states_of_a_forward_outlast_the_acceptance_that_was_recorded_before_it(shared):
+    """Acceptance of a width is recorded with its first forward and replayed behind those for more keys."""
+    model = build("llama", torch.float64)
+    engines = [EagerEngine(model, 512, frozenset(), 64), engine_for(model)]
+    if shared:
+        engines[1].acceptances = engines[1].graphs
+    needs, prompt = Needs(hidden=(1,)), long_prompt(50)
+    for each in engines:
+        each.start(prompt, COUNT, Walk(None, 0), needs, Silent())
+    kept = []
+    for _ in range(COUNT // 2):
+        steps = []
+        for each in engines:
+            each.forward(Draft([7, 8], [-1, -1]))
+            steps.append(each.settle(COUNT))
+        kept.append(torch.allclose(steps[0].hidden[1], steps[1].hidden[1]))
+    assert len({length for _, length, *_ in engines[1].graphs._held if length > 16}) == 2
+    assert all(kept) is not shared
+
+
+def test_acceptance_moves_no_more_rows_than_a_shallow_tree_needs():
+    model = build("llama")
+    engine = engine_for(model)
+    truth = plain_greedy(model, [5, 6], COUNT)
+    engine.start([5, 6], COUNT, Walk(None, 0), Needs(), Silent())
+    moved, move = [], engine.cache.move
+    engine.cache.move = lambda source, target: moved.append(len(target)) or move(source, target)
+    done = 1
+    for tokens, parents in (
+        ([9] * 40 + truth[1:4], [-1] * 41 + [40, 41]),  # 44 rows, 3 deep
+        ([9, *truth[5:23]], [-1, -1, *range(1, 18)]),  # 20 rows, 18 deep
+    ):
+        engine.forward(Draft(tokens, parents))
+        step = engine.settle(COUNT)
+        assert [*step.emitted] == truth[done : done + len(step.emitted)]
+        assert len(step.path) in (3, 18)
+        done += len(step.emitted)
+    assert moved[::2] == [16, 32]  # each is called for its effect, then recorded
+
+
+def test_what_a_method_asked_for_is_enqueued_before_the_device_is_waited_for(monkeypatch):
+    model, order = build("llama"), []
+    for owner, name in ((fast_engine, "find_top"), (fast_engine.Outcome, "read"), (eager_engine, "find_top")):
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, name=name, real=real: order.append(name) or real(*given))
+    verify = EagerRequest.verify
+    monkeypatch.setattr(EagerRequest, "verify", lambda *given: order.append("read") or verify(*given))
+    for engine in (engine_for(model), EagerEngine(model, 512, frozenset(), 64)):
+        engine.start([5, 6], COUNT, Walk(None, 0), Needs(node_topk=3), Silent())
+        order.clear()
+        engine.forward(Draft([7, 8], [-1, -1]))
+        engine.settle(COUNT)
+        assert order == ["find_top", "read"]
+
+
+def test_what_is_alive_is_left_out_of_the_collections_of_a_recording(monkeypatch):
+    """torch to 2.8 collects garbage at every recording."""
+    frozen, calls = [0], []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen[0])
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    monkeypatch.setattr(gc, "unfreeze", lambda: calls.append("unfreeze"))
+    engine = Counted(build("llama"), 512, frozenset(), 64, FEW)
+    engine.graphs.run = lambda key, call: calls.append("recorded") or (None, None)
+    engine.prepare(Needs(), False)
+    assert calls == ["freeze", *["recorded"] * 31, "unfreeze"]
+    calls.clear()
+    frozen[0] = 9  # a session has frozen what it holds: so it stays
+    engine.prepare(Needs(hidden=(1,)), False)
+    assert "unfreeze" not in calls
 
 
 def long_prompt(tokens: int) -> list[int]:

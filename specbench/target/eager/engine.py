@@ -103,20 +103,17 @@ class EagerEngine(Engine):
         request = self.request
         needs, output = request.needs, request.output
         logits = request.select(output.logits)
+        given: Any = {  # enqueued before the device is waited for
+            "fed": request.fed if needs.node_topk or needs.hidden else None,
+            "topk": find_top(logits, needs.node_topk),
+            "hidden": {layer: request.select(output.hidden_states[layer]) for layer in needs.hidden},
+        }
         path, tokens, kept = request.verify(logits, request.depths, request.fed, late)
         emitted, done = cut(tokens, self.eos, left)
         self.commit(path[: len(emitted) - 1])
         request.laps.lap("verify")
         request.output = None
-        return request.close_step(
-            emitted,
-            path,
-            done,
-            kept and len(emitted) == len(tokens),
-            fed=request.fed if needs.node_topk or needs.hidden else None,
-            topk=find_top(logits, needs.node_topk),
-            hidden={layer: request.select(output.hidden_states[layer]) for layer in needs.hidden},
-        )
+        return request.close_step(emitted, path, done, kept and len(emitted) == len(tokens), **given)
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the keys and values of the root and the accepted path, forget the other nodes'."""

@@ -18,12 +18,12 @@ from specbench.target.verify import require_finite
 _FAR = 1e6  # more than any depth: one wrong node above rules a row out
 
 
-def accept(logits: Tensor, frame: Frame, slots: Tensor, cache: StaticKV | None) -> Tensor:
+def accept(logits: Tensor, frame: Frame, cache: StaticKV, moved: int) -> Tensor:
     """Verify a draft and move its accepted path together; what the host reads of it, as one float32 tensor.
 
     logits: (n, V).
-    slots: (n + 1,) int64, of the frame's rows and one behind.
-    cache: None for a chain, whose accepted nodes lie together already, and for a root alone.
+    moved: rows of the cache to move, no fewer than the draft is deep; 0 for a chain, whose accepted nodes lie together
+    already, and for a root alone.
 
     Where the frame has forced picks, the argmax is computed all the same. Returns what ``Outcome`` reads; exact, since
     no token id is beyond 2^24.
@@ -36,10 +36,10 @@ def accept(logits: Tensor, frame: Frame, slots: Tensor, cache: StaticKV | None) 
     torch.ne(picks.index_select(0, frame.parents), frame.ids, out=frame.wrong)
     depth, best = torch.addmv(frame.reach, frame.above, frame.wrong, alpha=-_FAR).max(0, keepdim=True)
     found = [depth, picks.index_select(0, best), peaks.sum(0, keepdim=True, dtype=torch.float32)]
-    if cache is None:
+    if not moved:
         return torch.cat([*found, frame.ids])
-    path = frame.above.index_select(0, best)[0].sort(descending=True, stable=True).indices
-    cache.move(slots.index_select(0, path), slots[1:])
+    path = frame.above.index_select(0, best)[0].sort(descending=True, stable=True).indices[:moved]
+    cache.move(frame.slots.index_select(0, path), frame.slots[1 : moved + 1])
     return torch.cat([*found, frame.ids.index_select(0, path), path])
 
 
@@ -51,12 +51,12 @@ class Outcome:
     tokens: list[int]
 
     @classmethod
-    def read(cls, result: Tensor, width: int, chain: bool, dtype: torch.dtype) -> Outcome:
-        """Wait for the device. Raises CaseError when a row's logits are not finite."""
+    def read(cls, result: Tensor, moved: int, dtype: torch.dtype) -> Outcome:
+        """Wait for the device. moved: see ``accept``. Raises CaseError when a row's logits are not finite."""
         depth, bonus, total, *rest = result.tolist()
         require_finite([total], dtype)
         count = int(depth)
-        if chain:
+        if not moved:
             return cls(list(range(1, count + 1)), [*map(int, rest[1 : count + 1]), int(bonus)])
-        rows = rest[width : width + count]
+        rows = rest[moved : moved + count]
         return cls([*map(int, rows)], [*map(int, rest[:count]), int(bonus)])

@@ -1,9 +1,9 @@
 """The fast engine: a compact forward on static buffers; a draft changes the values of the buffers, never their shapes.
 
 A step is two calls on tensors: the target's forward over a frame, then acceptance and compaction on the device. On a
-GPU both are captured into CUDA graphs, one for each width, key length and kind of step; on a CPU the same two functions
-run uncaptured. One read-back a step brings the accepted tokens to the host. Sampling verifies on the host as in the
-eager engine, from the same logits.
+GPU both are captured into CUDA graphs, the first for each width and key length, the second for each width and number of
+rows that it may move; on a CPU the same two functions run uncaptured. One read-back a step brings the accepted tokens
+to the host. Sampling verifies on the host as in the eager engine, from the same logits.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from specbench.record import EngineKind
 from specbench.target.engine import Engine, Laps, Silent, Verifier
 from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.compact import CompactModel, ForwardInput, make_prompt_input
-from specbench.target.fast.frame import NEVER, DraftLayout, FastRequest, Frame, lay_out
-from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs
+from specbench.target.fast.frame import DraftLayout, FastRequest, Frame, lay_out
+from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
 from specbench.target.fast.linear import can_pack
-from specbench.target.fast.static_kv import StaticKV
 from specbench.target.tree import RowBatch, build_causal_mask, compute_depths
 from specbench.target.verify import compute_gaps, continues, cut, find_top
 from specbench.types import Draft, Needs, Prefill, Step
@@ -76,6 +75,8 @@ class FastEngine(Engine):
         self.windows = {kind: _within(window, context) for kind, window in self.compact.windows.items()}
         self.frames: dict[int, Frame] = {}
         self.graphs = Graphs(self.device)
+        # Memory of their own: else they, recorded once a width, would write over the hidden states of later forwards.
+        self.acceptances = Graphs(self.device)
         self.shared_logits = torch.empty(0)  # shared by all graphs: one for each would take gigabytes
         self._layouts: dict[object, DraftLayout] = {}
         self._standing = 0  # [tokens] of context that there is always room for
@@ -105,8 +106,13 @@ class FastEngine(Engine):
     def _move_cache(self, slots: int, keep: int = 0) -> bool:
         """True if the cache has moved to have room for ``slots``; its first ``keep`` are kept, and no recording."""
         if slots > self.cache.capacity:
-            self.graphs.drop()  # before memory is asked for, which there may not be
+            self.drop_recordings()  # before memory is asked for, which there may not be
         return self.cache.reserve(slots, keep)
+
+    def drop_recordings(self) -> None:
+        """Forget what is recorded, and free its memory."""
+        self.graphs.drop()
+        self.acceptances.drop()
 
     @torch.inference_mode()
     def prepare(self, needs: Needs, greedy: bool) -> None:
@@ -124,15 +130,14 @@ class FastEngine(Engine):
 
     def record(self, taps: tuple[int, ...], greedy: bool) -> None:
         """Record every width and key length. taps: hidden states to return. greedy: acceptance on the device too."""
-        for width in (size for size in self.buckets.widths if size <= self._widest):
-            frame = self.make_frame(width)
-            frame.clear()
-            lengths = {self.buckets.length(size, self.cache.capacity) for size in self.buckets.lengths}
-            for length in sorted(each for each in lengths if each >= width):
-                key = (width, length, taps)
-                logits, _, slots = self.graphs.run(key, partial(self.compute, frame, length, taps))
-                for chain in (True, False) if greedy else ():
-                    self.graphs.run((*key, chain), partial(accept, logits, frame, slots, self._cache_to_compact(chain)))
+        with many_recordings():
+            for width in (size for size in self.buckets.widths if size <= self._widest):
+                frame = self.make_frame(width)
+                frame.clear()
+                for length in self.buckets.list_lengths(width, self.cache.capacity):
+                    logits, _ = self.graphs.run((width, length, taps), partial(self.compute, frame, length, taps))
+                for moved in self.buckets.list_moved(width) if greedy else ():
+                    self.acceptances.run((width, moved), partial(accept, logits, frame, self.cache, moved))
 
     @torch.inference_mode()
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
@@ -173,8 +178,9 @@ class FastEngine(Engine):
         request.laps.lap("prepare")
         taps = request.needs.hidden
         request.key = (width, length, taps)
-        found = self.graphs.run(request.key, partial(self.compute, frame, length, taps))
-        request.logits, request.hidden, request.slots = found
+        request.moved = 0 if layout.chain else self.buckets.moved(layout.depth, width)
+        call = partial(self.compute, frame, length, taps)
+        request.logits, request.hidden = self.graphs.run(request.key, call)
         request.laps.lap("forward")
 
     def announce(self, width: int) -> None:
@@ -206,35 +212,31 @@ class FastEngine(Engine):
         if width not in self.frames:
             if len(self.frames) == FRAMES and not self.graphs.capturing:
                 self.frames.clear()
-            self.frames[width] = Frame(width, self.windows, self.dtype, self.device)
+            frame = self.frames[width] = Frame(width, self.windows, self.dtype, self.device)
+            frame.logits = self.shared_logits[:width] if self.graphs.capturing else None
         return self.frames[width]
 
-    def compute(self, frame: Frame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor], Tensor]:
-        """The forward over a frame, reading keys of ``length`` slots: logits, hidden, slots of ``FastRequest``."""
-        slots = frame.past + torch.arange(frame.width + 1, device=self.device)
+    def compute(self, frame: Frame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """The forward over a frame, reading keys of ``length`` slots: logits and hidden of ``FastRequest``."""
+        slots = torch.add(frame.past, frame.steps, out=frame.slots)[:-1]
         positions = frame.past + frame.depths
-        masks = {kind: self._mask(frame, kind, length, positions, slots) for kind in self.windows}
-        states, hidden = self.compact(ForwardInput(frame.ids, positions, slots[:-1], length, masks), self.cache, taps)
-        into = self.shared_logits[: frame.width] if self.graphs.capturing else None
-        return self.compact.head(states, into), hidden, slots
-
-    def _mask(self, frame: Frame, kind: str, length: int, positions: Tensor, slots: Tensor) -> Tensor | None:
-        """(groups * width, length) additive: the context within the window, and of the frame what its rows see."""
-        window = self.windows[kind]
-        if frame.width == 1 and window is None and not self.buckets.lengths:
-            return None  # the one row sees every key that is read
-        column = torch.arange(length, device=self.device)
-        held = column < frame.past
-        if window is not None:
-            held = held & (positions[:, None] - column < window)
-        mask = torch.where(held, 0.0, NEVER).to(self.dtype).expand(frame.width, -1).clone()
-        mask.index_copy_(1, slots[:-1], frame.bias[kind])
-        return mask if self.compact.groups == 1 else mask.repeat(self.compact.groups, 1)
+        masks: dict[str, Tensor | None] = dict.fromkeys(self.windows)
+        for kind, window in self.windows.items():
+            if frame.width > 1 or window is not None or self.buckets.lengths:  # else the one row sees every key
+                masks[kind] = frame.build_mask(kind, length, positions, self.compact.groups)
+        states, hidden = self.compact(ForwardInput(frame.ids, positions, slots, length, masks), self.cache, taps)
+        return self.compact.head(states, frame.logits), hidden
 
     @torch.inference_mode()
     def settle(self, left: int, late: Draft | None = None) -> Step:
         """Accept, cut and commit; see ``Engine.settle``."""
         request = self.request
+        best = request.needs.node_topk
+        given: Any = {  # enqueued before the device is waited for
+            "fed": request.select(request.frame.ids) if best or request.needs.hidden else None,
+            "topk": find_top(request.select(request.logits), best) if best else None,
+            "hidden": {layer: request.select(states) for layer, states in request.hidden.items()},
+        }
         if request.walk.sampling is None:
             path, tokens = self.accept()
             kept = continues(late, len(path) == len(request.draft), tokens[-1])
@@ -244,29 +246,15 @@ class FastEngine(Engine):
         emitted, done = cut(tokens, self.eos, left)
         request.length += len(emitted)
         request.laps.lap("verify")
-        best = request.needs.node_topk
-        return request.close_step(
-            emitted,
-            path,
-            done,
-            kept and len(emitted) == len(tokens),
-            fed=request.select(request.frame.ids) if best or request.needs.hidden else None,
-            topk=find_top(request.select(request.logits), best) if best else None,
-            hidden={layer: request.select(states) for layer, states in request.hidden.items()},
-        )
+        return request.close_step(emitted, path, done, kept and len(emitted) == len(tokens), **given)
 
     def accept(self) -> tuple[list[int], list[int]]:
         """Greedy acceptance of the last draft: accepted nodes, and the tokens to emit."""
         request = self.request
-        frame, layout = request.frame, request.layout
-        call = partial(accept, request.logits, frame, request.slots, self._cache_to_compact(layout.chain))
-        result = self.graphs.run((*request.key, layout.chain), call)
-        outcome = Outcome.read(result, frame.width, layout.chain, self.dtype)
-        return [layout.node_of(row) for row in outcome.rows], outcome.tokens
-
-    def _cache_to_compact(self, chain: bool) -> StaticKV | None:
-        """The cache that acceptance compacts; the accepted nodes of a chain are together already."""
-        return None if chain else self.cache
+        frame, moved = request.frame, request.moved
+        call = partial(accept, request.logits, frame, self.cache, moved)
+        outcome = Outcome.read(self.acceptances.run((frame.width, moved), call), moved, self.dtype)
+        return [request.layout.node_of(row) for row in outcome.rows], outcome.tokens
 
     def _verify(self, late: Draft | None) -> tuple[list[int], list[int], bool]:
         """See ``ActiveRequest.verify``; then the accepted rows are moved together."""
@@ -275,7 +263,8 @@ class FastEngine(Engine):
         fed = request.select(request.frame.ids)
         path, tokens, kept = request.verify(request.select(request.logits), depths[1:].tolist(), fed, late)
         if rows := request.layout.rows_to_move(path):
-            self.cache.move(request.slots[torch.tensor(rows, device=self.device)], request.slots[1 : len(rows) + 1])
+            slots = request.frame.slots
+            self.cache.move(slots[torch.tensor(rows, device=self.device)], slots[1 : len(rows) + 1])
         return path, tokens, kept
 
     def note_accepted(self, path: Sequence[int]) -> None:

@@ -28,7 +28,7 @@ class DraftLayout:
     """The n rows of a forward, in numpy arrays of int64.
 
     parents: (n,) row of each row's parent; a root is its own.
-    depths: (n,) 0 = a root.
+    depths: (n,) 0 = a root. depth: the largest.
     reach: (n,) the depth where a row may be accepted, else -1 (passengers, their descendants, padding of a short row).
     chain: row i hangs from row i - 1.
     source: (n,) index into root and draft (0 = the root) of what is fed in each row; None = in their own order.
@@ -38,6 +38,7 @@ class DraftLayout:
     parents: np.ndarray
     depths: np.ndarray
     reach: np.ndarray
+    depth: int
     chain: bool
     source: np.ndarray | None = None
     nodes: np.ndarray | None = None
@@ -76,11 +77,12 @@ def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> Dra
         return _forest(batch, parents, draft.passenger)
     if parents == range(ROOT, len(parents) - 1) and draft.passenger is None:
         depths = np.arange(len(parents) + 1)
-        return DraftLayout(np.maximum(depths - 1, 0), depths, depths, True)
-    depths = np.array([0, *compute_depths(parents)])
+        return DraftLayout(np.maximum(depths - 1, 0), depths, depths, len(parents), True)
+    found = [0, *compute_depths(parents)]
+    depths = np.array(found)
     rows = np.array([0, *parents]) + 1
     rows[0] = 0
-    return DraftLayout(rows, depths, _reach(depths, parents, draft.passenger), is_chain(parents))
+    return DraftLayout(rows, depths, _reach(depths, parents, draft.passenger), max(found), is_chain(parents))
 
 
 def _reach(depths: np.ndarray, parents: Sequence[int], passenger: Sequence[bool] | None) -> np.ndarray:
@@ -101,7 +103,7 @@ def _forest(batch: RowBatch, parents_of_nodes: Sequence[int], passenger: Sequenc
     source = places.ravel()
     reach_of_nodes = _reach(np.array([0, *compute_depths(parents_of_nodes)]), parents_of_nodes, passenger)
     reach = np.where((source > 0) | (depths == 0), reach_of_nodes[source], -1)
-    return DraftLayout(parents, depths, reach, False, source, batch.nodes.numpy())
+    return DraftLayout(parents, depths, reach, width - 1, False, source, batch.nodes.numpy())
 
 
 _ALONE = lay_out((), EMPTY, None)
@@ -110,14 +112,17 @@ _ALONE = lay_out((), EMPTY, None)
 class Frame:
     """Buffers of ``width`` rows. Rows behind a draft's own are padding: they see the context and themselves.
 
-    past: (1,) int64 [tokens] held before these.
+    past: (1,) int64 [tokens] held before these. slots: (width + 1,) int64, theirs and one behind; a forward sets them.
     ids, depths, parents: (width,) int64.
     reach: (width,) float32, the depth where a row may be accepted, else -1.
     above: (width, width) float32, 1 where a row hangs from another or is it, roots left out.
     wrong: (width,) float32 scratch.
     bias: attention kind -> (width, width) additive, what the rows see of each other.
     forced: (width,) int64 picks in place of the argmax; None: the argmax.
+    logits: (width, V) memory of a recorded forward's result; None: new at every call.
     """
+
+    logits: Tensor | None = None
 
     def __init__(self, width: int, windows: Mapping[str, int | None], dtype: torch.dtype, device: torch.device) -> None:
         """windows: attention kind -> sliding window [positions]."""
@@ -129,10 +134,26 @@ class Frame:
         self.past, self.ids = (each.device for each in step)
         self.depths, self.parents, self.reach, self.above = (each.device for each in lying)
         self.bias = {kind: each.device for kind, each in zip(windows, biases, strict=True)}
+        self.steps = torch.arange(width + 1, device=device)
+        self.slots = torch.zeros_like(self.steps)
         self.wrong = torch.zeros(width, dtype=torch.float32, device=device)
         self._step, self._lying, self._biases = step, lying, biases
         self._layout: DraftLayout | None = None
         self._forced: Buffer | None = None
+
+    def build_mask(self, kind: str, length: int, positions: Tensor, groups: int) -> Tensor:
+        """(groups * width, length) additive: the context within the window, and of the frame what its rows see.
+
+        length: [slots] of keys. positions: (width,). groups: query heads that share keys.
+        """
+        window, bias = self._windows[kind], self.bias[kind]
+        column = torch.arange(length, device=bias.device)
+        held = column < self.past
+        if window is not None:
+            held = held & (positions[:, None] - column < window)
+        mask = torch.where(held, 0.0, NEVER).to(bias.dtype).expand(self.width, -1).clone()
+        mask.index_copy_(1, self.slots[:-1], bias)
+        return mask if groups == 1 else mask.repeat(groups, 1)
 
     @property
     def forced(self) -> Tensor | None:
@@ -218,18 +239,18 @@ class FastRequest(ActiveRequest):
 
     layout, frame: where the draft lies in it.
     key: width, key length and taps.
+    moved: rows that acceptance moves.
     logits: (width, V).
     hidden: layer -> (width, D).
-    slots: (width + 1,) int64, the frame's and one behind.
     """
 
     length: int = 0
     layout: DraftLayout = field(init=False)
     frame: Frame = field(init=False)
     key: tuple[int, int, tuple[int, ...]] = field(init=False)
+    moved: int = field(init=False)
     logits: Tensor = field(init=False)
     hidden: Mapping[int, Tensor] = field(init=False)
-    slots: Tensor = field(init=False)
 
     def select(self, computed: Tensor) -> Tensor:
         """(width, ...) -> (N+1, ...): row 0 the root, row i + 1 node i of the draft."""

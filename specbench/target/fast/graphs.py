@@ -1,13 +1,15 @@
 """CUDA graphs by key: a function of tensors is recorded once and replayed; without a GPU it is called.
 
-Forwards come in bucketed widths and key lengths, one graph for each; on a CPU every size is its own. A recorded call
-never waits for the host, has no shape that depends on content, and uses the same buffers every time. All graphs share
-one memory pool, so outputs are valid until the next step's forward runs. ``run`` computes once, also when it records:
-moving a cache's slots twice would be wrong.
+Forwards come in bucketed widths and key lengths, one graph for each; acceptance by width and rows moved; on a CPU every
+size is its own. A recorded call never waits for the host, has no shape that depends on content, and uses the same
+buffers every time. All graphs of one ``Graphs`` share a memory pool: an output is valid until another call that was
+recorded earlier runs. ``run`` computes once, also when it records: moving a cache's slots twice would be wrong.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,16 +18,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+SHALLOW = 16  # [nodes] a tree's depth up to which acceptance moves no more rows than these
 WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 LENGTHS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304, 131072)
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """widths: rows fed. lengths: [slots] of keys read. Empty = every size is its own."""
+    """widths: rows fed. lengths: [slots] of keys read. Empty = every size is its own.
+
+    whole: keys are read as far as there is room, so that no recording is of a length.
+    """
 
     widths: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
+    whole: bool = False
 
     def width(self, rows: int) -> int:
         """The smallest width that holds ``rows``; beyond the largest a multiple of it."""
@@ -33,7 +40,21 @@ class Buckets:
 
     def length(self, slots: int, room: int) -> int:
         """The smallest length that holds ``slots``, at most ``room``."""
-        return min(_fit(slots, self.lengths), room)
+        return room if self.whole else min(_fit(slots, self.lengths), room)
+
+    def list_lengths(self, width: int, room: int) -> list[int]:
+        """Every length that a forward of ``width`` may read."""
+        return sorted({found for size in self.lengths if (found := self.length(size, room)) >= width})
+
+    def moved(self, depth: int, width: int) -> int:
+        """How many rows of a tree of ``depth`` acceptance moves; no path is longer."""
+        if not self.widths:
+            return depth
+        return min(SHALLOW, width) if depth <= SHALLOW else width
+
+    def list_moved(self, width: int) -> list[int]:
+        """Every number of rows that acceptance may move; 0 for chains, whose rows stay."""
+        return sorted({0, *(self.moved(depth, width) for depth in (1, width - 1) if 1 <= depth < width)})
 
     def room(self, slots: int) -> int:
         """[slots] to reserve for ``slots``: whole lengths, so that a request little longer needs no other memory."""
@@ -104,6 +125,18 @@ class Graphs:
         """Forget every recording: a buffer that they use has moved."""
         self._held.clear()
         self._pool = None
+
+
+@contextlib.contextmanager
+def many_recordings() -> Iterator[None]:
+    """What is alive is left out of the garbage collections that torch makes at every recording (to 2.8)."""
+    frozen = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not frozen:
+            gc.unfreeze()
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

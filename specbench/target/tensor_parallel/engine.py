@@ -59,7 +59,7 @@ class RankEngine(FastEngine):
             self._log.enter(0, prompt)
         return found
 
-    def compute(self, frame: Frame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor], Tensor]:
+    def compute(self, frame: Frame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """See ``FastEngine``; with the check, the last states are among the taps."""
         return super().compute(frame, length, (*taps, len(self.compact.layers)) if self._log else taps)
 
