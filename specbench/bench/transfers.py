@@ -1,0 +1,79 @@
+"""Transfers between host and device in each step of a method's decode loop, counted on a machine without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from specbench.bench.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda, Uncaptured
+from specbench.decode.loop import Request, Transcript, decode
+from specbench.decode.sampling import Sampling
+from specbench.method import Method
+from specbench.target.facade import ModelCard, Target
+from specbench.target.fast.engine import FastEngine
+from specbench.target.load import load_model
+
+
+@dataclass(slots=True)
+class TransferClock:
+    """In place of a run's clock. steps_of: [(read-backs, uploads)] that wait for the device, one a step."""
+
+    mode: FakeCuda
+    steps_of: list[tuple[int, int]] = field(default_factory=list)
+    _seen: tuple[int, int] = (0, 0)
+    _open: bool = False
+
+    def _now(self) -> tuple[int, int]:
+        return self.mode.blocking[READ], self.mode.blocking[UPLOAD]
+
+    def start(self) -> None:
+        """Nothing is counted before the first step."""
+        self._open = False
+
+    def lap(self, phase: str) -> None:
+        """The first update is what a method learns from the prompt."""
+        if phase == "update" and not self._open:
+            self._open, self._seen = True, self._now()
+
+    def mark(self) -> None:
+        """A step ends."""
+        if self._open:
+            now = self._now()
+            self.steps_of.append((now[0] - self._seen[0], now[1] - self._seen[1]))
+            self._seen = now
+
+    def steps(self) -> list[float]:
+        """No time."""
+        return []
+
+    def elapsed(self) -> float:
+        """No time."""
+        return 0.0
+
+    def phases(self) -> dict[str, float]:
+        """No time."""
+        return {}
+
+
+def count_transfers(
+    method: Method, card: ModelCard, prompt: Sequence[int], tokens: int, sampling: Sampling | None, max_nodes: int = 256
+) -> tuple[Transcript, list[tuple[int, int]]]:
+    """Decode one request on the fast engine with labelled tensors: the transcript, (read-backs, uploads) a step.
+
+    Only those are counted that wait for the device. card: of the target, on the CPU.
+    Raises DeviceMixError where a GPU would refuse an operation.
+    """
+    model: Any = load_model(card)
+    card = replace(card, device=str(DEVICE))
+    with FakeCuda() as mode:
+        model.to(DEVICE)
+        engine = FastEngine(model, card.context, card.eos, max_nodes)
+        engine.graphs = Uncaptured(mode)
+        method.check(card)
+        method.bind(Target(card, model, max_nodes, sampling))
+        method.reset()
+        clock = TransferClock(mode)
+        out = decode(engine, method, Request(prompt, tokens, sampling, 0), clock)
+        method.close()
+    return out, clock.steps_of

@@ -1,0 +1,113 @@
+"""Every method's decode loop on tensors labelled cuda:0: no device mixes, and how often a step waits for a transfer."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from compose import composed, entry_of, job_for, method_names
+from specbench.bench.transfers import count_transfers
+from specbench.decode.sampling import Sampling
+from specbench.method import Peer
+from specbench.record import VANILLA
+
+DRAWN = Sampling(0.8)
+SHAPE = ("num_hidden_layers=2", "hidden_size=64", "intermediate_size=128", "vocab_size=2048")
+SETTINGS = ("model=random", "model.draft=bundled:tiny_draft",
+            "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
+            "+model.datastore=bundled:tiny/datastore.safetensors", "suite.categories=[rag]", "suite.limit=1",
+            *(f"model.heads.{name}=random" for name in ("eagle", "eagle3", "medusa", "hydra")),
+            *(f"model.random.config.{size}" for size in SHAPE))  # fmt: skip
+
+# The most of any step: read-backs and uploads at temperature 0, the same at 0.8.
+MOST = {
+    "vanilla": (1, 0, 1, 1),
+    "cacheback": (1, 0, 1, 1),
+    "cacheback_no_frozen": (1, 0, 1, 1),
+    "cacheback_only_frozen": (1, 0, 1, 1),
+    "card": (6, 13, 6, 14),
+    "eagle": (1, 2, 17, 4),
+    "eagle2": (2, 2, 2, 3),
+    "eagle3": (2, 2, 2, 3),
+    "hybrid": (1, 0, 1, 1),
+    "hybrid_frozen": (1, 0, 1, 1),
+    "hydra_heads": (1, 2, 1, 3),
+    "jacobi": (2, 0, 2, 1),
+    "logit_spec": (2, 0, 2, 1),
+    "lookahead": (2, 0, 2, 1),
+    "medusa": (1, 0, 1, 1),
+    "n_grammys": (1, 0, 1, 3),
+    "n_grammys_trie": (1, 0, 1, 1),
+    "opt_tree": (29, 26, 21, 19),
+    "ouroboros": (14, 37, 14, 39),
+    "ouroboros_warm": (14, 37, 14, 39),
+    "pearl": (5, 4, 18, 5),
+    "pld": (1, 0, 1, 1),
+    "pld_llama_cache": (1, 0, 1, 1),
+    "pld_llama_simple": (1, 0, 1, 1),
+    "pld_vllm": (1, 0, 1, 1),
+    "rest": (1, 0, 1, 1),
+    "sam": (1, 0, 1, 1),
+    "sam_token_recycling": (1, 0, 1, 1),
+    "sequoia": (8, 37, 24, 38),
+    "specinfer": (8, 35, 29, 36),
+    "speculative_sampling": (6, 5, 21, 6),
+    "ssd": (1, 0, 1, 1),
+    "suffix_decoding": (1, 0, 1, 1),
+    "suffix_decoding_local": (1, 0, 1, 1),
+    "token_recycling": (1, 0, 1, 1),
+    "token_recycling_hot": (1, 0, 1, 1),
+}
+
+
+@functools.cache
+def runnable() -> tuple[str, ...]:
+    """Peers decode by the library's own loop."""
+    return tuple(name for name in method_names() if not isinstance(entry_of(name).method, Peer))
+
+
+def cells() -> list:
+    """One yaml of each module in every run, in the table's order; its variants in a run of everything."""
+    modules: set[str] = set()
+    found = []
+    for name in sorted(runnable(), key=lambda name: list(MOST).index(name) if name in MOST else -1):
+        module = composed(f"method=[{name}]").method[name]._target_.split(".")[1]
+        found.append(pytest.param(name, marks=[pytest.mark.exhaustive] if module in modules else []))
+        modules.add(module)
+    return found
+
+
+@pytest.fixture(scope="module")
+def job():
+    return job_for(*SETTINGS, f"method=[{','.join(runnable())}]")
+
+
+@pytest.fixture(scope="module")
+def counted(job):
+    """What one request of a method does, and vanilla's, once each."""
+    prompt = job.prompts.ids(job.suite.cases[0].turns[:1], [])[-60:]
+    methods = {entry.name: entry.method for entry in job.entries}
+
+    @functools.cache
+    def count(name: str, sampling: Sampling | None):
+        return count_transfers(methods[name], job.card, prompt, 9, sampling)
+
+    return count
+
+
+@pytest.mark.parametrize("name", cells())
+def test_transfers_a_step(name, counted):
+    found = []
+    for sampling in (None, DRAWN):
+        out, steps = counted(name, sampling)
+        assert len(steps) == len(out.accept) > 1
+        if sampling is None or not entry_of(name).method.draws:
+            assert out.ids == counted(VANILLA, sampling)[0].ids
+        found += [max(column) for column in zip(*steps, strict=True)]
+    assert name in MOST, f'add a line to MOST in {__file__}: "{name}": {tuple(found)},'
+    assert tuple(found) == MOST[name]
+
+
+def test_the_table_holds_the_methods_that_there_are():
+    assert set(MOST) == set(runnable())
