@@ -22,7 +22,7 @@ from specbench.target.fast.graphs import Graphs
 
 DEVICE = torch.device("cuda", 0)
 READ, UPLOAD = "read-back", "upload"
-INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 # Their result, or its shape, is read by the host; multinomial tests its input twice.
 WAITING = {"nonzero": 1, "is_nonzero": 1, "equal": 1, "masked_select": 1, "argwhere": 1, "bincount": 1, "_unique2": 1,
            "unique_dim": 1, "unique_consecutive": 1, "allclose": 1, "multinomial": 2}  # fmt: skip
@@ -37,24 +37,24 @@ class DeviceMixError(RuntimeError):
 
 
 class Labelled(Tensor):
-    """A tensor that says it is on cuda:0. held: the CPU's. mode: counts its transfers."""
+    """A tensor that says it is on cuda:0. held: the CPU's. counter: of its transfers."""
 
     held: Tensor
-    mode: FakeCuda
+    counter: FakeCuda
 
     @staticmethod
-    def __new__(cls, held: Tensor, mode: FakeCuda) -> Labelled:
+    def __new__(cls, held: Tensor, counter: FakeCuda) -> Labelled:
         """held: a tensor on the CPU."""
         out: Labelled = Tensor._make_wrapper_subclass(
             cls, held.size(), strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype
         )
-        out.held, out.mode = held, mode
+        out.held, out.counter = held, counter
         return out
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise DeviceMixError(f"{func} on a labelled tensor outside FakeCuda")
 
     @property
@@ -63,7 +63,7 @@ class Labelled(Tensor):
         return DEVICE
 
     def _read(self) -> Tensor:
-        self.mode.count(READ, True, "a value")
+        self.counter.count(READ, True, "a value")
         return self.held
 
     def item(self) -> Any:
@@ -86,7 +86,7 @@ class Labelled(Tensor):
         """Of what it holds."""
         return self.held.untyped_storage()
 
-    def new_tensor(self, data: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    def new_tensor(self, data: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:  # type: ignore[override]
         """On the same device: an upload."""
         return torch.tensor(data, dtype=dtype or self.dtype, device=DEVICE)
 
@@ -121,7 +121,7 @@ class FakeCuda(TorchDispatchMode):
         self._patches = contextlib.ExitStack()
 
     def __enter__(self) -> FakeCuda:
-        stubs = {"_lazy_init": lambda: None, "device_count": lambda: 1, "synchronize": lambda *_: None,
+        stubs: dict[str, Any] = {"_lazy_init": lambda: None, "device_count": lambda: 1, "synchronize": lambda *_: None,
                  "get_device_properties": lambda *_: _Properties(), "current_stream": lambda *_: _Event(),
                  "Event": _Event}  # fmt: skip
         self._patches.enter_context(mock.patch.multiple(torch.cuda, **stubs))
@@ -215,9 +215,7 @@ class FakeCuda(TorchDispatchMode):
 
     def _check(self, func: Any, given: dict[str, Any], name: str, tensors: list[Tensor]) -> None:
         """Raise where devices mix; note what waits. A CPU tensor without dimensions is a number."""
-        indices = (
-            [each for each in given.get("indices") or () if each is not None] if func._schema.name in INDEXING else []
-        )
+        indices = [each for each in given.get("indices") or () if each is not None] if name in INDEXING else []
         for each in tensors:
             if isinstance(each, Labelled) or each.dim() == 0:
                 continue

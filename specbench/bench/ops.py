@@ -7,12 +7,18 @@ synchronisation empties the queue, so these two numbers bound a method's own ove
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from specbench.decode.loop import Request, decode
+from specbench.measure.clock import Clock
+from specbench.method import Method, Peer
+from specbench.record import EngineKind
 
 READ_BACKS = ("tolist", "numpy")  # these do not pass the dispatcher
 # item(), bool(), int(), float(); the first is what inference mode shows, the second what it is made of elsewhere
@@ -86,3 +92,30 @@ def _shares(out: Any, source: Any) -> bool:
     if not isinstance(out, torch.Tensor) or not isinstance(source, torch.Tensor):
         return True
     return out.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()
+
+
+def describe_overhead(
+    name: str, method: Method, engine: Any, model: Any, prompts: Sequence[Sequence[int]], tokens: int = 48
+) -> str:
+    """One method's line of ``scripts/count_overhead.py``.
+
+    A peer's own loop is one piece: its prefill counts as a step, its host time is blank.
+    """
+    clock, counter = Clock(engine.device), OpCounter()
+    outs = [decode(engine, method, Request(prompt, tokens, None, 0), clock) for prompt in prompts]
+    times = [1e6 * (sum(each.values()) - each["forward"]) / len(out.accept) for out in outs if (each := out.phases_s)]
+    fast = engine.kind == EngineKind.FAST
+    ours = fast and not isinstance(method, Peer)
+    watched = {"forward": (engine, "compute") if ours else (model, "forward")}
+    watched |= {"compaction": (engine.cache, "move" if fast else "keep"), "prefill": (engine, "start")}
+    for section, (owner, call) in watched.items():
+        setattr(owner, call, counter.within(section, getattr(owner, call)))
+    with counter.counting():
+        out = decode(engine, method, Request(prompts[0], tokens, None, 0), clock)
+    for owner, call in watched.values():
+        delattr(owner, call)  # the class's own again
+    steps, moved = len(out.accept) + isinstance(method, Peer), counter.ops["compaction"]
+    forwards = len(out.accept) + (not ours)  # the eager engine reads the prompt in the same forward
+    cells = [f"{count / steps:.1f}" for count in (counter.ops["rest"] + moved, moved, counter.syncs["rest"])]
+    cells += [f"{statistics.median(times):.0f}" if times else ""]
+    return f"| {name} | {counter.ops['forward'] / forwards:.0f} | {' | '.join(cells)} |"

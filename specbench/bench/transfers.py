@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specbench.bench.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda, Uncaptured
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
-from specbench.method import Method
+from specbench.method import Method, Peer
 from specbench.target.facade import ModelCard, Target
 from specbench.target.fast.engine import FastEngine
 from specbench.target.load import load_model
@@ -77,3 +78,15 @@ def count_transfers(
         out = decode(engine, method, Request(prompt, tokens, sampling, 0), clock)
         method.close()
     return out, clock.steps_of
+
+
+def print_transfers(methods: Mapping[str, Method], card: ModelCard, prompt: Sequence[int], tokens: int = 24) -> None:
+    """A table of means over the steps, at temperature 0 and 0.8; peers decode by the library's own loop."""
+    print("| method | read-backs, T = 0 | uploads | read-backs, T = 0.8 | uploads |\n|---|--:|--:|--:|--:|")
+    for name, method in methods.items():
+        if isinstance(method, Peer):
+            continue
+        columns: list[Sequence[int]] = []
+        for sampling in (None, Sampling(0.8)):
+            columns += zip(*count_transfers(method, card, prompt, tokens, sampling)[1], strict=True)
+        print(f"| {name} | {' | '.join(f'{statistics.mean(column):.1f}' for column in columns)} |", flush=True)
