@@ -107,7 +107,7 @@ class Labelled(Tensor):
 
 
 class FakeCuda(TorchDispatchMode):
-    """While it is entered, ``device="cuda"`` labels.
+    """While it is entered, ``device="cuda"`` labels, and what a graph would hold is called, and must not transfer.
 
     blocking, free: transfers by kind, those that wait for the device and those from pinned memory that do not.
     """
@@ -126,6 +126,7 @@ class FakeCuda(TorchDispatchMode):
                  "Event": _Event}  # fmt: skip
         self._patches.enter_context(mock.patch.multiple(torch.cuda, **stubs))
         self._patches.enter_context(mock.patch.object(torch, "Generator", _Random))
+        self._patches.enter_context(mock.patch.object(Graphs, "run", self._call))
         self._patches.enter_context(torch.inference_mode())
         for read, write in _SWITCHES:
             self._patches.callback(write, read())
@@ -136,6 +137,11 @@ class FakeCuda(TorchDispatchMode):
     def __exit__(self, *problem: Any) -> None:
         super().__exit__(*problem)
         self._patches.close()
+
+    def _call(self, key: Any, call: Callable[[], Any]) -> Any:
+        """In place of ``Graphs.run``."""
+        with self.captured():
+            return call()
 
     @contextlib.contextmanager
     def captured(self) -> Iterator[None]:
@@ -231,21 +237,6 @@ class FakeCuda(TorchDispatchMode):
         many = name == "multinomial" and given["num_samples"] > 1 and given.get("replacement")
         if name in WAITING and not many:
             self.count(READ, True, func, WAITING[name])
-
-
-class Uncaptured(Graphs):
-    """In place of an engine's graphs: what a GPU would capture is called, and must not transfer."""
-
-    capturing = True
-
-    def __init__(self, mode: FakeCuda) -> None:
-        super().__init__(DEVICE)
-        self._mode = mode
-
-    def run(self, key: Any, call: Callable[[], Any]) -> Any:
-        """See ``Graphs.run``."""
-        with self._mode.captured():
-            return call()
 
 
 class _Random(torch.Generator):

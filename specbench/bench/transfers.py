@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specbench.bench.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda, Uncaptured
+from specbench.bench.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
 from specbench.method import Method, Peer
@@ -70,7 +70,6 @@ def count_transfers(
     with FakeCuda() as mode:
         model.to(DEVICE)
         engine = FastEngine(model, card.context, card.eos, max_nodes)
-        engine.graphs = Uncaptured(mode)
         method.check(card)
         method.bind(Target(card, model, max_nodes, sampling))
         method.reset()
