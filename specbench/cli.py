@@ -43,6 +43,7 @@ OUTSIDE_HASH = {"measure": ("fresh", "price_per_hour"), "suite": ("home",)}  # s
 # keeps its hash.
 ADDED: dict[str, dict[str, Any]] = {
     "decode": {"first_draft": "after"},
+    "engine": {"attention": "sdpa"},
     "model": {"cudnn_attention": False},
     "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
     "methods.pld.PromptLookup": {"min_ngram": 1},

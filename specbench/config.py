@@ -133,11 +133,13 @@ class EngineConfig:
     """kind: auto | fast | eager | replay | timed. max_nodes: the largest draft a method may propose.
 
     pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs.
+    attention: of drafts in fast: sdpa | triton | flex.
     """
 
     kind: str = "auto"
     max_nodes: int = 256
     pack: bool = True
+    attention: str = "sdpa"
 
 
 @dataclass

@@ -28,7 +28,7 @@ from specbench.record import CONTROL, VANILLA, EngineKind
 from specbench.session import Entry
 from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
-from specbench.target.choose import choose_parallelism
+from specbench.target.choose import check_attention, choose_parallelism
 from specbench.target.facade import ModelCard
 from specbench.trace import Trace
 from specbench.types import InputError, named
@@ -79,6 +79,7 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
             raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
     _check_first_draft(config, entries)
     material = gather(config)
+    check_attention(config.engine.attention, config.engine.kind, material.card)
     way, why = _way_between_gpus(config, material.card, entries)
     for entry in entries:
         with named(f"method.{entry.name}."):

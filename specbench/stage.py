@@ -72,7 +72,9 @@ def _load(job: Job) -> Stage:
     if config.engine.kind == EngineKind.TIMED:
         return _time(job, model)
     wanted = config.engine
-    loaded, reason = make_engine(wanted.kind, model, job.card, wanted.max_nodes, config.model.attention, wanted.pack)
+    loaded, reason = make_engine(
+        wanted.kind, model, job.card, wanted.max_nodes, config.model.attention, wanted.pack, wanted.attention
+    )
     reason = (job.why or reason) if wanted.kind == EngineKind.AUTO else None
     return _stage(job, loaded, model, f"engine=auto chose {loaded.kind}: {reason}" if reason else None)
 
@@ -88,6 +90,7 @@ def _share(job: Job, seed: int) -> Stage:
         safetensors=model.safetensors,
         seed=seed,
         pack=wanted.pack,
+        attention=wanted.attention,
         threads=model.threads,
         check=model.check_ranks,
     )
@@ -115,7 +118,9 @@ def _stage(job: Job, engine: Engine, model: Any, note: str | None = None) -> Sta
 def _time(job: Job, model: Any) -> Stage:
     """A model whose answers are those of the trace."""
     wanted = job.config.engine
-    engine, reason = make_timed(model, job.card, wanted.max_nodes, job.config.model.attention, wanted.pack)
+    engine, reason = make_timed(
+        model, job.card, wanted.max_nodes, job.config.model.attention, wanted.pack, wanted.attention
+    )
     check_engine(engine, model)
     note = f"engine=timed drives the eager forward: {reason}" if reason else None
     target = WatchedTarget(job.card, model, wanted.max_nodes, None)

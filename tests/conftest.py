@@ -14,6 +14,8 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+if not os.environ["CUDA_VISIBLE_DEVICES"]:
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, and when a kernel is defined
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of the commands that tests start
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specbench-cache-")  # no test writes into the user's cache
 
@@ -59,6 +61,11 @@ def _frozen():
         _unfreeze()
         gc.collect()
         gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Triton's bindings report what is still alive at the end, which is all that is frozen."""
+    _unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)

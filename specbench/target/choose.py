@@ -11,6 +11,7 @@ from specbench.record import EngineKind
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Engine
 from specbench.target.facade import ModelCard
+from specbench.target.fast.attention import SDPA, require_attention
 from specbench.target.fast.compact import explain_unfit, explain_unsupported
 from specbench.target.fast.engine import FastEngine
 from specbench.target.tensor_parallel.share import ShardShape
@@ -24,29 +25,50 @@ SMALL = 32_000_000  # parameters below which more than one CPU thread costs more
 
 
 def make_engine(
-    kind: str, model: Any, card: ModelCard, max_nodes: int, attention: str, pack: bool = True
+    kind: str,
+    model: Any,
+    card: ModelCard,
+    max_nodes: int,
+    attention: str,
+    pack: bool = True,
+    tree_attention: str = SDPA,
 ) -> tuple[Engine, str | None]:
     """The engine, and the reason where ``auto`` did not choose the fast one.
 
-    kind: auto, fast or eager. attention: ``model.attention``. pack: see ``FastEngine``.
-    Raises InputError where kind is fast and the fast engine cannot drive the model.
+    kind: auto, fast or eager. attention: ``model.attention``. pack, tree_attention: see ``FastEngine``.
+    Raises InputError where kind is fast and the fast engine cannot drive the model, or has no such attention.
     """
     reason = None if kind == EngineKind.EAGER else _explain_unfit(model, attention)
     if kind == EngineKind.FAST and reason:
         raise InputError(f"engine.kind=fast: cannot drive model={card.name}, {reason}; expected engine=eager or auto")
+    if tree_attention != SDPA and reason:
+        raise InputError(
+            f"engine.attention={tree_attention}: is the fast engine's, which cannot drive model={card.name}, {reason};"
+            " expected engine.attention=sdpa"
+        )
     if kind == EngineKind.EAGER or reason:
         return EagerEngine(model, card.context, card.eos, max_nodes), reason
-    return FastEngine(model, card.context, card.eos, max_nodes, pack=pack), None
+    return FastEngine(model, card.context, card.eos, max_nodes, pack=pack, attention=tree_attention), None
 
 
 def make_timed(
-    model: Any, card: ModelCard, max_nodes: int, attention: str, pack: bool = True
+    model: Any, card: ModelCard, max_nodes: int, attention: str, pack: bool = True, tree_attention: str = SDPA
 ) -> tuple[TimedEngine, str | None]:
     """The engine along a record, fast where it can drive the model; and the reason where it is not."""
     reason = _explain_unfit(model, attention)
     if reason:
         return TimedEager(model, card.context, card.eos, max_nodes), reason
-    return TimedFast(model, card.context, card.eos, max_nodes, pack=pack), None
+    return TimedFast(model, card.context, card.eos, max_nodes, pack=pack, attention=tree_attention), None
+
+
+def check_attention(way: str, engine: str, card: ModelCard) -> None:
+    """Raises InputError where the run's engine has no such attention (``engine.attention``)."""
+    if way != SDPA and engine in (EngineKind.EAGER, EngineKind.REPLAY):
+        raise InputError(
+            f"engine.attention={way}: is the fast engine's, got engine.kind={engine}; expected engine=fast, or"
+            " engine.attention=sdpa"
+        )
+    require_attention(way, card.device, card.dtype)
 
 
 def _explain_unfit(model: Any, attention: str) -> str | None:

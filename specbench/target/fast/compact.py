@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specbench.target.family import find_windows, list_attention_kinds
+from specbench.target.fast.attention import TreeMask
 from specbench.target.fast.linear import Linear
 from specbench.target.fast.static_kv import StaticKV
 
@@ -66,7 +67,7 @@ class ForwardInput:
 
     ids, positions, slots: (n,) int64.
     length: [slots] of the keys that are read, the fed ones included.
-    masks: attention kind -> additive (groups * n, length); None = all keys that are read.
+    masks: attention kind -> additive (groups * n, length), or lengths and bits; None = all keys that are read.
     prompt: a prompt from an empty cache; masks are (n, n) then, None = causal.
     """
 
@@ -74,7 +75,7 @@ class ForwardInput:
     positions: Tensor
     slots: Tensor
     length: int
-    masks: Mapping[str, Tensor | None]
+    masks: Mapping[str, Tensor | TreeMask | None]
     prompt: bool = False
 
 
@@ -196,7 +197,11 @@ class CompactModel:
         heads = torch.addcmul(heads * cos, heads.roll(self.size // 2, -1), sin)
         slots.index_copy_(1, rows.slots, heads[:, self.query_heads :].transpose(0, 1))
         query = heads[:, : self.query_heads]
-        mixed = (self._prompt if rows.prompt else self._draft)(query, keys, values, rows.masks[layer.kind])
+        mask = rows.masks[layer.kind]
+        if isinstance(mask, TreeMask):
+            mixed = mask.attend(query, keys, values, mask)
+        else:
+            mixed = (self._prompt if rows.prompt else self._draft)(query, keys, values, mask)
         return layer.out(mixed.reshape(len(hidden), -1))
 
     def _prompt(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

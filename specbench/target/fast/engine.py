@@ -9,6 +9,7 @@ to the host. Sampling verifies on the host as in the eager engine, from the same
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from specbench.record import EngineKind
 from specbench.target.engine import Engine, Laps, Silent, Verifier
 from specbench.target.fast.accept import Outcome, accept
+from specbench.target.fast.attention import SDPA, TreeMask, find_attention
 from specbench.target.fast.compact import CompactModel, ForwardInput, make_prompt_input
 from specbench.target.fast.frame import DraftLayout, FastRequest, Frame, lay_out
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
@@ -56,22 +58,26 @@ class FastEngine(Engine):
         max_nodes: int,
         buckets: Buckets | None = None,
         pack: bool = True,
+        attention: str = SDPA,
     ) -> None:
         """model: the library's, of a supported family (``compact.explain_unsupported``), on one device, in eval mode.
 
         context: [tokens] its limit. max_nodes: the largest draft. buckets: default by device.
         pack: on a CPU, keep a second copy of the weights that short inputs multiply faster.
+        attention: of drafts, see ``find_attention``. Raises InputError.
         """
         self.context, self.max_nodes, self.eos = context, max_nodes, eos
         self.fed = 0
         weight = model.get_input_embeddings().weight
         self.device: torch.device = weight.device
         self.dtype: torch.dtype = weight.dtype
-        self.buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
+        buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
+        self.buckets = replace(buckets, whole=buckets.whole or attention != SDPA)
         self._widest = self.buckets.width(max_nodes + 1)  # grows with the batches of rows that come
         with torch.no_grad():
             table = context + self._widest
             self.compact = CompactModel(model, table, context, pack and can_pack(self.dtype, self.device))
+        self._attend = find_attention(attention, self.device, self.dtype, self.compact.size)
         self.windows = {kind: _within(window, context) for kind, window in self.compact.windows.items()}
         self.frames: dict[int, Frame] = {}
         self.graphs = Graphs(self.device)
@@ -212,7 +218,7 @@ class FastEngine(Engine):
         if width not in self.frames:
             if len(self.frames) == FRAMES and not self.graphs.capturing:
                 self.frames.clear()
-            frame = self.frames[width] = Frame(width, self.windows, self.dtype, self.device)
+            frame = self.frames[width] = Frame(width, self.windows, self.dtype, self.device, self._attend)
             frame.logits = self.shared_logits[:width] if self.graphs.capturing else None
         return self.frames[width]
 
@@ -220,10 +226,10 @@ class FastEngine(Engine):
         """The forward over a frame, reading keys of ``length`` slots: logits and hidden of ``FastRequest``."""
         slots = torch.add(frame.past, frame.steps, out=frame.slots)[:-1]
         positions = frame.past + frame.depths
-        masks: dict[str, Tensor | None] = dict.fromkeys(self.windows)
+        masks: dict[str, Tensor | TreeMask | None] = dict.fromkeys(self.windows)
         for kind, window in self.windows.items():
-            if frame.width > 1 or window is not None or self.buckets.lengths:  # else the one row sees every key
-                masks[kind] = frame.build_mask(kind, length, positions, self.compact.groups)
+            if frame.width > 1 or window is not None or self.buckets.whole or self.buckets.lengths:
+                masks[kind] = frame.build_mask(kind, length, positions, self.compact.groups)  # else the row sees all
         states, hidden = self.compact(ForwardInput(frame.ids, positions, slots, length, masks), self.cache, taps)
         return self.compact.head(states, frame.logits), hidden
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.target.fast.attention import Attend, TreeMask, count_words, pack_bits
 from specbench.target.tree import RowBatch, compute_depths, is_chain
 from specbench.target.verify import ActiveRequest
 from specbench.types import EMPTY, ROOT, Draft
@@ -117,20 +118,29 @@ class Frame:
     reach: (width,) float32, the depth where a row may be accepted, else -1.
     above: (width, width) float32, 1 where a row hangs from another or is it, roots left out.
     wrong: (width,) float32 scratch.
-    bias: attention kind -> (width, width) additive, what the rows see of each other.
+    bias: attention kind -> (width, width) additive, what the rows see of each other; or (width, words) int32, a bit
+    for each row that is seen.
     forced: (width,) int64 picks in place of the argmax; None: the argmax.
     logits: (width, V) memory of a recorded forward's result; None: new at every call.
     """
 
     logits: Tensor | None = None
 
-    def __init__(self, width: int, windows: Mapping[str, int | None], dtype: torch.dtype, device: torch.device) -> None:
-        """windows: attention kind -> sliding window [positions]."""
-        self.width, self._windows = width, windows
+    def __init__(
+        self,
+        width: int,
+        windows: Mapping[str, int | None],
+        dtype: torch.dtype,
+        device: torch.device,
+        attend: Attend | None = None,
+    ) -> None:
+        """windows: attention kind -> sliding window [positions]. attend: the attention by bits, None = by a mask."""
+        self.width, self._windows, self._attend = width, windows, attend
         step = [Buffer(size, torch.int64, device) for size in (1, width)]
         lying = [Buffer(width, torch.int64, device), Buffer(width, torch.int64, device)]
         lying += [Buffer(shape, torch.float32, device) for shape in ((width,), (width, width))]
-        biases = [Buffer((width, width), dtype, device) for _ in windows]
+        bias = ((width, count_words(width)), torch.int32) if attend else ((width, width), dtype)
+        biases = [Buffer(*bias, device) for _ in windows]
         self.past, self.ids = (each.device for each in step)
         self.depths, self.parents, self.reach, self.above = (each.device for each in lying)
         self.bias = {kind: each.device for kind, each in zip(windows, biases, strict=True)}
@@ -141,12 +151,14 @@ class Frame:
         self._layout: DraftLayout | None = None
         self._forced: Buffer | None = None
 
-    def build_mask(self, kind: str, length: int, positions: Tensor, groups: int) -> Tensor:
-        """(groups * width, length) additive: the context within the window, and of the frame what its rows see.
+    def build_mask(self, kind: str, length: int, positions: Tensor, groups: int) -> Tensor | TreeMask:
+        """What the rows see, the context within the window and each other: additive (groups * width, length), or bits.
 
         length: [slots] of keys. positions: (width,). groups: query heads that share keys.
         """
         window, bias = self._windows[kind], self.bias[kind]
+        if self._attend:
+            return TreeMask(self._attend, self.past, self.depths, bias, window)
         column = torch.arange(length, device=bias.device)
         held = column < self.past
         if window is not None:
@@ -210,7 +222,7 @@ class Frame:
         above[:] = seen & (depths > 0)
         for bias, window in zip(self._biases, self._windows.values(), strict=True):
             near = seen if window is None else seen & (depths[:, None] - depths[None, :] < window)
-            bias.values[:] = np.where(near, 0, bias.never)
+            bias.values[:] = pack_bits(near) if self._attend else np.where(near, 0, bias.never)
         for each in (*self._lying, *self._biases):
             each.send()
 

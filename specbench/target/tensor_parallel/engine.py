@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from specbench.target.engine import Laps, Silent, Verifier
+from specbench.target.fast.attention import SDPA
 from specbench.target.fast.compact import ForwardInput
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import FastRequest, Frame
@@ -40,10 +41,11 @@ class RankEngine(FastEngine):
         team: Team,
         buckets: Buckets | None = None,
         pack: bool = True,
+        attention: str = SDPA,
         check: bool = False,
     ) -> None:
         """share: see ``load_share``. check: compare the ranks after every step. Others: ``FastEngine``."""
-        super().__init__(share, context, eos, max_nodes, buckets, pack)
+        super().__init__(share, context, eos, max_nodes, buckets, pack, attention)
         self._team = team
         self._log = RankLog(context + self._widest) if check else None
         self._apart = self.compact.new_cache()

@@ -1,0 +1,111 @@
+"""How the rows of a draft attend: by an additive mask (SDPA), or by lengths and bits that are read on the device.
+
+A dense mask is of one length of keys, so it needs a recording for each. ``TreeMask`` says the same in a length and one
+bit for each pair of fed rows, and one recording serves every length.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from specbench.types import InputError
+
+SDPA, TRITON, FLEX = "sdpa", "triton", "flex"
+WAYS = (SDPA, TRITON, FLEX)
+WORD = 32  # bits
+DTYPES = ("float32", "float16", "bfloat16")
+LARGEST = 128  # size of a head, in our kernel
+
+Attend = Callable[[Tensor, Tensor, Tensor, "TreeMask"], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeMask:
+    """What n rows of each of B requests see: the context within the window, and each other where a bit is set.
+
+    attend: queries (B * n, H, size), keys and values (B, K, slots, size) -> (B * n, H, size).
+    held: (B,) int64 [tokens] of context, in the slots before the rows' own.
+    depths: (B * n,) int64 of a row below its root.
+    bits: (B * n, words) int32, bit j of a row for row j of its request, within the window.
+    window: [positions], None = all.
+    """
+
+    attend: Attend
+    held: Tensor
+    depths: Tensor
+    bits: Tensor
+    window: int | None
+
+
+def count_words(rows: int) -> int:
+    """Words that hold one bit for each row."""
+    return -(-rows // WORD)
+
+
+def pack_bits(seen: np.ndarray) -> np.ndarray:
+    """(n, m) bool -> (n, words) int32."""
+    packed = np.zeros((len(seen), 4 * count_words(seen.shape[1])), dtype=np.uint8)
+    octets = np.packbits(seen, axis=1, bitorder="little")
+    packed[:, : octets.shape[1]] = octets
+    return packed.view("<i4")
+
+
+def find_attention(way: str, device: torch.device, dtype: torch.dtype, size: int) -> Attend | None:
+    """The attention by a ``TreeMask``; None: SDPA, by an additive mask. size: of a head. Raises InputError."""
+    require_attention(way, device.type, str(dtype).removeprefix("torch."), size)
+    if way == TRITON:
+        from specbench.target.fast.kernels.tree_attention import attend  # needs Triton, which may not be installed
+
+        return attend
+    return attend_flex if way == FLEX else None
+
+
+def require_attention(way: str, device: str, dtype: str, size: int = 0) -> None:
+    """Raises InputError where ``way`` does not run on such numbers. device: its name. size: of a head, if known."""
+    if reason := _explain_unusable(way, device, dtype, size):
+        raise InputError(f"engine.attention={way}: {reason}")
+
+
+def _explain_unusable(way: str, device: str, dtype: str, size: int) -> str | None:
+    if way not in WAYS:
+        return f"expected one of {', '.join(WAYS)}"
+    if way != TRITON:
+        return None
+    if find_spec("triton") is None:
+        return "Triton is not installed; pip install 'specbench[triton]', or engine.attention=sdpa"
+    if not device.startswith("cuda") and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"the kernel runs on a CUDA device, got {device}; expected engine.attention=sdpa or model.device=cuda"
+    if dtype not in DTYPES:
+        return f"model.dtype is {dtype}; expected {', '.join(DTYPES)}, or engine.attention=sdpa"
+    if size > LARGEST:
+        return f"heads have {size} numbers; expected at most {LARGEST}, or engine.attention=sdpa"
+    return None
+
+
+def attend_flex(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask) -> Tensor:
+    """See ``TreeMask``, by torch's FlexAttention; it goes over every slot, and is there to compare with."""
+    batches, count = len(mask.held), len(query) // len(mask.held)
+    depths, bits = mask.depths.view(batches, count), mask.bits.view(batches, count, -1)
+
+    def see(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, slot: Tensor) -> Tensor:
+        past = mask.held[batch]
+        fed = (slot - past).clamp(0, count - 1)
+        seen = (slot >= past) & (slot < past + count) & ((bits[batch, row, fed // WORD] >> (fed % WORD)) & 1 == 1)
+        near = slot < past
+        if mask.window is not None:
+            near = near & (past + depths[batch, row] - slot < mask.window)
+        return torch.where(seen | near, score, float("-inf"))
+
+    rows = query.unflatten(0, (batches, count)).transpose(1, 2)
+    call = torch.compile(flex_attention) if query.is_cuda else flex_attention
+    mixed = call(rows, keys, values, score_mod=see, enable_gqa=True)
+    assert isinstance(mixed, Tensor)
+    return mixed.transpose(1, 2).flatten(0, 1)

@@ -1,0 +1,222 @@
+"""The tree-attention kernel in Triton's interpreter, against float64 and SDPA; and the engine that decodes with it.
+
+bfloat16 is wrong in the interpreter (3.6 to 3.9 of Triton); ``scripts/check_kernels.py`` compiles it.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
+
+from models import Scripted, build, plain_greedy, scripts
+from specbench.decode.loop import Request, decode
+from specbench.measure.clock import Clock
+from specbench.target.eager.engine import EagerEngine
+from specbench.target.fast import attention
+from specbench.target.fast.attention import TreeMask, attend_flex, find_attention, pack_bits
+from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.graphs import EXACT, GRAPHED
+from specbench.target.load import ASSETS, load_model, read_card
+from specbench.types import Draft, InputError
+
+kernel = pytest.importorskip(
+    "specbench.target.fast.kernels.tree_attention", reason="Triton is not installed: pip install '.[triton]'",
+    exc_type=ImportError,
+)  # fmt: skip
+SMALL = kernel.Tile(16, 16, 4, 1)  # blocks of few keys: more edges in less time
+ERROR = {torch.float32: 2e-6, torch.float16: 2e-3}
+CPU = torch.device("cpu")
+
+
+class Trees:
+    """Random rows of B requests over a cache, and what they see. parents: of each request's rows, a root's its own."""
+
+    def __init__(self, parents, pasts, heads=4, key_heads=2, size=16, window=None, dtype=torch.float32) -> None:
+        batches, width = len(parents), len(parents[0])
+        self.parents, self.pasts, self.window, self.dtype = parents, pasts, window, dtype
+        slots = max(pasts) + width + 5
+        random = torch.Generator().manual_seed(7)
+        fed = torch.randn(batches * width, heads + 2 * key_heads, size, generator=random).to(dtype)
+        both = torch.randn(2, batches, key_heads, slots, size, generator=random).to(dtype)
+        for batch, past in enumerate(pasts):
+            both[:, batch, :, past + width :] = float("nan")  # slots of nobody are never read
+        self.query, (self.keys, self.values) = fed[:, :heads], both
+        self.depths = torch.zeros(batches, width, dtype=torch.int64)
+        self.seen = np.stack([np.eye(width, dtype=bool)] * batches)
+        for batch, rows in enumerate(parents):
+            for row, parent in enumerate(rows):
+                if parent != row:
+                    self.seen[batch, row] |= self.seen[batch, parent]
+                    self.depths[batch, row] = self.depths[batch, parent] + 1
+        if window is not None:
+            self.seen &= (self.depths[:, :, None] - self.depths[:, None, :] < window).numpy()
+
+    def mask(self, attend=None) -> TreeMask:
+        bits = torch.from_numpy(pack_bits(self.seen.reshape(-1, self.seen.shape[2])))
+        return TreeMask(attend, torch.tensor(self.pasts), self.depths.flatten(), bits, self.window)
+
+    def by_sdpa(self, dtype=torch.float64) -> torch.Tensor:
+        found = []
+        for batch, past in enumerate(self.pasts):
+            width = len(self.parents[batch])
+            near = torch.ones(width, past, dtype=torch.bool)
+            if self.window is not None:
+                near = past + self.depths[batch, :, None] - torch.arange(past) < self.window
+            rows = self.query.unflatten(0, (-1, width))[batch].transpose(0, 1).to(dtype)
+            held = [each[batch, :, : past + width].to(dtype) for each in (self.keys, self.values)]
+            seen = torch.cat([near, torch.from_numpy(self.seen[batch])], 1)
+            mixed = scaled_dot_product_attention(rows[None], *(each[None] for each in held), seen, enable_gqa=True)
+            found.append(mixed[0].transpose(0, 1))
+        return torch.cat(found)
+
+    def error(self, got: torch.Tensor) -> float:
+        want = self.by_sdpa()
+        return float((got.double() - want).norm() / want.norm())
+
+
+@st.composite
+def trees(draw, most=40) -> Trees:
+    """Lengths at the edges of blocks, widths at those of words and tiles."""
+    batches = draw(st.sampled_from([1, 1, 2]))
+    width = draw(st.sampled_from([1, 2, 7, 16, 17, 31, 32, 33, most]))
+    parents = [[0, *(draw(st.integers(0, row - 1)) for row in range(1, width))] for _ in range(batches)]
+    pasts = [draw(st.sampled_from([0, 1, 15, 16, 17, 31, 32, 33, 47, 64, 65])) for _ in range(batches)]
+    key_heads, groups = draw(st.sampled_from([(1, 1), (2, 1), (1, 2), (1, 4)]))
+    size = draw(st.sampled_from([16, 64, 80, 96, 128]))
+    window = draw(st.sampled_from([None, None, 1, 4, 16, 40]))
+    dtype = draw(st.sampled_from(list(ERROR)))
+    return Trees(parents, pasts, key_heads * groups, key_heads, size, window, dtype)
+
+
+def check(drawn: Trees, splits: int, tile) -> None:
+    got = kernel.launch(drawn.query, drawn.keys, drawn.values, drawn.mask(), tile, splits)
+    assert got.dtype == drawn.dtype
+    assert drawn.error(got) < max(ERROR[drawn.dtype], 2 * drawn.error(drawn.by_sdpa(drawn.dtype)))
+
+
+@settings(max_examples=12, deadline=None)
+@given(trees(), st.sampled_from([1, 2, 4]), st.sampled_from([SMALL, kernel.Tile(32, 16, 4, 1)]))
+def test_the_kernel_is_sdpa(drawn, splits, tile):
+    check(drawn, splits, tile)
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=300, deadline=None)
+@given(trees(100), st.sampled_from([1, 2, 4, 16]), st.sampled_from([SMALL, kernel.SINGLE, *kernel.TILES.values()]))
+def test_the_kernel_is_sdpa_everywhere(drawn, splits, tile):
+    check(drawn, splits, tile)
+
+
+CHAIN_AND_FORK = [0, *range(15), 3, 16, 16, 18]  # a branch beside a chain
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("window", [None, 7])
+def test_flex_attention_is_sdpa(window):
+    drawn = Trees([CHAIN_AND_FORK] * 2, [33, 5], window=window)
+    got = attend_flex(drawn.query, drawn.keys.nan_to_num(), drawn.values.nan_to_num(), drawn.mask())
+    assert drawn.error(got) < 1e-6
+
+
+def right_and_wrong(past: int = 64) -> tuple[Trees, TreeMask]:
+    drawn = Trees([CHAIN_AND_FORK], [past])
+    return drawn, drawn.mask()
+
+
+def error_of(drawn: Trees, mask: TreeMask) -> float:
+    return drawn.error(kernel.launch(drawn.query, drawn.keys.nan_to_num(), drawn.values.nan_to_num(), mask, SMALL, 4))
+
+
+def test_one_ancestor_bit_is_seen():
+    drawn, mask = right_and_wrong()
+    assert error_of(drawn, mask) < 1e-6
+    mask.bits[19] ^= 1 << 3
+    assert error_of(drawn, mask) > 1e-3
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_length_off_by_one_is_seen(off):
+    drawn, mask = right_and_wrong()
+    mask.held.add_(off)
+    assert error_of(drawn, mask) > 1e-3
+
+
+def test_a_merge_without_rescaling_is_seen(monkeypatch):
+    drawn, mask = right_and_wrong(112)  # no split is empty
+
+    def average(partial, peaks, out, count, **options):
+        out.copy_(partial.mean(0))
+
+    monkeypatch.setattr(kernel, "merge_splits", {(2,): average})
+    assert error_of(drawn, mask) > 1e-3
+
+
+def test_a_row_that_sees_no_key_of_a_split_takes_nothing_from_it():
+    """Of a split that only others see, all scores are minus infinity."""
+    drawn = Trees([[0, 0, 0, 0]], [64], window=4)
+    assert error_of(drawn, drawn.mask()) < 1e-6
+
+
+def test_tiles_and_splits():
+    """On 132 multiprocessors all programs of a launch run at once; where keys are few, there are few."""
+    bf16 = torch.bfloat16
+    assert [kernel.choose_tile(rows, bf16).rows for rows in (1, 16, 17, 64, 65, 384)] == [16, 16, 32, 64, 64, 64]
+    assert kernel.choose_tile(1, torch.float32) == kernel.SINGLE
+    assert kernel.choose_splits(32, 2048, 64, 132) == 8
+    assert kernel.choose_splits(8, 2048, 64, 132) == 32
+    assert kernel.choose_splits(8, 256, 64, 132) == 4
+    assert kernel.choose_splits(1000, 2048, 64, 132) == 1
+
+
+def test_heads_that_are_too_large_are_refused():
+    drawn = Trees([[0]], [4], size=256)
+    with pytest.raises(ValueError, match="head size 256"):
+        kernel.attend(drawn.query, drawn.keys, drawn.values, drawn.mask())
+
+
+@pytest.mark.parametrize(
+    ("way", "device", "dtype", "found", "message"),
+    [
+        ("fused", "cuda", torch.float16, True, "expected one of sdpa, triton, flex"),
+        ("triton", "cuda", torch.float16, False, r"Triton is not installed; pip install 'specbench\[triton\]'"),
+        ("triton", "cpu", torch.float16, True, "runs on a CUDA device, got cpu"),
+        ("triton", "cuda", torch.float64, True, "model.dtype is float64"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_a_line(way, device, dtype, found, message, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(attention, "find_spec", lambda name: SimpleNamespace() if found else None)
+    with pytest.raises(InputError, match=f"^engine.attention={way}: .*{message}") as error:
+        find_attention(way, torch.device(device), dtype, 64)
+    assert "\n" not in str(error.value)
+
+
+def ids_of(engine, script, prompt, limit):
+    return decode(engine, Scripted(script), Request(prompt, limit, None, 0), Clock(CPU)).ids
+
+
+@pytest.mark.parametrize("way", ["triton", "flex"])
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
+@pytest.mark.parametrize("buckets", [EXACT, GRAPHED], ids=["exact", "graphed"])
+@pytest.mark.matrix
+def test_the_engine_emits_plain_greedy_ids(way, family, buckets):
+    """Trees, chains and rows of one token, windows and grouped heads, in exact and in padded widths."""
+    model, prompt = build(family), list(range(20, 50))
+    truth = plain_greedy(model, prompt, 20)
+    engine = FastEngine(model, 512, frozenset(), 8, buckets, attention=way)
+    assert ids_of(engine, scripts(truth)["wide"], prompt, 8) == truth[:8]
+
+
+def test_on_the_bundled_model_ids_are_the_eager_engines():
+    model = load_model(read_card(path=str(ASSETS / "tiny"), dtype="float32", device="cpu"))
+    prompt = [5, 17, 3, 42, 8]
+    truth = ids_of(EagerEngine(model, 512, frozenset(), 64), lambda *_: Draft(), prompt, 24)
+    engine = FastEngine(model, 512, frozenset(), 64, attention="triton")
+    for name in ("wide", "oracle"):
+        assert ids_of(engine, scripts(truth)[name], prompt, 12) == truth[:12], name
