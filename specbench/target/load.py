@@ -16,6 +16,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoT
 
 from specbench.target.facade import ModelCard
 from specbench.target.family import check_family, choose_context
+from specbench.target.random_weights import draw_weights
 from specbench.target.weights import (
     refuse_broken,
     refuse_layers,
@@ -109,10 +110,8 @@ def load_model(
     dtype, spread = getattr(torch, card.dtype), gpus is not None and gpus > 1
     try:
         if card.path == "random":
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                model = AutoModelForCausalLM.from_config(card.config, dtype=dtype, attn_implementation=attention).eval()
-            return _spread(model, _memory(card.device, gpus)) if spread else model.to(card.device)
+            model = draw_weights(card, seed, "cpu" if spread else card.device, attn_implementation=attention).eval()
+            return _spread(model, _memory(card.device, gpus)) if spread else model
         refuse_shapes(card, f"model={card.name}")
         placing = {"device_map": "balanced", "max_memory": _memory(card.device, gpus)} if spread else {}
         model, info = cast(

@@ -4,7 +4,8 @@ q, k, v, gate and up are split by rows of the weight, out and down by columns (M
 computes its own heads and inner columns, and one sum over the ranks closes each half of a layer. Embeddings and norms
 are on every rank; the output head is whole on rank 0 alone, which chooses the tokens.
 The library's modules are built without memory; then each parameter's part is read from the file, cast, and put on the
-rank's device, one after the other. Random weights are drawn whole, so that they equal those of one process.
+rank's device, one after the other. Random weights are drawn whole, on the host: all parts are of one model, and on CPUs
+it is that of one process.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.hub import cached_file
 
 from specbench.target.facade import ModelCard
+from specbench.target.random_weights import draw_weights
 from specbench.types import InputError
 
 Range = tuple[int, int]
@@ -129,10 +131,7 @@ def load_share(
     """
     dtype = getattr(torch, card.dtype)
     if card.path == "random":
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            drawn = AutoModelForCausalLM.from_config(card.config, dtype=dtype)
-        source: Mapping[str, Any] = drawn.state_dict()
+        source: Mapping[str, Any] = draw_weights(card, seed, "cpu").state_dict()
     else:
         source = _open(card.path, revision, safetensors)
     with torch.device("meta"):
