@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +22,8 @@ from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame
 from specbench.target.fast.graphs import GRAPHED, Buckets
 from specbench.target.runner import make_runner
+from specbench.target.tensor_parallel.engine import Follower, Leader
+from specbench.target.tensor_parallel.team import Message, Op
 from specbench.types import Draft, InputError, Needs
 
 COUNT = 40
@@ -247,3 +250,22 @@ def test_a_draft_models_cache_that_cannot_grow_is_empty_and_grows_later(monkeypa
     cache.grow(500)
     runner.run(cache, torch.tensor([5, 6]), range(2), None, 1)
     assert cache.length == 2
+
+
+@pytest.mark.parametrize("rank", ["rank 0", "another"])
+def test_recordings_are_dropped_before_the_ranks_leave_their_group(rank):
+    """They hold NCCL's sums, and leaving the group waits for them."""
+    kind = Leader if rank == "rank 0" else Follower
+    engine = kind.__new__(kind)
+    engine.graphs, engine.acceptances = Playback(engine), Playback(engine)
+    engine.graphs._held["one"] = engine.acceptances._held["one"] = (None, None)
+    held = []
+    engine._team = SimpleNamespace(receive=lambda: Message(Op.STOP))
+    engine._ranks = SimpleNamespace(close=lambda team: held.append(len(engine.graphs._held)))
+    if rank == "rank 0":
+        engine.close()
+        assert held == [0]
+    else:
+        engine.serve()  # the group is left when it returns
+    assert not engine.graphs._held
+    assert not engine.acceptances._held

@@ -194,7 +194,8 @@ class Leader(RankEngine):
         return torch.cat(found)
 
     def close(self) -> None:
-        """End the other ranks."""
+        """End the other ranks, once no recording holds their sums: no group of NCCL's can be left before."""
+        self.drop_recordings()
         self._ranks.close(self._team)
 
 
@@ -206,6 +207,7 @@ class Follower(RankEngine):
         """Work until rank 0 ends the run."""
         while (message := self._team.receive()).op is not Op.STOP:
             self.obey(message)
+        self.drop_recordings()
 
     def obey(self, message: Message) -> None:
         """One piece of work."""
