@@ -20,7 +20,7 @@ ATTENTION = {
     "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
     "math": torch.backends.cuda.math_sdp_enabled,
 }
-PACKAGES = ("specbench", "torch", "transformers", "tokenizers", "accelerate", "hydra-core", "numpy", "fschat")
+PACKAGES = ("specbench", "torch", "transformers", "tokenizers", "accelerate", "hydra-core", "numpy", "fschat", "triton")
 
 
 def versions() -> dict[str, str]:
@@ -33,6 +33,8 @@ def versions() -> dict[str, str]:
             continue
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
+    if cudnn := torch.backends.cudnn.version():
+        found["cudnn"] = str(cudnn)
     return found
 
 
@@ -61,7 +63,29 @@ def _cpu_model() -> str:
 
 def _gpu(index: int) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(index)
-    return {"name": properties.name, "memory_bytes": properties.total_memory, "sms": properties.multi_processor_count}
+    size = {"memory_bytes": properties.total_memory, "sms": properties.multi_processor_count}
+    return {"name": properties.name, **size, **_ask_driver(f"GPU-{properties.uuid}")}
+
+
+DRIVER = {  # of nvidia-smi's queries, which give W and MHz
+    "driver": "driver_version",
+    "power_limit_w": "power.limit",
+    "sm_clock_mhz": "clocks.sm",
+    "sm_clock_most_mhz": "clocks.max.sm",
+    "memory_clock_mhz": "clocks.mem",
+}
+PATIENCE_S = 10.0
+
+
+def _ask_driver(uuid: str) -> dict[str, str]:
+    """What of a GPU its driver has set, as it prints it; empty where it cannot be asked."""
+    command = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={','.join(DRIVER.values())}"]
+    command.append("--format=csv,noheader,nounits")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(DRIVER, done.stdout.strip().split(", "), strict=False))
 
 
 def git_state(folder: Path) -> dict[str, Any]:
