@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from specbench.bench.latency import Bench, Reach, best_of, measure_ceilings, sweep, sweep_rows, traits_of, whole_numbers
+from specbench.bench.ceilings import best_of, measure_ceilings
+from specbench.bench.latency import Bench, Reach, sweep, sweep_rows, traits_of, whole_numbers
 from specbench.cli import job_of, with_exit_code
 from specbench.measure.environment import machine, versions
 from specbench.profile import Profile, device_name, require_folder, write_profile

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from specbench.bench.latency import Bench, best_of, measure_ceilings, shape_of
+from specbench.bench.ceilings import best_of, measure_ceilings
+from specbench.bench.latency import Bench, shape_of
 from specbench.bench.ops import OpCounter
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.walk import Walk

@@ -5,15 +5,11 @@ rounds each, and a point's time is its median over the rounds. What counts is th
 decoding, too, a step follows one of its kind, and behind a wide one the caches hold other things.
 The single token is in each round twice, as two series: the difference of their medians is the noise of this machine
 (the A/A control).
-
-The machine's ceilings (how fast it reads, copies and multiplies) are what a forward's time is compared with: the best
-of several repetitions, because interference only takes away.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -23,9 +19,10 @@ import torch
 
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.profile.profile import Ceilings, ModelShape, RowGrid
+from specbench.profile.profile import ModelShape, RowGrid
 from specbench.profile.surface import Floats, Grid
 from specbench.target.engine import Engine
+from specbench.target.tree import RowBatch, compute_depths
 from specbench.types import EMPTY, ROOT, Draft, InputError, Needs
 
 PASSES = 3  # over the contexts
@@ -61,15 +58,28 @@ class Bench:
         """(rounds, points, 2) [ms] of forward and step for each draft behind ``context`` tokens."""
         self._engine.prepare(needs, True)
         times = np.empty((rounds + _WARM, len(drafts), 2))
-        held, far = 0, _drift(context)
+        held, (low, high) = 0, self._find_span(drafts, context, needs.rows)
         for number in range(rounds + _WARM):
             for place in self._random.permutation(len(drafts)):
-                if not held or held + 2 > context + far:
-                    held = self._read(max(1, context - far), context + far, needs)
+                if not held or held + 2 > high:
+                    held = self._read(max(1, min(low, high - 2)), high, needs)
                 self._time(drafts[place])
                 times[number, place] = self._time(drafts[place])
                 held += 2
         return times[_WARM:]
+
+    def _find_span(self, drafts: Sequence[Draft], context: int, rows: bool) -> tuple[int, int]:
+        """[tokens] the first context that is read and the end of those that are timed: not far from ``context``.
+
+        All of them are in front of the same step of lengths, or behind it, as ``context`` itself.
+        """
+        far = _drift(context)
+        low, high = context - far, context + far
+        if buckets := getattr(self._engine, "buckets", None):
+            for width in {buckets.width(_count_fed(draft, rows)) for draft in drafts}:
+                fewest, most = buckets.reads_alike(context + width)
+                low, high = max(low, fewest - width), min(high, most - width + 1)
+        return low, high
 
     def _read(self, tokens: int, end: int, needs: Needs) -> int:
         """Put so long a prompt into the cache, with room up to ``end``."""
@@ -83,6 +93,13 @@ class Bench:
         self._engine.settle(1)  # room for one token: whatever the draft was, the walk is cut to none of it
         step_s = self._clock.elapsed()
         return 1e3 * self._clock.phases()["forward"], 1e3 * step_s
+
+
+def _count_fed(draft: Draft, rows: bool) -> int:
+    """Rows of a forward: the root's and the nodes', or those of a batch of rows."""
+    parents: Any = draft.parents if rows else ()
+    batch = RowBatch.of(parents, compute_depths(parents))
+    return len(draft) + 1 if batch is None else batch.places.numel()
 
 
 def _drift(context: int) -> int:
@@ -217,49 +234,3 @@ def shape_of(model: Any) -> dict[str, int]:
         "head_dim": int(getattr(text, "head_dim", None) or text.hidden_size // heads),
         "value_bytes": embedding.element_size(),
     }
-
-
-# [bytes] several times any last-level cache; on a GPU so much that launching counts for nothing
-BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}
-_ROUNDS = 9
-_SIDES = {"cpu": 1024, "cuda": 8192}  # of the square matrices
-
-
-def measure_ceilings(device: torch.device, dtype: torch.dtype, size: int | None = None) -> Ceilings:
-    """size: [bytes] of the buffer, by default the device's.
-
-    The matmul is of the model's dtype, the streams of float32 whatever it is.
-    """
-    size = size or BYTES.get(device.type, BYTES["cpu"])
-    source = torch.ones(size // 4, dtype=torch.float32, device=device)
-    target = torch.empty_like(source)
-    read_s = _best(lambda: source.sum(), device)
-    copy_s = _best(lambda: target.copy_(source), device)
-    side = _SIDES.get(device.type, _SIDES["cpu"])
-    left, right = (torch.randn(side, side, device=device, dtype=torch.float32).to(dtype) for _ in range(2))
-    out = torch.empty_like(left)
-    matmul_s = _best(lambda: torch.mm(left, right, out=out), device)
-    return Ceilings(size / read_s * 1e-9, 2 * size / copy_s * 1e-9, 2 * side**3 / matmul_s * 1e-9)
-
-
-def best_of(one: Ceilings, other: Ceilings) -> Ceilings:
-    """The higher figure of each: measured before and after a sweep, a busy moment lowers none."""
-    pairs = ((getattr(one, name), getattr(other, name)) for name in Ceilings.__slots__)
-    return Ceilings(*map(max, pairs))
-
-
-def _best(work: Callable[[], object], device: torch.device) -> float:
-    """[s] the quickest of the rounds, after one that does not count."""
-    times = []
-    for _ in range(_ROUNDS + 1):
-        _wait(device)
-        start = time.perf_counter()
-        work()
-        _wait(device)
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -1,6 +1,7 @@
 """The sweep drives any engine by its interface: what is fed, behind which context, in which order, what comes out."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,11 +9,10 @@ import torch
 
 from compose import job_for
 from specbench.bench import latency
+from specbench.bench.ceilings import best_of, measure_ceilings
 from specbench.bench.latency import (
     Bench,
     Reach,
-    best_of,
-    measure_ceilings,
     shape_of,
     sweep,
     sweep_rows,
@@ -22,6 +22,7 @@ from specbench.bench.latency import (
 from specbench.profile import Ceilings, ModelShape
 from specbench.stage import set_stage
 from specbench.target.engine import Engine
+from specbench.target.fast.graphs import GRAPHED
 from specbench.types import InputError, Prefill, Step
 
 CPU = torch.device("cpu")
@@ -93,6 +94,27 @@ def test_points_are_interleaved_and_contexts_stay_where_they_were_asked(scripted
     assert Counter(first[::2]) == Counter([1, 1, 2, 4, 8])  # a round is every point once, the single token twice
     visits = np.array(near) > 300
     assert np.abs(np.diff(visits.astype(int))).sum() == 2 * latency.PASSES - 1
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_points_rounds_read_keys_of_one_length(scripted, rows):
+    """The contexts' jitter stays in front of a step of lengths, or behind it, as the context that is asked for does."""
+    contexts = [480, 510, 511, 512, 1000, 2047]
+    for buckets in (GRAPHED, None):
+        engine, bench = scripted(lambda fed, held, visit: 1.0)
+        engine.buckets = buckets
+        if rows:
+            sweep_rows(bench, [1, 2, 8], [0, 3, 7], contexts, rounds=6)
+        else:
+            sweep(bench, [1, 2, 4, 8, 16, 32, 64], contexts, rounds=6)
+        timed = engine.seen[1::2]  # the second of two of a width
+        asked = [min(contexts, key=lambda each: abs(each - held)) for _, held in timed]
+        lengths = [
+            {GRAPHED.length(past + GRAPHED.width(fed), 4096) for past in (held, context)}
+            for (fed, held), context in zip(timed, asked, strict=True)
+            if context not in (511, 512)  # which of the two was meant is not known from here
+        ]
+        assert all(len(each) == 1 for each in lengths) is (buckets is not None)
 
 
 def test_a_slow_spell_moves_all_points_alike_and_not_the_ratio(scripted):
@@ -169,6 +191,22 @@ def test_a_real_engine_is_driven_and_its_model_measured(engine):
         traits = traits_of(stage.engine, stage.target.model, shared=False)
         assert (traits["parameters"], traits["shape"]) == (total, shape)
         assert traits_of(stage.engine, stage.target.model, shared=True)["shape"] is None
+
+
+@pytest.mark.parametrize(("free", "buffer", "side"), [(1 << 40, 1 << 20, 1024), (1 << 16, 1 << 14, 45)])
+def test_buffers_fit_into_the_memory_that_is_free(free, buffer, side, monkeypatch):
+    sizes = []
+
+    def noting(make):
+        return lambda *given, **named: sizes.append(made := make(*given, **named)) or made
+
+    for name in ("ones", "empty_like", "randn"):
+        monkeypatch.setattr(torch, name, noting(getattr(torch, name)))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free))
+    assert measure_ceilings(CPU, torch.float32, size=1 << 20).read_gb_s > 0
+    assert {each.nbytes for each in sizes[:2]} == {buffer}
+    assert {each.shape for each in sizes[2:]} == {(side, side)}
+    assert sum(each.nbytes for each in sizes[:2]) < free
 
 
 def test_ceilings_are_of_this_machine_and_the_better_of_two():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.bench.latency import measure_ceilings
+from specbench.bench.ceilings import measure_ceilings
 from specbench.profile import read_profile
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "profile_latency.py"

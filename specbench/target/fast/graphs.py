@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,6 +42,13 @@ class Buckets:
     def length(self, slots: int, room: int) -> int:
         """The smallest length that holds ``slots``, at most ``room``."""
         return room if self.whole else min(_fit(slots, self.lengths), room)
+
+    def reads_alike(self, slots: int) -> tuple[int, int]:
+        """The fewest and the most slots of one length with ``slots``; all sizes where lengths have no steps."""
+        if self.whole or not self.lengths:
+            return 0, sys.maxsize
+        most = _fit(slots, self.lengths)
+        return 1 + max(size for size in (0, *self.lengths, most - self.lengths[-1]) if size < most), most
 
     def list_lengths(self, width: int, room: int) -> list[int]:
         """Every length that a forward of ``width`` may read."""
