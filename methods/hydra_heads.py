@@ -25,6 +25,7 @@ from methods.parts.heads.head_file import (
 from methods.parts.heads.head_method import StackedHeads, TargetEnds
 from specbench.method import Drafter
 from specbench.target.facade import Target
+from specbench.target.transfer import upload
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
 
 FORMAT = HeadFormat(
@@ -115,7 +116,7 @@ class HydraRun:
     def remember(self, features: Tensor, root: int) -> None:
         """Committed tokens' (T, D) states; ``root``: the token behind the last of them."""
         self._queue.append(features)
-        self._token = torch.tensor([root], device=features.device)
+        self._token = upload([root], features.device)
 
     def root(self) -> Tensor:
         """(1, V) logits of what follows the root."""
@@ -159,7 +160,7 @@ class _Tree(Drafter):
     def observe(self, step: Step) -> None:
         if not step.done:
             hidden = step.hidden[self._method.layer].to(self._method.device)
-            rows = torch.tensor([0, *(node + 1 for node in step.path)], device=hidden.device)
+            rows = upload([0, *(node + 1 for node in step.path)], hidden.device)
             self._run.remember(hidden.index_select(0, rows), step.emitted[-1])
 
     def finish(self, context: Sequence[int]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from methods.parts.draft_lm.draft_method import DraftModelMethod
 from specbench.method import Drafter
 from specbench.target.facade import Target
+from specbench.target.transfer import upload
 from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_count, require_nodes
 
 
@@ -36,7 +37,7 @@ class _Growth:
         start = len(self.tokens)
         weights = [1.0 if node == ROOT else self.weights[node] for node in above]
         chances, ids = rows.double().softmax(-1).topk(min(self._room, rows.shape[-1]), dim=-1)
-        paths = (chances * chances.new_tensor(weights)[:, None]).flatten()
+        paths = (chances * upload(weights, chances.device, chances.dtype)[:, None]).flatten()
         heavy = paths.topk(min(self._room, len(paths)))
         width = ids.shape[1]
         places = heavy.indices.tolist()

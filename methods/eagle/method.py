@@ -26,6 +26,7 @@ from methods.parts.heads.head_method import EAGLE, WIDEST, HeadMethod, TargetEnd
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
+from specbench.target.transfer import upload
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count
 
 
@@ -186,9 +187,9 @@ class Eagle(HeadMethod):
         """Queue features of committed tokens and the tokens that follow them. rows: of each layer, None = all."""
         taken = [hidden[layer].to(self._device) for layer in self._layers]
         if rows is not None:
-            index = torch.tensor(rows, device=self._device)
+            index = upload(rows, self._device)
             taken = [layer.index_select(0, index) for layer in taken]
-        run.remember(taken, torch.tensor(following, device=self._device))
+        run.remember(taken, upload(following, self._device))
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The prompt's features are read with the first draft."""

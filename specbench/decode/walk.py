@@ -19,6 +19,7 @@ from torch import Tensor
 from specbench.decode.acceptance import accept_typical, draw, verify_drawn
 from specbench.decode.sampling import Sampling
 from specbench.target.engine import Verdict
+from specbench.target.transfer import upload
 from specbench.target.verify import find_accepted_path
 from specbench.types import ROOT, CaseError, Draft, Typical
 
@@ -65,7 +66,7 @@ class Walk:
             return torch.full((len(logits),), self._given, device=logits.device)
         if self.sampling is None:
             return logits.argmax(-1)
-        uniform = torch.tensor(self._numbers(depths), dtype=torch.float64, device=logits.device)
+        uniform = upload(self._numbers(depths), logits.device, torch.float64)
         below = self.sampling(logits).double().cumsum(-1)
         drawn = torch.searchsorted(below, (uniform * below[:, -1])[:, None], right=True)[:, 0]
         return drawn.clamp_(max=logits.shape[-1] - 1)

@@ -17,6 +17,7 @@ from specbench.target.family import find_windows
 from specbench.target.fast.compact import CompactModel, ForwardInput, explain_unfit
 from specbench.target.fast.linear import can_pack
 from specbench.target.fast.static_kv import StaticKV
+from specbench.target.transfer import upload
 from specbench.target.tree import build_causal_mask
 
 Mask = Tensor | Mapping[str, Tensor] | None
@@ -76,7 +77,7 @@ class LibraryRunner(Runner):
         output = self._model(
             input_ids=ids[None],
             attention_mask=mask,
-            position_ids=torch.tensor([places], device=self.device),
+            position_ids=upload([places], self.device),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=wanted,
@@ -96,7 +97,7 @@ class HeldKV(StaticKV):
     def keep(self, start: int, slots: Sequence[int]) -> None:
         """See ``HeldCache.keep``."""
         if any(slot != start + place for place, slot in enumerate(slots)):
-            source = torch.tensor(slots, device=self._all.device)
+            source = upload(slots, self._all.device)
             self.move(source, torch.arange(start, start + len(slots), device=self._all.device))
         self.length = start + len(slots)
 
@@ -133,7 +134,7 @@ class CompactRunner(Runner):
         return self._model.head(states[-wanted:])
 
     def _at(self, places: Sequence[int]) -> Tensor:
-        return torch.tensor(places, device=self.device)
+        return upload(places, self.device)
 
     def _masks(self, start: int, count: int, mask: Mask, prompt: bool) -> dict[str, Tensor | None]:
         found: dict[str, Tensor | None] = {}

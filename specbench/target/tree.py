@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.target.transfer import upload
 from specbench.types import ROOT, CaseError
 
 
@@ -130,11 +131,11 @@ class RowBatch:
 
     def lay_out(self, fed: Tensor) -> Tensor:
         """(N+1,) token ids -> (k, w+1), padded with the root."""
-        return fed[self.places.to(fed.device, non_blocking=True)]
+        return fed[upload(self.places, fed.device)]
 
     def collect(self, computed: Tensor) -> Tensor:
         """(k, w+1, X) -> (N+1, X) in the draft's order; the root is the first row's."""
-        return computed.flatten(0, 1)[self.nodes.to(computed.device, non_blocking=True)]
+        return computed.flatten(0, 1)[upload(self.nodes, computed.device)]
 
     def row_of(self, path: Sequence[int]) -> int:
         """The row that holds an accepted path; the first one for an empty path."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from specbench.target.facade import ModelCard
 from specbench.target.load import load_model, read_card
 from specbench.target.runner import HeldCache, Mask, make_runner
+from specbench.target.transfer import upload
 from specbench.types import InputError
 
 Sampler = Callable[[Tensor], Tensor]  # (m, v) logits -> (m, v) probabilities, or wider
@@ -111,7 +112,8 @@ class DraftRequest:
 
     def _ids(self, tokens: Sequence[int] | Tensor) -> Tensor:
         """(m,) token ids on the draft's device; ids that its embedding lacks (padding of the target) as its last."""
-        ids = torch.as_tensor(tokens, dtype=torch.long).to(self._lm.device)
+        device = self._lm.device
+        ids = tokens.to(device) if isinstance(tokens, Tensor) else upload(tokens, device)
         return ids.clamp(max=self._lm.runner.rows - 1)
 
     def _run(self, ids: Tensor, places: Sequence[int], mask: Mask, rows: int) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest
 from specbench.target.runner import HeldCache, Mask
+from specbench.target.transfer import upload
 from specbench.types import ROOT
 
 START = 64  # nodes that the bookkeeping has room for at first; it doubles
@@ -109,8 +110,8 @@ class TreeRequest(DraftRequest):
     def _mask(self, start: int, places: Sequence[int]) -> Mask:
         """Additive masks of the rows from ``start`` on: one, or one by kind of layer."""
         device, end = self._lm.device, len(places)
-        seen = torch.from_numpy(self._lines[start + 1 : end + 1, :end]).to(device)
-        key_places = torch.tensor([*range(self.held), *places], device=device) if any(self._windows.values()) else None
+        seen = upload(self._lines[start + 1 : end + 1, :end], device, torch.bool)
+        key_places = upload([*range(self.held), *places], device) if any(self._windows.values()) else None
         masks = {kind: self._additive(seen, key_places, size) for kind, size in self._windows.items()}
         return next(iter(masks.values())) if len(masks) == 1 else masks
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
+from specbench.target.transfer import upload
 from specbench.types import InputError
 
 GROWTH = 256  # slots are reserved in multiples of this, so that requests of like length share one allocation
@@ -205,7 +206,7 @@ class SlotCache(Cache):
         end = start + len(slots)
         if any(slot != start + place for place, slot in enumerate(slots)):
             for stack in (tensor for pair in self._stacks for tensor in pair):
-                index = torch.tensor(slots, device=stack.device)
+                index = upload(slots, stack.device)
                 stack[..., start:end, :] = stack.index_select(-2, index)  # copies first: no aliasing
         self.truncate(end)
 

@@ -18,6 +18,7 @@ from specbench.record import EngineKind
 from specbench.target.eager.cache import SlotCache
 from specbench.target.engine import Engine, Laps, Silent, Verifier
 from specbench.target.family import find_windows
+from specbench.target.transfer import upload
 from specbench.target.tree import RowBatch, build_causal_mask, build_tree_mask, compute_depths
 from specbench.target.verify import ActiveRequest, compute_gaps, cut, find_top
 from specbench.types import ROOT, Draft, Needs, Prefill, Step
@@ -84,9 +85,9 @@ class EagerEngine(Engine):
         request.take(draft, self.max_nodes)
         parents, depths = request.parents, compute_depths(request.parents)
         if isinstance(draft.tokens, Tensor):  # drafted on the device: they come back with the picks, in one read
-            fed = torch.cat([torch.tensor([request.root], device=self.device), draft.tokens.to(self.device)])
+            fed = torch.cat([upload([request.root], self.device), draft.tokens.to(self.device)])
         else:
-            fed = torch.tensor([request.root, *draft.tokens], device=self.device)
+            fed = upload([request.root, *draft.tokens], self.device)
         batch = RowBatch.of(parents, depths) if request.needs.rows else None
         request.fed, request.depths, request.batch = fed, depths, batch
         block: Tensor = fed[None]
@@ -141,7 +142,7 @@ class EagerEngine(Engine):
         length, past = tokens.shape[1], self.cache.length
         at = range(length) if parents is None else [past, *(past + depth for depth in depths)]
         end = self.context - 1  # nodes beyond the context can never be accepted, but their position must exist
-        positions = torch.tensor([[min(place, end) for place in at]], device=self.device)
+        positions = upload([[min(place, end) for place in at]], self.device)
         mask = self._mask(length, parents, depths, past)
         if parents is not None:
             self.request.laps.lap("prepare")

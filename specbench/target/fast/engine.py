@@ -24,6 +24,7 @@ from specbench.target.fast.compact import CompactModel, ForwardInput, make_promp
 from specbench.target.fast.frame import DraftLayout, FastRequest, Frame, lay_out
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
 from specbench.target.fast.linear import can_pack
+from specbench.target.transfer import upload
 from specbench.target.tree import RowBatch, build_causal_mask, compute_depths
 from specbench.target.verify import compute_gaps, continues, cut, find_top
 from specbench.types import Draft, Needs, Prefill, Step
@@ -270,7 +271,7 @@ class FastEngine(Engine):
         path, tokens, kept = request.verify(request.select(request.logits), depths[1:].tolist(), fed, late)
         if rows := request.layout.rows_to_move(path):
             slots = request.frame.slots
-            self.cache.move(slots[torch.tensor(rows, device=self.device)], slots[1 : len(rows) + 1])
+            self.cache.move(slots[upload(rows, self.device)], slots[1 : len(rows) + 1])
         return path, tokens, kept
 
     def note_accepted(self, path: Sequence[int]) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from specbench.target.fast.attention import Attend, TreeMask, count_words, pack_bits
+from specbench.target.transfer import upload
 from specbench.target.tree import RowBatch, compute_depths, is_chain
 from specbench.target.verify import ActiveRequest
 from specbench.types import EMPTY, ROOT, Draft
@@ -209,7 +210,7 @@ class Frame:
         if layout.source is None:
             self.ids[1 : len(layout)] = tokens
         else:
-            source = torch.from_numpy(layout.source).to(self.ids.device, non_blocking=True)
+            source = upload(layout.source, self.ids.device)
             self.ids[: len(layout)] = torch.cat([self.ids[:1], tokens])[source]
 
     def _lay_out(self, layout: DraftLayout) -> None:
@@ -269,4 +270,4 @@ class FastRequest(ActiveRequest):
         nodes = self.layout.nodes
         if nodes is None:
             return computed[: len(self.layout)]
-        return computed[torch.from_numpy(nodes).to(computed.device, non_blocking=True)]
+        return computed[upload(nodes, computed.device)]
