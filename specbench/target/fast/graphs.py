@@ -88,6 +88,10 @@ class Graphs:
         self._held: dict[Hashable, tuple[Any, Any]] = {}
         self._pool: Any = None
 
+    def __len__(self) -> int:
+        """Recordings that are held."""
+        return len(self._held)
+
     @property
     def capturing(self) -> bool:
         """Whether calls are recorded at all."""

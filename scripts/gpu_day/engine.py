@@ -1,0 +1,143 @@
+"""The fast engine of a 7B shape: what recording costs, forwards against their bounds, launches, host time, memory."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import torch
+from day import Day
+from torch.profiler import ProfilerActivity, profile
+
+from methods.hf_compiled import HFCompiled
+from specbench.bench.engine_check import ids_of
+from specbench.bench.goals import Goal, against_generate, roofline, steadiness, steps
+from specbench.decode.loop import Request, decode
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
+from specbench.target.fast.attention import FLEX, TRITON
+from specbench.target.fast.engine import FastEngine
+from specbench.types import EMPTY, Draft, Needs
+
+FED = (1, 2, 4, 8, 16, 64, 96)
+
+
+def record(day: Day) -> list[Goal]:
+    """Recordings of all widths and key lengths: how many, how long, how much memory."""
+    return _record(day, day.engine)
+
+
+def _record(day: Day, engine: FastEngine) -> list[Goal]:
+    before = _held(day)
+    start = time.perf_counter()
+    engine.prepare(Needs(), True)
+    seconds = time.perf_counter() - start
+    return [
+        Goal("recordings", float(len(engine.graphs) + len(engine.acceptances)), 60),
+        Goal("recording", seconds, 30, unit="s"),
+        Goal("memory of the recordings and their cache", (_held(day) - before) / 2**20, unit="MiB"),
+    ]
+
+
+def _held(day: Day) -> int:
+    return torch.cuda.memory_reserved(day.device) if day.device.type == "cuda" else 0
+
+
+def time_forwards(day: Day) -> list[Goal]:
+    """T(tokens fed, context) over the bounds of the same process."""
+    contexts, fed = ([64], (1, 8)) if day.rehearse else ([480, 1024, 2000], FED)
+    return roofline(day.engine, day.model, contexts, fed)
+
+
+def attend_by_our_kernel(day: Day) -> list[Goal]:
+    """The engine with ``engine.attention=triton``: recordings, ids against SDPA's, forwards over the same bounds."""
+    way = TRITON if day.device.type == "cuda" else FLEX  # a rehearsal has no device for the kernel
+    engine = day.make_engine(way)
+    vanilla, tree = day.methods["vanilla"], day.methods["token_recycling"]
+    parted = sum(
+        ids_of(engine, method, prompt, day.device) != ids_of(day.engine, method, prompt, day.device)
+        for method in (vanilla, tree) for prompt in day.prompts
+    )  # fmt: skip
+    goals = [*_record(day, engine), Goal(f"ids that part from SDPA's, of {2 * len(day.prompts)}", float(parted))]
+    contexts, fed = ([64], (1, 8)) if day.rehearse else ([480, 2000], FED)
+    goals += roofline(engine, day.model, contexts, fed)
+    engine.drop_recordings()
+    return goals
+
+
+def count_launches(day: Day) -> list[dict[str, Any]]:
+    """Kernels a step that a profiler sees, graphs' own included, and the three that take longest."""
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if day.device.type == "cuda" else [])]
+    rows = []
+    for name in ("vanilla", "pld", "token_recycling"):
+        method, clock = day.methods[name], Clock(day.device)
+        request = Request(day.prompts[0], day.tokens, None, 0)
+        decode(day.engine, method, request, clock)
+        method.reset()
+        with profile(activities=kinds) as seen:
+            out = decode(day.engine, method, request, clock)
+        kernels: Counter[str] = Counter()
+        count = 0
+        for event in seen.events():
+            if day.device.type == "cpu" or event.device_type == torch.autograd.DeviceType.CUDA:
+                kernels[event.name] += event.device_time if day.device.type == "cuda" else event.self_cpu_time_total
+                count += 1
+        longest = ", ".join(kernel[:40] for kernel, _ in kernels.most_common(3))
+        rows.append({"method": name, "steps": len(out.accept), "kernels a step": count / len(out.accept),
+                     "longest": longest})  # fmt: skip
+    return rows
+
+
+def forbid_waiting(day: Day) -> list[Goal]:
+    """Forwards of a token, a chain and a tree while torch raises at any call that waits for the device."""
+    engine = day.engine
+    engine.start(day.prompts[0], 32, Walk(None, 0), Needs(), Clock(day.device))
+    drafts = [EMPTY, Draft.chain([5, 6, 7]), Draft([5, 6, 7, 8], [-1, -1, 0, 1])]
+    for draft in drafts:  # recorded, where nothing was recorded ahead
+        engine.forward(draft)
+        engine.settle(1)
+    waited = 0
+    for draft in drafts:
+        if day.device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            engine.forward(draft)
+        except RuntimeError:
+            waited += 1
+        finally:
+            if day.device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("default")
+        engine.settle(1)
+    return [Goal("forwards that wait for the device, of 3", float(waited), 0)]
+
+
+def compare_loops(day: Day) -> list[Goal]:
+    """Tokens/s of our loops over the library's, the compiled one on a static cache among them."""
+    compiled = HFCompiled(compile=not day.rehearse)
+    compiled.bind(day.target(day.model))
+    methods = {name: day.methods[name] for name in ("vanilla", "pld", "token_recycling")} | {"hf_compiled": compiled}
+    return against_generate(day.engine, day.model, methods, day.prompts, day.tokens)
+
+
+def time_the_host(day: Day) -> list[Goal]:
+    """Host time a step that the device waits for, blocking reads, phases over the wall."""
+    return steps(day.engine, day.methods, day.prompts[0], day.tokens)
+
+
+def hold_memory(day: Day) -> list[Goal]:
+    """Memory from case 10 to the last, and what keeping whole trees costs."""
+    cases = 20 if day.rehearse else 400
+    return steadiness(day.engine, day.methods["pld"], day.prompts[0][:64], day.tokens, cases)
+
+
+SECTIONS = [
+    ("recordings", record),
+    ("forwards", time_forwards),
+    ("our_kernel", attend_by_our_kernel),
+    ("launches", count_launches),
+    ("waiting", forbid_waiting),
+    ("loops", compare_loops),
+    ("host", time_the_host),
+    ("steady", hold_memory),
+]

@@ -1,0 +1,112 @@
+"""What a user would run, through the commands: a latency profile, a timed run with its prediction, drafters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from day import SHAPE_SMALL, Day
+from transformers import AutoTokenizer
+from truth import missing_packages
+
+from specbench.bench.engine_check import random_model
+from specbench.target.load import ASSETS
+
+FED = "1,2,4,8,16,32,64,96,128"
+ROOT = Path(__file__).resolve().parents[2]
+COLUMNS = ("method", "mat", "tokens_per_s", "speedup", "speedup_low", "speedup_high", "time_only_speedup",
+           "predicted_speedup", "efficiency", "time_only_step_ms", "draft_ms", "forward_ms", "errors")  # fmt: skip
+DRAFT_1B = {
+    "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 2048, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def call(day: Day, *command: str) -> str:
+    """What a command of the package prints. Raises RuntimeError with its last words where it fails."""
+    if missing := missing_packages():
+        raise RuntimeError(f"packages missing: {', '.join(missing)}; carry their wheels, or pip install -e .")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=day.out, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[:3])}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def specbench(day: Day, folder: str, *overrides: str) -> list[dict[str, Any]]:
+    """The rows over all categories of a run into a folder of the day, which may be there already."""
+    directory = day.out / folder
+    device = f"model.device={day.device.type}"
+    call(day, "-m", "specbench.cli", device, *overrides, f"hydra.run.dir={directory}", "report.plots=false")
+    return read_rows(directory)
+
+
+def read_rows(directory: Path) -> list[dict[str, Any]]:
+    """Of ``summary.csv`` the rows over all categories, in the columns that are not blank."""
+    frame = pd.read_csv(directory / "summary.csv")
+    chosen = [name for name in COLUMNS if frame[name].notna().any()]
+    return frame[frame["category"] == "overall"][chosen].astype(object).fillna("").to_dict("records")
+
+
+def target(day: Day) -> list[str]:
+    """The model whose times are wanted."""
+    return ["model=random" if day.rehearse else "model=random_7b", "engine.max_nodes=128"]
+
+
+def few(day: Day) -> list[str]:
+    """How many cases and tokens."""
+    return ["suite.limit=1", "suite.first=2", "decode.max_new_tokens=12", "measure=quick"] if day.rehearse else [
+        "suite.limit=2", "decode.max_new_tokens=128"]  # fmt: skip
+
+
+def profile_latency(day: Day) -> str:
+    """The latency profile of the 7B shape, as a table."""
+    size = ["--fed", "1,4", "--contexts", "25", "--rounds", "2"] if day.rehearse else ["--fed", FED]
+    script = str(ROOT / "scripts" / "profile_latency.py")
+    device = f"model.device={day.device.type}"
+    return call(day, script, *target(day), device, *size, "--out", str(day.out / "profiles"))
+
+
+def time_a_trace(day: Day) -> list[dict[str, Any]]:
+    """``engine=timed``: the bundled model's answers lead the 7B shape; the profile above predicts beside it."""
+    specbench(day, "trace", "model=tiny", "method=[]", *few(day))
+    methods = "method=[pld,sam,token_recycling,cacheback_no_frozen]"
+    trace = f"model.trace={day.out / 'trace' / 'records.jsonl'}"
+    return specbench(day, "timed", *target(day), "engine=timed", trace, methods)
+
+
+def draft_with_a_model(day: Day) -> list[dict[str, Any]]:
+    """Speculative sampling with a draft model of 1.1 billion random weights, on the device beside the target."""
+    folder = day.out / "draft_1b"
+    if not folder.is_dir():
+        sizes = {**SHAPE_SMALL, "vocab_size": 4096} if day.rehearse else DRAFT_1B
+        model = random_model("llama", sizes, day.dtype, day.device)
+        model.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(ASSETS / "tiny").save_pretrained(folder)
+        del model
+        if day.device.type == "cuda":
+            torch.cuda.empty_cache()
+    draft = f"method.speculative_sampling.draft={folder}"
+    return specbench(day, "drafted", *target(day), "method=[speculative_sampling]", draft, *few(day))
+
+
+def draft_with_heads(day: Day) -> list[dict[str, Any]]:
+    """Heads of EAGLE's and Medusa's shapes with random weights: their time, never their acceptance."""
+    heads = [f"model.heads.{name}=random" for name in ("eagle", "eagle3", "medusa")]
+    return specbench(day, "heads", *target(day), "method=[eagle,eagle2,eagle3,medusa]", *heads, *few(day))
+
+
+SECTIONS: Sequence[tuple[str, Any]] = [
+    ("profile", profile_latency),
+    ("timed", time_a_trace),
+    ("draft_model", draft_with_a_model),
+    ("heads", draft_with_heads),
+]
