@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from day import SHAPE_SMALL, Day
 from transformers import AutoTokenizer
 from truth import missing_packages
 
 from specbench.bench.engine_check import random_model
+from specbench.record import OVERALL
 from specbench.target.load import ASSETS
 
 FED = "1,2,4,8,16,32,64,96,128"
@@ -51,9 +53,14 @@ def specbench(day: Day, folder: str, *overrides: str) -> list[dict[str, Any]]:
 
 def read_rows(directory: Path) -> list[dict[str, Any]]:
     """Of ``summary.csv`` the rows over all categories, in the columns that are not blank."""
-    frame = pd.read_csv(directory / "summary.csv")
-    chosen = [name for name in COLUMNS if frame[name].notna().any()]
-    return frame[frame["category"] == "overall"][chosen].astype(object).fillna("").to_dict("records")
+    with (directory / "summary.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["category"] == OVERALL]
+    chosen = [name for name in COLUMNS if any(row[name] for row in rows)]
+    return [{name: _number(row[name]) for name in chosen} for row in rows]
+
+
+def _number(text: str) -> float | str:
+    return float(text) if re.fullmatch(r"[-+.\de]+", text) else text
 
 
 def target(day: Day) -> list[str]:
