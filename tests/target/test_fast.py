@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -341,6 +342,20 @@ def test_windows_are_the_librarys_not_the_configurations(family, extra, monkeypa
     truth = plain_greedy(model, prompt, 24)
     for engine in (EagerEngine(model, 512, frozenset(), 64), engine_for(model)):
         assert run(engine, scripts(truth)["wide"], prompt, limit=16).ids == truth[:16]
+
+
+@pytest.mark.parametrize(("family", "masked"), [("mistral-window", True), ("llama", False)])
+def test_a_masked_prompt_shares_no_keys(family, masked, monkeypatch):
+    """Flash takes no mask and the memory efficient kernel no shared keys: both at once are left to the plain one."""
+    asked, real = [], functional.scaled_dot_product_attention
+
+    def attend(query, keys, values, attn_mask=None, is_causal=False, enable_gqa=False):
+        asked.append((attn_mask is not None, enable_gqa, keys.shape[1] == query.shape[1]))
+        return real(query, keys, values, attn_mask=attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
+    engine_for(build(family)).start(PROMPTS["past the window"], 4, Walk(None, 0), Needs(), Silent())
+    assert set(asked) == {(masked, not masked, masked)}
 
 
 class Adapter(torch.nn.Module):

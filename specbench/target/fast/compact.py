@@ -34,7 +34,7 @@ class Norm:
         size = len(weight)
         self._scaled = weight * size**0.5
         self._least = torch.tensor((size * epsilon) ** 0.5, dtype=weight.dtype, device=weight.device)
-        # As x / |x| it is four operations; the fused one is one kernel on a GPU, but six of them on a CPU.
+        # As x / |x| it is four operations; the library's is one kernel on a GPU from torch 2.9 on, and six on a CPU.
         self._by_length = weight.device.type == "cpu" and weight.dtype == torch.float32
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -207,8 +207,10 @@ class CompactModel:
     def _prompt(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Causal attention over the fed tokens themselves, (n, H, size)."""
         rows, shared = query.transpose(0, 1)[None], self.groups > 1
+        if shared and mask is not None:  # on a GPU only the kernel that writes all scores would share keys by a mask
+            keys, values = (each.repeat_interleave(self.groups, 1) for each in (keys, values))
         mixed = functional.scaled_dot_product_attention(
-            rows, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=shared
+            rows, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=shared and mask is None
         )
         return mixed[0].transpose(0, 1)
 
