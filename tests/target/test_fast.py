@@ -28,6 +28,7 @@ from specbench.target.fast.compact import explain_unfit
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame, lay_out
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets
+from specbench.target.fast.linear import Linear, can_pack
 from specbench.target.fast.static_kv import StaticKV
 from specbench.types import ROOT, CaseError, Draft, Needs
 
@@ -249,6 +250,17 @@ def test_the_models_own_weights_serve_both_without_a_second_copy():
     ids = torch.tensor([[5, 6, 7]])
     assert torch.equal(model(ids).logits, twin(ids).logits)
     check_engine(engine, model)
+
+
+@pytest.mark.skipif(not can_pack(torch.float32, torch.device("cpu")), reason="this torch packs no weights")
+def test_only_short_inputs_take_the_packed_copy(monkeypatch):
+    """oneDNN keeps code for each length that it has seen: a case of 1,000 turns took 10 GB."""
+    taken = []
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", lambda rows, *_: taken.append(len(rows)))
+    linear = Linear([torch.nn.Linear(16, 8)], pack=True)
+    for count in range(1, 300):
+        linear(torch.ones(count, 16))
+    assert taken == list(range(1, 129))
 
 
 @pytest.mark.matrix

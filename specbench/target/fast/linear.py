@@ -15,6 +15,7 @@ from torch.nn import functional
 
 PACKED = (torch.float32, torch.bfloat16)
 _ROWS = 8  # the length of input that the packed layout is chosen for
+_MOST_ROWS = 128  # of an input that is multiplied so: oneDNN keeps code of about 0.6 MB for each length and layer
 
 
 class Linear:
@@ -37,7 +38,7 @@ class Linear:
         if into is not None:
             torch.mm(rows, self.weight.T, out=into)
             return into if self.bias is None else into.add_(self.bias)
-        if self.packed is None:
+        if self.packed is None or len(rows) > _MOST_ROWS:
             return functional.linear(rows, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
 
