@@ -1,0 +1,40 @@
+"""The Triton kernels compile for a GPU that is not here, and fit where their launches count on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from rooms import ROOT
+
+pytest.importorskip("triton", reason="Triton is not installed: pip install '.[triton]'")
+
+TOO_WIDE = """
+import runpy, sys
+from specbench.target.fast.kernels import tiles
+tiles.TILES = (tiles.Tile(128, 128, 4, 3),)  # its sums alone are 128 registers of each lane
+sys.argv = ["check_kernels.py", "--sizes", "128", "--dtypes", "bf16"]
+runpy.run_path("scripts/check_kernels.py", run_name="__main__")
+"""
+
+
+def compile_in(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment | {"PYTHONPATH": str(ROOT)},
+                          capture_output=True, text=True, timeout=300)  # fmt: skip
+
+
+@pytest.mark.exhaustive
+def test_sixteen_bit_kernels_spill_nothing_and_enough_programs_fit():
+    done = compile_in("scripts/check_kernels.py", "--sizes", "64", "128", "--dtypes", "bf16")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("attend_split") == 12
+
+
+@pytest.mark.exhaustive
+def test_a_tile_that_is_too_wide_is_found():
+    done = compile_in("-c", TOO_WIDE)
+    assert done.returncode == 1
+    assert "does not fit: attend_split, 128 x 128 at 128 in bf16" in done.stderr
