@@ -120,11 +120,6 @@ class Day:
         return [[(37 * case + 11 * place) % 997 + 3 for place in range(length)] for case in range(count)]
 
     @property
-    def buffer(self) -> int | None:
-        """[bytes] of a ceiling's buffers, None = the device's."""
-        return 64 << 20 if self.rehearse else None
-
-    @property
     def tokens(self) -> int:
         """New tokens of a request."""
         return 16 if self.rehearse else 128

@@ -70,8 +70,8 @@ def target(day: Day) -> list[str]:
 
 def few(day: Day) -> list[str]:
     """How many cases and tokens."""
-    return ["suite.limit=1", "suite.first=2", "decode.max_new_tokens=12", "measure=quick"] if day.rehearse else [
-        "suite.limit=2", "decode.max_new_tokens=128"]  # fmt: skip
+    small = ["suite.first=2", "decode.max_new_tokens=12"]
+    return ["suite.limit=1", "measure=quick", *(small if day.rehearse else ["decode.max_new_tokens=128"])]
 
 
 def profile_latency(day: Day) -> str:
