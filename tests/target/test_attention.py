@@ -34,7 +34,7 @@ def test_a_run_chooses_and_its_manifest_says_so(asked):
 def test_processes_of_the_run_follow_it(allowed):
     """A drafting process, and the seats that other ranks are started with."""
     allow_cudnn_attention(allowed)
-    port = open_port("process", Diary, ("dear",), 20.0)
+    port = open_port("process", Diary, ("dear",), 60.0)
     assert port.ask("sees_cudnn") is allowed
     port.close()
     assert Seat(TeamSettings(job_for("model=tiny").card, 2, 8), 1, 1, "cpu").cudnn is allowed
