@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from compose import composed, entry_of, job_for, method_names
+from compose import entry_of, job_for, method_names, settings_of
 from specbench.bench.transfers import count_transfers
 from specbench.decode.sampling import Sampling
 from specbench.method import Peer
@@ -72,7 +72,7 @@ def cells() -> list:
     modules: set[str] = set()
     found = []
     for name in sorted(runnable(), key=lambda name: list(MOST).index(name) if name in MOST else -1):
-        module = composed(f"method=[{name}]").method[name]._target_.split(".")[1]
+        module = settings_of(name)["_target_"].split(".")[1]
         found.append(pytest.param(name, marks=[pytest.mark.exhaustive] if module in modules else []))
         modules.add(module)
     return found
