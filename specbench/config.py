@@ -133,7 +133,7 @@ class EngineConfig:
     """kind: auto | fast | eager | replay | timed. max_nodes: the largest draft a method may propose.
 
     pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs.
-    attention: of drafts in fast: sdpa | triton | flex.
+    attention: of drafts in fast: sdpa | triton | fused | flex.
     """
 
     kind: str = "auto"

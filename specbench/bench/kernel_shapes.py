@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.target.fast.kernels.row_kernels import add_norm, gate_product, rotate_write
 from specbench.target.fast.kernels.split_keys import attend_split, merge_splits
-from specbench.target.fast.kernels.tiles import MERGED, RESIDENT, SINGLE, TILES, Tile
+from specbench.target.fast.kernels.tiles import BLOCK, HEADS, MERGED, RESIDENT, SINGLE, TILES, Tile, choose_warps
 
 SPLITS = 8
 GROUPS = 4  # query heads that share a key head
@@ -36,6 +37,21 @@ def list_launches(size: int, dtype: str) -> Iterator[Compiled]:
     pointers = {"partial": "*fp32", "peaks": "*fp32", "out": f"*{dtype}", "count": "i32:16"}
     shape = {"SIZE": size, "PADDED": padded, "SPLITS": SPLITS, "ITEMS": max(1, MERGED // (SPLITS * padded))}
     yield Compiled(merge_splits, "merge_splits", {**pointers, **shape})
+    yield from _list_small(size, padded, dtype)
+
+
+def _list_small(size: int, padded: int, dtype: str) -> Iterator[Compiled]:
+    """Of a model of 32 heads."""
+    pointer, width = f"*{dtype}", 32 * size
+    names = ("rows", "added", "weight", "summed", "normed")
+    block = 1 << (width - 1).bit_length()
+    given = {**dict.fromkeys(names, pointer), "size": "i32:16", "epsilon": "fp32", "BLOCK": block}
+    yield Compiled(add_norm, "add_norm", given, choose_warps(block))
+    yield Compiled(gate_product, "gate_product", {"gate_up": pointer, "out": pointer, "size": "i32:16", "BLOCK": BLOCK})
+    pointers = dict.fromkeys(("heads", "cos", "sin", "queries", "slots"), pointer)
+    numbers = {"query_heads": "i32", "key_heads": "i32", "slot_stride": "i32:16"}
+    given = {**pointers, "positions": "*i64", "at": "*i64", **numbers, "SIZE": size, "PADDED": padded, "HEADS": HEADS}
+    yield Compiled(rotate_write, "rotate_write", given)
 
 
 def list_all(sizes: Sequence[int], dtypes: Sequence[str]) -> Iterator[tuple[int, str, Compiled]]:

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
+from specbench.target.fast.small_ops import SmallOps
 from specbench.types import InputError
 
-SDPA, TRITON, FLEX = "sdpa", "triton", "flex"
-WAYS = (SDPA, TRITON, FLEX)
+SDPA, TRITON, FUSED, FLEX = "sdpa", "triton", "fused", "flex"
+WAYS = (SDPA, TRITON, FUSED, FLEX)
+OURS = (TRITON, FUSED)  # fused: the small operations of a layer too
 WORD = 32  # bits
 DTYPES = ("float32", "float16", "bfloat16")
 LARGEST = 128  # size of a head, in our kernel
@@ -61,11 +63,21 @@ def pack_bits(seen: np.ndarray) -> np.ndarray:
 def find_attention(way: str, device: torch.device, dtype: torch.dtype, size: int) -> Attend | None:
     """The attention by a ``TreeMask``; None: SDPA, by an additive mask. size: of a head. Raises InputError."""
     require_attention(way, device.type, str(dtype).removeprefix("torch."), size)
-    if way == TRITON:
+    if way in OURS:
         from specbench.target.fast.kernels.tree_attention import attend  # needs Triton, which may not be installed
 
         return attend
     return attend_flex if way == FLEX else None
+
+
+def find_small_ops(way: str, device: torch.device, dtype: torch.dtype) -> type[SmallOps]:
+    """The operations between a layer's products. Raises InputError."""
+    require_attention(way, device.type, str(dtype).removeprefix("torch."))
+    if way != FUSED:
+        return SmallOps
+    from specbench.target.fast.kernels.fused import FusedOps  # needs Triton, as above
+
+    return FusedOps
 
 
 def require_attention(way: str, device: str, dtype: str, size: int = 0) -> None:
@@ -77,7 +89,7 @@ def require_attention(way: str, device: str, dtype: str, size: int = 0) -> None:
 def _explain_unusable(way: str, device: str, dtype: str, size: int) -> str | None:
     if way not in WAYS:
         return f"expected one of {', '.join(WAYS)}"
-    if way != TRITON:
+    if way not in OURS:
         return None
     if find_spec("triton") is None:
         return "Triton is not installed; pip install 'specbench[triton]', or engine.attention=sdpa"

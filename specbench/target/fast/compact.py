@@ -20,31 +20,10 @@ from torch.nn import functional
 from specbench.target.family import find_windows, list_attention_kinds
 from specbench.target.fast.attention import TreeMask
 from specbench.target.fast.linear import Linear
+from specbench.target.fast.small_ops import Norm, Rotate, SmallOps
 from specbench.target.fast.static_kv import StaticKV
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
-
-
-class Norm:
-    """Root mean square norm over the last dimension (Zhang and Sennrich 2019)."""
-
-    def __init__(self, weight: Tensor, epsilon: float) -> None:
-        """weight: (D,)."""
-        self.weight, self.epsilon = weight, epsilon
-        size = len(weight)
-        self._scaled = weight * size**0.5
-        self._least = torch.tensor((size * epsilon) ** 0.5, dtype=weight.dtype, device=weight.device)
-        # As x / |x| it is four operations; the library's is one kernel on a GPU from torch 2.9 on, and six on a CPU.
-        self._by_length = weight.device.type == "cpu" and weight.dtype == torch.float32
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Same shape. In double precision as the library has it: the mean in single."""
-        if self._by_length:
-            length = torch.hypot(torch.linalg.vector_norm(rows, dim=-1, keepdim=True), self._least)
-            return rows * self._scaled / length
-        if rows.dtype == torch.float64:
-            return self.weight * functional.rms_norm(rows.float(), self.weight.shape, None, self.epsilon)
-        return functional.rms_norm(rows, self.weight.shape, self.weight, self.epsilon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +93,9 @@ def explain_unfit(model: Any) -> str | None:
 class CompactModel:
     """The weights of one loaded model, and its forward. All of it on one device, in one dtype."""
 
-    def __init__(self, model: Any, positions: int, limit: int, pack: bool) -> None:
+    def __init__(self, model: Any, positions: int, limit: int, pack: bool, small: type[SmallOps] = SmallOps) -> None:
         """model: the library's, in eval mode. positions: rows of the rotary table; those from ``limit`` on equal the
-        last one before it. pack: see ``Linear``.
+        last one before it. pack: see ``Linear``. small: the operations between products.
         """
         text = model.config.get_text_config()
         body, head = model.model, model.get_output_embeddings()
@@ -130,11 +109,10 @@ class CompactModel:
         self.layers = [_layer(each, kind, pack) for each, kind in zip(body.layers, kinds, strict=True)]
         self.norm = _norm(body.norm)
         self.head = Linear([head], pack)
-        self._cos, self._sin = self._rotary(body.rotary_emb, positions, limit)
+        cos, sin = self._rotary(body.rotary_emb, positions, limit)
+        self.small = small(cos, sin, self.query_heads, self.key_heads)
         # In half precision torch's CPU kernel takes several times longer for one row than for the same row twice.
         self._twice = self.device.type == "cpu" and self.dtype in (torch.bfloat16, torch.float16)
-        self._one = torch.ones(1, self.key_heads, self.size, dtype=self.dtype, device=self.device)
-        self._zero = torch.zeros_like(self._one)
 
     def _rotary(self, module: Any, positions: int, limit: int) -> tuple[Tensor, Tensor]:
         """(positions, size) each, scaling included; the sine carries the sign of the half it is multiplied with."""
@@ -156,53 +134,44 @@ class CompactModel:
         taps: 0 = the embeddings, i = after layer i, L = after the final norm.
         """
         hidden = functional.embedding(rows.ids, self.embedding)
-        cos, sin = self._rotation(rows.positions)
+        rotate = self.small.make_rotation(rows.positions)
         read = cache.read(rows.length)
+        normed = self.layers[0].before(hidden)
         tapped = {0: hidden}
         for number, layer in enumerate(self.layers):
             keys, values = read[2 * number], read[2 * number + 1]
-            hidden = hidden + self._attend(layer, hidden, cos, sin, rows, cache.layers[number], keys, values)
-            gate, up = layer.gate_up(layer.after(hidden)).chunk(2, -1)
-            hidden = hidden + layer.down(functional.silu(gate) * up)
+            mixed = self._attend(layer, normed, rotate, rows, cache.layers[number], keys, values)
+            hidden, normed = self.small.add_norm(hidden, mixed, layer.after)
+            behind = self.layers[number + 1].before if number + 1 < len(self.layers) else self.norm
+            hidden, normed = self.small.add_norm(hidden, layer.down(self.small.gate(layer.gate_up(normed))), behind)
             if number + 1 in taps:
                 tapped[number + 1] = hidden
-        hidden = self.norm(hidden)
-        tapped[len(self.layers)] = hidden
-        return hidden, {tap: tapped[tap] for tap in taps}
-
-    def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, heads of q, k and v, size) factors of a row and of the same row with its halves exchanged; v stays."""
-        turned, kept = self.query_heads + self.key_heads, self._one.expand(len(positions), -1, -1)
-        cos = self._cos.index_select(0, positions)[:, None].expand(-1, turned, -1)
-        sin = self._sin.index_select(0, positions)[:, None].expand(-1, turned, -1)
-        return torch.cat([cos, kept], 1), torch.cat([sin, self._zero.expand(len(positions), -1, -1)], 1)
+        tapped[len(self.layers)] = normed
+        return normed, {tap: tapped[tap] for tap in taps}
 
     def _attend(
         self,
         layer: Layer,
-        hidden: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        normed: Tensor,
+        rotate: Rotate,
         rows: ForwardInput,
         slots: Tensor,
         keys: Tensor,
         values: Tensor,
     ) -> Tensor:
         """(n, D): what attention adds. slots: this layer's keys and values, (2K, slots, size), written here."""
-        heads = layer.qkv(layer.before(hidden)).view(len(hidden), -1, self.size)
+        heads = layer.qkv(normed).view(len(normed), -1, self.size)
         if layer.heads is not None:
             query, key = heads[:, : self.query_heads], heads[:, self.query_heads : -self.key_heads]
             query.copy_(layer.heads[0](query))
             key.copy_(layer.heads[1](key))
-        heads = torch.addcmul(heads * cos, heads.roll(self.size // 2, -1), sin)
-        slots.index_copy_(1, rows.slots, heads[:, self.query_heads :].transpose(0, 1))
-        query = heads[:, : self.query_heads]
+        query = rotate(heads, slots, rows.slots)
         mask = rows.masks[layer.kind]
         if isinstance(mask, TreeMask):
             mixed = mask.attend(query, keys, values, mask)
         else:
             mixed = (self._prompt if rows.prompt else self._draft)(query, keys, values, mask)
-        return layer.out(mixed.reshape(len(hidden), -1))
+        return layer.out(mixed.reshape(len(normed), -1))
 
     def _prompt(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Causal attention over the fed tokens themselves, (n, H, size)."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from specbench.record import EngineKind
 from specbench.target.engine import Engine, Laps, Silent, Verifier
 from specbench.target.fast.accept import Outcome, accept
-from specbench.target.fast.attention import SDPA, TreeMask, find_attention
+from specbench.target.fast.attention import SDPA, TreeMask, find_attention, find_small_ops
 from specbench.target.fast.compact import CompactModel, ForwardInput, make_prompt_input
 from specbench.target.fast.frame import DraftLayout, FastRequest, Frame, lay_out
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
@@ -76,8 +76,9 @@ class FastEngine(Engine):
         self.buckets = replace(buckets, whole=buckets.whole or attention != SDPA)
         self._widest = self.buckets.width(max_nodes + 1)  # grows with the batches of rows that come
         with torch.no_grad():
-            table = context + self._widest
-            self.compact = CompactModel(model, table, context, pack and can_pack(self.dtype, self.device))
+            table, packed = context + self._widest, pack and can_pack(self.dtype, self.device)
+            small = find_small_ops(attention, self.device, self.dtype)
+            self.compact = CompactModel(model, table, context, packed, small)
         self._attend = find_attention(attention, self.device, self.dtype, self.compact.size)
         self.windows = {kind: _within(window, context) for kind, window in self.compact.windows.items()}
         self.frames: dict[int, Frame] = {}

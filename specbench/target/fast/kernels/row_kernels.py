@@ -1,0 +1,59 @@
+"""The small operations of a layer in Triton, rounded where torch's own round. Only ``triton`` is imported here."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_norm(rows, added, weight, summed, normed, size, epsilon, BLOCK: tl.constexpr):
+    """A program a row: the sum, and the sum over its root mean square, times the weight."""
+    column = tl.arange(0, BLOCK)
+    real, cell = column < size, tl.program_id(0) * size + column
+    total = tl.load(rows + cell, mask=real, other=0.0).to(tl.float32)
+    total += tl.load(added + cell, mask=real, other=0.0).to(tl.float32)
+    kept = total.to(summed.dtype.element_ty)
+    tl.store(summed + cell, kept, mask=real)
+    total = kept.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(total * total, 0) / size + epsilon)
+    total = total * scale * tl.load(weight + column, mask=real, other=0.0).to(tl.float32)
+    tl.store(normed + cell, total.to(normed.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def gate_product(gate_up, out, size, BLOCK: tl.constexpr):
+    """SiLU of the first ``size`` numbers of a row, times the others."""
+    row, column = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    real, start = column < size, gate_up + row.to(tl.int64) * 2 * size
+    gate = tl.load(start + column, mask=real, other=0.0)
+    up = tl.load(start + size + column, mask=real, other=0.0).to(tl.float32)
+    opened = gate.to(tl.float32)
+    opened = (opened / (1 + tl.exp(-opened))).to(gate.dtype).to(tl.float32)
+    tl.store(out + row.to(tl.int64) * size + column, (opened * up).to(gate.dtype), mask=real)
+
+
+@triton.jit
+def rotate_write(
+    heads, cos, sin, positions, at, queries, slots, query_heads, key_heads, slot_stride,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """HEADS heads of a row: q and k rotated, v as it is; q to ``queries`` (n, H, SIZE), k and v to their slot.
+
+    cos, sin: (positions, SIZE). at: (n,) the rows' slots. slots: (2K, slots, SIZE), a head's ``slot_stride`` apart.
+    """
+    row, head = tl.program_id(0), (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
+    part = tl.arange(0, PADDED)[None, :]
+    count = query_heads + 2 * key_heads
+    real = (head < count) & (part < SIZE)
+    start = heads + (row * count + head) * SIZE
+    own = tl.load(start + part, mask=real, other=0.0)
+    other = tl.load(start + (part + SIZE // 2) % SIZE, mask=real, other=0.0).to(tl.float32)
+    angle = tl.load(positions + row) * SIZE + part
+    turn = tl.load(cos + angle, mask=part < SIZE, other=0.0).to(tl.float32)
+    turned = (own.to(tl.float32) * turn).to(own.dtype).to(tl.float32)
+    turned += other * tl.load(sin + angle, mask=part < SIZE, other=0.0).to(tl.float32)
+    found = tl.where(head < query_heads + key_heads, turned.to(own.dtype), own)
+    tl.store(queries + (row * query_heads + head) * SIZE + part, found, mask=real & (head < query_heads))
+    place = (head - query_heads).to(tl.int64) * slot_stride + tl.load(at + row) * SIZE + part
+    tl.store(slots + place, found, mask=real & (head >= query_heads))
