@@ -19,21 +19,126 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.target.transfer import upload
 from specbench.target.verify import find_accepted_path
 from specbench.types import ROOT, Typical
 
 
-def verify_drawn(
+class Uniforms:
+    """A stream of uniform numbers, known before it is settled how many of them are used.
+
+    used: so many are behind.
+    """
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        """generator: of the stream."""
+        self._generator = generator
+        self._numbers: list[float] = []
+        self.used = 0
+
+    def ahead(self, places: Sequence[int]) -> list[float]:
+        """The numbers at these places, 0 = the next one."""
+        while len(self._numbers) <= self.used + max(places):
+            self._numbers.append(float(self._generator.random()))
+        return [self._numbers[self.used + place] for place in places]
+
+
+def draw(distributions: Tensor, numbers: Tensor) -> Tensor:
+    """(rows,) a token of each row, by its cumulative sum.
+
+    distributions: (rows, V).
+    numbers: (rows,) or (1,) float64 uniform numbers.
+    """
+    below = distributions.double().cumsum(-1)
+    at = (numbers * below[:, -1])[:, None]
+    return torch.searchsorted(below, at, right=True)[:, 0].clamp_(max=below.shape[-1] - 1)
+
+
+class RatioTest:
+    """The ratio test of one draft: on the device for every node and every end of the path, then followed on the host.
+
+    What a node is tested with is known before any outcome is: its parent's distribution behind the rejection of its
+    earlier siblings, and which of the stream's numbers it would use. So the host reads once.
+    """
+
+    def __init__(self, parents: Sequence[int], passenger: Sequence[bool] | None, rows: int) -> None:
+        """parents, passenger: (N,) of the draft. rows: the target's, N + 1; a last node behind them has none."""
+        self._parents = parents
+        self._children: dict[int, list[int]] = {}
+        self._ranks: list[list[int]] = []  # the nodes that are a first child, a second one ...
+        self._numbers = [0] * len(parents)  # which number a node uses, where it is reached
+        first = {ROOT: 0}  # of the numbers used below a place
+        for node, parent in enumerate(parents):
+            if passenger is not None and passenger[node]:
+                continue
+            siblings = self._children.setdefault(parent, [])
+            if len(siblings) == len(self._ranks):
+                self._ranks.append([])
+            self._ranks[len(siblings)].append(node)
+            self._numbers[node] = first.get(parent, 0) + len(siblings)
+            first[node] = self._numbers[node] + 1
+            siblings.append(node)
+        self._ends = [first.get(place, 0) + len(self._children.get(place, ())) for place in range(ROOT, rows - 1)]
+
+    def compute(self, distributions: Tensor, tokens: Tensor, probs: Tensor, uniforms: Uniforms) -> Tensor:
+        """(N + rows,) float64: 1 where a node is accepted if it is tried; the token drawn where the path ends at a row.
+
+        distributions: (rows, V) float32, the target's, row 0 the root's.
+        tokens: (N,) int64, of the nodes.
+        probs: (N, V) float32, the distribution each node was drawn from.
+        """
+        device = distributions.device
+        nodes = [node for rank in self._ranks for node in rank]
+        index = upload([nodes, [self._parents[node] + 1 for node in nodes]], device)
+        numbers = uniforms.ahead([*(self._numbers[node] for node in nodes), *self._ends])
+        trials, ends = upload(numbers, device, torch.float64).split([len(nodes), len(self._ends)])
+        left = distributions.to(torch.float64, copy=True)
+        untried, accepted = left.clone(), left.new_zeros(len(tokens))
+        start = 0
+        for rank in self._ranks:
+            span = slice(start, start + len(rank))
+            node, row = index[:, span]
+            token, drawn, before = tokens[node][:, None], probs[node].double(), left[row]
+            limit = trials[span] * drawn.gather(1, token)[:, 0]
+            accepted[node] = (limit < before.gather(1, token)[:, 0]).double()
+            untried[row] = untried[row].scatter(1, token, 0.0)
+            left[row] = _residual(before, drawn, distributions[row].double(), untried[row])
+            start = span.stop
+        return torch.cat([accepted, draw(left, ends).double()])
+
+    def follow(self, judged: Sequence[float], uniforms: Uniforms) -> tuple[list[int], int | None]:
+        """(the accepted path, the token drawn behind it, None behind a node without a row of the target's).
+
+        judged: of ``compute``. uniforms: the numbers of the tests on the way, and of the draw, are used then.
+        """
+        path: list[int] = []
+        place = ROOT
+        while True:
+            for node in self._children.get(place, ()):
+                uniforms.used += 1
+                if judged[node]:
+                    break
+            else:
+                break
+            path.append(node)
+            place = node
+        if place + 1 >= len(self._ends):
+            return path, None
+        uniforms.used += 1
+        return path, int(judged[len(self._parents) + place + 1])
+
+
+def verify_one_by_one(
     distributions: Tensor,
     tokens: Sequence[int],
     parents: Sequence[int],
     passenger: Sequence[bool] | None,
     probs: Tensor,
-    random: np.random.Generator,
-) -> tuple[list[int], Tensor]:
-    """(the accepted path, (V,) float64 what is left of the distribution at its end), by the ratio test.
+    uniforms: Uniforms,
+) -> tuple[list[int], int | None]:
+    """As ``RatioTest``, with tensors on a CPU: only the nodes that are tried, since reading costs nothing there.
 
-    distributions: (N+1, V) float32, the target's, row 0 the root's.
+    distributions: (rows, V) float32, the target's, row 0 the root's.
     tokens, parents, passenger: (N,) of the draft.
     probs: (N, V) float32, the distribution each node was drawn from.
     """
@@ -43,59 +148,55 @@ def verify_drawn(
             children.setdefault(parent, []).append(node)
     path: list[int] = []
     place = ROOT
-    while True:
-        distribution = distributions[place + 1].double()
+    while place + 1 < len(distributions):
+        whole = left = distributions[place + 1].double()
         tried: list[int] = []
         for node in children.get(place, ()):
-            token, drawn = int(tokens[node]), probs[node].to(distribution.device).double()
-            if random.random() * float(drawn[token]) < float(distribution[token]):
+            token, drawn = tokens[node], probs[node].double()
+            (limit,) = uniforms.ahead([0])
+            uniforms.used += 1
+            if limit * float(drawn[token]) < float(left[token]):
                 break
             tried.append(token)
-            distribution = _residual(distribution, drawn, distributions[place + 1].double(), tried)
+            left = (left - drawn).clamp_(min=0)
+            if not left.sum() > 0:
+                left = whole.clone()
+                left[tried] = 0
+            left = left / left.sum() if left.sum() > 0 else whole
         else:
-            return path, distribution
+            number = torch.tensor(uniforms.ahead([0]), dtype=torch.float64)
+            uniforms.used += 1
+            return path, int(draw(left[None], number))
         path.append(node)
         place = node
+    return path, None
 
 
-def _residual(distribution: Tensor, drawn: Tensor, whole: Tensor, tried: Sequence[int]) -> Tensor:
-    """(V,) max(distribution - drawn, 0), normalised; where that is 0 by rounding, ``whole`` without ``tried``."""
+def _residual(distribution: Tensor, drawn: Tensor, whole: Tensor, untried: Tensor) -> Tensor:
+    """(rows, V) max(distribution - drawn, 0), normalised; where that is 0 by rounding, ``untried``, else ``whole``."""
     left = (distribution - drawn).clamp_(min=0)
-    total = left.sum()
-    if total > 0:
-        return left / total
-    left = whole.clone()
-    left[list(tried)] = 0
-    total = left.sum()
-    return left / total if total > 0 else whole
+    total, rest = left.sum(-1, keepdim=True), untried.sum(-1, keepdim=True)
+    return torch.where(total > 0, left / total, torch.where(rest > 0, untried / rest, whole))
 
 
-def draw(distribution: Tensor, random: np.random.Generator) -> int:
-    """A token drawn from a (V,) distribution by its cumulative sum."""
-    below = distribution.double().cumsum(0)
-    at = torch.tensor([random.random()], dtype=torch.float64, device=distribution.device) * below[-1]
-    return min(int(torch.searchsorted(below, at, right=True)), len(distribution) - 1)
-
-
-def accept_typical(
-    distributions: Tensor,
-    tokens: Sequence[int],
-    parents: Sequence[int],
-    passenger: Sequence[bool] | None,
-    rule: Typical,
-) -> list[int]:
-    """The accepted path, root side first, by typical acceptance.
+def judge_typical(distributions: Tensor, tokens: Tensor, parents: Sequence[int], rule: Typical) -> Tensor:
+    """(2, N) float32: 1 where typical acceptance takes a node if it takes its parent; its log probability there.
 
     distributions: (N+1, V) float32, the target's, row 0 the root's.
-    tokens, parents, passenger: (N,) of the draft.
+    tokens: (N,) int64 and parents: (N,) of the draft.
     """
-    if not len(tokens):
-        return []
     logs = distributions.clamp_min(torch.finfo(distributions.dtype).tiny).log()
     entropy = -(distributions * logs).sum(-1)
-    bars = (rule.alpha * (-entropy).exp()).clamp_max(rule.threshold).tolist()
-    above = torch.tensor([parent + 1 for parent in parents], device=distributions.device)
-    drafted = torch.tensor(list(tokens), device=distributions.device)
-    chances, scores = distributions[above, drafted].tolist(), logs[above, drafted].tolist()
-    likely = [chance > bars[parent + 1] for chance, parent in zip(chances, parents, strict=True)]
-    return find_accepted_path(likely, parents, passenger, [True] * (len(tokens) + 1), scores=scores)
+    bars = (rule.alpha * (-entropy).exp()).clamp_max(rule.threshold)
+    above = upload([parent + 1 for parent in parents], distributions.device)
+    likely = distributions[above, tokens] > bars[above]
+    return torch.stack([likely.to(logs.dtype), logs[above, tokens]])
+
+
+def follow_typical(
+    likely: Sequence[float], scores: Sequence[float], parents: Sequence[int], passenger: Sequence[bool] | None
+) -> list[int]:
+    """The accepted path, root side first. likely, scores: of ``judge_typical``."""
+    return find_accepted_path(
+        [int(each) for each in likely], parents, passenger, [1] * (len(parents) + 1), scores=scores
+    )

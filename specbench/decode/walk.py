@@ -11,34 +11,45 @@ Nodes that were drawn are tried one by one (``specbench.decode.acceptance``), wi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.decode.acceptance import accept_typical, draw, verify_drawn
+from specbench.decode.acceptance import RatioTest, Uniforms, draw, follow_typical, judge_typical, verify_one_by_one
 from specbench.decode.sampling import Sampling
 from specbench.target.engine import Verdict
 from specbench.target.transfer import upload
-from specbench.target.verify import find_accepted_path
-from specbench.types import ROOT, CaseError, Draft, Typical
+from specbench.target.tree import is_chain
+from specbench.target.verify import find_accepted_path, require_finite
+from specbench.types import CaseError, Draft, Typical
 
 
-def _require_distributions(draft: Draft, late: Draft | None, vocab: int) -> None:
-    """Raise CaseError where a stated distribution is not finite, or of another vocabulary."""
-    for stated in (draft.probs, late.probs if late is not None else None):
-        if stated is not None and not (stated.shape[-1] == vocab and bool(torch.isfinite(stated).all())):
-            raise CaseError(
-                f"the drafter states distributions of {tuple(stated.shape)}, not finite or not over {vocab} tokens;"
-                " expected one finite distribution a node (draft model: try dtype=float32)"
-            )
+def _state(draft: Draft, tokens: Tensor, like: Tensor) -> Tensor:
+    """(N, V) what nodes were drawn from: what the draft states, else their tokens with probability 1."""
+    if draft.probs is not None:
+        _require_stated(draft.probs.shape[-1] == like.shape[-1], draft.probs, like)
+        return draft.probs.to(like.device)
+    return like.new_zeros(len(tokens), like.shape[-1]).scatter_(1, tokens[:, None], 1.0)
 
 
-def _certain(tokens: Sequence[int], like: Tensor) -> Tensor:
-    """(N, V) distributions that give each token probability 1."""
-    rows = torch.zeros(len(tokens), like.shape[-1], dtype=like.dtype, device=like.device)
-    rows[torch.arange(len(tokens)), torch.tensor(list(tokens))] = 1
-    return rows
+def _require_stated(right: bool, stated: Tensor, like: Tensor) -> None:
+    """Raise CaseError where a stated distribution is not ``right``."""
+    if not right:
+        raise CaseError(
+            f"the drafter states distributions of {tuple(stated.shape)}, not finite or not over {like.shape[-1]}"
+            " tokens; expected one finite distribution a node (draft model: try dtype=float32)"
+        )
+
+
+def _read(logits: Tensor, *parts: Tensor) -> list[list[float]]:
+    """Tensors of one dimension, in one read-back. Raises CaseError where a row's logits are not finite."""
+    every = [part.double() for part in (logits.max(-1).values, *parts)]
+    numbers = iter(torch.cat(every).tolist())
+    peaks, *found = [[next(numbers) for _ in range(len(part))] for part in every]
+    require_finite(peaks, logits.dtype)
+    return found
 
 
 class Walk:
@@ -54,10 +65,8 @@ class Walk:
         self.sampling = sampling
         self.lossy = sampling is not None and typical is not None
         self._typical = typical
-        self._generator = np.random.default_rng(seed)
-        self._trials = np.random.default_rng([seed, 1])
-        self._uniforms: list[float] = []
-        self._emitted = 0
+        self._picks = Uniforms(np.random.default_rng(seed))
+        self._trials = Uniforms(np.random.default_rng([seed, 1]))
         self._given = given
 
     def pick(self, logits: Tensor, depths: Sequence[int]) -> Tensor:
@@ -66,49 +75,67 @@ class Walk:
             return torch.full((len(logits),), self._given, device=logits.device)
         if self.sampling is None:
             return logits.argmax(-1)
-        uniform = upload(self._numbers(depths), logits.device, torch.float64)
-        below = self.sampling(logits).double().cumsum(-1)
-        drawn = torch.searchsorted(below, (uniform * below[:, -1])[:, None], right=True)[:, 0]
-        return drawn.clamp_(max=logits.shape[-1] - 1)
+        numbers = upload(self._picks.ahead(depths), logits.device, torch.float64)
+        return draw(self.sampling(logits), numbers)
 
-    def _numbers(self, depths: Sequence[int]) -> list[float]:
-        last = self._emitted + max(depths)
-        while len(self._uniforms) <= last:
-            self._uniforms.append(float(self._generator.random()))
-        return [self._uniforms[self._emitted + depth] for depth in depths]
-
-    def verify(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
+    def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
         """Verify by whole distributions: nodes that were drawn, then ``late`` where all are accepted; or lossily.
 
+        The step's only read-back is here.
         logits: (N+1, V) raw, row 0 the root's.
-        tokens: (N,) of the draft, on the host.
+        fed: (N+1,) int64 tokens of the rows, on the device.
         late: of its tokens only the first is verified. Without ``probs`` it counts as drawn with probability 1.
         """
         assert self.sampling is not None
-        distributions = self.sampling(logits)
+        distributions, parents = self.sampling(logits), [int(node) for node in draft.parents]
         if self._typical is not None:
-            path = accept_typical(
-                distributions, tokens, [int(node) for node in draft.parents], draft.passenger, self._typical
-            )
-            return Verdict(path, draw(distributions[path[-1] + 1 if path else 0], self._trials), False)
-        _require_distributions(draft, late, distributions.shape[-1])
-        path, left = list[int](), distributions[0].double()
-        if len(tokens):
-            probs = draft.probs if draft.probs is not None else _certain(tokens, distributions)
-            parents = [int(parent) for parent in draft.parents]
-            path, left = verify_drawn(distributions, tokens, parents, draft.passenger, probs, self._trials)
-        if late is not None and len(late) and len(path) == len(tokens):
-            token = int(late.tokens[0])
-            probs = late.probs[:1] if late.probs is not None else _certain([token], distributions)
-            kept, left = verify_drawn(left[None].expand(2, -1), [token], [ROOT], None, probs, self._trials)
-            if kept:
-                return Verdict(path, token, True)
-        return Verdict(path, draw(left, self._trials), False)
+            return self._verify_typically(logits, distributions, draft, parents, fed[1:])
+        return self._verify_drawn(logits, distributions, draft, parents, fed[1:], late)
+
+    def _verify_typically(
+        self, logits: Tensor, distributions: Tensor, draft: Draft, parents: list[int], tokens: Tensor
+    ) -> Verdict:
+        assert self._typical is not None
+        number = upload(self._trials.ahead([0]), logits.device, torch.float64)
+        judged = judge_typical(distributions, tokens, parents, self._typical)
+        drawn, chosen, likely, scores = _read(logits, draw(distributions, number), tokens, *judged)
+        self._trials.used += 1
+        path = follow_typical(likely, scores, parents, draft.passenger)
+        return Verdict(path, [*(int(chosen[node]) for node in path), int(drawn[path[-1] + 1 if path else 0])], False)
+
+    def _verify_drawn(
+        self,
+        logits: Tensor,
+        distributions: Tensor,
+        draft: Draft,
+        parents: list[int],
+        tokens: Tensor,
+        late: Draft | None,
+    ) -> Verdict:
+        count, passenger, stated = len(parents), draft.passenger, _state(draft, tokens, distributions)
+        if late is not None and len(late) and is_chain(parents):  # its first token is one more node of the chain
+            behind = late.tokens[:1] if isinstance(late.tokens, Tensor) else upload(late.tokens[:1], logits.device)
+            first = replace(late, probs=None if late.probs is None else late.probs[:1])
+            stated = torch.cat([stated, _state(first, behind, distributions)])
+            tokens, parents = torch.cat([tokens, behind]), [*parents, count - 1]
+            passenger = None if passenger is None else [*passenger, False]
+        finite, on_host = torch.isfinite(stated).all()[None], logits.device.type == "cpu"
+        test = None if on_host else RatioTest(parents, passenger, len(logits))
+        judged = [] if test is None else [test.compute(distributions, tokens, stated, self._trials)]
+        right, chosen, *found = _read(logits, finite, tokens, *judged)
+        _require_stated(bool(right[0]), stated, logits)
+        ids = [int(token) for token in chosen]
+        if test is None:
+            path, last = verify_one_by_one(distributions, ids, parents, passenger, stated, self._trials)
+        else:
+            path, last = test.follow(found[0], self._trials)
+        emitted = [*(ids[node] for node in path), *([] if last is None else [last])]
+        return Verdict(path[:count], emitted, last is None)
 
     def advance(self, emitted: int) -> None:
         """``emitted`` tokens were committed; later draws use later numbers."""
         if self._given is None:
-            self._emitted += emitted
+            self._picks.used += emitted
         self._given = None
 
     @staticmethod

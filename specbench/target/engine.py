@@ -20,10 +20,10 @@ from specbench.types import Draft, Needs, Prefill, Step
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """path: accepted nodes, root side first. token: emitted behind them. late: it is the late draft's first token."""
+    """path: accepted nodes, root side first. tokens: theirs and one more. late: that is the late draft's first."""
 
     path: list[int]
-    token: int
+    tokens: list[int]
     late: bool
 
 
@@ -46,7 +46,7 @@ class Verifier(Protocol):
     def lossy(self) -> bool:
         """Every draft goes to ``verify``."""
 
-    def verify(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
+    def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
         """Verify a drawn draft and the late chain behind it; only when sampling."""
 
     def advance(self, emitted: int) -> None:

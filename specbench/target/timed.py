@@ -53,9 +53,9 @@ class RecordedPicks:
         """See ``Verifier.follow``."""
         return self._walk.follow(tokens, parents, passenger, picks)
 
-    def verify(self, logits: Tensor, draft: Draft, tokens: Sequence[int], late: Draft | None) -> Verdict:
+    def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
         """Never called: it is for sampling."""
-        return self._walk.verify(logits, draft, tokens, late)
+        return self._walk.verify(logits, draft, fed, late)
 
     def advance(self, emitted: int) -> None:
         """See ``Verifier.advance``."""

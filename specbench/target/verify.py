@@ -61,18 +61,14 @@ class ActiveRequest:
         fed: (N+1,) int64 tokens of the rows, on the device.
         """
         walk, draft = self.walk, self.draft
-        tokens: Sequence[int]
         if walk.sampling is not None and (walk.lossy or _is_drawn(draft) or _is_drawn(late)):
-            require_finite(logits.max(-1).values.tolist(), logits.dtype)
-            tokens = draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens
-            verdict = walk.verify(logits, draft, tokens, late)
-            path, last, kept = verdict.path, verdict.token, verdict.late
-        else:
-            picks, back = pick(walk, logits, [0, *depths], fed if isinstance(draft.tokens, Tensor) else None)
-            tokens = back[1:] if back is not None else cast(Sequence[int], draft.tokens)
-            path = walk.follow(tokens, self.parents, draft.passenger, picks)
-            last = picks[path[-1] + 1] if path else picks[0]
-            kept = continues(late, len(path) == len(tokens), last)
+            verdict = walk.verify(logits, draft, fed, late)
+            return verdict.path, verdict.tokens, verdict.late
+        picks, back = pick(walk, logits, [0, *depths], fed if isinstance(draft.tokens, Tensor) else None)
+        tokens = back[1:] if back is not None else cast(Sequence[int], draft.tokens)
+        path = walk.follow(tokens, self.parents, draft.passenger, picks)
+        last = picks[path[-1] + 1] if path else picks[0]
+        kept = continues(late, len(path) == len(tokens), last)
         return path, [*(int(tokens[node]) for node in path), last], kept
 
     def close_step(

@@ -102,6 +102,25 @@ def test_drawn_drafts_keep_the_distribution(grow, sampling):
     assert verdict(grow, sampling) > PASSES
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_all_nodes_at_once_are_the_nodes_one_by_one(seed):
+    """The same path, token and use of numbers; every third draft repeats what the target has, to the last digit."""
+    random, torch_random = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    count = int(random.integers(0, 14))
+    parents = [int(random.integers(-1, node)) for node in range(count)]
+    passenger = [bool(random.random() < 0.1) for _ in parents]
+    tokens = random.integers(0, 7, count).tolist()
+    target = (torch.randn(count + 1, 7, generator=torch_random) * 2).softmax(-1)
+    probs = target[[parent + 1 for parent in parents]] if seed % 3 == 0 else target[1:].roll(1, 0)
+    uniforms = [trial.Uniforms(np.random.default_rng(seed)) for _ in range(2)]
+    for _ in range(3):
+        test = trial.RatioTest(parents, passenger, count + 1)
+        judged = test.compute(target, torch.tensor(tokens, dtype=torch.long), probs, uniforms[0]).tolist()
+        found = test.follow(judged, uniforms[0])
+        assert found == trial.verify_one_by_one(target, tokens, parents, passenger, probs, uniforms[1])
+        assert uniforms[0].used == uniforms[1].used > len(found[0])
+
+
 def test_the_plain_sampler_passes_its_own_test():
     engine = MarkovEngine(TARGET)
     found = emitted(engine, Scripted(lambda *_: Draft()), SAMPLINGS[0], [0], LENGTH, DRAWS)
@@ -137,7 +156,7 @@ def test_one_uniform_for_a_token_and_the_next_fails(monkeypatch):
 
 
 def test_a_residual_that_is_not_taken_fails(monkeypatch):
-    monkeypatch.setattr(trial, "_residual", lambda distribution, drawn, whole, tried: distribution)
+    monkeypatch.setattr(trial, "_residual", lambda distribution, drawn, whole, untried: distribution)
     assert verdict(chain, SAMPLINGS[0]) < FAILS
 
 

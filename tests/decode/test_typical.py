@@ -6,7 +6,7 @@ import torch
 
 from joint_law import MarkovEngine, emitted, exact, p_value
 from models import Scripted
-from specbench.decode.acceptance import accept_typical
+from specbench.decode.acceptance import follow_typical, judge_typical
 from specbench.decode.sampling import Sampling
 from specbench.types import Draft, Typical
 
@@ -15,7 +15,8 @@ SURE, FLAT = [0.97, 0.01, 0.01, 0.01], [0.25, 0.25, 0.25, 0.25]
 
 
 def accepted(distributions, tokens, parents, passenger=None, rule=RULE):
-    return accept_typical(torch.tensor(distributions), tokens, parents, passenger, rule)
+    judged = judge_typical(torch.tensor(distributions), torch.tensor(tokens, dtype=torch.long), parents, rule)
+    return follow_typical(*judged.tolist(), parents, passenger)
 
 
 def test_a_sure_target_asks_for_more_than_an_unsure_one():
