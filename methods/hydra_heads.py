@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.parts.heads.draft_layer import DraftLayer, LayerMemory, layer_shapes
-from methods.parts.heads.grown_tree import ShapePlan, choose_best, fill
+from methods.parts.heads.grown_tree import choose_best, fill
 from methods.parts.heads.head_file import (
     HeadFile,
     HeadFormat,
@@ -23,6 +23,7 @@ from methods.parts.heads.head_file import (
     require_shapes,
 )
 from methods.parts.heads.head_method import StackedHeads, TargetEnds
+from methods.parts.trees.tree_shape import ShapePlan
 from specbench.method import Drafter
 from specbench.target.facade import Target
 from specbench.target.transfer import upload

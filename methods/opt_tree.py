@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from methods.parts.draft_lm.draft_method import DraftModelMethod
@@ -40,11 +41,13 @@ class _Growth:
         paths = (chances * upload(weights, chances.device, chances.dtype)[:, None]).flatten()
         heavy = paths.topk(min(self._room, len(paths)))
         width = ids.shape[1]
-        places = heavy.indices.tolist()
-        self.tokens += ids.flatten()[heavy.indices].tolist()
-        self.parents += [above[place // width] for place in places]
-        self.weights += heavy.values.tolist()
-        self.chances += chances.flatten()[heavy.indices].tolist()
+        found = [each.flatten()[heavy.indices].double() for each in (ids, chances)]
+        read = torch.stack([heavy.indices.double(), heavy.values, *found])  # exact: no id is beyond 2^53
+        places, weights, tokens, chances_of = read.tolist()
+        self.tokens += map(int, tokens)
+        self.parents += [above[int(place) // width] for place in places]
+        self.weights += weights
+        self.chances += chances_of
         order = sorted(range(len(self.weights)), key=self.weights.__getitem__, reverse=True)  # stable: parents first
         self.best = sorted(order[: self._room])
         self.expected = sum(self.weights[node] for node in self.best)

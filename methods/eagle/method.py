@@ -15,7 +15,7 @@ from torch import Tensor
 
 from methods.eagle.head import EagleHead, FirstHead, ThirdHead, layer_config
 from methods.parts.heads.draft_layer import LayerMemory
-from methods.parts.heads.grown_tree import DrawnChoice, ShapePlan, choose_best, fill, grow
+from methods.parts.heads.grown_tree import DrawnChoice, choose_best, fill, grow
 from methods.parts.heads.head_file import (
     find_head,
     random_weights,
@@ -23,7 +23,7 @@ from methods.parts.heads.head_file import (
     shapes_of,
 )
 from methods.parts.heads.head_method import EAGLE, WIDEST, HeadMethod, TargetEnds
-from methods.parts.trees.tree_shape import TreeShape
+from methods.parts.trees.tree_shape import ShapePlan, TreeShape
 from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
 from specbench.target.transfer import upload

@@ -102,7 +102,7 @@ class RatioTest:
             limit = trials[span] * drawn.gather(1, token)[:, 0]
             accepted[node] = (limit < before.gather(1, token)[:, 0]).double()
             untried[row] = untried[row].scatter(1, token, 0.0)
-            left[row] = _residual(before, drawn, distributions[row].double(), untried[row])
+            left[row] = _residuals(before, drawn, distributions[row].double(), untried[row])
             start = span.stop
         return torch.cat([accepted, draw(left, ends).double()])
 
@@ -158,11 +158,7 @@ def verify_one_by_one(
             if limit * float(drawn[token]) < float(left[token]):
                 break
             tried.append(token)
-            left = (left - drawn).clamp_(min=0)
-            if not left.sum() > 0:
-                left = whole.clone()
-                left[tried] = 0
-            left = left / left.sum() if left.sum() > 0 else whole
+            left = _residual(left, drawn, whole, tried)
         else:
             number = torch.tensor(uniforms.ahead([0]), dtype=torch.float64)
             uniforms.used += 1
@@ -172,11 +168,23 @@ def verify_one_by_one(
     return path, None
 
 
-def _residual(distribution: Tensor, drawn: Tensor, whole: Tensor, untried: Tensor) -> Tensor:
+def _residuals(distribution: Tensor, drawn: Tensor, whole: Tensor, untried: Tensor) -> Tensor:
     """(rows, V) max(distribution - drawn, 0), normalised; where that is 0 by rounding, ``untried``, else ``whole``."""
     left = (distribution - drawn).clamp_(min=0)
     total, rest = left.sum(-1, keepdim=True), untried.sum(-1, keepdim=True)
     return torch.where(total > 0, left / total, torch.where(rest > 0, untried / rest, whole))
+
+
+def _residual(distribution: Tensor, drawn: Tensor, whole: Tensor, tried: Sequence[int]) -> Tensor:
+    """(V,) of one row; ``tried``: the tokens that are 0 in ``untried``."""
+    left = (distribution - drawn).clamp_(min=0)
+    total = left.sum()
+    if total > 0:
+        return left / total
+    left = whole.clone()
+    left[list(tried)] = 0
+    total = left.sum()
+    return left / total if total > 0 else whole
 
 
 def judge_typical(distributions: Tensor, tokens: Tensor, parents: Sequence[int], rule: Typical) -> Tensor:

@@ -156,7 +156,7 @@ def test_one_uniform_for_a_token_and_the_next_fails(monkeypatch):
 
 
 def test_a_residual_that_is_not_taken_fails(monkeypatch):
-    monkeypatch.setattr(trial, "_residual", lambda distribution, drawn, whole, untried: distribution)
+    monkeypatch.setattr(trial, "_residual", lambda distribution, drawn, whole, tried: distribution)
     assert verdict(chain, SAMPLINGS[0]) < FAILS
 
 

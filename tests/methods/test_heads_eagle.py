@@ -17,9 +17,9 @@ from joint_law import MarkovEngine, emitted, exact, p_value
 from methods.eagle.head import target_ids
 from methods.eagle.method import Eagle, Eagle3, EagleRun
 from methods.parts.heads.draft_layer import LayerMemory
-from methods.parts.heads.grown_tree import DrawnChoice, ShapePlan, choose_best, fill, grow
+from methods.parts.heads.grown_tree import DrawnChoice, choose_best, fill, grow
 from methods.parts.heads.head_method import EAGLE, MEDUSA, WIDEST
-from methods.parts.trees.tree_shape import TreeShape
+from methods.parts.trees.tree_shape import ShapePlan, TreeShape
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.method import Drafter, Method

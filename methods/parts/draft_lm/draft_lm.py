@@ -35,6 +35,11 @@ def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, devi
     return card
 
 
+def draw_one(probs: Tensor, random: torch.Generator) -> Tensor:
+    """(...) a token of each (..., V) distribution, as ``torch.multinomial`` draws it, which tests its input twice."""
+    return (probs / torch.empty_like(probs).exponential_(generator=random)).argmax(-1)
+
+
 def choose_token(row: Tensor, distribution: Sampler | None, random: torch.Generator, probs: list[Tensor]) -> int:
     """The token that follows: the best one, or one drawn from ``distribution``, which is then appended to ``probs``.
 
@@ -43,7 +48,7 @@ def choose_token(row: Tensor, distribution: Sampler | None, random: torch.Genera
     if distribution is None:
         return int(row.argmax())
     probs.append(distribution(row[None])[0])
-    return int(torch.multinomial(probs[-1], 1, generator=random))
+    return int(draw_one(probs[-1], random))
 
 
 class DraftLM:

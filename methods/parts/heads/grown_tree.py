@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from methods.parts.trees.siblings import draw_children
-from methods.parts.trees.tree_shape import TreeShape
+from methods.parts.trees.tree_shape import ShapePlan
 from specbench.types import Draft
 
 
@@ -71,30 +71,6 @@ def _best(candidates: list[Tensor], nodes: int) -> Draft:
     above = torch.where(parents[chosen] < 0, -1, above)
     hosted = torch.stack([above.double(), steps[chosen].exp().double()]).tolist()  # the draft's only read-back
     return Draft(ids[chosen], [int(parent) for parent in hosted[0]], score=hosted[1], source=[0] * len(chosen))
-
-
-class ShapePlan:
-    """A fixed tree's index tensors on a device, made once."""
-
-    def __init__(self, shape: TreeShape, device: torch.device) -> None:
-        """shape: nodes level by level."""
-        self.shape, self._device = shape, device
-        self._cuts: dict[int, ShapePlan] = {}
-        self.levels = [
-            tuple(
-                torch.tensor(part, device=device, dtype=torch.long) for part in (level.rows, level.ranks, level.inner)
-            )
-            for level in shape.levels
-        ]
-        self.most = [max(level.ranks) + 1 for level in shape.levels]
-
-    def cut(self, nodes: int) -> ShapePlan:
-        """The plan of the first ``nodes`` nodes, kept for the next call, or this one if there are no more."""
-        if nodes >= len(self.shape):
-            return self
-        if nodes not in self._cuts:
-            self._cuts[nodes] = ShapePlan(self.shape.cut(nodes), self._device)
-        return self._cuts[nodes]
 
 
 Choose = Callable[[Tensor, Tensor, Tensor, int], Tensor]

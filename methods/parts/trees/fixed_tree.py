@@ -13,9 +13,10 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from methods.parts.draft_lm.draft_method import DraftModelMethod
+from methods.parts.draft_lm.draft_lm import DraftLM, draw_one
+from methods.parts.draft_lm.draft_method import DraftModelMethod, TargetTraits
 from methods.parts.trees.siblings import draw_children
-from methods.parts.trees.tree_shape import Level, TreeShape
+from methods.parts.trees.tree_shape import Level, ShapePlan, TreeShape
 from specbench.method import Drafter
 from specbench.target.facade import Target
 from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step, require_nodes
@@ -46,6 +47,11 @@ class FixedTreeMethod(DraftModelMethod):
             raise InputError(f"{self._setting}: a node has more children than there are {target.vocab_size} tokens")
         super().bind(target)
 
+    def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
+        """As ``DraftModelMethod.adopt``; the shape goes to the draft's device."""
+        super().adopt(lm, traits)
+        self.plan = ShapePlan(self.shape, lm.device)
+
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Start from an empty cache. seed: of the tokens drawn."""
         return _FixedTree(self, seed)
@@ -62,7 +68,8 @@ class _FixedTree(Drafter):
         self._tried, self._taken = [0] * ranks, [0] * ranks
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        shape = self._shape = self._method.shape.cut(budget)
+        plan = self._method.plan.cut(budget)
+        shape = self._shape = plan.shape
         self._kept = range(len(shape))
         if not len(shape):
             return EMPTY
@@ -72,26 +79,33 @@ class _FixedTree(Drafter):
         probs = rows.new_zeros(len(shape), rows.shape[-1], dtype=torch.float32) if drawn else None
         tokens: list[Tensor] = []
         alive: list[Tensor] = []
-        for level in shape.levels:
-            children, living = self._fill(rows, level, probs)
+        for level, (row, rank, inner) in zip(shape.levels, plan.levels, strict=True):
+            children, living = self._fill(rows, level, row, rank, probs)
             tokens.append(children)
             alive.append(living)
             if level.inner:
-                rows = self._request.expand(children[list(level.inner)], level.above)
+                rows = self._request.expand(children[inner], level.above)
         if probs is None:
             return Draft(torch.cat(tokens), shape.parents, source=[0] * len(shape))
         return self._living(torch.cat(tokens), torch.cat(alive).tolist(), probs)
 
-    def _fill(self, rows: Tensor, level: Level, probs: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(m,) tokens of a level's nodes, and whether each could be drawn; their distributions go into ``probs``."""
-        device, count = rows.device, max(level.ranks) + 1
-        row, rank = torch.tensor([level.rows, level.ranks], device=device)
+    def _fill(
+        self, rows: Tensor, level: Level, row: Tensor, rank: Tensor, probs: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """(m,) tokens of a level's nodes, and whether each could be drawn; their distributions go into ``probs``.
+
+        row, rank: (m,) the level's, on the device.
+        """
+        count = max(level.ranks) + 1
         if probs is None:
             return rows.topk(count, dim=-1).indices[row, rank], torch.ones_like(row, dtype=torch.bool)
         whole = self._method.drawn_from(rows)
         nodes = slice(level.start, level.start + len(row))
         if self._method.replace:
-            drawn = torch.multinomial(whole, count, replacement=True, generator=self._random)
+            if count > 1:
+                drawn = torch.multinomial(whole, count, replacement=True, generator=self._random)
+            else:  # for one token that waits for the device
+                drawn = draw_one(whole, self._random)[:, None]
             probs[nodes] = whole[row]
             return drawn[row, rank], torch.ones_like(row, dtype=torch.bool)
         drawn, probs[nodes], living = draw_children(whole, row, rank, count, self._random)

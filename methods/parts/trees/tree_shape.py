@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+import torch
 
 from specbench.target.tree import compute_depths
 from specbench.types import ROOT, InputError
@@ -162,6 +163,30 @@ class TreeShape:
     def cut(self, nodes: int) -> TreeShape:
         """The shape of the first ``nodes`` nodes, or of all of them."""
         return self if nodes >= len(self) else TreeShape.of(self.parents[:nodes])
+
+
+class ShapePlan:
+    """A fixed tree's index tensors on a device, made once."""
+
+    def __init__(self, shape: TreeShape, device: torch.device) -> None:
+        """shape: nodes level by level."""
+        self.shape, self._device = shape, device
+        self._cuts: dict[int, ShapePlan] = {}
+        self.levels = [
+            tuple(
+                torch.tensor(part, device=device, dtype=torch.long) for part in (level.rows, level.ranks, level.inner)
+            )
+            for level in shape.levels
+        ]
+        self.most = [max(level.ranks) + 1 for level in shape.levels]
+
+    def cut(self, nodes: int) -> ShapePlan:
+        """The plan of the first ``nodes`` nodes, kept for the next call, or this one if there are no more."""
+        if nodes >= len(self.shape):
+            return self
+        if nodes not in self._cuts:
+            self._cuts[nodes] = ShapePlan(self.shape.cut(nodes), self._device)
+        return self._cuts[nodes]
 
 
 def parents_of_widths(widths: Sequence[int]) -> list[int]:
