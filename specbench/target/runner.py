@@ -144,7 +144,8 @@ class CompactRunner(Runner):
             elif (window is None or window >= start + count) and (prompt or count == 1):
                 found[kind] = None
             else:
-                causal = build_causal_mask(start + count, window, self.dtype)[..., start:, :].to(self.device)
+                rows = build_causal_mask(start + count, window, self.dtype, start)
+                causal = upload(rows, self.device, self.dtype)
                 found[kind] = causal[0, 0] if prompt else self._shared(causal)
         return found
 

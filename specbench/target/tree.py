@@ -69,11 +69,14 @@ def build_tree_mask(
     return build_additive_mask(visible, dtype)
 
 
-def build_causal_mask(length: int, window: int | None, dtype: torch.dtype) -> Tensor:
-    """Additive mask (1, 1, T, T) of a prompt read from an empty cache, with a sliding window in positions."""
-    visible = np.tri(length, dtype=bool)
+def build_causal_mask(length: int, window: int | None, dtype: torch.dtype, start: int = 0) -> Tensor:
+    """Additive mask (1, 1, T - start, T) of the last tokens of T, with a sliding window in positions.
+
+    start: [tokens] read before; 0 = a prompt.
+    """
+    visible = np.tri(length - start, length, k=start, dtype=bool)
     if window is not None:
-        visible &= ~np.tri(length, k=-window, dtype=bool)
+        visible &= ~np.tri(length - start, length, k=start - window, dtype=bool)
     return build_additive_mask(visible, dtype)
 
 

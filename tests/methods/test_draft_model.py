@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draft_models import begin, fitted, noisy, run
+from draft_models import begin, fitted, noisy, plain_logits, run
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
+from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
+from specbench.target import tree
 from specbench.types import InputError
 
 MAKE = {
@@ -80,3 +82,19 @@ def test_temperature_of_the_draft_must_be_positive():
     for make in (MAKE["specinfer"], MAKE["sequoia"], MAKE["speculative_sampling"]):
         with pytest.raises(InputError, match=r"^draft_temperature=-1\.0: expected"):
             make(draft_temperature=-1.0)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
+def test_catching_up_builds_the_rows_that_are_fed(monkeypatch, family):
+    """Three tokens behind forty: the mask's rows are three, not forty-three, and the logits are the model's own."""
+    built = []
+    make = tree.build_additive_mask
+    monkeypatch.setattr(tree, "build_additive_mask", lambda seen, dtype: built.append(seen.shape) or make(seen, dtype))
+    lm = DraftLM(build(family, torch.float64), 512)
+    request = DraftRequest(lm, lm.new_cache(), VOCAB)
+    context = [5 + place * 7 % 90 for place in range(43)]
+    request.feed(context[:40], 0)
+    built.clear()
+    caught_up = request.feed(context, 40)
+    assert set(built) == {(3, 43)}
+    torch.testing.assert_close(caught_up, plain_logits(lm.model, context), atol=1e-9, rtol=1e-9)
