@@ -58,9 +58,9 @@ def _execute(job: Job, directory: Path, observe: Observer) -> list[str]:
     if start == len(job.plan):
         point_latest(directory)
         manifest = read_manifest(directory)
-        config = shared(job, job.resolved)
-        if manifest["config"] != config:  # they differ in what changes no record: a price may be set afterwards
-            writer.write_manifest(manifest | {"config": config})
+        current = shared(job, manifest | {"config": job.resolved})
+        if manifest != current:  # in what changes no record: a price may be set afterwards, an older run names its user
+            writer.write_manifest(current)
         return list(manifest.get("warnings", []))
     return _decode(job, directory, writer, start, observe)
 

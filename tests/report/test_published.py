@@ -116,12 +116,22 @@ def test_what_differs_is_read_off_the_manifest(measured):
         "dtype float16, not bfloat16",
         "decode.max_new_tokens 1024, not 512",
         "reset case, not never",
-        "they count the prefill as a step",
+        "they count the prefill as a step (decode.first_draft=prefill does)",
         "corpus of store.safetensors, not UltraChat",
     )
     same = {"model.template": "vicuna_v1.1", "model.dtype": "float16", "decode.max_new_tokens": "1024", "reset": "case"}
     [match] = compare(findings, [figure(mat_of(findings), setup=same)])
     assert match.notes == ()
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_first_drafts_convention_is_noted_where_it_differs(measured, ours, theirs):
+    settings = {"temperature": 0.0, "first_draft": "prefill" if ours else "after"}
+    findings = measured(config={"decode": settings})
+    [match] = compare(findings, [figure(mat_of(findings), setup={"prefill": "a step"} if theirs else {})])
+    assert bool(match.notes) == (ours != theirs)
+    assert all("decode.first_draft=prefill" in note for note in match.notes)
 
 
 def test_a_replay_tells_its_tokenizer_and_keeps_its_trace_name(measured):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
@@ -80,6 +81,22 @@ def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr("specbench.stage.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
     run(tmp_path / "r")
     assert (tmp_path / "r" / RECORDS).read_bytes() == before
+
+
+@pytest.mark.parametrize("stop_after", [pytest.param(2, marks=pytest.mark.exhaustive), None])
+def test_an_older_run_that_names_a_home_loses_the_name_and_nothing_else(tmp_path, monkeypatch, stop_after):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    with contextlib.suppress(_Stop):
+        run(tmp_path / "r", stop_after=stop_after)
+    path = tmp_path / "r" / MANIFEST
+    manifest = json.loads(path.read_text())
+    manifest["model"]["path"] = manifest["config"]["model"]["name"] = "/home/somebody/models/tiny"
+    manifest["processes"][0]["machine"]["note"] = "/home/somebody"
+    path.write_text(json.dumps(manifest))
+    before = (tmp_path / "r" / RECORDS).read_bytes()
+    run(tmp_path / "r")
+    assert "somebody" not in path.read_text()
+    assert (tmp_path / "r" / RECORDS).read_bytes().startswith(before)
 
 
 def test_a_price_may_be_told_when_the_run_is_over(tmp_path):

@@ -162,11 +162,14 @@ def _setup(reported: ReportedRun, figure: PublishedFigure) -> Iterator[str]:
     found = _settings(reported, figure.method) | {_DTYPE: facts.dtype}
     for key, theirs in figure.setup.items():
         if key == _PREFILL:
-            yield f"they count the prefill as {theirs}"
+            if not facts.in_prefill:
+                yield f"they count the prefill as {theirs} (decode.first_draft=prefill does)"
         elif key in (_LENGTH, _DTYPE) and not facts.timed:
             continue  # the recorded answers have their length, and were computed as they were
         elif not _alike(found.get(key), theirs):
             yield f"{key.removeprefix('model.')} {spell_value(found.get(key))}, not {theirs}"
+    if facts.in_prefill and _PREFILL not in figure.setup:
+        yield "the prefill is a step that verifies the first draft (decode.first_draft=prefill), theirs is not said so"
 
 
 def _corpus(run: Run, figure: PublishedFigure) -> Iterator[str]:
