@@ -127,7 +127,7 @@ ROOMS: dict[str, Room] = {
     "report.locate": Room("which run directories are meant", may="store", never="torch transformers datasets"),
     "report.build": Room(
         "runs in, files out",
-        may="report.data report.page report.plots report.tables report.text store",
+        may="measure report.data report.page report.plots report.tables report.text store",
         never="torch transformers datasets",
     ),
     "report.published": Room(

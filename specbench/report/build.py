@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 
+from specbench.measure.identity import hide_identity
 from specbench.report.data.facts import read_facts
 from specbench.report.data.findings import Findings, gather
 from specbench.report.data.load import Load, model_load
@@ -18,7 +19,7 @@ from specbench.report.page.tokens import keep_pieces
 from specbench.report.tables.modelled import crossover_table, write_load
 from specbench.report.tables.tables import caption, tails_table, write_details, write_tables
 from specbench.report.text.table import make_folder
-from specbench.store import RunError, read_run
+from specbench.store import Run, RunError, read_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,17 @@ def read_findings(run_directories: Sequence[Path], profile: Path | None = None) 
     directories = list(dict.fromkeys(Path(directory).resolve() for directory in run_directories))
     if not directories:
         raise RunError("no run was given; expected at least one directory that `specbench` wrote (see results/latest)")
-    runs = [read_run(directory) for directory in directories]
+    runs = [_shared(read_run(directory)) for directory in directories]
     facts = [read_facts(run) for run in runs]
     return gather(runs, choose_profiles(runs, facts, profile), facts)
+
+
+def _shared(run: Run) -> Run:
+    """Without home directory and user, which older runs name; as it is where it was to name them."""
+    if run.section("config", "report").get("identify"):
+        return run
+    records = [replace(each, error=hide_identity(each.error)) if each.error else each for each in run.records]
+    return replace(run, manifest=hide_identity(run.manifest), records=records)
 
 
 def default_output(findings: Findings) -> Path:

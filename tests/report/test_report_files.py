@@ -286,3 +286,14 @@ def test_more_categories_than_a_plot_can_show_stay_in_the_tables(built, monkeypa
     reasons = {plot.name: plot.missing(scene) for plot in catalogue.PLOTS}
     for name in ("speedup_by_category", "mat_by_category", "radar"):
         assert reasons[name] == f"{len(scene.categories)} categories, at most 2 are drawn; summary.csv has them"
+
+
+def test_an_older_run_that_names_a_home_is_reported_without_it(make_run, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+
+    def edit(manifest, records):
+        manifest["model"]["path"] = "/home/somebody/models/tiny"
+        fail(records[0], "no file /home/somebody/x")
+
+    report = build_report([make_run(per_category=1, edit=edit)], plots=False)
+    assert "somebody" not in "".join(path.read_text() for path in report.files)
