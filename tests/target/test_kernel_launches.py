@@ -9,7 +9,7 @@ import sys
 import pytest
 from rooms import ROOT
 
-pytest.importorskip("triton", reason="Triton is not installed: pip install '.[triton]'")
+pytest.importorskip("triton", exc_type=ImportError, reason="Triton is not installed: pip install '.[triton]'")
 
 TOO_WIDE = """
 import runpy, sys

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import team
 from torch.nn.functional import scaled_dot_product_attention
 
 from models import Scripted, build, plain_greedy, scripts
@@ -210,7 +211,17 @@ def test_the_engine_emits_plain_greedy_ids(way, family, buckets):
     model, prompt = build(family), list(range(20, 50))
     truth = plain_greedy(model, prompt, 20)
     engine = FastEngine(model, 512, frozenset(), 8, buckets, attention=way)
+    assert engine.buckets.whole  # no recording is of a length of keys
     assert ids_of(engine, scripts(truth)["wide"], prompt, 8) == truth[:8]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("way", ["triton", "fused"])
+def test_two_ranks_attend_by_it(way):
+    model, prompt = build("llama"), [5, 17, 3]
+    truth = plain_greedy(model, prompt, 16)
+    with team(model, attention=way) as (engine, _):
+        assert ids_of(engine, scripts(truth)["wide"], prompt, 6) == truth[:6]
 
 
 def test_on_the_bundled_model_ids_are_the_eager_engines():

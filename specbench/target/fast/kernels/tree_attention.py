@@ -26,7 +26,8 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask) -> Tenso
     rows, programs = len(query) // len(keys) * (query.shape[1] // keys.shape[1]), len(keys) * keys.shape[1]
     tile = choose_tile(rows, query.dtype == torch.float32)
     splits = choose_splits(programs * cdiv(rows, tile.rows), keys.shape[2], tile.keys, _processors(query.device))
-    return launch(query, keys, values, mask, tile, splits)
+    with torch.cuda.device_of(query):  # Triton launches on the current device; nothing on a CPU
+        return launch(query, keys, values, mask, tile, splits)
 
 
 def launch(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask, tile: Tile, splits: int) -> Tensor:
