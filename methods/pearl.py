@@ -52,7 +52,8 @@ class _Session:
         before = mark(device)
         row = self._request.feed(self._tokens, self._settled) if fresh else self._request.step(self._tokens[-1])
         after = mark(device)
-        token = choose_token(row, self._distribution, self._random, drawn_from)  # reads back: ``after`` has been passed
+        # What reads back: ``after`` has been passed.
+        token = int(choose_token(row, self._distribution, self._random, drawn_from))
         self._settled = len(self._tokens)
         seconds.append(seconds_between(before, after))
         return token

@@ -8,7 +8,7 @@ row uses (+2 when all were accepted, else -1, at least 1); or until the draft is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,25 +35,30 @@ class _Chain(Drafter):
         if not count:
             return EMPTY
         method = self._method
-        tokens: list[int] = []
+        tokens: list[Any] = []
         drawn_from: list[Tensor] = []
         scores: list[float] = []
         distribution = method.drawn_from if method.sampling is not None and method.draws else None
         row = self._request.feed(context, self._settled)
         self._settled = len(context)
+        reads = row.device.type == "cpu" or method.schedule == "confidence"  # else a GPU drafts beyond an EOS
         while True:
-            tokens.append(choose_token(row, distribution, self._random, drawn_from))
+            token = choose_token(row, distribution, self._random, drawn_from)
+            tokens.append(int(token) if reads else token)
             if method.schedule == "confidence":
                 scores.append(float((drawn_from[-1] if drawn_from else row.float().softmax(-1))[tokens[-1]]))
-            if len(tokens) == count or tokens[-1] in method.eos or (scores and scores[-1] < method.threshold):
+            ends = reads and (tokens[-1] in method.eos or (scores and scores[-1] < method.threshold))
+            if len(tokens) == count or ends:
                 break
             row = self._request.step(tokens[-1])
         self._proposed = len(tokens)
         self._lengths.append(len(tokens))
         probs = method.pad_probs(torch.stack(drawn_from)) if drawn_from else None
-        return Draft(tokens, range(-1, len(tokens) - 1), probs, source=[0] * len(tokens), score=scores or None)
+        chain: Any = tokens if reads else torch.stack(tokens)
+        return Draft(chain, range(-1, len(tokens) - 1), probs, source=[0] * len(tokens), score=scores or None)
 
     def observe(self, step: Step) -> None:
+        self._request.name(self._settled, step.emitted[: len(step.path)])
         if self._method.schedule == "heuristic" and self._proposed:
             matched = len(step.path) == self._proposed
             self._length = self._length + 2 if matched else max(1, self._length - 1)

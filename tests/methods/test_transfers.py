@@ -8,9 +8,14 @@ import pytest
 
 from compose import entry_of, job_for, method_names, settings_of
 from specbench.bench.transfers import count_transfers
+from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
+from specbench.measure.clock import Clock
 from specbench.method import Peer
 from specbench.record import VANILLA
+from specbench.target.facade import Target
+from specbench.target.fast.engine import FastEngine
+from specbench.target.load import load_model
 
 DRAWN = Sampling(0.8)
 SHAPE = ("num_hidden_layers=2", "hidden_size=64", "intermediate_size=128", "vocab_size=2048")
@@ -52,7 +57,7 @@ MOST = {
     "sam_token_recycling": (1, 0, 1, 0),
     "sequoia": (1, 0, 2, 0),
     "specinfer": (1, 0, 2, 0),
-    "speculative_sampling": (6, 0, 6, 0),
+    "speculative_sampling": (1, 0, 1, 0),
     "ssd": (1, 0, 1, 0),
     "suffix_decoding": (1, 0, 1, 0),
     "suffix_decoding_local": (1, 0, 1, 0),
@@ -111,3 +116,18 @@ def test_transfers_a_step(name, counted):
 
 def test_the_table_holds_the_methods_that_there_are():
     assert set(MOST) == set(runnable())
+
+
+@pytest.mark.parametrize("sampling", [None, DRAWN], ids=["T0", "T0.8"])
+def test_what_a_gpu_does_otherwise_takes_the_steps_of_a_cpu(sampling):
+    """Chains that are not read, the ratio test of all nodes at once: ids and accept lists of the bundled pair."""
+    job = job_for("model=tiny", "method=[speculative_sampling,specinfer]", "suite.categories=[rag]", "suite.limit=1")
+    prompt, card = job.prompts.ids(job.suite.cases[0].turns[:1], [])[-60:], job.card
+    for method in (entry.method for entry in job.entries):
+        labelled = count_transfers(method, card, prompt, 14, sampling)[0]
+        model = load_model(card)
+        engine = FastEngine(model, card.context, card.eos, 256)
+        method.check(card)
+        method.bind(Target(card, model, 256, sampling))
+        out = decode(engine, method, Request(prompt, 14, sampling, 0), Clock(engine.device))
+        assert (labelled.ids, labelled.accept) == (out.ids, out.accept)

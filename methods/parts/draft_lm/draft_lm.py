@@ -14,6 +14,7 @@ from specbench.target.runner import HeldCache, Mask, make_runner
 from specbench.target.transfer import upload
 from specbench.types import InputError
 
+UNREAD = -1  # in place of a token that stays on the device
 Sampler = Callable[[Tensor], Tensor]  # (m, v) logits -> (m, v) probabilities, or wider
 
 
@@ -40,15 +41,15 @@ def draw_one(probs: Tensor, random: torch.Generator) -> Tensor:
     return (probs / torch.empty_like(probs).exponential_(generator=random)).argmax(-1)
 
 
-def choose_token(row: Tensor, distribution: Sampler | None, random: torch.Generator, probs: list[Tensor]) -> int:
-    """The token that follows: the best one, or one drawn from ``distribution``, which is then appended to ``probs``.
+def choose_token(row: Tensor, distribution: Sampler | None, random: torch.Generator, probs: list[Tensor]) -> Tensor:
+    """() int64, what follows: the best one, or one drawn from ``distribution``, which is then appended to ``probs``.
 
     row: (v,) logits of a draft. distribution: (1, v) logits -> (1, V) probabilities; None takes the best token.
     """
     if distribution is None:
-        return int(row.argmax())
+        return row.argmax()
     probs.append(distribution(row[None])[0])
-    return int(draw_one(probs[-1], random))
+    return draw_one(probs[-1], random)
 
 
 class DraftLM:
@@ -102,12 +103,18 @@ class DraftRequest:
         return common
 
     @torch.inference_mode()
-    def step(self, token: int) -> Tensor:
-        """Append one drafted token; the next row's logits (V,)."""
+    def step(self, token: int | Tensor) -> Tensor:
+        """Append one drafted token; the next row's logits (V,). One on the device, (), is not read: see ``name``."""
         place = len(self._held)
         self.reserve(place + 1)
-        self._held.append(token)
-        return self._run(self._ids([token]), [place], None, 1)[-1]
+        self._held.append(UNREAD if isinstance(token, Tensor) else token)
+        return self._run(self._ids(token.view(1) if isinstance(token, Tensor) else [token]), [place], None, 1)[-1]
+
+    def name(self, place: int, tokens: Sequence[int]) -> None:
+        """Tokens from ``place`` of the context on, drafted on the device, are known now."""
+        for at, token in enumerate(tokens, place):
+            if at < len(self._held):
+                self._held[at] = token
 
     @torch.inference_mode()
     def reserve(self, tokens: int) -> None:

@@ -47,9 +47,9 @@ class TreeRequest(DraftRequest):
         self._depths.clear()
         return super().rewind(context, settled)
 
-    def step(self, token: int) -> Tensor:
+    def step(self, token: int | Tensor) -> Tensor:
         """One more node below the newest one, or below the root; its logits (V,)."""
-        return self.expand([token], [len(self) - 1])[0]
+        return self.expand(token.view(1) if isinstance(token, Tensor) else [token], [len(self) - 1])[0]
 
     @torch.inference_mode()
     def expand(self, tokens: Sequence[int] | Tensor, parents: Sequence[int]) -> Tensor:
