@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from specbench.bench.goals import Goal, against_generate, roofline, steadiness, 
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.fast.attention import FLEX, TRITON
+from specbench.target.fast.attention import FLEX, FUSED, TRITON
 from specbench.target.fast.engine import FastEngine
 from specbench.types import EMPTY, Draft, Needs
 
@@ -50,16 +51,19 @@ def time_forwards(day: Day) -> list[Goal]:
     return roofline(day.engine, day.model, contexts, fed)
 
 
-def attend_by_our_kernel(day: Day) -> list[Goal]:
-    """The engine with ``engine.attention=triton``: recordings, ids against SDPA's, forwards over the same bounds."""
-    way = TRITON if day.device.type == "cuda" else FLEX  # a rehearsal has no device for the kernel
+def try_our_kernels(day: Day, way: str) -> list[Goal]:
+    """The engine with another ``engine.attention``: recordings, ids against SDPA's, forwards over the same bounds."""
+    way = way if day.device.type == "cuda" else FLEX  # a CPU does not run our kernels
     engine = day.make_engine(way)
     vanilla, tree = day.methods["vanilla"], day.methods["token_recycling"]
     parted = sum(
         ids_of(engine, method, prompt, day.device) != ids_of(day.engine, method, prompt, day.device)
         for method in (vanilla, tree) for prompt in day.prompts
     )  # fmt: skip
-    goals = [*_record(day, engine), Goal(f"ids that part from SDPA's, of {2 * len(day.prompts)}", float(parted))]
+    goals = [
+        *_record(day, engine),
+        Goal(f"ids by {way} that part from SDPA's, of {2 * len(day.prompts)}", float(parted)),
+    ]
     contexts, fed = ([64], (1, 8)) if day.rehearse else ([480, 2000], FED)
     goals += roofline(engine, day.model, contexts, fed)
     engine.drop_recordings()
@@ -141,7 +145,8 @@ def hold_memory(day: Day) -> list[Goal]:
 SECTIONS = [
     ("recordings", record),
     ("forwards", time_forwards),
-    ("our_kernel", attend_by_our_kernel),
+    (TRITON, partial(try_our_kernels, way=TRITON)),
+    (FUSED, partial(try_our_kernels, way=FUSED)),
     ("launches", count_launches),
     ("waiting", forbid_waiting),
     ("loops", compare_loops),

@@ -61,7 +61,7 @@ def test_every_section_is_rehearsed_without_the_shell_of_the_harness(tmp_path):
     done = day("truth", "engine", out=tmp_path / "day", hidden=shell)
     assert done.returncode == 0, done.stdout + done.stderr
     found = results(tmp_path / "day")
-    assert len(found) == 16
+    assert len(found) == 17
     goals = {goal["name"]: goal["value"] for goal in found["truth-ids"]["result"] + found["truth-memory"]["result"]}
     assert goals["float32 ids that part, of 40 requests"] == 0
     assert goals["ids that part behind a request without memory"] == 0
