@@ -118,7 +118,7 @@ def test_the_table_holds_the_methods_that_there_are():
     assert set(MOST) == set(runnable())
 
 
-@pytest.mark.parametrize("sampling", [None, DRAWN], ids=["T0", "T0.8"])
+@pytest.mark.parametrize("sampling", [pytest.param(None, marks=pytest.mark.exhaustive), DRAWN], ids=["T0", "T0.8"])
 def test_what_a_gpu_does_otherwise_takes_the_steps_of_a_cpu(sampling):
     """Chains that are not read, the ratio test of all nodes at once: ids and accept lists of the bundled pair."""
     job = job_for("model=tiny", "method=[speculative_sampling,specinfer]", "suite.categories=[rag]", "suite.limit=1")
