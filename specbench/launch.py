@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,13 +27,13 @@ from specbench.names import Plain, printable
 from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord, EngineKind
 from specbench.run import execute
 from specbench.screen import Screen, ending_as_interrupts
+from specbench.store import DISK_FAULTS
 from specbench.target.tensor_parallel.team import TeamError
-from specbench.types import InputError
 
 if TYPE_CHECKING:
     from specbench.report import Report
 
-FAILED = 1  # tokens that are not the target's own in float32 or float64, or a method without one good case
+FAILED = 1  # tokens that are not the target's own in float32 or float64, a method without one good case, or a full disk
 INTERRUPTED = 130
 TABLE_WIDTH = 100
 
@@ -41,28 +42,30 @@ def run_job(job: Job, directory: Path) -> int:
     """Run and report; returns the exit code. Raises InputError when the directory cannot be used."""
     console = _console()
     directory = directory.resolve()
+    try:
+        with ending_as_interrupts():
+            return _run_and_report(job, directory, console)
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):  # the terminal may have gone
+            console.print(
+                f"[yellow]interrupted[/]: what is done is in {_plain(directory)}; the same command goes on from there"
+            )
+        return INTERRUPTED
+    except TeamError as error:
+        _say_end(console, error)
+    except OSError as error:
+        if error.filename is None and error.errno not in DISK_FAULTS:
+            raise
+        _say_end(console, _name_fault(error, directory))
+    return FAILED
+
+
+def _run_and_report(job: Job, directory: Path, console: Console) -> int:
     with (
-        ending_as_interrupts(),
         _log_file(directory / "run.log"),
         Progress(console, job.config.report.progress, job.config.engine.kind != EngineKind.REPLAY) as progress,
     ):
-        try:
-            execute(job, directory, progress.observe)
-        except KeyboardInterrupt:
-            with contextlib.suppress(OSError):  # the terminal may have gone
-                console.print(
-                    f"[yellow]interrupted[/]: what is done is in {_plain(directory)}; the same command goes on from"
-                    " there"
-                )
-            return INTERRUPTED
-        except TeamError as error:
-            console.print(f"[red]the run ends[/]: {_plain(error)}", soft_wrap=True)
-            return FAILED
-        except OSError as error:
-            raise InputError(
-                f"results directory {directory}: can no longer be written ({error.strerror or error});"
-                " what is done is safe, the same command goes on from there"
-            ) from error
+        execute(job, directory, progress.observe)
     from specbench.report import build_report  # pandas and matplotlib only once there is something to report
     from specbench.report.tables.terminal import print_findings
 
@@ -71,6 +74,22 @@ def run_job(job: Job, directory: Path) -> int:
     for path in (report.output / "summary.csv", report.output / "report.html", directory / "records.jsonl"):
         console.print(_plain(path), highlight=False, soft_wrap=True)
     return _verdict(report, job, directory, console)
+
+
+def _say_end(console: Console, reason: object) -> None:
+    console.print(f"[red]the run ends[/]: {_plain(reason)}", highlight=False, soft_wrap=True)
+
+
+def _name_fault(error: OSError, directory: Path) -> str:
+    """What is wrong with which file; of one in the run's directory, or of none, what is left."""
+    place = directory / os.fsdecode(error.filename or "")
+    if not place.is_relative_to(directory):
+        return f"{place}: {error.strerror}"
+    named = f"{place.relative_to(directory)}: " if place != directory else ""
+    return (
+        f"results directory {directory}: can no longer be written ({named}{error.strerror}); what is done is safe, the"
+        " same command goes on from there"
+    )
 
 
 def _verdict(report: Report, job: Job, directory: Path, console: Console) -> int:

@@ -7,12 +7,17 @@ doubled, or paired across two processes.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from specbench.input import InputError, parse_json, read_file
 from specbench.record import CaseRecord
@@ -20,6 +25,8 @@ from specbench.schema import check_manifest
 
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a disk that was writable before
+_PARTIAL = re.compile(r"\..+\.(jsonl?|csv|md|tex|png|pdf|html)\.(?P<process>\d{1,9})\.partial")
 
 
 class RunError(InputError):
@@ -70,15 +77,32 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace ``path`` in one step: a reader sees the old content or the new, never half. Text becomes UTF-8."""
+    """Replace ``path`` in one step: a reader sees the old content or the new, never half. Text becomes UTF-8.
+
+    An OSError names ``path``. A kill leaves a partial file beside it, for ``remove_partials``.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.unlink(missing_ok=True)
         with partial.open("xb") as file:  # a new file: what a link of that name points to stays as it is
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
         partial.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def remove_partials(folder: Path) -> None:
+    """Remove what a kill left of ``write_atomically`` in a folder that is no link; a living process keeps its own."""
+    if folder.is_symlink():
+        return
+    for path in folder.glob(".*.partial"):
+        found = _PARTIAL.fullmatch(path.name)
+        if found and (int(found["process"]) == os.getpid() or not psutil.pid_exists(int(found["process"]))):
+            with contextlib.suppress(OSError):  # another user's
+                path.unlink()
 
 
 def _parse_lines(path: Path) -> list[tuple[CaseRecord, int]]:
@@ -108,8 +132,8 @@ class RunWriter:
         kept: list[CaseRecord] = []
         pending: list[CaseRecord] = []
         safe = block = 0
-        for partial in self.directory.glob(f".{MANIFEST}.*.partial"):
-            partial.unlink(missing_ok=True)  # what a kill left
+        for folder in (self.directory, self.directory / "tables", self.directory / "plots"):
+            remove_partials(folder)
         for record, end in _parse_lines(self._path):
             if record.block != block or record.method in {entry.method for entry in pending}:
                 raise RunError(

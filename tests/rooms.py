@@ -138,12 +138,12 @@ ROOMS: dict[str, Room] = {
     "report": Room(
         "the command `specbench-report` and what notebooks import",
         may="answers input names report.build report.compat report.data report.locate report.published "
-        "report.tables store",
+        "report.tables screen store",
         never="torch transformers datasets",
     ),
     "launch": Room(
         "a run as a user sees it: display, log, report, exit code",
-        may="job names record report report.tables run screen target.tensor_parallel types",
+        may="job names record report report.tables run screen store target.tensor_parallel",
     ),
     "cli": Room(
         "the command `specbench`; the only room that imports Hydra",

@@ -19,7 +19,7 @@ from specbench.report.page.tokens import keep_pieces
 from specbench.report.tables.modelled import crossover_table, write_load
 from specbench.report.tables.tables import caption, tails_table, write_details, write_tables
 from specbench.report.text.table import make_folder
-from specbench.store import Run, RunError, read_run
+from specbench.store import Run, RunError, read_run, remove_partials
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ def build_report(
     output = output or default_output(findings)
     grids = [grid for wanted in heatmaps for grid in asked_grids(findings, *wanted)]
     output.mkdir(parents=True, exist_ok=True)
+    remove_partials(output)
     files = write_tables(findings.summary, findings.facts, output)
     files += write_details(findings.detail, output, caption(findings.facts, findings.summary))
     grids += default_grids(findings)

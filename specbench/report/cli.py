@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import logging
 import re
 import sys
@@ -20,33 +22,54 @@ from specbench.report.published.match import compare as find_matches
 from specbench.report.published.table import count_table, published_tables, summarise_verdicts, write_published
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_table, print_warnings
-from specbench.store import RunError
+from specbench.screen import ending_as_interrupts
+from specbench.store import DISK_FAULTS, RunError
 
-EXIT_OK, EXIT_USAGE = 0, 2
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+_WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a folder; expected a file"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0 done, 2 the options or the runs do not allow it."""
+    """Exit code: 0 done, 1 the disk is full, 2 the options or the runs do not allow it, 130 interrupted."""
     options = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(Plain("%(message)s"))
     try:
-        _check(options)
-        if options.answers:
-            _score_files(options)
-        if options.compat:
-            _compare(options)
-        if options.export_answers:
-            _export(options)
-        if options.published:
-            _published(options)
-        if not (options.answers or options.compat or options.export_answers or options.published):
-            _report(options)
-    except (InputError, OSError) as error:
-        print(printable(f"specbench-report: {error}"), file=sys.stderr)
-        return EXIT_USAGE
-    return EXIT_OK
+        with ending_as_interrupts():
+            _do(options)
+        return EXIT_OK
+    except KeyboardInterrupt:
+        code, said = EXIT_INTERRUPTED, "interrupted; the same command writes every file again"
+    except InputError as error:
+        code, said = EXIT_USAGE, str(error)
+    except OSError as error:
+        code = EXIT_FAILED if error.errno in DISK_FAULTS else EXIT_USAGE
+        said = _name_fault(error, "--export-answers" if options.export_answers else "--output")
+    with contextlib.suppress(OSError):  # the terminal may have gone
+        print(printable(f"specbench-report: {said}"), file=sys.stderr)
+    return code
+
+
+def _do(options: argparse.Namespace) -> None:
+    _check(options)
+    if options.answers:
+        _score_files(options)
+    if options.compat:
+        _compare(options)
+    if options.export_answers:
+        _export(options)
+    if options.published:
+        _published(options)
+    if not (options.answers or options.compat or options.export_answers or options.published):
+        _report(options)
+
+
+def _name_fault(error: OSError, option: str) -> str:
+    """Which file or folder cannot be written, what is wrong with it, and the fix."""
+    wrong = _WRONG.get(error.errno or 0, f"cannot be used ({error.strerror or error})")
+    found = f"{error.filename}: " if error.filename else ""
+    return f"{found}{wrong}; change that, or write into another folder with {option} DIR"
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -1,8 +1,10 @@
 """The command: what it writes, what it takes, and what it says when it cannot."""
 
+import errno
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -55,6 +57,35 @@ def test_what_would_be_ignored_is_refused(make_run, capsys, arguments, said):
     assert main([str(run), *arguments]) == 2
     assert re.search(said, capsys.readouterr().err)
     assert sorted(run.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("taken", "arguments", "code", "said"),
+    [
+        ("tables", [], 2, "{run}/tables: is a file; expected a folder; .* --output DIR"),
+        ("report.html/", [], 2, "{run}/report.html: is a folder; expected a file; .* --output DIR"),
+        ("file", ["--output", "{run}/file"], 2, "{run}/file: is a file; expected a folder; .* --output DIR"),
+        ("file", ["--export-answers", "{run}/file/x"], 2, "{run}/file/x: .*Not a directory.* --export-answers DIR"),
+        ("full", [], 1, "{run}/summary.csv: cannot be used .No space left on device.; .* --output DIR"),
+    ],
+)
+def test_what_cannot_be_written_is_named(make_run, capsys, monkeypatch, taken, arguments, code, said):
+    """And not the partial file."""
+    run = make_run(per_category=1)
+
+    def sync(path, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if taken == "full":
+        monkeypatch.setattr(Path, "replace", sync)
+    elif taken.endswith("/"):
+        (run / taken).mkdir()
+    else:
+        (run / taken).write_text("")
+    assert main([str(run), "--no-plots", *(each.format(run=run) for each in arguments)]) == code
+    error = capsys.readouterr().err
+    assert re.fullmatch(f"specbench-report: {said.format(run=run)}\n", error), error
+    assert not list(run.rglob(".*.partial"))
 
 
 def test_module_runs_as_a_command(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import signal
@@ -11,28 +12,90 @@ import sys
 import pytest
 
 from compose import job_for
-from specbench import launch
+from specbench import launch, report
+from specbench.report import cli as report_cli
 from specbench.screen import Screen, ending_as_interrupts
+from specbench.store import RunWriter, write_atomically
 
 JOB = ("method=[pld]", "suite.limit=1", "decode.max_new_tokens=8", "measure=quick", "measure.warmup=0")
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_ends_a_run_as_an_interrupt(name, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("place", ["decoding", "report", "the other command"])
+def test_a_signal_ends_it_as_an_interrupt(place, name, tmp_path, monkeypatch, capsys):
     number = getattr(signal, name)
-    before = signal.signal(number, signal.default_int_handler)  # under nohup it would be ignored
+    before = signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
-    def execute(job, directory, observe):
+    def end(*given, **named):
         signal.raise_signal(number)
-        raise AssertionError("the run went on")
+        raise AssertionError("it went on")
 
-    monkeypatch.setattr(launch, "execute", execute)
+    monkeypatch.setattr(launch, "execute", end if place == "decoding" else lambda *_: [])
+    monkeypatch.setattr(report, "build_report", end)
+    monkeypatch.setattr(report_cli, "build_report", end)
     try:
-        assert launch.run_job(job_for(*JOB), tmp_path / "run") == launch.INTERRUPTED
-        assert signal.getsignal(number) is signal.default_int_handler
+        ended = signal.getsignal(number)
+        if place == "the other command":
+            code = report_cli.main([str(tmp_path)])
+        else:
+            code = launch.run_job(job_for(*JOB), tmp_path / "run")
+        assert signal.getsignal(number) is ended
     finally:
         signal.signal(number, before)
-    assert "the same command goes on" in " ".join(capsys.readouterr().out.split())
+    assert code == launch.INTERRUPTED
+    printed = capsys.readouterr()
+    assert "the same command " in " ".join((printed.out + printed.err).split())
+
+
+LEFT = "can no longer be written ({}); what is done is safe, the same command goes on from there"
+
+
+@pytest.mark.parametrize("place", ["decoding", "report"])
+@pytest.mark.parametrize(
+    ("number", "name", "said"),
+    [
+        (errno.ENOSPC, None, LEFT.format("No space left on device")),
+        (errno.EFBIG, "tables/a.csv", LEFT.format("tables/a.csv: File too large")),
+        (errno.EEXIST, "tables", LEFT.format("tables: File exists")),
+        (errno.EACCES, "/weights", "the run ends: /weights: Permission denied"),
+        (errno.ENOSPC, "/weights", "the run ends: /weights: No space left on device"),
+        (errno.ECONNRESET, None, ""),
+    ],
+)
+def test_a_fault_of_the_disk(number, name, said, place, tmp_path, monkeypatch, capsys):
+    """One without a file that is none of the disk's stays what it is."""
+
+    def fail(*given, **named):
+        raise OSError(number, os.strerror(number), name and str(tmp_path / "run" / name))
+
+    monkeypatch.setattr(launch, "execute", fail if place == "decoding" else lambda *_: [])
+    monkeypatch.setattr(report, "build_report", fail)
+    with contextlib.nullcontext() if said else pytest.raises(ConnectionResetError):
+        assert launch.run_job(job_for(*JOB), tmp_path / "run") == launch.FAILED
+        printed = capsys.readouterr().out
+        assert said in printed
+        assert LEFT.partition(" (")[0] not in printed or str(tmp_path) in printed
+
+
+def test_what_a_kill_left_is_removed(tmp_path):
+    """Not a living process's file, nor one that is not of a report or a run, nor what lies behind a link."""
+    nobody, living = 999_999_999, os.getppid()
+    gone = (f".manifest.json.{nobody}.partial", f".pieces.json.{os.getpid()}.partial", f"plots/.a.png.{nobody}.partial")
+    kept = (f".a.csv.{living}.partial", ".a.csv.partial", f".a.iso.{nobody}.partial", f"b/.a.csv.{nobody}.partial")
+    for name in (*gone, *kept):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "tables").symlink_to("b")
+    assert RunWriter(tmp_path, ["vanilla"]).resume() == []
+    assert [name for name in (*gone, *kept) if (tmp_path / name).exists()] == [*kept]
+
+
+def test_a_fault_of_writing_names_the_file(tmp_path):
+    (tmp_path / "a.csv").mkdir()
+    with pytest.raises(IsADirectoryError) as error:
+        write_atomically(tmp_path / "a.csv", "1")
+    assert error.value.filename == str(tmp_path / "a.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
 def test_a_signal_that_is_ignored_stays_so(monkeypatch):

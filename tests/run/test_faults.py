@@ -23,6 +23,7 @@ from specbench.run import execute
 from specbench.store import MANIFEST, RECORDS, read_run
 
 CASES = 2
+NOBODY = 999_999_999  # no process has this number
 LINES = [
     {"case": str(case), "turns": [{"prompt_ids": [1, 5, 6, 7], "ids": [5, 6, 7, 5, 6, 2], "finish": "eos"}]}
     for case in range(CASES)
@@ -133,7 +134,7 @@ def cut(folder: Path, whole: bytes) -> None:
     """A run that was killed in its second block."""
     lines = whole.splitlines(keepends=True)
     (folder / RECORDS).write_bytes(b"".join(lines[:3]) + lines[3][:50])
-    (folder / f".{MANIFEST}.1.partial").write_text("{")
+    (folder / f".{MANIFEST}.{NOBODY}.partial").write_text("{")
 
 
 def done(folder: Path, whole: bytes) -> None:

@@ -10,7 +10,7 @@ from specbench.answers import Answer, AnswerTurn, write_answers
 from specbench.names import file_name
 from specbench.record import CaseRecord
 from specbench.report.data.facts import TIME_ONLY, Facts
-from specbench.store import Run, RunError
+from specbench.store import Run, RunError, remove_partials
 
 _ID_CHARS = 22  # of an answer_id, as long as the ones that eval.py draws
 
@@ -36,6 +36,7 @@ def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
     for number in rounds:
         place = folder / f"run_{number + 1}" if len(rounds) > 1 else folder
         place.mkdir(parents=True, exist_ok=True)
+        remove_partials(place)
         for method in facts.methods:
             path = place / f"{file_name(method)}.jsonl"
             write_answers(path, answers_of(run, facts, method, number))

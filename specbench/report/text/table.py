@@ -14,7 +14,7 @@ import pandas as pd
 
 from specbench.names import printable
 from specbench.report.text.label import BLANK, Cell, label
-from specbench.store import RunError, write_atomically
+from specbench.store import RunError, remove_partials, write_atomically
 
 _LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
@@ -87,6 +87,7 @@ def make_folder(folder: Path) -> None:
     if folder.is_symlink():
         raise RunError(f"{folder}: is a link; a report writes into its own folder only: remove it, or give --output")
     folder.mkdir(parents=True, exist_ok=True)
+    remove_partials(folder)
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
