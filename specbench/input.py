@@ -29,14 +29,19 @@ def read_file(path: Path, what: str, fix: str) -> bytes:
     what: stands in front of the path in its message. fix: its end.
     """
     try:
-        kind = stat.S_IFMT(path.stat().st_mode)
-        if kind != stat.S_IFREG:
-            raise InputError(f"{what}{path}: is {_KINDS.get(kind, 'no file')}; {fix}")
+        refuse_irregular(path, what, fix)
         return path.read_bytes()
     except FileNotFoundError as error:
         raise InputError(f"{what}{path}: no such file; {fix}") from error
     except OSError as error:
         raise InputError(f"{what}{path}: cannot be read ({error.strerror}); {fix}") from error
+
+
+def refuse_irregular(path: Path, what: str, fix: str) -> None:
+    """Raise InputError for what is no regular file, OSError where there is nothing."""
+    kind = stat.S_IFMT(path.stat().st_mode)
+    if kind != stat.S_IFREG:
+        raise InputError(f"{what}{path}: is {_KINDS.get(kind, 'no file')}; {fix}")
 
 
 def numbered_lines(raw: bytes) -> Iterator[tuple[int, bytes]]:

@@ -75,6 +75,8 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
     if VANILLA not in {entry.name for entry in entries}:
         raise InputError(f"method.{VANILLA}: not in the run; expected always, as every speedup is against it")
     for entry in entries:
+        if entry.name == CONTROL:
+            raise InputError(f"method.{CONTROL}: is the name of measure.control's row; expected another name")
         if entry.reset not in RESETS:
             raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
     _check_first_draft(config, entries)

@@ -45,7 +45,7 @@ ROOMS: dict[str, Room] = {
     "method": Room("the contract of a method", may="target types", never="transformers"),
     "target": Room(
         "the engine interface, what a method sees of the target, loading, families, trees, verification",
-        may="record types",
+        may="input record types",
     ),
     "target.fast": Room("the fast engine: compact forward, static cache, graphs", may="record target types"),
     "target.eager": Room(

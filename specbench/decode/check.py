@@ -36,19 +36,28 @@ def check_engine(engine: Engine, model: Any) -> None:
         worst = max(_gap(model, context, draft, step, row) for row in range(len(draft) + 1))
         context += step.emitted
         worst = max(worst, _gap(model, context, Draft(), _step(engine, Draft()), 0))
-    except CaseError:
-        return  # logits that are not finite: every case reports it in its own row
+    except CaseError as error:
+        raise InputError(_no_numbers(model)) from error
     except (ValueError, TypeError, IndexError) as error:
         raise InputError(
             f"model.path: the family {model.config.model_type} cannot be driven with explicit masks and positions"
             f" ({type(error).__name__}: {error})"
         ) from error
+    if worst != worst:
+        raise InputError(_no_numbers(model))
     if not worst <= TOLERANCE[model.dtype]:
         raise InputError(
             f"model.path: the family {model.config.model_type} does not see a draft tree as the engine lays it out"
             f" (logits off by {worst:.2g} of their spread, expected at most {TOLERANCE[model.dtype]:g});"
             " its results would be wrong; report the family, or choose another model"
         )
+
+
+def _no_numbers(model: Any) -> str:
+    return (
+        f"model.path: the forward in {str(model.dtype).removeprefix('torch.')} gives logits that are not finite, or all"
+        " equal; expected weights without NaN or infinity that are not all zero, or model.dtype=float32"
+    )
 
 
 def _step(engine: Engine, draft: Draft) -> Step:

@@ -40,7 +40,7 @@ def _hidden() -> dict[str, str]:
     secrets = {
         re.escape(value): f"${name}"
         for name, value in os.environ.items()
-        if _SECRET.search(name) and len(value) >= _SHORTEST and "/" not in value
+        if _SECRET.search(name) and len(value) >= _SHORTEST and not os.path.exists(value)  # noqa: PTH110 (a Path raises for a long one)
     }
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 (a Path raises where there is none)
     places = {rf"(?<![\w.~-]){re.escape(str(home))}(?![\w.-])": "~"} if len(home.parts) > 1 else {}

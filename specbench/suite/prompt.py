@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fastchat.conversation import Conversation
     from transformers import PreTrainedTokenizerBase
 
+# By the expressions of a chat template, besides its own errors.
+RAISED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
 RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separator between messages
 
 
@@ -104,7 +106,7 @@ class PromptBuilder:
             return self._tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=tokenize, return_dict=False
             )
-        except (TemplateError, ValueError) as error:
+        except (TemplateError, *RAISED) as error:
             raise InputError(
                 f"The chat template of {_name(self._tokenizer)} refused the conversation "
                 f"({', '.join(message['role'] for message in messages)}): {error}. "
@@ -160,7 +162,7 @@ def _fschat_conversation(name: str) -> Conversation:
 def _choices() -> str:
     known = f"{RAW} (no template), vicuna_v1.1, llama-2"
     try:
-        return f"{known}, or any other of fschat ({', '.join(_fschat_names())})"
+        return f"{known}, or another of the {len(_fschat_names())} in fastchat.conversation.conv_templates"
     except InputError:
         return f"{known}, or any other of fschat (not installed: pip install fschat)"
 

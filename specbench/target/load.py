@@ -18,12 +18,13 @@ from specbench.target.facade import ModelCard
 from specbench.target.family import check_family, choose_context
 from specbench.target.random_weights import draw_weights
 from specbench.target.weights import (
-    refuse_broken,
+    refuse_folder,
     refuse_layers,
     refuse_missing,
     refuse_shapes,
     refuse_size,
     refuse_tokenizer,
+    refuse_unused,
 )
 from specbench.types import InputError
 
@@ -31,8 +32,7 @@ ASSETS = Path(__file__).resolve().parent.parent / "assets"
 BUNDLED = "bundled:"
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 ATTENTIONS = ("sdpa", "eager")
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-TORCH_WEIGHTS = ("*.bin", "*.bin.index.json")
+UNREADABLE = (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError, RecursionError)
 
 
 # Long: each of its settings is a line, in the signature and in the card.
@@ -92,7 +92,8 @@ def _locate_weights(path: str | None, safetensors: bool, named: str) -> str:
     if not path:
         raise InputError(f"{named}: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
     found = locate(path, named)
-    _check_weights(found, safetensors, named)
+    if Path(found).is_dir():  # else a hub id
+        refuse_folder(Path(found), safetensors, f"{named}={found}")
     return found
 
 
@@ -128,14 +129,25 @@ def load_model(
             ),
         )
         refuse_missing(info["missing_keys"], f"model={card.name}")
+        refuse_unused(info["unexpected_keys"], card.config, f"model={card.name}")
         return model.eval() if spread else model.eval().to(card.device)
     except InputError:
         raise
-    except (ValueError, ImportError, KeyError) as error:
-        raise InputError(
-            f"model={card.name}: cannot be built with model.attention={attention} ({_first_line(error)});"
-            f" expected one of {', '.join(ATTENTIONS)} that the family supports"
-        ) from error
+    except (ValueError, ImportError, KeyError, OSError) as error:
+        raise InputError(f"model={card.name}: cannot be built ({_cause(error, card.config, attention)})") from error
+
+
+def _cause(error: Exception, config: Any, attention: str) -> str:
+    """Why the library cannot build a model: its own words, and the setting that they are about."""
+    reason = _reason(error)
+    if "attention" in reason:
+        return f"model.attention={attention}: {reason}; expected {' or '.join(ATTENTIONS)}, as the family supports"
+    if not isinstance(error, KeyError):
+        return reason
+    text = config.get_text_config().to_dict()
+    settings = [*text.items(), *(text.get("rope_parameters") or {}).items()]
+    found = [f"{key}={value}: unknown to the library" for key, value in settings if value == error.args[0]]
+    return ", ".join(found) or f"no {reason}"
 
 
 def _memory(device: str, gpus: int | None) -> dict[int, int]:
@@ -177,25 +189,6 @@ def locate_file(path: str) -> str:
     return str(ASSETS / path.removeprefix(BUNDLED)) if path.startswith(BUNDLED) else path
 
 
-def _check_weights(path: str, safetensors: bool, key: str) -> None:
-    folder = Path(path)
-    if not folder.is_dir():
-        return  # a hub id
-    if not (folder / "config.json").is_file():
-        raise InputError(f"{key}={path}: holds no config.json; expected a folder saved by save_pretrained")
-    refuse_broken(folder, f"{key}={path}")
-    if any(any(folder.glob(pattern)) for pattern in WEIGHTS):
-        return
-    if any(any(folder.glob(pattern)) for pattern in TORCH_WEIGHTS):
-        if safetensors:
-            raise InputError(
-                f"{key}={path}: holds torch weights only; expected *.safetensors"
-                f" (torch files are read with weights_only, and only when asked for: model.safetensors=false)"
-            )
-        return
-    raise InputError(f"{key}={path}: holds no weights; expected *.safetensors beside config.json")
-
-
 def read_tokenizer(path: str, key: str, **options: Any) -> Any:
     """The tokenizer of a folder or hub id. Raises InputError naming ``key``."""
     return _read(AutoTokenizer, path, key, **options)
@@ -205,17 +198,18 @@ def _read(reader: Any, path: str, key: str, **options: Any) -> Any:
     """``from_pretrained`` whose failure names the key."""
     try:
         return reader.from_pretrained(path, **options)
-    except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError, StrictDataclassError) as error:
+    except (*UNREADABLE, StrictDataclassError) as error:
         what = "tokenizer" if reader is AutoTokenizer else "model configuration"
-        reason = _first_line(error)
         raise InputError(
             f"{key}={path}: no {what} could be read; expected a folder with its files, or a hub id that this machine"
-            f" can reach or has in its cache ({reason})"
+            f" can reach or has in its cache ({_reason(error)})"
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _reason(error: BaseException) -> str:
+    """The first line of an error's message; the next, too, behind a colon."""
+    first, *others = str(error).strip().splitlines() or [type(error).__name__]
+    return " ".join([first, *map(str.strip, others[:1])]) if first.endswith(":") else first
 
 
 def _random_config(random: dict[str, Any], prefix: str) -> Any:
@@ -227,7 +221,7 @@ def _random_config(random: dict[str, Any], prefix: str) -> Any:
     try:
         return AutoConfig.for_model(family, **random["config"])
     except (ValueError, TypeError, ZeroDivisionError, StrictDataclassError) as error:
-        raise InputError(f"{prefix}random.config: no {family} has this shape ({_first_line(error)})") from error
+        raise InputError(f"{prefix}random.config: no {family} has this shape ({_reason(error)})") from error
 
 
 def choose_device(device: str, gpus: int | None, prefix: str = "model.") -> str:
@@ -269,15 +263,13 @@ def _eos(config: Any, tokenizer: Any, path: str, revision: str | None) -> frozen
         try:
             found.append(GenerationConfig.from_pretrained(path).eos_token_id)
         except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"{path}/generation_config.json: cannot be read ({_first_line(error)})") from error
+            raise InputError(f"{path}/generation_config.json: cannot be read ({_reason(error)})") from error
     elif path != "random" and not Path(path).is_dir():
         found.append(_hub_eos(path, revision))
-    ids: set[int] = set()
-    for entry in found:
-        ids.update(entry if isinstance(entry, list | tuple) else [] if entry is None else [entry])
-    if strange := [each for each in ids if not isinstance(each, int)]:
+    ids = [each for entry in found for each in (entry if isinstance(entry, list | tuple) else [entry])]
+    if strange := [each for each in ids if not isinstance(each, int | None)]:
         raise InputError(f"{path}: eos_token_id is {strange[0]!r}; expected a token's id, or a list of them")
-    return frozenset(ids)
+    return frozenset(each for each in ids if each is not None)
 
 
 def _hub_eos(path: str, revision: str | None) -> Any:

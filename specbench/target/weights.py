@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM
+from typing_extensions import TypedDict
 
+from specbench.input import InputError, parse_as, read_file, refuse_irregular
 from specbench.target.facade import ModelCard
-from specbench.types import InputError
 
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+TORCH_WEIGHTS = ("*.bin", "*.bin.index.json")
 MOST_LAYERS = 10_000  # building the modules of more takes minutes
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+_LAYER = re.compile(r"(?:model\.|transformer\.)?(?:layers|h)\.(\d+)\.")  # of the causal LM, not of another tower
+_SAVED = "expected what save_pretrained wrote: copy or download it again"
 _GB = 1e9
 
 
@@ -35,6 +42,8 @@ def refuse_size(config: Any, dtype: str, device: str, gpus: int | None, key: str
     for name in _SIZES:
         if isinstance(size := getattr(text, name, None), int) and size < 1:
             raise InputError(f"{key}: {name}={size}; expected at least 1")
+    if isinstance(pad := getattr(text, "pad_token_id", None), int) and pad >= text.vocab_size:
+        raise InputError(f"{key}: pad_token_id={pad}; expected less than vocab_size={text.vocab_size}")
     heads, shared = (getattr(text, name, None) or 1 for name in ("num_attention_heads", "num_key_value_heads"))
     if heads % shared:
         raise InputError(f"{key}: num_key_value_heads={shared}; expected a divisor of num_attention_heads={heads}")
@@ -72,7 +81,49 @@ def _total_memory(device: str, gpus: int | None) -> int:
     return sum(torch.cuda.get_device_properties(each).total_memory for each in range(first, first + (gpus or 1)))
 
 
-def refuse_broken(folder: Path, key: str) -> None:
+class _Index(TypedDict):
+    metadata: dict[str, Any]
+    weight_map: dict[str, str]
+
+
+def refuse_folder(folder: Path, safetensors: bool, key: str) -> None:
+    """Raise InputError for a folder without a model whose weights can be read.
+
+    safetensors: torch's own files do not do.
+    """
+    for path in sorted(each for each in folder.iterdir() if each.suffix in (".json", ".safetensors", ".bin")):
+        if path.exists() and not path.is_dir():
+            refuse_irregular(path, f"{key}: ", "expected a file")
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{key}: holds no config.json; expected a folder saved by save_pretrained")
+    _refuse_broken(folder, key)
+    if any(any(folder.glob(pattern)) for pattern in WEIGHTS):
+        _refuse_index(folder, "model.safetensors", key)
+        return
+    if not any(any(folder.glob(pattern)) for pattern in TORCH_WEIGHTS):
+        raise InputError(f"{key}: holds no weights; expected *.safetensors beside config.json")
+    if safetensors:
+        raise InputError(
+            f"{key}: holds torch weights only; expected *.safetensors"
+            f" (torch files are read with weights_only, and only when asked for: model.safetensors=false)"
+        )
+    _refuse_index(folder, "pytorch_model.bin", key)
+
+
+def _refuse_index(folder: Path, whole: str, key: str) -> None:
+    """Raise InputError where the weights are in parts, and a part or their index is not there or broken."""
+    path = folder / f"{whole}.index.json"
+    if (folder / whole).exists():
+        return
+    if not path.exists():
+        raise InputError(f"{key}: holds neither {whole} nor {path.name}; {_SAVED}")
+    index = parse_as(TypeAdapter(_Index), read_file(path, f"{key}: ", _SAVED), f"{key}: {path}", _SAVED)
+    for part in sorted(set(index["weight_map"].values())):
+        if Path(part).name != part or not (folder / part).is_file():
+            raise InputError(f"{key}: {path} names {part}, which is no file beside it; {_SAVED}")
+
+
+def _refuse_broken(folder: Path, key: str) -> None:
     """Raise InputError for a configuration that is no JSON or absurd, or a file of weights that is cut, empty, or of
     another kind: its header alone is read.
     """
@@ -90,10 +141,7 @@ def refuse_broken(folder: Path, key: str) -> None:
             with safe_open(path, framework="numpy"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise InputError(
-                f"{key}: {path} is no complete safetensors file ({error}); expected one that save_pretrained wrote:"
-                " copy or download it again"
-            ) from error
+            raise InputError(f"{key}: {path} is no complete safetensors file ({error}); {_SAVED}") from error
 
 
 def refuse_shapes(card: ModelCard, key: str) -> None:
@@ -118,6 +166,22 @@ def refuse_missing(names: Collection[str], key: str) -> None:
         raise InputError(
             f"{key}: no file holds {len(names)} of its parameters, such as {min(names)}; expected the weights of the"
             " whole causal LM"
+        )
+
+
+def refuse_unused(names: Collection[str], config: Any, key: str) -> None:
+    """Raise InputError for weights of layers beyond those of the configuration: without them it is another model.
+
+    Layers that predict further tokens (``num_nextn_predict_layers``) stand behind the others, and are not used.
+    """
+    text = config.get_text_config()
+    layers = text.num_hidden_layers
+    known = layers + int(getattr(text, "num_nextn_predict_layers", 0) or 0)
+    beyond = [name for name in names if (found := _LAYER.match(name)) and int(found[1]) >= known]
+    if beyond:
+        raise InputError(
+            f"{key}: num_hidden_layers={layers} leaves {len(beyond)} of its weights unused, such as {min(beyond)};"
+            " expected weights and configuration of one model"
         )
 
 

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 
 from bad_input.case import Bad, bad
-
-from specbench import cli
-
-
-def copy_tiny(folder: Path, *leave_out: str) -> Path:
-    """The bundled model as ``model``, without the files that have one of these words in their names."""
-    copy = folder / "model"
-    copy.mkdir()
-    for file in (cli.PACKAGE / "assets" / "tiny").iterdir():
-        if not any(part in file.name for part in leave_out):
-            (copy / file.name).write_bytes(file.read_bytes())
-    return copy
+from bad_input.models import HUGE, copy_tiny
 
 
 def copy_of(*leave_out: str) -> Callable[[Path], Path]:
@@ -43,95 +31,6 @@ def target(name: str, *words: str) -> Bad:
     """Of a method whose ``_target_`` is not a method."""
     return bad(f"+method.x._target_={name}", f"method.x._target_={name}", *words)
 
-
-def model(name: str, *words: str, loads: bool = False, **files: str | bytes | Callable[[bytes], bytes]) -> Bad:
-    """Of the bundled model with other files; a name's last underscore is its dot."""
-
-    def write(folder: Path) -> None:
-        (folder / "model").mkdir()
-        for file in (cli.PACKAGE / "assets" / "tiny").iterdir():
-            (folder / "model" / file.name).symlink_to(file)
-        for key, content in files.items():
-            path = folder / "model" / ".".join(key.rsplit("_", 1))
-            content = content(path.read_bytes()) if callable(content) else content
-            path.unlink(missing_ok=True)
-            path.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-    return bad("model.path=model", *words, name=f"model: {name}", files=write, loads=loads)
-
-
-def weights(name: str, content: str | bytes | Callable[[bytes], bytes]) -> Bad:
-    return model(f"weights {name}", "model.safetensors is no complete safetensors file", model_safetensors=content)
-
-
-def config(*words: str, loads: bool = False, **changes: object) -> Bad:
-    """Of the bundled model with other settings in its config.json."""
-
-    def edit(content: bytes) -> bytes:
-        return json.dumps(json.loads(content) | changes).encode()
-
-    return model(f"config {changes}", *words, loads=loads, config_json=edit)
-
-
-def shape(*words: str, **changes: object) -> Bad:
-    """Of a random model of this shape."""
-    given = " ".join(f"++model.random.config.{key}={value}" for key, value in changes.items())
-    return bad(f"model=random {given}", "model.random.config", *words)
-
-
-HUGE = 10**12
-MODELS = (
-    weights("empty", ""),
-    weights("text", "hello world\n" * 50),
-    weights("random", random.Random(0).randbytes(5000)),
-    weights("zeros", bytes(1000)),
-    weights("truncated", lambda content: content[: len(content) // 2]),
-    weights("too long", lambda content: content + b"more"),
-    weights("header alone", lambda content: content[: 8 + int.from_bytes(content[:8], "little")]),
-    weights("huge header", lambda content: (1 << 60).to_bytes(8, "little") + content[8:]),
-    config("embed_tokens.weight", "[2048, 256]", "[2048, 128]", loads=True, hidden_size=128),
-    config("embed_tokens.weight", "[9000, 256]", loads=True, vocab_size=9000),
-    config("2048 tokens", "100", vocab_size=100),
-    config("no file holds", "model.layers.5", loads=True, num_hidden_layers=9),
-    config("num_hidden_layers=1000000000000", "10000", num_hidden_layers=HUGE),
-    config("num_hidden_layers=-3", num_hidden_layers=-3),
-    config("GB", "float32", hidden_size=1 << 24, num_attention_heads=1 << 17),
-    config("model.context=1000000000000", "2..16777216", max_position_embeddings=HUGE),
-    config("model configuration", "nope", model_type="nope"),
-    config("hidden_size", hidden_size="wide"),
-    config("vocab_size=-5", vocab_size=-5),
-    config("num_key_value_heads", "divisor", num_attention_heads=8, num_key_value_heads=3),
-    model("config text", "config.json is no JSON", config_json="hello"),
-    model("config empty", "config.json is no JSON", config_json=""),
-    model("config deep", "config.json is no JSON", config_json="[" * 100_000),
-    model("config list", "config.json holds a list", config_json="[1]"),
-    model("config nothing", "model_type", config_json="{}"),
-    model("config not UTF-8", "config.json is no JSON", config_json=b"\xff{}"),
-    model("tokenizer text", "model.tokenizer=model", "no tokenizer", tokenizer_json="hello"),
-    model("tokenizer list", "model.tokenizer=model", "no tokenizer", tokenizer_json="[]"),
-    model("tokenizer config text", "model.tokenizer=model", tokenizer_config_json="hello"),
-    model("generation config text", "generation_config.json", generation_config_json="hello"),
-    model("end of an answer", "eos_token_id", "'abc'", generation_config_json='{"eos_token_id": "abc"}'),
-    shape("num_hidden_layers=1000000", num_hidden_layers=10**6),
-    shape("num_hidden_layers=1000000000000", num_hidden_layers=HUGE),
-    shape("num_hidden_layers=0", num_hidden_layers=0),
-    shape("GB", hidden_size=1 << 20, intermediate_size=1 << 22),
-    shape("GB", vocab_size=HUGE),
-    shape("GB", intermediate_size=HUGE),
-    shape("vocab_size=-5", vocab_size=-5),
-    shape("hidden_size=0", hidden_size=0),
-    shape("num_key_value_heads=0", num_key_value_heads=0),
-    shape("num_key_value_heads=3", num_key_value_heads=3),
-    shape(num_attention_heads=0),
-    shape("initializer_range", initializer_range=-1),
-    shape(head_dim=7),
-    *(
-        bad(f"method=[{name}] model.{key}=table.safetensors", "table.safetensors", files={"table.safetensors": "hello"})
-        for name, key in (("cacheback", "frozen_table"), ("rest", "datastore"))
-    ),
-    bad("method=[sam] method.sam.static=table", "method.sam.static=table", files={"table": "hello"}),
-    bad("method=[eagle] model.heads.eagle=head", "method.eagle.head=head", files={"head/config.json": "hello"}),
-)
 
 LONG = "x" * 300
 PATHS = (
@@ -246,6 +145,7 @@ SETTINGS = (
     bad("model.context=100000", "model.context=100000", "4096"),
     bad("model.template=vicuna", "vicuna", "vicuna_v1.1"),
     bad("~method.vanilla", "method.vanilla", "expected always"),
+    bad("+method.vanilla_aa._target_=methods.pld.PromptLookup", "method.vanilla_aa", "another name"),
     bad("model=hub", "model.path: not set"),
     bad("suite=file", "suite.path: not set"),
     bad("model=random model.random.family=lama", "model.random.family=lama", "llama"),

@@ -1,7 +1,7 @@
 """Everything that a user can get wrong ends with one message and an exit code, before any model is loaded.
 
 A message names the file, line or setting, what was got, what was expected, and the fix. The cases are in ``files``,
-``runs`` and ``settings``, one a line.
+``models``, ``runs`` and ``settings``, one a line.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import sys
 import pytest
 from bad_input.case import Bad
 from bad_input.files import FILES
+from bad_input.models import MODELS
 from bad_input.runs import RUNS
-from bad_input.settings import MODELS, NUMBERS, SETTINGS, TARGETS
+from bad_input.settings import NUMBERS, SETTINGS, TARGETS
 
 from specbench import cli, stage
 from specbench.report import cli as report_cli

@@ -1,0 +1,164 @@
+"""Models that a user can get wrong: their configurations, weights, tokenizers and templates, and random shapes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from bad_input.case import Bad, bad
+
+from specbench import cli
+
+
+def copy_tiny(folder: Path, *leave_out: str) -> Path:
+    """The bundled model as ``model``, without the files that have one of these words in their names."""
+    copy = folder / "model"
+    copy.mkdir()
+    for file in (cli.PACKAGE / "assets" / "tiny").iterdir():
+        if not any(part in file.name for part in leave_out):
+            (copy / file.name).write_bytes(file.read_bytes())
+    return copy
+
+
+def copy_with_pipe(folder: Path) -> None:
+    os.mkfifo(copy_tiny(folder, "safetensors") / "model.safetensors")
+
+
+def model(name: str, *words: str, loads: bool = False, **files: str | bytes | Callable[[bytes], bytes]) -> Bad:
+    """Of the bundled model with other files; a name's last underscore is its dot."""
+
+    def write(folder: Path) -> None:
+        (folder / "model").mkdir()
+        for file in (cli.PACKAGE / "assets" / "tiny").iterdir():
+            (folder / "model" / file.name).symlink_to(file)
+        for key, content in files.items():
+            path = folder / "model" / ".".join(key.rsplit("_", 1))
+            content = content(path.read_bytes()) if callable(content) else content
+            path.unlink(missing_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return bad("model.path=model", *words, name=f"model: {name}", files=write, loads=loads)
+
+
+def weights(name: str, content: str | bytes | Callable[[bytes], bytes]) -> Bad:
+    return model(f"weights {name}", "model.safetensors is no complete safetensors file", model_safetensors=content)
+
+
+def config(*words: str, loads: bool = False, **changes: object) -> Bad:
+    """Of the bundled model with other settings in its config.json."""
+
+    def edit(content: bytes) -> bytes:
+        return json.dumps(json.loads(content) | changes).encode()
+
+    return model(f"config {changes}", *words, loads=loads, config_json=edit)
+
+
+def index(name: str, word: str, content: str) -> Bad:
+    """Of the bundled model whose weights are in parts, by this index."""
+
+    def write(folder: Path) -> None:
+        copy_tiny(folder, "safetensors").joinpath("model.safetensors.index.json").write_text(content)
+
+    return bad("model.path=model", "model.safetensors.index.json", word, name=f"model: index {name}", files=write)
+
+
+def with_data(content: bytes, byte: bytes) -> bytes:
+    """A safetensors file with every byte of its tensors replaced."""
+    header = 8 + int.from_bytes(content[:8], "little")
+    return content[:header] + byte * (len(content) - header)
+
+
+def template(value: object, *words: str) -> Bad:
+    """Of the bundled model with this chat template."""
+
+    def edit(content: bytes) -> bytes:
+        return json.dumps(json.loads(content) | {"chat_template": value}).encode()
+
+    return model(f"chat template {value}", *words, tokenizer_config_json=edit)
+
+
+def shape(*words: str, **changes: object) -> Bad:
+    """Of a random model of this shape."""
+    given = " ".join(f"++model.random.config.{key}={value}" for key, value in changes.items())
+    return bad(f"model=random {given}", "model.random.config", *words)
+
+
+HUGE = 10**12
+MODELS = (
+    weights("empty", ""),
+    weights("text", "hello world\n" * 50),
+    weights("random", random.Random(0).randbytes(5000)),
+    weights("zeros", bytes(1000)),
+    weights("truncated", lambda content: content[: len(content) // 2]),
+    weights("too long", lambda content: content + b"more"),
+    weights("header alone", lambda content: content[: 8 + int.from_bytes(content[:8], "little")]),
+    weights("huge header", lambda content: (1 << 60).to_bytes(8, "little") + content[8:]),
+    config("embed_tokens.weight", "[2048, 256]", "[2048, 128]", loads=True, hidden_size=128),
+    config("embed_tokens.weight", "[9000, 256]", loads=True, vocab_size=9000),
+    config("2048 tokens", "100", vocab_size=100),
+    config("no file holds", "model.layers.5", loads=True, num_hidden_layers=9),
+    config("num_hidden_layers=1000000000000", "10000", num_hidden_layers=HUGE),
+    config("num_hidden_layers=-3", num_hidden_layers=-3),
+    config("GB", "float32", hidden_size=1 << 24, num_attention_heads=1 << 17),
+    config("model.context=1000000000000", "2..16777216", max_position_embeddings=HUGE),
+    config("model configuration", "nope", model_type="nope"),
+    config("hidden_size", hidden_size="wide"),
+    config("vocab_size=-5", vocab_size=-5),
+    config("num_key_value_heads", "divisor", num_attention_heads=8, num_key_value_heads=3),
+    model("config text", "config.json is no JSON", config_json="hello"),
+    model("config empty", "config.json is no JSON", config_json=""),
+    model("config deep", "config.json is no JSON", config_json="[" * 100_000),
+    model("config list", "config.json holds a list", config_json="[1]"),
+    model("config nothing", "model_type", config_json="{}"),
+    model("config not UTF-8", "config.json is no JSON", config_json=b"\xff{}"),
+    model("tokenizer text", "model.tokenizer=model", "no tokenizer", tokenizer_json="hello"),
+    model("tokenizer list", "model.tokenizer=model", "no tokenizer", tokenizer_json="[]"),
+    model("tokenizer config text", "model.tokenizer=model", tokenizer_config_json="hello"),
+    model("generation config text", "generation_config.json", generation_config_json="hello"),
+    model("end of an answer", "eos_token_id", "'abc'", generation_config_json='{"eos_token_id": "abc"}'),
+    model(
+        "end of an answer in a list of lists", "eos_token_id", "[1]", generation_config_json='{"eos_token_id": [[1]]}'
+    ),
+    model("tokenizer deep", "model.tokenizer=model", "recursion", tokenizer_json="[" * 100_000),
+    config("num_hidden_layers=1", "model.layers.1.", loads=True, num_hidden_layers=1),
+    config("pad_token_id=10000000", "2048", pad_token_id=10**7),
+    config("head_dim=0", "at least 1", head_dim=0),
+    config("hidden_act=zzz: unknown", loads=True, hidden_act="zzz"),
+    config("rope_type=zzz: unknown", loads=True, rope_parameters={"rope_type": "zzz"}),
+    config("rms_norm_eps", "float", "-1", rms_norm_eps=-1),
+    config("bos_token_id", "int", "'x'", bos_token_id="x"),
+    index("list", "it is []", "[]"),
+    index("of a list", "weight_map is [1]", '{"metadata": {}, "weight_map": [1]}'),
+    index("without metadata", "metadata is missing", '{"weight_map": {}}'),
+    index("text", "not JSON", "hello"),
+    index("of no file", "names nope", '{"metadata": {}, "weight_map": {"a": "nope.safetensors"}}'),
+    index("of a file elsewhere", "names ../q", '{"metadata": {}, "weight_map": {"a": "../q"}}'),
+    bad("model.path=model", "model.safetensors: is a pipe", name="model: weights pipe", files=copy_with_pipe),
+    model("weights NaN", "not finite", loads=True, model_safetensors=lambda content: with_data(content, b"\xff")),
+    model("weights of zeros", "all equal", loads=True, model_safetensors=lambda content: with_data(content, b"\0")),
+    template("{% for each in range(10**12) %}{% endfor %}", "refused the conversation", "Range too big"),
+    template(3, "refused the conversation"),
+    bad("model.template=nope", "model.template=nope", "conv_templates"),
+    shape("num_hidden_layers=1000000", num_hidden_layers=10**6),
+    shape("num_hidden_layers=1000000000000", num_hidden_layers=HUGE),
+    shape("num_hidden_layers=0", num_hidden_layers=0),
+    shape("GB", hidden_size=1 << 20, intermediate_size=1 << 22),
+    shape("GB", vocab_size=HUGE),
+    shape("GB", intermediate_size=HUGE),
+    shape("vocab_size=-5", vocab_size=-5),
+    shape("hidden_size=0", hidden_size=0),
+    shape("num_key_value_heads=0", num_key_value_heads=0),
+    shape("num_key_value_heads=3", num_key_value_heads=3),
+    shape(num_attention_heads=0),
+    shape("initializer_range", initializer_range=-1),
+    shape(head_dim=7),
+    *(
+        bad(f"method=[{name}] model.{key}=table.safetensors", "table.safetensors", files={"table.safetensors": "hello"})
+        for name, key in (("cacheback", "frozen_table"), ("rest", "datastore"))
+    ),
+    bad("method=[sam] method.sam.static=table", "method.sam.static=table", files={"table": "hello"}),
+    bad("method=[eagle] model.heads.eagle=head", "method.eagle.head=head", files={"head/config.json": "hello"}),
+)
