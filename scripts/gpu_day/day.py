@@ -116,7 +116,7 @@ class Day:
     @functools.cached_property
     def prompts(self) -> list[list[int]]:
         """Prompts of some hundred tokens whose words come again."""
-        count, length = (2, 60) if self.rehearse else (6, 400)
+        count, length = (1, 60) if self.rehearse else (6, 400)
         return [[(37 * case + 11 * place) % 997 + 3 for place in range(length)] for case in range(count)]
 
     @property

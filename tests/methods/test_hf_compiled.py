@@ -35,6 +35,7 @@ def test_a_request_sees_nothing_of_the_ones_before_it(family):
         assert decode(method, prompt) == plain_greedy(model, prompt, 20)
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_compiled_or_allocated_after_bind():
     model = build("llama", torch.float64)
     truth = [plain_greedy(model, prompt, 20) for prompt in PROMPTS]
