@@ -33,6 +33,7 @@ from specbench.config import Config, near, refuse_extras, refuse_unusable
 from specbench.job import Job, prepare
 from specbench.launch import INTERRUPTED, run_job
 from specbench.material import suite_name
+from specbench.measure.identity import hide_in_file
 from specbench.names import Plain, file_name, printable
 from specbench.record import EngineKind
 from specbench.types import InputError
@@ -104,8 +105,7 @@ def digest(resolved: Mapping[str, Any]) -> str:
     for group, keys in OUTSIDE_HASH.items():
         kept[group] = {key: value for key, value in kept[group].items() if key not in keys}
     kept = {group: _as_before(values, group) for group, values in kept.items()}
-    text = json.dumps(kept, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _as_before(node: Any, group: str = "") -> Any:
@@ -207,8 +207,7 @@ def _explain(error: BaseException, overrides: list[str]) -> str:
         return f"{path}: no such setting; choose the method or group that has it first (see specbench --cfg job)"
     message = NOISE.sub("", message)
     if found := VALUE.search(message):
-        override, reason = found.groups()
-        return f"{override}: {reason.strip()}"
+        return f"{found[1]}: {found[2].strip()}"
     return message.strip()
 
 
@@ -259,6 +258,8 @@ def _hand_over(overrides: list[str]) -> int:
 
     def task(cfg: DictConfig) -> None:
         _quiet()
+        if not cfg.report.identify:
+            hide_in_file(Path(HydraConfig.get().sweep.dir) / "multirun.yaml")
         try:
             codes.append(run_job(make_job(cfg), Path(HydraConfig.get().runtime.output_dir)))
         except InputError as error:

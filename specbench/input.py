@@ -5,6 +5,7 @@ Lines are split on the newline byte alone, because a JSON string may hold other 
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,18 @@ def parse_json(text: bytes, where: str, fix: str) -> Any:
     except ValueError as error:
         decode_text(text, where)
         raise InputError(f"{where}: not JSON ({error}); {fix}") from None
+
+
+def refuse_repeated_keys(text: bytes, where: str) -> None:
+    """Raise InputError for a good JSON text in which an object has a key twice: the last would count."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        keys = [key for key, _ in pairs]
+        if len(set(keys)) < len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InputError(f"{where}: has {twice!r} twice in one object; expected each key once")
+
+    json.loads(text, object_pairs_hook=check)
 
 
 def parse_as(schema: TypeAdapter[_T], text: bytes, where: str, fix: str) -> _T:

@@ -166,7 +166,9 @@ def _timed(config: Config, path: Path) -> Material:
 def _tokenizer(config: Config, path: Path) -> Any:
     """The tokenizer of the texts of a trace."""
     options = {"revision": config.model.revision, "trust_remote_code": config.model.trust_remote_code}
-    return read_tokenizer(locate(_tokenizer_source(config, path), "model.tokenizer"), "model.tokenizer", **options)
+    own = config.model.tokenizer or config.model.path
+    key = "model.tokenizer" if own else f"model.trace={path}, the manifest beside it: model.tokenizer"
+    return read_tokenizer(locate(_tokenizer_source(config, path), key), key, **options)
 
 
 def _tokenizer_source(config: Config, path: Path) -> str:

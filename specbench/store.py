@@ -65,14 +65,18 @@ def read_run(directory: Path) -> Run:
     return Run(directory, manifest, records)
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a run. Raises InputError when the directory holds none, or one that does not fit its schema."""
+def read_manifest(
+    directory: Path, fix: str = "restore it, or run the command again with measure.fresh=true"
+) -> dict[str, Any]:
+    """The manifest of a run. Raises InputError when the directory holds none, or one that does not fit its schema.
+
+    fix: the end of its message.
+    """
     path = directory / MANIFEST
     if not directory.is_dir():
         raise RunError(f"run {directory}: no such directory; expected one that `specbench` wrote (see results/latest)")
     if not path.exists():
         raise RunError(f"run {directory}: holds no {MANIFEST}; expected a directory that `specbench` wrote")
-    fix = "restore it, or run the command again with measure.fresh=true"
     return check_manifest(parse_json(read_file(path, "manifest ", fix), str(path), fix), str(path), fix)
 
 

@@ -147,7 +147,7 @@ ROOMS: dict[str, Room] = {
     ),
     "cli": Room(
         "the command `specbench`; the only room that imports Hydra",
-        may="config job launch material names record types",
+        may="config job launch material measure names record types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",

@@ -24,6 +24,12 @@ def hide_identity(value: Any) -> Any:
     return _hide(value, _hidden())
 
 
+def hide_in_file(path: Path) -> None:
+    """The same in a file of text, if there is one."""
+    if path.is_file():
+        path.write_text(hide_identity(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def _hide(value: Any, hidden: Mapping[str, str]) -> Any:
     if isinstance(value, Mapping):
         return {_hide(key, hidden): _hide(held, hidden) for key, held in value.items()}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.input import InputError, numbered_lines, parse_json
+from specbench.input import InputError, numbered_lines, parse_json, refuse_repeated_keys
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_MOST_TIMES, _ALWAYS = 100, 64 << 20  # of gzip's size, text has fewer; [bytes] what any file may unpack to
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:
         value = parse_json(line, f"{path}, {place}", fix)
         if not isinstance(value, dict):
             raise InputError(f"{path}, {place}: got a {kind(value)}; {fix}")
+        refuse_repeated_keys(line, f"{path}, {place}")
         rows.append(SourceRow(value, str(path), place, len(rows)))
     return rows
 
@@ -90,7 +93,11 @@ def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:
 def _unzipped(raw: bytes, path: Path) -> bytes:
     if not raw.startswith(_GZIP_MAGIC):
         return raw
+    most = max(_MOST_TIMES * len(raw), _ALWAYS)
     try:
-        return gzip.decompress(raw)
+        unpacked = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} is a damaged gzip file ({error}): fetch or pack it again.") from None
+    if len(unpacked) > most:
+        raise InputError(f"{path}: unpacks to more than {_MOST_TIMES} times its size; expected questions.")
+    return unpacked

@@ -6,6 +6,7 @@ from typing import Any
 
 from specbench.types import InputError
 
+LEAST_CONTEXT = 16  # [tokens] the check of an engine before a run reads almost as many
 MOST_CONTEXT = 1 << 24  # [tokens] tables of positions are as long
 SERVED_KINDS = {"full_attention", "sliding_attention"}
 SWITCHING_ROPE = ("longrope", "dynamic")
@@ -75,6 +76,11 @@ def choose_context(config: Any, asked: int | None, fallback: int, key: str) -> t
     own = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or fallback)
     limit, warning = find_steady_context(config, own)
     chosen, most = asked or limit, min(limit, MOST_CONTEXT)
-    if not 1 < chosen <= most:
-        raise InputError(f"{key}={chosen}: expected 2..{most}, the model's own limit")
+    if most < LEAST_CONTEXT:
+        raise InputError(f"{key}: the model's own limit is {most} tokens; expected at least {LEAST_CONTEXT}")
+    if not LEAST_CONTEXT <= chosen <= most:
+        raise InputError(
+            f"{key}={chosen}: expected {LEAST_CONTEXT}..{most}, from what the check before a run reads to the model's"
+            " own limit"
+        )
     return chosen, warning

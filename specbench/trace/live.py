@@ -116,5 +116,6 @@ def model_of(path: Path) -> dict[str, Any]:
     """The model section of the manifest of the run that wrote ``path``; empty where there is no manifest."""
     if not (path.parent / MANIFEST).exists():
         return {}
-    with named("model.trace: "):
-        return dict(read_manifest(path.parent).get("model", {}))
+    with named(f"model.trace={path}, the manifest beside it: "):
+        found = read_manifest(path.parent, "expected that of the run that wrote the trace, or none beside it")
+        return dict(found.get("model", {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -31,6 +32,8 @@ QUESTIONS = (
     question("blank lines", "\n\n", "holds no questions"),
     question("not json", f"{GOOD}hello\n", "line 2: not JSON"),
     question("no turns", '{"question_id": 1, "category": "qa"}\n', "line 1: there is no turns"),
+    question("a key twice", GOOD + GOOD.replace("{", '{"question_id": 0, '), "line 2", "'question_id' twice"),
+    question("gzip of blank lines", gzip.compress(b"\n" * (65 << 20), 1), "more than 100 times"),
     question("doubled", GOOD * 2, "line 2: question_id 1 is on line 1 already"),
     question("category named as the whole", with_turn("overall", "category"), "rename it"),
     question("invalid UTF-8 on the last line", GOOD.encode() + b'{"question_id": "\xff"}', "line 2: not UTF-8", "0xff"),
@@ -73,6 +76,7 @@ def trace(name: str, content: str | bytes, *words: str, options: str = "model.to
 
 
 SAID = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}
+MANIFEST = '{"model": {"tokenizer": "/nowhere"}}'
 LIVE = {"case": "1", "turns": [{"prompt_ids": [1, 5], "ids": [7, 2], "finish": "eos"}]}
 
 
@@ -129,6 +133,15 @@ TRACES = (
     chat("id twice", lambda line: line.update(id="1"), "id 1 occurs twice"),
     chat("category number", lambda line: line.update(category=3), "category is 3"),
     chat("category of all", lambda line: line.update(category="overall"), "rename the category"),
+    *(
+        bad(
+            "model=replay model.trace=t.jsonl",
+            f"model.trace=t.jsonl, the manifest beside it: {word}",
+            name=f"trace: manifest {content}",
+            files={"t.jsonl": json.dumps(LIVE), "manifest.json": content},
+        )
+        for content, word in (("{", "manifest.json: not JSON"), (MANIFEST, "model.tokenizer=/nowhere"))
+    ),
     trace("chat: no answer", '{"messages": [{"role": "user", "content": "a"}]}', "no answer of an assistant"),
     ids("case number", lambda line: line.update(case=3), "line 2: case is 3"),
     ids("case twice", lambda line: line.update(case="1"), "line 2: case 1 is recorded twice"),

@@ -103,7 +103,7 @@ MODELS = (
     config("num_hidden_layers=1000000000000", "10000", num_hidden_layers=HUGE),
     config("num_hidden_layers=-3", num_hidden_layers=-3),
     config("GB", "float32", hidden_size=1 << 24, num_attention_heads=1 << 17),
-    config("model.context=1000000000000", "2..16777216", max_position_embeddings=HUGE),
+    config("model.context=1000000000000", "16..16777216", max_position_embeddings=HUGE),
     config("model configuration", "nope", model_type="nope"),
     config("hidden_size", hidden_size="wide"),
     config("vocab_size=-5", vocab_size=-5),
@@ -123,6 +123,7 @@ MODELS = (
         "end of an answer in a list of lists", "eos_token_id", "[1]", generation_config_json='{"eos_token_id": [[1]]}'
     ),
     model("tokenizer deep", "model.tokenizer=model", "recursion", tokenizer_json="[" * 100_000),
+    config("model.context", "own limit is 1 ", max_position_embeddings=1),
     config("num_hidden_layers=1", "model.layers.1.", loads=True, num_hidden_layers=1),
     config("pad_token_id=10000000", "2048", pad_token_id=10**7),
     config("head_dim=0", "at least 1", head_dim=0),

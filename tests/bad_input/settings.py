@@ -142,6 +142,7 @@ SETTINGS = (
     bad("model.gpus=5", "model.gpus=5", "1 to 4"),
     bad("model.device=cuda:0", "model.device=cuda:0", "this machine has 0"),
     bad("model.device=tpu", "model.device=tpu", "cpu"),
+    bad("model.context=2", "model.context=2", "16..4096", "check before a run"),
     bad("model.context=100000", "model.context=100000", "4096"),
     bad("model.template=vicuna", "vicuna", "vicuna_v1.1"),
     bad("~method.vanilla", "method.vanilla", "expected always"),

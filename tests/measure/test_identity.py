@@ -7,7 +7,7 @@ import os
 import pytest
 
 from specbench.measure import identity
-from specbench.measure.identity import hide_identity
+from specbench.measure.identity import hide_identity, hide_in_file
 from specbench.report.text.tokenizer import _here
 
 
@@ -17,6 +17,8 @@ def somebody(monkeypatch):
     monkeypatch.setenv("USER", "alice")
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijk")
     monkeypatch.setenv("SHORT_KEY", "1")
+    monkeypatch.setenv("SLASHED_KEY", "a/b+c/d==")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/dev/null")
     monkeypatch.setattr(identity.getpass, "getuser", lambda: "alice")
     monkeypatch.setattr(identity.platform, "node", lambda: "box17")
 
@@ -31,6 +33,8 @@ def somebody(monkeypatch):
         ("/net/box17/alice", "/net/$HOSTNAME/$USER"),
         ("cannot read /home/alice/q.jsonl, line 3", "cannot read ~/q.jsonl, line 3"),
         ("key hf_abcdefghijk", "key $HF_TOKEN"),
+        ("key a/b+c/d==", "key $SLASHED_KEY"),
+        ("socket /dev/null", "socket /dev/null"),
         ("alice in wonderland", "alice in wonderland"),
         ({"/home/alice/x": ["/home/alice", 1, None, True]}, {"~/x": ["~", 1, None, True]}),
         (1, 1),
@@ -40,6 +44,14 @@ def somebody(monkeypatch):
 def test_what_is_shown(value, shown):
     assert hide_identity(value) == shown
     assert hide_identity(shown) == shown
+
+
+def test_a_sweeps_file(tmp_path):
+    path = tmp_path / "multirun.yaml"
+    hide_in_file(path)  # a run has none
+    path.write_text("runtime:\n  cwd: /home/alice/x\n")
+    hide_in_file(path)
+    assert path.read_text() == "runtime:\n  cwd: ~/x\n"
 
 
 @pytest.mark.parametrize("path", ["/home/alice/models/tiny", "/data/alice/models"])
