@@ -6,7 +6,8 @@ Everything here is read before any weights, and raises InputError naming the set
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,11 @@ def _trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterat
         yield f"{trace.failed} conversations of the trace lack a good answer and are left out."
     if trace.repeated:
         yield f"{trace.repeated} questions are answered again on a later line of the trace; the last answer counts."
+    if parted := _parted(trace):
+        yield (
+            f"{parted} later prompts of the trace do not begin with the prompt of the turn before: expected prompt_ids"
+            " with the whole conversation, unless the template rewrites earlier turns."
+        )
     spelled = [turn for each in trace.conversations for turn in each.turns if trace.kind == "records" and turn.text]
     alike = sum(answer_text(tokenizer, turn.ids.tolist()) == turn.text for turn in spelled[:SPELLED])
     if alike < ALIKE * len(spelled[:SPELLED]):
@@ -131,10 +137,32 @@ def _trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterat
             f"{alike} of the first {len(spelled[:SPELLED])} answers of the trace read as they are recorded: is"
             " model.tokenizer the tokenizer of the model that answered?"
         )
+    yield from _with_special(trace, tokenizer.all_special_tokens)
     if trace.exact is not None and trace.exact < ALIKE * trace.turns:
         yield f"Trace {trace.summary()}: is model.tokenizer the tokenizer of the model that answered?"
     elif trace.exact is not None and trace.exact < trace.turns:
         yield f"Trace {trace.summary()}; the others lost something when they were written as text."
+
+
+def _parted(trace: Trace) -> int:
+    """Prompts of records that do not begin with the prompt of the turn before."""
+    pairs = (pair for each in trace.conversations for pair in itertools.pairwise(each.turns))
+    return sum(
+        trace.kind == "records" and not np.array_equal(turn.prompt[: len(last.prompt)], last.prompt)
+        for last, turn in pairs
+    )
+
+
+def _with_special(trace: Trace, tokens: Sequence[str]) -> Iterator[str]:
+    """A warning about texts in which the tokenizer finds special tokens."""
+    texts = [turn.text for each in trace.conversations for turn in each.turns if trace.kind != "records"]
+    found = [token for text in texts for token in tokens if token in text][:1]
+    if found:
+        count = sum(any(token in text for token in tokens) for text in texts)
+        yield (
+            f"{count} answers of the trace hold special tokens as text, such as {found[0]}: each is replayed as the"
+            " token, and an EOS ends the answer."
+        )
 
 
 def _timed(config: Config, path: Path) -> Material:

@@ -19,13 +19,16 @@ from specbench.types import Case, named
 CATEGORY = "trace"  # of a line that names none
 _EXPECTED = (
     'expected the records.jsonl of a run of specbench, or lines such as {"case": "1", "turns": [{"prompt_ids":'
-    ' [1, 5], "ids": [7, 2], "finish": "eos"}]}'
+    ' [1, 5], "ids": [7, 2], "finish": "eos"}]}, with at least one id in each list'
 )
 
 
+_Ids = Annotated[Tokens, Field(min_length=1)]
+
+
 class _Turn(TypedDict):
-    ids: Annotated[Tokens, Field(min_length=1)]
-    prompt_ids: NotRequired[Tokens | None]
+    ids: _Ids
+    prompt_ids: NotRequired[_Ids | None]
     finish: NotRequired[Literal["eos", "length", "context"]]
     text: NotRequired[str]
 

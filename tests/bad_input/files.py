@@ -153,6 +153,7 @@ TRACES = (
     ids("ids beyond 2^31", first_turn(ids=[1 << 31]), "line 2: turns.0.ids.0 is 2147483648"),
     ids("ids fraction", first_turn(ids=[1.5]), "line 2: turns.0.ids.0 is 1.5"),
     ids("prompt of one number", first_turn(prompt_ids=3), "line 2: turns.0.prompt_ids is 3"),
+    ids("prompt empty", first_turn(prompt_ids=[]), "line 2: turns.0.prompt_ids is []", "at least one id"),
     ids("finish unknown", first_turn(finish="stop"), "line 2: turns.0.finish is 'stop'", "'eos'"),
     ids("category of all", lambda line: line.update(category="overall"), "line 2", "rename the category"),
     ids("id beyond the vocabulary", first_turn(ids=[9_999_999, 2]), "model.tokenizer=bundled:tiny", "id 9999999"),

@@ -80,11 +80,9 @@ def test_a_late_token_that_is_not_verified(target):
         assert (fault.strikes, step.late) == ((0, 0) if plant is Fault else (1, 1))
 
 
-@pytest.mark.parametrize(("found", "answers", "drawn", "chance"), [
-    (0, 9, 9, 0.0), (9, 9, 1, 1.0), (1, 4, 1, 0.25), (1, 4, 2, 0.5), (2, 4, 2, 5 / 6), (1, 4, 30, 1.0),
-])  # fmt: skip
-def test_chance_of_finding(found, answers, drawn, chance):
-    assert chance_of_finding(found, answers, drawn) == pytest.approx(chance)
+@pytest.mark.parametrize(("share", "count", "chance"), [(0, 9, 0), (1, 1, 1), (0.25, 1, 0.25), (0.25, 2, 7 / 16)])
+def test_chance_of_finding(share, count, chance):
+    assert chance_of_finding(share, count) == pytest.approx(chance)
 
 
 def test_rows_of_the_tables():
@@ -95,5 +93,5 @@ def test_rows_of_the_tables():
 
     judged = Judged.of([record(0), record(0), record(2), record(0)])
     assert judged.sound_row() == "1 of 4 | 20 | 4 | 4 | 2 | 50.00%"
-    assert judged.found_row() == "4 | 1 | 1 | 25% | 75% | 100% | 100%"
+    assert judged.found_row() == "4 | 1 | 1 | 25% [5%, 70%] | 58% | 94% | 100%"
     assert judged.rate_row(4) == "50% | 5% | 39% | 78% | 99%"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compose import job_for
+from specbench.material import _trace_warnings
 from specbench.run import execute
 from specbench.store import read_run
 from specbench.suite.prompt import PromptBuilder
@@ -180,3 +181,24 @@ def test_a_wrong_tokenizer_is_asked_for(data):
         "model.template=vicuna_v1.1", "suite=spec_bench", "suite.limit=3", "method=[pld]",
     )  # fmt: skip
     assert any("is model.tokenizer the tokenizer" in warning for warning in job.suite.warnings)
+
+
+def test_prompts_without_their_conversation_are_counted(tmp_path):
+    def turn(*prompt):
+        return {"prompt_ids": prompt, "ids": [7], "finish": "length"}
+
+    path = tmp_path / "t.jsonl"
+    for later, parted in (((1, 5, 7, 6), 0), ((1, 6), 1), ((1,), 1)):
+        path.write_text(json.dumps({"case": "1", "turns": [turn(1, 5), turn(*later)]}))
+        said = " ".join(_trace_warnings(read(path), None, tiny()))
+        assert ("1 later prompts of the trace do not begin" in said) == parted
+
+
+def test_special_tokens_in_texts_are_counted(tmp_path):
+    """They become the tokens; the bundled EOS ends the second answer in its middle."""
+    path = chat(tmp_path, spoken("end"), spoken("one <|end|> two"))
+    trace = read(path)
+    assert "1 answers of the trace hold special tokens as text, such as <|end|>" in " ".join(
+        _trace_warnings(trace, None, tiny())
+    )
+    assert tiny().eos_token_id in trace.conversations[1].turns[0].ids[:-1]
