@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,6 +69,7 @@ def build_report(
     files += write_details(findings.detail, output, caption(findings.facts, findings.summary))
     grids += default_grids(findings)
     if plots:
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of a home that cannot be written
         from specbench.report.plots.catalogue import write_plots
         from specbench.report.plots.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
 
