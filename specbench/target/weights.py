@@ -170,18 +170,20 @@ def refuse_missing(names: Collection[str], key: str) -> None:
 
 
 def refuse_unused(names: Collection[str], config: Any, key: str) -> None:
-    """Raise InputError for weights of layers beyond those of the configuration: without them it is another model.
+    """Raise InputError where weights without a parameter make it another model: of more layers, or biases.
 
-    Layers that predict further tokens (``num_nextn_predict_layers``) stand behind the others, and are not used.
+    Layers that predict further tokens (``num_nextn_predict_layers``) stand behind the others, and are not used; a
+    quantised file may have biases of zeros.
     """
     text = config.get_text_config()
     layers = text.num_hidden_layers
     known = layers + int(getattr(text, "num_nextn_predict_layers", 0) or 0)
-    beyond = [name for name in names if (found := _LAYER.match(name)) and int(found[1]) >= known]
-    if beyond:
+    bias = "-" if getattr(config, "quantization_config", None) else "proj.bias"
+    inside = [(name, int(found[1])) for name in names if (found := _LAYER.match(name))]
+    if unused := [name for name, layer in inside if layer >= known or name.endswith(bias)]:
         raise InputError(
-            f"{key}: num_hidden_layers={layers} leaves {len(beyond)} of its weights unused, such as {min(beyond)};"
-            " expected weights and configuration of one model"
+            f"{key}: a {text.model_type} of num_hidden_layers={layers} leaves {len(unused)} of its weights unused, such"
+            f" as {min(unused)}; expected weights and configuration of one model"
         )
 
 

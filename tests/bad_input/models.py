@@ -8,7 +8,9 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from bad_input.case import Bad, bad
+from safetensors.numpy import load, save
 
 from specbench import cli
 
@@ -69,6 +71,12 @@ def with_data(content: bytes, byte: bytes) -> bytes:
     """A safetensors file with every byte of its tensors replaced."""
     header = 8 + int.from_bytes(content[:8], "little")
     return content[:header] + byte * (len(content) - header)
+
+
+def with_bias(content: bytes) -> bytes:
+    """A safetensors file with a bias that the bundled model does not have."""
+    bias = {"model.layers.0.self_attn.q_proj.bias": np.ones(4, np.float32)}
+    return save(load(content) | bias)
 
 
 def template(value: object, *words: str) -> Bad:
@@ -138,6 +146,7 @@ MODELS = (
     index("of no file", "names nope", '{"metadata": {}, "weight_map": {"a": "nope.safetensors"}}'),
     index("of a file elsewhere", "names ../q", '{"metadata": {}, "weight_map": {"a": "../q"}}'),
     bad("model.path=model", "model.safetensors: is a pipe", name="model: weights pipe", files=copy_with_pipe),
+    model("weights of a bias", "layers.0.self_attn.q_proj.bias", loads=True, model_safetensors=with_bias),
     model("weights NaN", "not finite", loads=True, model_safetensors=lambda content: with_data(content, b"\xff")),
     model("weights of zeros", "all equal", loads=True, model_safetensors=lambda content: with_data(content, b"\0")),
     template("{% for each in range(10**12) %}{% endfor %}", "refused the conversation", "Range too big"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -98,6 +99,21 @@ def test_a_file_without_a_weight_is_named(tmp_path):
     torch.save(state, tmp_path / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"hold no weight model\.norm\.weight"):
         shares(replace(card_of(model), path=str(tmp_path)), 2, safetensors=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [({"num_hidden_layers": 1}, r"unused, such as model\.layers\.1\."), ({"vocab_size": 9}, "of shape")],
+)
+def test_weights_of_another_model_are_named(change, word, tmp_path):
+    """One of fewer layers, or of other sizes, would be cut out of the files without an error."""
+    model = build("llama")
+    model.save_pretrained(tmp_path)
+    card = replace(card_of(model), path=str(tmp_path), config=copy.deepcopy(model.config))
+    for key, value in change.items():
+        setattr(card.config, key, value)
+    with pytest.raises(InputError, match=word):
+        shares(card, 2)
 
 
 numbers = st.integers(0, 2**40)

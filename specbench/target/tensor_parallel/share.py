@@ -25,6 +25,7 @@ from transformers.utils.hub import cached_file
 
 from specbench.target.facade import ModelCard
 from specbench.target.random_weights import draw_weights
+from specbench.target.weights import refuse_shapes, refuse_unused
 from specbench.types import InputError
 
 Range = tuple[int, int]
@@ -134,8 +135,11 @@ def load_share(
         source: Mapping[str, Any] = draw_weights(card, seed, "cpu").state_dict()
     else:
         source = _open(card.path, revision, safetensors)
+        refuse_shapes(card, f"model={card.name}")
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(card.config, dtype=dtype)
+    if card.path != "random":
+        refuse_unused(source.keys() - model.state_dict().keys(), card.config, f"model={card.name}")
     shape = ShardShape.of(card.config)
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
         if name.startswith(f"{HEAD}.") and name not in source and card.config.get_text_config().tie_word_embeddings:
