@@ -217,9 +217,10 @@ def test_command_sweeps_an_experiment(tmp_path, asked):
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)},
     )
     assert done.returncode == 0, done.stderr
+    assert str(tmp_path) not in (tmp_path / "multirun.yaml").read_text()
     findings = read_findings(find_runs([tmp_path]))
     assert {entry.variants["token_recycling_hot"] for entry in findings.reported} == {"nodes=20", "nodes=80"}
     overall = findings.summary.set_index(["method", "category", "variant"])["tokens_fed"]
