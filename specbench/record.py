@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NotRequired
@@ -26,6 +27,7 @@ OVERALL = "overall"  # the row of all categories in tables: no category may have
 PHASES = ("prepare", "draft", "forward", "verify", "update")
 EXACT = ConfigDict(extra="forbid")
 LARGEST = 2**31 - 1
+_SLACK, _SLACK_S = 1.1, 0.01  # by which two clocks may differ, the GPU's and the host's
 _FIX = "expected a record as specbench writes it; restore the file, or begin anew with measure.fresh=true"
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -33,7 +35,9 @@ Tokens = list[Count]  # ids of a vocabulary
 Emitted = Annotated[int, Field(ge=1, le=LARGEST)]
 Nodes = Annotated[int, Field(ge=0, le=1 << 16)]  # far above any engine.max_nodes
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Amount = Annotated[float, Field(ge=0, le=1e18)]
 Figure = Annotated[float, Field(ge=-1e18, le=1e18)]
+Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class EngineKind(StrEnum):
@@ -90,12 +94,12 @@ class TurnRecord:
     decode_s: Seconds
     phases_s: dict[str, Seconds]
     text: str = ""
-    sources: dict[str, Annotated[list[Count], Field(min_length=2, max_length=2)]] = field(default_factory=dict)
+    sources: dict[str, Pair] = field(default_factory=dict)
     stats: dict[str, Figure] = field(default_factory=dict)
     prompt_ids: Tokens | None = None  # in vanilla's records only: the run doubles as a trace
     trees: list[TreeRecord] | None = None
     step_s: list[Seconds] = field(default_factory=list)
-    energy_j: Figure | None = None
+    energy_j: Amount | None = None
 
     @property
     def in_prefill(self) -> bool:
@@ -120,6 +124,23 @@ class TurnRecord:
         for step, tree in enumerate(self.trees or ()):
             if fault := _fault_of_tree(tree):
                 return f"trees.{step}.{fault}"
+        return self._impossible_step() or self._impossible_time()
+
+    def _impossible_step(self) -> str | None:
+        """A step emits a path of its draft and one token; of a library's loop no draft is known."""
+        for step, (emitted, depth) in enumerate(zip(self.accept, self.depth, strict=True)):
+            if self.phases_s and emitted > depth + 1:
+                return f"accept.{step} is {emitted}, a draft of depth {depth} gives at most {depth + 1}"
+        for name, (proposed, accepted) in self.sources.items():
+            if accepted > proposed:
+                return f"sources.{name} has {accepted} accepted nodes of {proposed} proposed ones"
+        return None
+
+    def _impossible_time(self) -> str | None:
+        whole = self.prefill_s + self.decode_s
+        for name, spent in (("step_s", sum(self.step_s)), ("phases_s", sum(self.phases_s.values()))):
+            if spent > _SLACK * whole + _SLACK_S:
+                return f"{name} adds up to {spent:g} s, the whole turn took {whole:g} s"
         return None
 
 
@@ -145,12 +166,26 @@ class Lossless:
     __pydantic_config__ = EXACT
 
     equal: bool
-    divergence: list[Count] | None
+    divergence: Pair | None
     positions: Count
     ties: Count
     violations: Count
-    worst_gap: Annotated[float, Field(allow_inf_nan=False)]
+    worst_gap: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     close_steps: Count | None = None
+
+    def find_fault(self, turns: Sequence[TurnRecord]) -> str | None:
+        """What does not agree with the rest, or with the turns that were judged; None for a good one."""
+        if self.ties + self.violations > self.positions:
+            return f"ties {self.ties} and violations {self.violations} are more than the {self.positions} positions"
+        steps = sum(len(turn.accept) for turn in turns)
+        if self.close_steps is not None and self.close_steps > steps:
+            return f"close_steps is {self.close_steps} of {steps} steps"
+        if self.divergence is None:
+            return None
+        turn, place = self.divergence
+        if self.equal or turn >= len(turns) or place > len(turns[turn].ids):
+            return f"divergence is {self.divergence}, expected null where equal is true, else a place in the ids"
+        return None
 
 
 @dataclass(slots=True)
@@ -193,6 +228,10 @@ class CaseRecord:
             return "an error goes with status error, and with no other"
         if OVERALL in (self.category, self.subcategory):
             return f"category {OVERALL!r} is the row of all categories"
+        if self.method in (VANILLA, CONTROL) and any(emitted > 1 for turn in self.turns for emitted in turn.accept):
+            return f"accept has a step of several tokens, {self.method} emits one a step"
+        if self.lossless and (fault := self.lossless.find_fault(self.turns)):
+            return f"lossless.{fault}"
         faults = ((place, turn.find_fault()) for place, turn in enumerate(self.turns))
         return next((f"turns.{place}: {fault}" for place, fault in faults if fault), None)
 

@@ -12,10 +12,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, describe
-from specbench.record import SCHEMA, Count, Figure
+from specbench.record import SCHEMA, Amount, Count, Figure
 
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
-Amount = Annotated[float, Field(ge=0, le=1e18)]
 Device = Annotated[str, Field(pattern=r"^\w*(:\d{1,4})?$")]  # cpu, cuda, cuda:1
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from typing import Any
 import psutil
 
 from specbench.input import InputError, parse_json, read_file
-from specbench.record import CaseRecord
+from specbench.record import VANILLA, CaseRecord
 from specbench.schema import check_manifest
 
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a disk that was writable before
 _PARTIAL = re.compile(r"\..+\.(jsonl?|csv|md|tex|png|pdf|html)\.(?P<process>\d{1,9})\.partial")
+_Faults = Iterator[tuple[int, str]]  # the number of a line, and what is wrong with it
 
 
 class RunError(InputError):
@@ -54,15 +56,63 @@ def read_run(directory: Path) -> Run:
     manifest = read_manifest(directory)
     path = directory / RECORDS
     records = [record for record, _ in _parse_lines(path)]
+    faults = itertools.chain(
+        _repeats(records),
+        _disagreements(records),
+        _late_rounds(records, manifest.get("rounds")),
+        _wrong_verdicts(records),
+    )
+    for number, fault in faults:
+        raise RunError(f"{path}, line {number}: {fault}; expected the records of one run")
+    return Run(directory, manifest, records)
+
+
+def _repeats(records: Sequence[CaseRecord]) -> _Faults:
     lines: dict[tuple[str, str, int], int] = {}
     for number, record in enumerate(records, start=1):
         first = lines.setdefault((record.case, record.method, record.round), number)
         if first != number:
-            raise RunError(
-                f"{path}, line {number}: case {record.case}, {record.method}, round {record.round} is on line {first}"
-                " already; expected the records of one run"
-            )
-    return Run(directory, manifest, records)
+            yield number, f"case {record.case}, {record.method}, round {record.round} is on line {first} already"
+
+
+def _disagreements(records: Sequence[CaseRecord]) -> _Faults:
+    """Of methods about the same case: they were asked the same question, in one block a round."""
+    known: dict[tuple[object, ...], tuple[object, int]] = {}
+    for number, record in enumerate(records, start=1):
+        said: dict[tuple[object, ...], object] = {
+            ("category", record.case): record.category,
+            ("subcategory", record.case): record.subcategory,
+            ("block", record.case, record.round): record.block,
+        }
+        if record.status == "ok":
+            said["number of turns", record.case] = len(record.turns)
+        for key, value in said.items():
+            before, first = known.setdefault(key, (value, number))
+            if before != value:
+                yield number, f"{key[0]} of case {record.case} is {value!r}, on line {first} it is {before!r}"
+
+
+def _late_rounds(records: Sequence[CaseRecord], rounds: int | None) -> _Faults:
+    for number, record in enumerate(records, start=1):
+        if rounds is not None and record.round >= rounds:
+            yield number, f"round is {record.round}, counted from 0, and the manifest's rounds are {rounds}"
+
+
+def _wrong_verdicts(records: Sequence[CaseRecord]) -> _Faults:
+    """Verdicts that the ids beside vanilla's contradict."""
+    answers = {
+        (record.case, record.round): [turn.ids for turn in record.turns]
+        for record in records
+        if record.method == VANILLA and record.status == "ok"
+    }
+    for number, record in enumerate(records, start=1):
+        reference, verdict = answers.get((record.case, record.round)), record.lossless
+        if reference is None or verdict is None or record.status != "ok":
+            continue
+        same = reference == [turn.ids for turn in record.turns]
+        if verdict.equal != same or (verdict.divergence is None) != same:
+            found = f"equal is {json.dumps(verdict.equal)}, divergence {json.dumps(verdict.divergence)}"
+            yield number, f"lossless.{found}, but the ids are {'' if same else 'not '}vanilla's"
 
 
 def read_manifest(
@@ -111,7 +161,7 @@ def remove_partials(folder: Path) -> None:
 
 def _parse_lines(path: Path) -> list[tuple[CaseRecord, int]]:
     """Records with the byte offset after each; what follows the last newline was cut by a kill, and is left out."""
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that leads nowhere is no run without records
         return []
     found: list[tuple[CaseRecord, int]] = []
     offset = 0

@@ -116,7 +116,7 @@ ROOMS: dict[str, Room] = {
     ),
     "report.page": Room(
         "`report.html` and its token view",
-        may="input record report.data report.plots report.tables report.text store",
+        may="input names record report.data report.plots report.tables report.text store",
         never="torch transformers datasets",
     ),
     "report.compat": Room(

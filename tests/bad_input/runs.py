@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from bad_input.case import DEEP, Bad, bad, bad_report
@@ -45,6 +46,34 @@ def step(**entries: object) -> Callable[..., None]:
     return lambda _, lines: lines[1]["turns"][0].update(entries)
 
 
+def both(**entries: object) -> Callable[..., None]:
+    """Of its turn, and of vanilla's."""
+    return lambda _, lines: [line["turns"][0].update(entries) for line in lines[:2]]
+
+
+def verdict(**entries: object) -> Callable[..., None]:
+    """Of its verdict."""
+    return lambda _, lines: lines[1]["lossless"].update(entries)
+
+
+def longer(_: object, lines: list[dict[str, Any]]) -> None:
+    """It has a turn that vanilla has not."""
+    lines[1]["turns"] *= 2
+
+
+def link(target: str) -> Callable[[Path], None]:
+    """The file of records is a link."""
+
+    def write(folder: Path) -> None:
+        whole = report("", lambda *_: None)
+        assert isinstance(whole.files, dict)
+        whole.write(folder)
+        (folder / "run/records.jsonl").unlink()
+        (folder / "run/records.jsonl").symlink_to(target)
+
+    return write
+
+
 def about(**entries: object) -> Callable[..., None]:
     """Of the manifest."""
     return lambda manifest, _: manifest.update(entries)
@@ -76,6 +105,19 @@ REPORTED = (
     report("an entry too many", entry(more=1), f"{LINE}more is 1"),
     report("an entry too few", lambda _, lines: lines[1].pop("block"), f"{LINE}block is missing"),
     report("verdict text", entry(lossless="yes"), f"{LINE}lossless is 'yes'"),
+    report("verdict of more ties", verdict(ties=9, violations=2), f"{LINE}lossless.ties 9 and violations 2"),
+    report("verdict of more steps", verdict(close_steps=3), f"{LINE}lossless.close_steps is 3 of 2 steps"),
+    report("verdict of a negative gap", verdict(worst_gap=-0.1), f"{LINE}lossless.worst_gap is -0.1"),
+    report("verdict equal that diverges", verdict(divergence=[0, 1]), f"{LINE}lossless.divergence is [0, 1]"),
+    report("verdict of three places", verdict(equal=False, divergence=[0, 1, 2]), f"{LINE}lossless.divergence is"),
+    report("verdict of one place", verdict(equal=False, divergence=[0]), f"{LINE}lossless.divergence is [0]"),
+    report("verdict of a far place", verdict(equal=False, divergence=[1, 0]), f"{LINE}lossless.divergence is [1, 0]"),
+    report("verdict without a place", verdict(equal=False), f"{LINE}lossless.equal is false", "the ids are vanilla's"),
+    report("verdict of other ids", step(ids=[1, 2, 9]), f"{LINE}lossless.equal is true", "not vanilla's"),
+    report("turns of another number", longer, f"{LINE}number of turns of case a is 2, on line 1 it is 1"),
+    report("category of another", entry(category="rag"), f"{LINE}category of case a is 'rag', on line 1 it is 'qa'"),
+    report("block of another", entry(block=7), f"{LINE}block of case a is 7, on line 1 it is 0"),
+    report("round beyond the manifest's", entry(round=1), f"{LINE}round is 1, counted from 0", "rounds are 1"),
     report("ids text", step(ids=["1", "2", "3"]), f"{LINE}turns.0.ids.0 is '1'"),
     report("ids null", step(ids=[None]), f"{LINE}turns.0.ids.0 is None"),
     report("ids beyond 2^31", step(ids=[1, 2, 1 << 31]), f"{LINE}turns.0.ids.2 is 2147483648"),
@@ -84,6 +126,17 @@ REPORTED = (
     report("accept null", step(accept=None), f"{LINE}turns.0.accept is None"),
     report("accept negative", step(accept=[-1, 3]), f"{LINE}turns.0.accept.0 is -1"),
     report("accept zero", step(accept=[0, 2]), f"{LINE}turns.0.accept.0 is 0"),
+    report(
+        "accept of no draft",
+        step(accept=[2], proposed=[0], depth=[0], fed=[1]),
+        f"{LINE}turns.0: accept.0 is 2",
+        "depth 0",
+    ),
+    report(
+        "vanilla of several tokens a step",
+        both(accept=[2], proposed=[1], depth=[1], fed=[2]),
+        "line 1: accept has a step of several tokens, vanilla",
+    ),
     report("accept more than ids", step(accept=[2, 2]), f"{LINE}turns.0: accept adds up to 4"),
     report("proposed huge", step(proposed=[0, 1 << 40]), f"{LINE}turns.0.proposed.1 is 1099511627776"),
     report("depth huge", step(depth=[0, 1 << 30]), f"{LINE}turns.0.depth.1 is 1073741824"),
@@ -96,8 +149,12 @@ REPORTED = (
     report("time huge", step(decode_s=1e300), f"{LINE}turns.0.decode_s is 1e+300"),
     report("time true", step(decode_s=True), f"{LINE}turns.0.decode_s is True"),
     report("phase text", step(phases_s={"draft": "1"}), f"{LINE}turns.0.phases_s.draft is '1'"),
+    report("phases beyond the turn", step(phases_s={"draft": 9.0}), f"{LINE}turns.0: phases_s adds up to 9 s", "1.5 s"),
+    report("steps beyond the turn", step(step_s=[1.0, 9.0]), f"{LINE}turns.0: step_s adds up to 10 s", "1.5 s"),
     report("step times of another length", step(step_s=[0.1]), f"{LINE}turns.0: accept, proposed"),
     report("energy text", step(energy_j="1"), f"{LINE}turns.0.energy_j is '1'"),
+    report("energy negative", step(energy_j=-5.0), f"{LINE}turns.0.energy_j is -5.0"),
+    report("sources of more", step(sources={"a": [1, 2]}), f"{LINE}turns.0: sources.a has 2 accepted nodes of 1"),
     report("sources a list", step(sources=[1]), f"{LINE}turns.0.sources is [1]"),
     report("sources of three", step(sources={"a": [1, 2, 3]}), f"{LINE}turns.0.sources.a is [1, 2, 3]"),
     report("sources null", step(sources={"a": None}), f"{LINE}turns.0.sources.a is None"),
@@ -147,6 +204,13 @@ REPORTED = (
     bad_report(
         "run", "manifest.json: is a directory", name="report: manifest a folder", files={"run/manifest.json/a": ""}
     ),
+    bad_report(
+        "run --no-plots",
+        "run/records.jsonl: cannot be read",
+        name="report: records a loop",
+        files=link("records.jsonl"),
+    ),
+    bad_report("run --no-plots", "run/records.jsonl: no such file", name="report: records nowhere", files=link("gone")),
     bad_report("nowhere", "no such directory"),
     bad_report("run", "holds no manifest.json", name="report: no manifest", files={"run/a": ""}),
 )

@@ -183,7 +183,8 @@ def build_run(directory: Path, methods: MethodSpecs | None = None, **options: An
     specs = THREE if methods is None else methods
     peers = options.pop("peers", ("hf_assisted",))
     edit = options.pop("edit", None)
-    manifest = manifest_of({method: {"peer": method in peers} for method in specs}, **options.pop("manifest", {}))
+    changes = {"rounds": options.get("rounds", 1)} | options.pop("manifest", {})
+    manifest = manifest_of({method: {"peer": method in peers} for method in specs}, **changes)
     records = records_of(specs, peers=peers, **options)
     if edit:
         edit(manifest, records)

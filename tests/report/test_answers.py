@@ -4,10 +4,12 @@ import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from report.conftest import fail
+from report.handmade import record, turn
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -16,6 +18,9 @@ from tokenizers.processors import TemplateProcessing
 from specbench.record import VANILLA
 from specbench.report import read_answers
 from specbench.report.cli import main
+from specbench.report.compat.export import answers_of
+from specbench.report.data.facts import read_facts
+from specbench.store import Run
 
 MULTI_TURN = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities", "multi-turn"}
 
@@ -123,6 +128,17 @@ def test_files_read_back_as_they_were_written(exported):
     assert answers[0].model_id == "tiny-token_recycling-float32-temp-0.0"
     again = "".join(answer.to_json() + "\n" for answer in answers)
     assert again == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("case", "question"),
+    [("0", 0), ("12", 12), ("9" * 18, int("9" * 18))]
+    + [(name, name) for name in ("01", "-1", "\u0661", "1.5", "\u00b2", "", "9" * 5000)],
+    ids=lambda value: ascii(value)[:12],
+)
+def test_a_case_that_is_a_number_is_its_question(case, question, make_manifest):
+    run = Run(Path("run"), make_manifest({}), [record(VANILLA, case, [turn([1])])])
+    assert answers_of(run, read_facts(run), VANILLA, 0)[0].question_id == question
 
 
 def test_a_failed_case_is_left_out_and_said(make_run, tokenizer, tmp_path, capsys):

@@ -114,6 +114,13 @@ def test_a_terminal_gets_no_escape_sequence(hostile, capsys):
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", printed.out + printed.err)
 
 
+def test_files_have_no_character_that_steers_or_hides(hostile, tmp_path):
+    files = build_report([hostile], tmp_path / "out", plots=False).files
+    assert {"summary.csv", "overall.csv", "report.html"} <= {path.name for path in files}
+    for path in files:
+        assert not re.search("[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]", path.read_text("utf-8")), path
+
+
 def test_a_page_runs_nothing_in_a_browser(hostile, tmp_path):
     if find_browser() is None or os.name != "posix":
         pytest.skip("no Chromium (Debian: apt install chromium) to open the page in")
@@ -139,12 +146,29 @@ def test_plots_of_hostile_names(hostile, tmp_path):
 
 
 def test_csv_names_are_no_formulas_and_figures_stay():
-    values = ["=1+1", "+x", "-x", "@x", "\t=1", " =1", "-5", "-1e-5", "-.5", "+3", "x=1", "a,b", 'q"', None]
+    values = [
+        "=1+1",
+        "+x",
+        "-x",
+        "@x",
+        "\t=1",
+        f"={ESCAPES}",
+        " =1",
+        "-5",
+        "-1e-5",
+        "-.5",
+        "+3",
+        "x=1",
+        "a,b",
+        'q"',
+        None,
+    ]
     frame = pd.DataFrame({"=name": values, "figure": [-float(number) for number in range(len(values))]})
     rows = list(csv.reader(io.StringIO(to_csv(frame))))
     assert rows[0] == ["'=name", "figure"]
     assert [row[0] for row in rows[1:]] == [
-        "'=1+1", "'+x", "'-x", "'@x", "'\t=1", "' =1", "-5", "-1e-5", "-.5", "+3", "x=1", "a,b", 'q"', "",
+        "'=1+1", "'+x", "'-x", "'@x", r"'\t=1", f"'={printable(ESCAPES)}", "' =1",
+        "-5", "-1e-5", "-.5", "+3", "x=1", "a,b", 'q"', "",
     ]  # fmt: skip
     assert [float(row[1]) for row in rows[1:]] == frame["figure"].tolist()
 

@@ -26,9 +26,10 @@ def replay(manifest, records):
     for record in records:
         record.lossless = None
         for turn in record.turns:
-            turn.prefill_s = turn.decode_s = 1e-5
+            turn.prefill_s = 1e-5
             turn.phases_s |= {"forward": 1e-6 * len(turn.accept), "update": 2e-6 * len(turn.accept)}
             turn.phases_s["draft"] = (0.0 if record.method == VANILLA else METHODS[record.method][2]) * len(turn.accept)
+            turn.decode_s = sum(turn.phases_s.values())
             if record.method != VANILLA and sum(turn.proposed):
                 turn.sources = {"dynamic": [3, 1], "static": [2, 0]}
 

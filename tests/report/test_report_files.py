@@ -84,7 +84,7 @@ def hurt(manifest, records):
             record.error = {"type": "ValueError", "message": EVIL, "traceback": f"Traceback\n{EVIL}", "turn": 0}
         if record.method == "token_recycling" and record.block == 5:
             record.case = EVIL
-            record.lossless = Lossless(False, [0, 7], 40, 1, 3, 0.75)
+            record.lossless = Lossless(False, [0, 0], 40, 1, 3, 0.75)
 
 
 def test_all_files_appear(built):

@@ -128,6 +128,14 @@ def test_answers_of_one_token(make_manifest):
     assert rows[OVERALL, "pld"]["speedup"] == 1
 
 
+def test_a_time_too_small_to_divide_by_gives_a_blank(make_manifest):
+    tiny = {"prefill_s": 5e-324, "decode_s": 5e-324, "phases_s": {}}
+    records = [record(name, "a", [turn([1, 1], **tiny)]) for name in (VANILLA, "pld")]
+    row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
+    assert math.isnan(row["tokens_per_s"])
+    assert math.isnan(row["decode_tokens_per_s"])
+
+
 def test_one_token_answer_beside_others(two_cases):
     records, manifest = two_cases
     records += [record(name, "c", [turn([], decode_s=0.0, phases_s={})]) for name in (VANILLA, "pld")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from specbench.record import CaseRecord
 from specbench.report.data.facts import TIME_ONLY, Facts
 from specbench.store import Run, RunError, remove_partials
 
+_NUMBER = re.compile("0|[1-9][0-9]{0,17}")  # in 64 bits; no two cases become one number
 _ID_CHARS = 22  # of an answer_id, as long as the ones that eval.py draws
 
 
@@ -65,7 +67,7 @@ def _answer(run: Run, facts: Facts, record: CaseRecord) -> Answer:
     ]
     name = (run.manifest.get("config_hash", ""), record.method, record.round, record.case)
     return Answer(
-        question_id=int(record.case) if record.case.isdecimal() else record.case,
+        question_id=int(record.case) if _NUMBER.fullmatch(record.case) else record.case,
         category=record.subcategory or record.category,
         task=record.category,
         model_id=f"{facts.model}-{record.method}-{facts.dtype or 'auto'}-temp-{facts.temperature}",

@@ -92,8 +92,9 @@ def _judgement(record: CaseRecord) -> dict[str, Any]:
 
 
 def ratio(part: float, whole: float) -> float:
-    """Blank where there is no whole, or the part is not known."""
-    return float(part / whole) if whole > 0 and math.isfinite(part) else BLANK
+    """Blank where there is no whole, the part is not known, or the whole is too small to divide by."""
+    found = float(part) / float(whole) if whole > 0 else BLANK
+    return found if math.isfinite(found) else BLANK
 
 
 def fold_cases(frame: pd.DataFrame) -> pd.DataFrame:

@@ -13,15 +13,21 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from specbench.names import printable
 from specbench.report.plots.palette import DPI
 from specbench.report.text.label import Cell
 from specbench.report.text.table import Table
 
 
+def escape(text: str) -> str:
+    """Text in HTML, without what hides in a page or turns the direction of writing."""
+    return html.escape(printable(text))
+
+
 def table_html(table: Table) -> str:
     """A table under the meaning of its figures; what was run is in the page's head."""
     kinds = ["name" if column < table.labels else "" for column in range(len(table.header))]
-    head = "".join(tag("th", kind, html.escape(name)) for kind, name in zip(kinds, table.header, strict=True))
+    head = "".join(tag("th", kind, escape(name)) for kind, name in zip(kinds, table.header, strict=True))
     body = ""
     for index, row in enumerate(table.rows):
         cells = (
@@ -30,7 +36,7 @@ def table_html(table: Table) -> str:
         )
         body += f"<tr>{''.join(cells)}</tr>\n"
     return (
-        f'<p class="soft">{html.escape(table.meaning)}</p>\n<div class="scroll"><table class="sortable">\n'
+        f'<p class="soft">{escape(table.meaning)}</p>\n<div class="scroll"><table class="sortable">\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
     )
 
@@ -42,8 +48,8 @@ def tag(name: str, kind: str, inner: str) -> str:
 
 def cell_html(cell: Cell, best: bool) -> str:
     """A figure with its interval, bold where it is the best; a long name may break at its separators."""
-    text = re.sub("," if "," in cell.text else "_", r"\g<0><wbr>", html.escape(cell.text))
-    small = f"<small>[{html.escape(cell.interval)}]</small>" if cell.interval else ""
+    text = re.sub("," if "," in cell.text else "_", r"\g<0><wbr>", escape(cell.text))
+    small = f"<small>[{escape(cell.interval)}]</small>" if cell.interval else ""
     return (f"<b>{text}</b>" if best else text) + small
 
 
@@ -99,7 +105,7 @@ def _figure(path: Path, title: str) -> str:
     data = _light(path.read_bytes())
     width = int.from_bytes(data[_PNG_WIDTH], "big") * _SCREEN_DPI // DPI
     source = base64.b64encode(data).decode("ascii")
-    return f'<figure><img src="data:image/png;base64,{source}" alt="{html.escape(title)}" width="{width}"></figure>\n'
+    return f'<figure><img src="data:image/png;base64,{source}" alt="{escape(title)}" width="{width}"></figure>\n'
 
 
 def _light(png: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from specbench.record import VANILLA, CaseRecord, Lossless
 from specbench.report.data.facts import flatten
 from specbench.report.data.findings import Findings
-from specbench.report.page.elements import table_html
+from specbench.report.page.elements import escape, table_html
 from specbench.report.text.label import BLANK, Cell, format_share, label
 from specbench.report.text.table import Table
 from specbench.store import Run
@@ -108,8 +107,8 @@ def _difference(run: Run, record: CaseRecord, verdict: Lossless, several: bool) 
     turn, token = verdict.divergence or (BLANK, BLANK)
     names = (_name(run, record, several), record.case)
     figures = (record.round, turn, token, verdict.ties, verdict.violations, f"{verdict.worst_gap:.2g}")
-    cells = "".join(f'<td class="name">{html.escape(name)}</td>' for name in names)
-    return f"<tr>{cells}{''.join(f'<td>{html.escape(str(figure))}</td>' for figure in figures)}</tr>\n"
+    cells = "".join(f'<td class="name">{escape(name)}</td>' for name in names)
+    return f"<tr>{cells}{''.join(f'<td>{escape(str(figure))}</td>' for figure in figures)}</tr>\n"
 
 
 def failures(findings: Findings) -> str:
@@ -129,8 +128,8 @@ def _failure(record: CaseRecord) -> str:
     if error.get("turn") is not None:
         title += f", turn {error['turn']}"
     reason = f"{error.get('type', 'error')}: {error.get('message', 'no message was recorded')}"
-    trace = html.escape(str(error.get("traceback") or "no traceback was recorded"))
-    return f"<details><summary>{html.escape(title)}: {html.escape(reason)}</summary><pre>{trace}</pre></details>\n"
+    trace = escape(str(error.get("traceback") or "no traceback was recorded"))
+    return f"<details><summary>{escape(title)}: {escape(reason)}</summary><pre>{trace}</pre></details>\n"
 
 
 def _cut(total: int) -> str:
@@ -148,10 +147,10 @@ def environment(findings: Findings) -> str:
 def _run(run: Run, several: bool) -> str:
     manifest = run.manifest
     found = {key: manifest[key] for key in _SECTIONS if manifest.get(key) not in (None, {}, "")}
-    facts = "".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in _lines(found))
+    facts = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in _lines(found))
     methods = _folded("Methods and their parameters", manifest.get("methods"))
     text = f"<dl>{facts}</dl>{methods}{_folded('Configuration', manifest.get('config'))}"
-    return f"<details><summary>{html.escape(run.directory.name)}</summary>{text}</details>" if several else text
+    return f"<details><summary>{escape(run.directory.name)}</summary>{text}</details>" if several else text
 
 
 def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -166,4 +165,4 @@ def _folded(title: str, value: object) -> str:
     if not value:
         return ""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    return f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(text)}</pre></details>"
+    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"

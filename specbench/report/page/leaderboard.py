@@ -5,7 +5,6 @@ Without a script it is the plain table of the overall figures; lossy methods hav
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ import pandas as pd
 from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import Facts
 from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
-from specbench.report.page.elements import cell_html, tag
+from specbench.report.page.elements import cell_html, escape, tag
 from specbench.report.tables.tables import (
     INTERVALS,
     OVERALL_COLUMNS,
@@ -57,9 +56,7 @@ def _filters(rows: pd.DataFrame) -> str:
 
 
 def _select(name: str, title: str, values: Sequence[str]) -> str:
-    options = "".join(
-        f'<option value="{html.escape(value)}">{html.escape(value or "all")}</option>' for value in values
-    )
+    options = "".join(f'<option value="{escape(value)}">{escape(value or "all")}</option>' for value in values)
     return f'<label>{title} <select data-filter="{name}">{options}</select></label>'
 
 
@@ -70,15 +67,13 @@ def _where(row: dict[str, object]) -> str:
 def _table(rows: pd.DataFrame, columns: Columns, text: str, lossy: bool) -> str:
     names = [column for column in ("model", "suite") if rows[column].nunique() > 1]
     header = [*(name.capitalize() for name in names), "Method", *(entry[0] for entry in columns)]
-    head = "".join(
-        tag("th", "name" if place <= len(names) else "", html.escape(name)) for place, name in enumerate(header)
-    )
+    head = "".join(tag("th", "name" if place <= len(names) else "", escape(name)) for place, name in enumerate(header))
     groups: dict[str, list[Row]] = {}
     for row in dicts(rows):
         groups.setdefault(row["category"], []).append(row)
     body = "".join(_rows(group, columns, names, lossy) for group in groups.values())
     return (
-        f'<p class="soft">{html.escape(text)}</p>\n<div class="scroll"><table class="sortable board">\n'
+        f'<p class="soft">{escape(text)}</p>\n<div class="scroll"><table class="sortable board">\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
     )
 
@@ -94,7 +89,7 @@ def _rows(rows: Sequence[Row], columns: Columns, names: Sequence[str], lossy: bo
     for place, row in enumerate(rows):
         mark = "lossy" if lossy else _MARKS.get(row["method"], "")
         chip = f' <span class="chip">{mark}</span>' if mark else ""
-        cells = [tag("td", "name", html.escape(str(row[name]))) for name in names]
+        cells = [tag("td", "name", escape(str(row[name]))) for name in names]
         cells.append(tag("td", "name", cell_html(Cell(label(row["method"], row["variant"])), False) + chip))
         for _, column, _, _ in columns:
             value = values[column][place]
@@ -102,6 +97,6 @@ def _rows(rows: Sequence[Row], columns: Columns, names: Sequence[str], lossy: bo
             text = cell_html(Cell(printed[column][place], interval_of(row, column)), (place, column) in best)
             cells.append(f"<td{key}>{text}</td>")
         hidden = "" if row["category"] == OVERALL else " hidden"
-        where = f'data-category="{html.escape(row["category"])}" data-where="{html.escape(_where(row))}"'
+        where = f'data-category="{escape(row["category"])}" data-where="{escape(_where(row))}"'
         lines.append(f"<tr {where}{hidden}>{''.join(cells)}</tr>\n")
     return "".join(lines)

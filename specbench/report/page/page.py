@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +12,7 @@ from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
 from specbench.report.data.rows import with_drafting
-from specbench.report.page.elements import gallery, policy, script, style, table_html
+from specbench.report.page.elements import escape, gallery, policy, script, style, table_html
 from specbench.report.page.evidence import environment, failures, lossless_section
 from specbench.report.page.leaderboard import leaderboard
 from specbench.report.page.sample import sample_cases
@@ -47,7 +46,7 @@ def render_page(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(where)} | specbench</title>\n<style>{style()}</style>\n</head>\n<body>\n"
+        f"<title>{escape(where)} | specbench</title>\n<style>{style()}</style>\n</head>\n<body>\n"
         f"<header>{_head(findings, where)}\n{_contents(parts)}</header>\n<main>\n"
         + "\n".join(_section(title, body) for title, body in parts.items())
         + f"\n</main>\n<script>{script()}</script>\n</body>\n</html>\n"
@@ -86,7 +85,7 @@ def _ranked(summary: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _contents(titles: Iterable[str]) -> str:
-    links = "".join(f'<li><a href="#{_slug(title)}">{html.escape(title)}</a></li>' for title in titles)
+    links = "".join(f'<li><a href="#{_slug(title)}">{escape(title)}</a></li>' for title in titles)
     return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
 
 
@@ -108,15 +107,15 @@ def _head(findings: Findings, where: str) -> str:
         if any(each.trace for each in found)
     ]
     lines = [facts, *replays, f"Created {created}." if created else ""]
-    return f'<h1>{html.escape(where)}</h1>\n<p class="soft">{html.escape(" ".join(filter(None, lines)))}</p>'
+    return f'<h1>{escape(where)}</h1>\n<p class="soft">{escape(" ".join(filter(None, lines)))}</p>'
 
 
 def _section(title: str, body: str) -> str:
-    return f'<section id="{_slug(title)}">\n<h2>{html.escape(title)}</h2>\n{body}\n</section>'
+    return f'<section id="{_slug(title)}">\n<h2>{escape(title)}</h2>\n{body}\n</section>'
 
 
 def _list(items: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{html.escape(item)}</li>" for item in items) + "</ul>"
+    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
 
 
 def _verdicts(findings: Findings) -> str:
@@ -124,8 +123,7 @@ def _verdicts(findings: Findings) -> str:
     leader = _fastest(rows, findings.lossy) or _most_accepted(rows, findings)
     cards = [leader, _time_only(findings), _lossless(rows, findings), _steadiness(findings), _errors(rows)]
     items = (
-        f'<li class="{tone}"><b>{html.escape(title)}</b>{html.escape(text)}</li>'
-        for tone, title, text in filter(None, cards)
+        f'<li class="{tone}"><b>{escape(title)}</b>{escape(text)}</li>' for tone, title, text in filter(None, cards)
     )
     return f'<ul class="verdicts">{"".join(items)}</ul>'
 
@@ -211,8 +209,4 @@ def _errors(rows: pd.DataFrame) -> tuple[str, str, str]:
 
 
 def _definitions() -> str:
-    return (
-        "<dl>"
-        + "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in DEFINITIONS.items())
-        + "</dl>"
-    )
+    return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in DEFINITIONS.items()) + "</dl>"

@@ -51,7 +51,7 @@ def write_pieces(run: Run, ids: Iterable[int]) -> Path | None:
         return None
     kept |= {token: spell(token) for token in missing}
     pieces = {str(token): kept[token] for token in sorted(kept)}
-    text = json.dumps({"config_hash": run.manifest.get("config_hash"), "pieces": pieces}, ensure_ascii=False)
+    text = json.dumps({"config_hash": run.manifest.get("config_hash"), "pieces": pieces})
     write_atomically(path, text + "\n")
     return path
 

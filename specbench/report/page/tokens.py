@@ -5,15 +5,16 @@ Ids, the parents of drafts and the names of sources are written once, in tables,
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from specbench.names import printable
 from specbench.record import VANILLA, TurnRecord
 from specbench.report.data.findings import Findings
+from specbench.report.page.elements import escape
 from specbench.report.page.pieces import UNKNOWN, spell_ids, write_pieces
 from specbench.report.page.sample import SampledAnswer, SampledCase, has_trees, sample_cases
 from specbench.store import Run
@@ -70,7 +71,7 @@ def token_data(cases: Sequence[SampledCase], tree_bytes: int = TREE_BYTES) -> di
         "ids": [token for token, _ in tables.tokens],
         "pieces": [piece for _, piece in tables.tokens],
         "shapes": [list(shape) for shape in tables.shapes],
-        "sources": list(tables.sources),
+        "sources": list(map(printable, tables.sources)),
         "cases": shown,
         "trees_left_out": left_out,
     }
@@ -95,9 +96,9 @@ def _case(case: SampledCase, answers: list[dict[str, Any]], pieces: Mapping[int,
             prompt = "".join(pieces[id(answer.run)][token] for token in ids)
     cut = len(prompt) > PROMPT_CHARS
     return {
-        "where": f"{case.model} on {case.suite}",
-        "case": case.case,
-        "category": case.category,
+        "where": printable(f"{case.model} on {case.suite}"),
+        "case": printable(case.case),
+        "category": printable(case.category),
         "prompt": f"... {prompt[-PROMPT_CHARS:]}" if cut else prompt,
         "left_out": case.left_out,
         "answers": answers,
@@ -120,7 +121,7 @@ def _answer(
     kind = (
         "reference" if answer.record.method == VANILLA else "lossy" if answer.lossy else "peer" if answer.peer else ""
     )
-    return {"name": answer.name, "kind": kind, "turns": turns}, spent, dropped
+    return {"name": printable(answer.name), "kind": kind, "turns": turns}, spent, dropped
 
 
 def _cost(tree: Mapping[str, Any]) -> int:
@@ -189,7 +190,7 @@ def token_section(cases: Sequence[SampledCase]) -> str:
     if not cases:
         return ""
     data = token_data(cases)
-    notes = html.escape(" ".join([_KEYS, *_notes(cases, data)]))
+    notes = escape(" ".join([_KEYS, *_notes(cases, data)]))
     return (
         "<p>Each answer as it was emitted, token by token. A bracket opens each decode step and every second step is "
         "shaded; underlined tokens were drafted and accepted, plain bold ones are the target's own.</p>\n"
@@ -211,8 +212,8 @@ def _notes(cases: Sequence[SampledCase], data: Mapping[str, Any]) -> Iterator[st
 
 
 def embed(data: Mapping[str, Any]) -> str:
-    """JSON that no text inside can end: no '<', '>' or '&' is left in it."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES)
+    """JSON that no text inside can end: it is ASCII, and no '<', '>' or '&' is left in it."""
+    return json.dumps(data, separators=(",", ":")).translate(_ESCAPES)
 
 
 def keep_pieces(findings: Findings, output: Path) -> list[Path]:

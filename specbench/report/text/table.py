@@ -115,7 +115,9 @@ def to_csv(frame: pd.DataFrame) -> str:
 
 def _cell(value: Any) -> Any:
     """Anything but text is left as it is, and so is text that is a number."""
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+    if not isinstance(value, str):
+        return value
+    return f"'{printable(value)}" if _FORMULA.match(value) else printable(value)
 
 
 def to_markdown(table: Table) -> str:
