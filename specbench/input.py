@@ -6,6 +6,7 @@ Lines are split on the newline byte alone, because a JSON string may hold other 
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic_core import from_json
 _T = TypeVar("_T")
 _MARK = b"\xef\xbb\xbf"  # the byte order mark
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device"}
+_TYPE = re.compile(r"str|int|float|bool|(list|dict)\[.*\]")  # in a path, behind what may be of several types
 _SHOWN = 40  # characters of a wrong value
 
 
@@ -95,7 +97,7 @@ def parse_as(schema: TypeAdapter[_T], text: bytes, where: str, fix: str) -> _T:
 def describe(error: ValidationError) -> str:
     """The first entry that does not fit, what it is, and what was expected."""
     found = error.errors(include_url=False)[0]
-    entry = ".".join(map(str, found["loc"]))
+    entry = ".".join(part for part in map(str, found["loc"]) if not _TYPE.fullmatch(part))
     if found["type"] == "json_invalid":
         return f"not JSON ({found['ctx']['error']})"
     if found["type"] == "missing":

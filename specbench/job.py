@@ -243,7 +243,8 @@ def _check_numbers(config: Config) -> None:
     for key, value, low, high in limits:
         if value is not None and not (math.isfinite(value) and low <= value and (high is None or value <= high)):
             upper = f" and at most {high}" if high is not None else ""
-            raise InputError(f"{key}={value}: expected at least {low}{upper}")
+            number = "" if math.isfinite(value) else "a finite number of "
+            raise InputError(f"{key}={value}: expected {number}at least {low}{upper}")
     if 0 < decode.temperature < LOWEST_TEMPERATURE:
         raise InputError(
             f"decode.temperature={decode.temperature}: expected 0 (greedy) or at least {LOWEST_TEMPERATURE}"

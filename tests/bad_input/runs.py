@@ -186,6 +186,7 @@ REPORTED = (
     report("price text", about(config={"measure": {"price_per_hour": "1"}}), "config.measure.price_per_hour is '1'"),
     report("price negative", about(config={"measure": {"price_per_hour": -1}}), "config.measure.price_per_hour is -1"),
     report("config text", about(config="all"), "config is 'all'"),
+    report("cpu number", about(machine={"cpu": 3}), "machine.cpu is 3"),
     report("machine list", about(machine=[]), "machine is []"),
     report("gpus numbers", about(machine={"gpus": [1]}), "machine.gpus.0 is 1"),
     report("parallel text", about(parallel="tp"), "parallel is 'tp'"),
