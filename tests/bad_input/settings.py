@@ -43,7 +43,7 @@ PATHS = (
     "hydra.run.dir",
 )
 NUMBERS = (
-    bad("measure.price_per_hour=.inf", "measure.price_per_hour=inf", "a finite number of at least 0"),
+    bad("measure.price_per_hour=inf", "measure.price_per_hour=inf", "a finite number of at least 0"),
     bad("measure.rounds=100000000", "measure.rounds=100000000", "at most 10000"),
     bad("measure.warmup=1000000000", "measure.warmup=1000000000", "at most 10000"),
     bad(
