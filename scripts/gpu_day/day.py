@@ -86,6 +86,11 @@ class Day:
             "n_grammys": NGrammys(strategy="context"),
         }  # fmt: skip
 
+    @property
+    def few_methods(self) -> list[str]:
+        """Names of those whose ids are compared, vanilla among them."""
+        return ["vanilla", "pld"] if self.rehearse else list(self.methods)
+
     def bind(self, model: Any) -> None:
         """Bind every method to a model."""
         for method in self.methods.values():

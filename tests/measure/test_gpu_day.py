@@ -77,7 +77,7 @@ def test_the_product_is_rehearsed(tmp_path):
     rows = {row["method"]: row for row in found["product-timed"]["result"]}
     assert 0.2 < rows["pld"]["predicted_speedup"] < 5  # by the profile of the section before
     heads = [row["method"] for row in found["product-heads"]["result"]]
-    assert heads == ["vanilla", "eagle", "eagle2", "eagle3", "medusa"]
+    assert heads == ["vanilla", "eagle", "medusa"]
 
 
 def test_a_section_that_fails_takes_no_other_with_it(tmp_path, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from compose import entry_of, method_names
 from specbench.method import Peer
 from specbench.target.fast.engine import FastEngine
 
-QUICK = ("decode.max_new_tokens=20", "measure=quick", "measure.warmup=0", "measure.lossless=false")
+QUICK = ("decode.max_new_tokens=14", "measure=quick", "measure.warmup=0", "measure.lossless=false")
 SUITE = ("suite.limit=1", "suite.first=1", *QUICK)
 
 
