@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from specbench.bench.ceilings import measure_ceilings
+from specbench.bench.ceilings import measure_ceilings, wait
 from specbench.target.fast.attention import FLEX, TRITON, TreeMask, find_attention, pack_bits
 from specbench.types import InputError
 
@@ -31,12 +31,6 @@ PRODUCTS = [(4096, 12288), (4096, 4096), (4096, 22016), (11008, 4096), (4096, 32
 Call = Callable[[], Any]
 
 
-def wait(day: Day) -> None:
-    """For the device."""
-    if day.device.type == "cuda":
-        torch.cuda.synchronize(day.device)
-
-
 def time_calls(day: Day, calls: Sequence[Call]) -> float:
     """[us] of one of these calls, which read different memory: the median of rounds over all of them.
 
@@ -45,10 +39,10 @@ def time_calls(day: Day, calls: Sequence[Call]) -> float:
     work = _record(day, calls) if day.device.type == "cuda" else lambda: [call() for call in calls]
     times = []
     for _ in range(3 if day.rehearse else ROUNDS):
-        wait(day)
+        wait(day.device)
         start = time.perf_counter()
         work()
-        wait(day)
+        wait(day.device)
         times.append(time.perf_counter() - start)
     return 1e6 * sorted(times[1:])[len(times[1:]) // 2] / len(calls)
 
@@ -56,7 +50,7 @@ def time_calls(day: Day, calls: Sequence[Call]) -> float:
 def _record(day: Day, calls: Sequence[Call]) -> Call:
     for call in calls[:2]:
         call()
-    wait(day)
+    wait(day.device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:
@@ -124,10 +118,10 @@ def _time_backend(day: Day, backend: str, rows: Rows) -> dict[str, Any]:
     calls = rows.calls()
     try:
         with sdpa_kernel(BACKENDS[backend]):
-            wait(day)
+            wait(day.device)
             start = time.perf_counter()
             calls[0]()
-            wait(day)
+            wait(day.device)
             first = 1e3 * (time.perf_counter() - start)
             return {"first, ms": first, "later, us": time_calls(day, calls)}
     except RuntimeError as error:  # torch's word for a kernel that does not take such a call

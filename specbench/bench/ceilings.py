@@ -60,14 +60,15 @@ def _best(work: Callable[[], object], device: torch.device) -> float:
     """[s] the quickest of the rounds, after one that does not count."""
     times = []
     for _ in range(_ROUNDS + 1):
-        _wait(device)
+        wait(device)
         start = time.perf_counter()
         work()
-        _wait(device)
+        wait(device)
         times.append(time.perf_counter() - start)
     return min(times[1:])
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -54,9 +54,11 @@ def check_engine(engine: Engine, model: Any) -> None:
 
 
 def _no_numbers(model: Any) -> str:
+    dtype = str(model.dtype).removeprefix("torch.")
+    wider = ", or model.dtype=float32" if dtype in ("float16", "bfloat16") else ""
     return (
-        f"model.path: the forward in {str(model.dtype).removeprefix('torch.')} gives logits that are not finite, or all"
-        " equal; expected weights without NaN or infinity that are not all zero, or model.dtype=float32"
+        f"model.path: the forward in {dtype} gives logits that are not finite, or all equal; expected weights without"
+        f" NaN or infinity that are not all zero{wider}"
     )
 
 
