@@ -47,7 +47,10 @@ class CasesOfRun:
     """All cases of a run, by category and method."""
 
     def __init__(self, folded: pd.DataFrame, prediction: Prediction | None) -> None:
-        """folded: a row a (method, case), of ``fold_cases``. prediction: its figures become columns."""
+        """folded: a row a (method, case), of ``fold_cases``. prediction: its figures become columns.
+
+        drafting: the methods that proposed a token in any case.
+        """
         self._columns: dict[str, Column] = {str(name): folded[name].to_numpy() for name in folded}
         self._columns[_PLACE] = pd.factorize(folded.index.get_level_values("case"))[0]
         if prediction is not None:
@@ -56,6 +59,7 @@ class CasesOfRun:
         whole = folded.groupby("method", sort=False).indices
         self._rows = {(OVERALL, method): rows for method, rows in whole.items()}
         self._rows |= folded.groupby(["category", "method"], sort=False).indices
+        self.drafting = {method for method in whole if self.of(OVERALL, method)["proposed"].any()}
 
     def of(self, category: str, method: str) -> Cases:
         """A method's cases in a category, failed ones too."""

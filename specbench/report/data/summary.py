@@ -71,9 +71,10 @@ def _scopes(reported: ReportedRun, cases: CasesOfRun, category: str) -> Iterator
         chosen = cases.of(category, name)
         if len(chosen):
             good = _succeeded(chosen)
-            drafts = bool(cases.of(OVERALL, name)["proposed"].any())
             errors = len(chosen) - len(good)
-            yield _Scope(reported.facts, name, good, vanilla, papers, errors, drafts, reported.prediction)
+            yield _Scope(
+                reported.facts, name, good, vanilla, papers, errors, name in cases.drafting, reported.prediction
+            )
 
 
 def _succeeded(cases: Cases) -> Cases:
