@@ -45,7 +45,7 @@ def draw_tails(scene: Scene) -> Figure:
             colour = style_of(column).colour
             axes.plot(values[:, column], places, _MARKS[share], color=colour, markersize=5, label=f"p{share}")
         axes.set_xlabel(title)
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, 1.05 * axes.get_xlim()[1])  # else the rightmost marker is cut
         axes.grid(axis="x", color=GRID, linewidth=0.6)
         axes.tick_params(axis="y", length=0)
     panels[0].set_yticks(places, names)
