@@ -64,7 +64,7 @@ class Jacobi(Method):
     @property
     def needs(self) -> Needs:
         """The best token of every row."""
-        return Needs(node_topk=1)
+        return Needs(node_topk=1, read_topk=True)
 
     def check(self, model: ModelCard) -> None:
         """Look up the pad token; one that was added beyond the embeddings cannot be fed."""

@@ -90,7 +90,7 @@ class LogitSpec(Method):
     @property
     def needs(self) -> Needs:
         """The ranking of every node, since any may turn out to be the last accepted one."""
-        return Needs(node_topk=self._ranked)
+        return Needs(node_topk=self._ranked, read_topk=True)
 
     def bind(self, target: Target) -> None:
         """No more tokens can be ranked than there are. Raises InputError where the engine takes fewer nodes."""

@@ -83,7 +83,7 @@ class Lookahead(Method):
     @property
     def needs(self) -> Needs:
         """The best token of every row: the window's next level."""
-        return Needs(node_topk=1)
+        return Needs(node_topk=1, read_topk=True)
 
     def bind(self, target: Target) -> None:
         """Refuse a window and n-grams that do not fit a draft."""

@@ -219,7 +219,7 @@ class Ouroboros(DraftModelMethod):
     @property
     def needs(self) -> Needs:
         """The best token of every row: what follows rejected tokens too."""
-        return Needs(node_topk=1)
+        return Needs(node_topk=1, read_topk=True)
 
     def bind(self, target: Target) -> None:
         """Refuse what makes a draft larger than the engine takes; load the draft's weights."""

@@ -110,6 +110,7 @@ class Needs:
     prompt_hidden: the same for all prompt rows of the prefill.
     node_topk: how many top tokens of each node's raw logits (before temperature), 0 = none.
     prompt_topk: the same for all prompt rows of the prefill.
+    read_topk: the method reads those tokens on the host, where they come together with the step's picks.
     rows: drafts are chains from the root, one after the other, and are verified as a batch of rows over the shared
         prefix; False verifies the same draft as a tree, with the same outcome.
     concurrent: the drafter works while the target runs (``Drafter.launch`` and ``join``).
@@ -119,6 +120,7 @@ class Needs:
     prompt_hidden: bool = False
     node_topk: int = 0
     prompt_topk: int = 0
+    read_topk: bool = False
     rows: bool = False
     concurrent: bool = False
 
@@ -127,7 +129,7 @@ class Needs:
 class TopK:
     """The best tokens of each row of raw logits, best first.
 
-    ids: (rows, k) int64.
+    ids: (rows, k) int64, on the host with ``Needs.read_topk``.
     logits: (rows, k).
     """
 

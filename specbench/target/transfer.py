@@ -1,4 +1,4 @@
-"""The way from the host to a device."""
+"""The ways from the host to a device and back."""
 
 from __future__ import annotations
 
@@ -19,3 +19,10 @@ def upload(
     """
     host = torch.as_tensor(values, dtype=dtype)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+
+
+def download(*parts: Tensor) -> list[Tensor]:
+    """The parts on the host as float64, in one wait for the device; exact for ids, of which none is beyond 2^53."""
+    flat = torch.cat([part.double().flatten() for part in parts]).cpu()
+    pieces = flat.split([part.numel() for part in parts])
+    return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]

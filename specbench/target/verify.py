@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specbench.target.engine import Laps, Verifier
+from specbench.target.transfer import download
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
 
@@ -18,6 +19,7 @@ class ActiveRequest:
     """The request that an engine decodes, and its last draft.
 
     walk: not set where only the forwards run. root: the last emitted token. parents: (N,) of ``draft``, on the host.
+    topk: of the last forward's rows, see ``Step``.
     """
 
     needs: Needs
@@ -26,6 +28,7 @@ class ActiveRequest:
     root: int = ROOT
     draft: Draft = EMPTY
     parents: Sequence[int] = ()
+    topk: TopK | None = None
 
     def take(self, draft: Draft, max_nodes: int) -> None:
         """Make ``draft`` the last one. Raises CaseError where its lengths differ or it is too large."""
@@ -43,13 +46,13 @@ class ActiveRequest:
         logits: (1, V) after the prompt, or (T, V) of all its tokens where ``needs.prompt_topk``.
         hidden: layer -> (T, D).
         """
-        picks, _ = pick(self.walk, logits[-1:], [0], None)
+        self.topk = find_top(logits, max(self.needs.prompt_topk, self.needs.node_topk))
+        picks, _ = self._pick(logits[-1:], [0], None)
         self.root = picks[0]
         self.walk.advance(1)
-        best = find_top(logits, max(self.needs.prompt_topk, self.needs.node_topk))
         if not self.needs.prompt_hidden:
             hidden = {layer: states[-1:] for layer, states in hidden.items()}
-        return Prefill(self.root, hidden, best)
+        return Prefill(self.root, hidden, self.topk)
 
     def verify(
         self, logits: Tensor, depths: Sequence[int], fed: Tensor, late: Draft | None
@@ -64,12 +67,32 @@ class ActiveRequest:
         if walk.sampling is not None and (walk.lossy or _is_drawn(draft) or _is_drawn(late)):
             verdict = walk.verify(logits, draft, fed, late)
             return verdict.path, verdict.tokens, verdict.late
-        picks, back = pick(walk, logits, [0, *depths], fed if isinstance(draft.tokens, Tensor) else None)
+        picks, back = self._pick(logits, [0, *depths], fed if isinstance(draft.tokens, Tensor) else None)
         tokens = back[1:] if back is not None else cast(Sequence[int], draft.tokens)
         path = walk.follow(tokens, self.parents, draft.passenger, picks)
         last = picks[path[-1] + 1] if path else picks[0]
         kept = continues(late, len(path) == len(tokens), last)
         return path, [*(int(tokens[node]) for node in path), last], kept
+
+    def _pick(self, logits: Tensor, depths: Sequence[int], fed: Tensor | None) -> tuple[list[int], list[int] | None]:
+        """The rows' tokens, and ``fed`` on the host.
+
+        logits: (rows, V). depths: (rows,) 0 = the root. fed: (rows,) int64 or None.
+        Raises CaseError when a row's logits are not finite.
+        """
+        best, picked = logits.max(-1).values, self.walk.pick(logits, depths)
+        peaks, picks, *rest = self.read(best, picked, *([fed] if fed is not None else []))
+        require_finite(peaks, logits.dtype)
+        return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
+
+    def read(self, *parts: Tensor) -> list[list[float]]:
+        """(n,) tensors on the host, and ``topk`` where the method reads it: the step's only synchronisation."""
+        best = self.topk if self.needs.read_topk else None
+        if best is None or best.ids.device.type == "cpu":
+            return [each.tolist() for each in (download(*parts) if len(parts) > 1 else parts)]
+        *found, ids = download(*parts, best.ids)
+        self.topk = TopK(ids.long(), best.logits)
+        return [each.tolist() for each in found]
 
     def close_step(
         self,
@@ -78,32 +101,16 @@ class ActiveRequest:
         done: bool,
         late: bool,
         fed: Tensor | None,
-        topk: TopK | None,
         hidden: Mapping[int, Tensor],
     ) -> Step:
         """The step that emitted these tokens; its last one is the next root. See ``Step``."""
         root, self.root = self.root, emitted[-1]
         self.walk.advance(len(emitted))
-        return Step(root, tuple(emitted), tuple(path[: len(emitted) - 1]), done, fed, topk, hidden, int(late))
+        return Step(root, tuple(emitted), tuple(path[: len(emitted) - 1]), done, fed, self.topk, hidden, int(late))
 
 
 def _is_drawn(draft: Draft | None) -> bool:
     return draft is not None and draft.probs is not None
-
-
-def pick(
-    walk: Verifier, logits: Tensor, depths: Sequence[int], fed: Tensor | None
-) -> tuple[list[int], list[int] | None]:
-    """The rows' tokens, and ``fed`` on the host, in one read-back: the step's only synchronisation.
-
-    logits: (rows, V). depths: (rows,) 0 = the root. fed: (rows,) int64 or None.
-    Raises CaseError when a row's logits are not finite.
-    """
-    best = logits.max(-1).values.double()
-    rows = [best, walk.pick(logits, depths).double(), *([fed.double()] if fed is not None else [])]
-    peaks, picks, *rest = torch.stack(rows).tolist()
-    require_finite(peaks, logits.dtype)
-    return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
 
 
 def find_accepted_path(

@@ -498,7 +498,7 @@ def test_acceptance_on_the_device_is_the_walkers(tree, padding, buckets):
     cache._all.copy_(torch.arange(256.0)[: cache.capacity].view(1, 1, 1, -1, 1).expand_as(cache._all))
     torch.add(frame.past, frame.steps, out=frame.slots)
     moved = 0 if layout.chain else buckets.moved(layout.depth, width)
-    outcome = Outcome.read(accept(logits, frame, cache, moved), moved, torch.float32)
+    outcome = Outcome.read(accept(logits, frame, cache, moved).tolist(), moved, torch.float32)
     path = Walk.follow(tokens, parents, passenger, picks)
     assert [layout.node_of(row) for row in outcome.rows] == path
     assert outcome.tokens == [*(tokens[node] for node in path), picks[path[-1] + 1] if path else picks[0]]

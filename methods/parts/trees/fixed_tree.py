@@ -78,27 +78,29 @@ class _FixedTree(Drafter):
         drawn = self._method.sampling is not None
         probs = rows.new_zeros(len(shape), rows.shape[-1], dtype=torch.float32) if drawn else None
         tokens: list[Tensor] = []
-        alive: list[Tensor] = []
+        alive: list[Tensor] = []  # of each level; empty where every node can be drawn
         for level, (row, rank, inner) in zip(shape.levels, plan.levels, strict=True):
             children, living = self._fill(rows, level, row, rank, probs)
             tokens.append(children)
-            alive.append(living)
+            alive += living
             if level.inner:
                 rows = self._request.expand(children[inner], level.above)
         if probs is None:
             return Draft(torch.cat(tokens), shape.parents, source=[0] * len(shape))
-        return self._living(torch.cat(tokens), torch.cat(alive).tolist(), probs)
+        return self._living(torch.cat(tokens), torch.cat(alive).tolist() if alive else [True] * len(shape), probs)
 
     def _fill(
         self, rows: Tensor, level: Level, row: Tensor, rank: Tensor, probs: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """(m,) tokens of a level's nodes, and whether each could be drawn; their distributions go into ``probs``.
+    ) -> tuple[Tensor, list[Tensor]]:
+        """(m,) tokens of a level's nodes, and whether each could be drawn, if that is not certain.
+
+        Their distributions go into ``probs``.
 
         row, rank: (m,) the level's, on the device.
         """
         count = max(level.ranks) + 1
         if probs is None:
-            return rows.topk(count, dim=-1).indices[row, rank], torch.ones_like(row, dtype=torch.bool)
+            return rows.topk(count, dim=-1).indices[row, rank], []
         whole = self._method.drawn_from(rows)
         nodes = slice(level.start, level.start + len(row))
         if self._method.replace:
@@ -107,9 +109,9 @@ class _FixedTree(Drafter):
             else:  # for one token that waits for the device
                 drawn = draw_one(whole, self._random)[:, None]
             probs[nodes] = whole[row]
-            return drawn[row, rank], torch.ones_like(row, dtype=torch.bool)
+            return drawn[row, rank], []
         drawn, probs[nodes], living = draw_children(whole, row, rank, count, self._random)
-        return drawn, living
+        return drawn, [living]
 
     def _living(self, tokens: Tensor, alive: list[bool], probs: Tensor) -> Draft:
         """The nodes that could be drawn: a distribution may have fewer tokens than a node has children."""

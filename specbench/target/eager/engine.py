@@ -104,9 +104,9 @@ class EagerEngine(Engine):
         request = self.request
         needs, output = request.needs, request.output
         logits = request.select(output.logits)
-        given: Any = {  # enqueued before the device is waited for
+        request.topk = find_top(logits, needs.node_topk)  # enqueued before the device is waited for
+        given: Any = {
             "fed": request.fed if needs.node_topk or needs.hidden else None,
-            "topk": find_top(logits, needs.node_topk),
             "hidden": {layer: request.select(output.hidden_states[layer]) for layer in needs.hidden},
         }
         path, tokens, kept = request.verify(logits, request.depths, request.fed, late)

@@ -6,6 +6,7 @@ ends at the deepest accepted node, the first one among equals, as in ``specbench
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,9 +52,9 @@ class Outcome:
     tokens: list[int]
 
     @classmethod
-    def read(cls, result: Tensor, moved: int, dtype: torch.dtype) -> Outcome:
-        """Wait for the device. moved: see ``accept``. Raises CaseError when a row's logits are not finite."""
-        depth, bonus, total, *rest = result.tolist()
+    def read(cls, numbers: Sequence[float], moved: int, dtype: torch.dtype) -> Outcome:
+        """numbers: what ``accept`` returned; moved: as there. Raises CaseError when a row's logits are not finite."""
+        depth, bonus, total, *rest = numbers
         require_finite([total], dtype)
         count = int(depth)
         if not moved:

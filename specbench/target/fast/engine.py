@@ -240,9 +240,9 @@ class FastEngine(Engine):
         """Accept, cut and commit; see ``Engine.settle``."""
         request = self.request
         best = request.needs.node_topk
-        given: Any = {  # enqueued before the device is waited for
+        request.topk = find_top(request.select(request.logits), best) if best else None  # enqueued before the wait
+        given: Any = {
             "fed": request.select(request.frame.ids) if best or request.needs.hidden else None,
-            "topk": find_top(request.select(request.logits), best) if best else None,
             "hidden": {layer: request.select(states) for layer, states in request.hidden.items()},
         }
         if request.walk.sampling is None:
@@ -261,7 +261,8 @@ class FastEngine(Engine):
         request = self.request
         frame, moved = request.frame, request.moved
         call = partial(accept, request.logits, frame, self.cache, moved)
-        outcome = Outcome.read(self.acceptances.run((frame.width, moved), call), moved, self.dtype)
+        (numbers,) = request.read(self.acceptances.run((frame.width, moved), call))
+        outcome = Outcome.read(numbers, moved, self.dtype)
         return [request.layout.node_of(row) for row in outcome.rows], outcome.tokens
 
     def _verify(self, late: Draft | None) -> tuple[list[int], list[int], bool]:
