@@ -1,4 +1,5 @@
-"""The ``specbench`` command: composes the configuration, has it checked, and runs the job. Only this file uses Hydra.
+"""The ``specbench`` command: composes the configuration, has it checked, and runs the job.
+Only this file and ``sweep`` use Hydra.
 
 The way of a run, from here down: ``cli`` composes; ``job`` checks and reads everything but weights (``material``);
 ``launch`` shows the run, and reports at its end; ``run`` opens the directory and writes (``store``, ``manifest``);
@@ -14,7 +15,9 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
@@ -22,7 +25,6 @@ import hydra
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -31,11 +33,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.config import Config, near, refuse_extras, refuse_unusable
 from specbench.job import Job, prepare
-from specbench.launch import INTERRUPTED, run_job
+from specbench.launch import FAILED, INTERRUPTED, report_jobs, run_job
 from specbench.material import suite_name
 from specbench.measure.identity import hide_in_file
 from specbench.names import Plain, file_name, printable
 from specbench.record import EngineKind
+from specbench.sweep import Ended, run_jobs, this_job
 from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent
@@ -59,11 +62,6 @@ NOISE = re.compile(r"\n\s*(full_key|reference_type|object_type)[:=].*|\nTo appen
 OPTION = re.compile(r"Could not (?:load|find) '([\w./]+)/([^'/]*)'")
 KEY = re.compile(r"Could not override '([^']+)'")
 VALUE = re.compile(r"Error merging override (\S+)\n(.+)", re.DOTALL)
-
-# Of Hydra's own settings: what may be called. Hydra takes no launcher and no sweeper that is not one of its plugins.
-MAY_CALL = re.compile(
-    r"hydra\.(launcher|sweeper)\._target_=hydra(_plugins|\._internal)\.\S+|hydra\.\w+_logging\.handlers\.\w+\.class=logging\.\w+"
-)
 
 
 def conf_dir() -> Path:
@@ -131,7 +129,8 @@ def make_job(cfg: DictConfig) -> Job:
         refuse_unusable(str(cfg.hydra.run.dir), "hydra.run.dir")
     settings = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
     config = cast(Config, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings)))
-    return prepare(config, resolved, digest(resolved))
+    whole = resolved | {"suite": resolved["suite"] | {"part": None}}
+    return prepare(config, resolved, digest(resolved), digest(whole))
 
 
 def job_of(overrides: Sequence[str]) -> Job:
@@ -231,44 +230,35 @@ def _compose(name: str, overrides: list[str]) -> DictConfig:
         return compose(name, overrides, return_hydra_config=True)
 
 
-def _refuse_calls(name: str, overrides: list[str]) -> None:
-    """Raise InputError where a setting of Hydra names code to be called: a sweep would call it."""
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = GlobalHydra.instance().config_loader().load_configuration(name, overrides, RunMode.MULTIRUN)
-    for call in _calls(OmegaConf.to_container(cfg.hydra), "hydra"):
-        if not MAY_CALL.fullmatch(call):
-            raise InputError(f"{call}: names code to be called; expected a plugin of Hydra as launcher or sweeper only")
+def _run_one(cfg: DictConfig, launch: str) -> Ended:
+    """One job of a sweep, perhaps in another process or on another machine. launch: which command began it."""
+    _quiet()
+    overrides, directory = this_job()
+    if not cfg.report.identify and HydraConfig.get().job.num == 0:
+        hide_in_file(Path(HydraConfig.get().sweep.dir) / "multirun.yaml")
+    try:
+        code, reason = run_job(replace(make_job(cfg), launch=launch), directory), ""
+    except InputError as error:
+        code, reason = _fail(str(error)), str(error)
+    except Exception as error:  # the boundary of a job: the others go on
+        logging.exception("%s", directory)
+        code, reason = FAILED, f"{type(error).__name__}: {error}"
+    if code == INTERRUPTED:
+        sys.exit(INTERRUPTED)
+    return Ended(overrides, directory, code, reason)
 
 
-def _calls(node: Any, path: str) -> Iterator[str]:
-    """``key=value`` of all that Hydra's ``instantiate`` or ``logging.config`` would call below a node."""
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for key, value in items:
-        yield from [f"{path}.{key}={value}"] if key in ("_target_", "()", "class") else _calls(value, f"{path}.{key}")
+def _sweep(name: str, overrides: list[str]) -> int:
+    """The jobs of a sweep, on Hydra's launcher, and a report over all of them; returns the highest exit code."""
+    ended, cfg = run_jobs(functools.partial(_run_one, launch=uuid.uuid4().hex), conf_dir(), name, overrides)
+    report_jobs([(job.overrides, job.directory, job.code, job.reason) for job in ended], cfg.report.plots)
+    return max((job.code for job in ended), default=0)
 
 
-def _hand_over(overrides: list[str]) -> int:
-    """Run Hydra's own command line, with the overrides that ``with_own_groups`` gives.
-
-    The jobs of a sweep run one after the other, also after one fails; returns the highest exit code.
-    """
-    sys.argv[1:] = [item for item in sys.argv[1:] if item not in overrides]
-    sys.argv += with_own_groups(overrides)
-    codes: list[int] = []
-
-    def task(cfg: DictConfig) -> None:
-        _quiet()
-        if not cfg.report.identify:
-            hide_in_file(Path(HydraConfig.get().sweep.dir) / "multirun.yaml")
-        try:
-            codes.append(run_job(make_job(cfg), Path(HydraConfig.get().runtime.output_dir)))
-        except InputError as error:
-            codes.append(_fail(str(error)))
-        if codes[-1] == INTERRUPTED:
-            sys.exit(INTERRUPTED)
-
-    hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(task)()
-    return max(codes, default=0)
+def _inform(overrides: list[str]) -> None:
+    """Hydra's own command line, for what it prints of a configuration: help, values, completions."""
+    sys.argv[1:] = [item for item in sys.argv[1:] if item not in overrides] + with_own_groups(overrides)
+    hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(lambda cfg: None)()
 
 
 def main() -> None:
@@ -277,7 +267,8 @@ def main() -> None:
     arguments = get_args_parser().parse_args()
     informational = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info
     if informational or arguments.shell_completion:
-        sys.exit(_hand_over(arguments.overrides))
+        _inform(arguments.overrides)
+        sys.exit()
     _quiet()
     name, overrides = arguments.config_name or "config", with_own_groups(arguments.overrides)
     if arguments.config_dir:
@@ -285,8 +276,7 @@ def main() -> None:
     try:
         cfg = None if arguments.multirun else _compose(name, overrides)
         if cfg is None or cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment that is a grid sweeps without -m
-            _refuse_calls(name, overrides)
-            sys.exit(_hand_over(arguments.overrides))
+            sys.exit(_sweep(name, overrides))
         job = make_job(cfg)
         code = run_job(job, Path(cfg.hydra.run.dir))
     except InputError as error:

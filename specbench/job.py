@@ -50,6 +50,7 @@ class Job:
 
     entries: the methods; rows: the same with the A/A control, if there is one. prompts: None where a trace is
     replayed, whose prompts are recorded. way, why: see ``choose_parallelism``; (None, None) where no model is loaded.
+    whole: the digest that it has without ``suite.part``. launch: the command that asked for it, None = this process.
     """
 
     config: Config
@@ -65,9 +66,11 @@ class Job:
     sampling: Sampling | None
     way: str | None
     why: str | None
+    whole: str
+    launch: str | None = None
 
 
-def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
+def prepare(config: Config, resolved: dict[str, Any], digest: str, whole: str) -> Job:
     """Check a configuration and read everything but weights. Raises InputError."""
     entries = [make_entry(name, node) for name, node in resolved["method"].items()]
     entries.sort(key=lambda entry: entry.name != VANILLA)
@@ -92,7 +95,7 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
         rows.append(replace(entries[0], name=CONTROL))
     resets = {row.name: row.reset for row in rows}
     _check_blocks(len(material.suite.cases), config.measure.rounds)
-    plan = make_plan(material.suite.cases, resets, config.measure.rounds, config.measure.seed)
+    plan = make_plan(material.suite.cases, resets, config.measure.rounds, config.measure.seed, material.suite.whole)
     return Job(
         config=config,
         resolved=resolved,
@@ -107,6 +110,7 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str) -> Job:
         sampling=Sampling(decode.temperature, decode.top_k, decode.top_p) if decode.temperature > 0 else None,
         way=way,
         why=why,
+        whole=whole,
     )
 
 

@@ -27,7 +27,7 @@ from specbench.names import Plain, printable
 from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord, EngineKind
 from specbench.run import execute
 from specbench.screen import Screen, ending_as_interrupts
-from specbench.store import DISK_FAULTS
+from specbench.store import DISK_FAULTS, RECORDS
 from specbench.target.tensor_parallel.team import TeamError
 
 if TYPE_CHECKING:
@@ -74,6 +74,31 @@ def _run_and_report(job: Job, directory: Path, console: Console) -> int:
     for path in (report.output / "summary.csv", report.output / "report.html", directory / "records.jsonl"):
         console.print(_plain(path), highlight=False, soft_wrap=True)
     return _verdict(report, job, directory, console)
+
+
+def report_jobs(jobs: Sequence[tuple[Sequence[str], Path | None, int, str]], plots: bool) -> None:
+    """The end of a sweep: a line for each job that failed, and one report over all runs that are there.
+
+    jobs: (overrides, directory, exit code, reason) each.
+    """
+    console = _console()
+    alike = set[str]().union(*(names for names, *_ in jobs)).intersection(*(names for names, *_ in jobs))
+    for names, directory, code, reason in jobs:
+        if code:
+            name = " ".join(each for each in names if each not in alike) or " ".join(names)
+            said = f"[red]failed[/]: {_plain(name)}: {_plain(reason or f'see {directory}')}"
+            console.print(said, highlight=False, soft_wrap=True)
+    failed = sum(1 for *_, code, _ in jobs if code)
+    if failed:
+        console.print(f"{failed} of {len(jobs)} jobs failed; the same command takes them up again", highlight=False)
+    runs = [directory for _, directory, *_ in jobs if directory and (directory / RECORDS).is_file()]
+    if len(runs) > 1:
+        from specbench.report import build_report
+        from specbench.report.tables.terminal import print_findings
+
+        report = build_report(runs, plots=plots)
+        print_findings(report.findings, console)
+        console.print(_plain(report.output / "report.html"), highlight=False, soft_wrap=True)
 
 
 def _say_end(console: Console, reason: object) -> None:

@@ -31,7 +31,7 @@ DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERB
 
 def build_manifest(job: Job, stage: Stage, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
     """The manifest as it stands before the first case. earlier: that of the run which is resumed, or None."""
-    process = _process()
+    process = _process() | ({"launch": job.launch} if job.launch else {})
     processes = [*(earlier or {}).get("processes", []), process]
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
@@ -42,6 +42,7 @@ def build_manifest(job: Job, stage: Stage, earlier: Mapping[str, Any] | None) ->
         "model": _model(job.card, stage.target.model),
         "engine": stage.engine.kind,
         "parallel": {"way": job.way, "gpus": job.config.model.gpus} if job.way else None,
+        **({"part": _part(job)} if job.suite.whole else {}),
         "suite": {
             "name": job.suite.name,
             "cases": len(job.suite.cases),
@@ -63,6 +64,12 @@ def build_manifest(job: Job, stage: Stage, earlier: Mapping[str, Any] | None) ->
     add_warnings(manifest, [*job.suite.warnings, *job.card.warnings, *prompts, *filter(None, [stage.note])])
     add_warnings(manifest, [*_warnings_before(process["git"]), *_warnings_between(processes)])
     return manifest
+
+
+def _part(job: Job) -> dict[str, Any]:
+    """What a merge puts a part in its place by. places: of its cases, in their order, among those of the whole."""
+    places = [block.place for block in job.plan if block.round == 0]
+    return {"of": job.config.suite.part, "config_hash": job.whole, "places": places}
 
 
 def _process() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig
 
 from specbench.config import Config
 from specbench.record import EngineKind
-from specbench.suite import Selection, Shots, Suite, load_suite, select
+from specbench.suite import Selection, Shots, Suite, load_suite, select, whole_of
 from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.target.facade import ModelCard
 from specbench.target.load import locate, read_card, read_tokenizer
@@ -96,9 +96,9 @@ def _recorded(config: Config, path: Path) -> Material:
         dtype="auto",
         device="cpu",
     )
-    return Material(
-        Suite(name, cases, trace.origin, digest, tuple(_trace_warnings(trace, suite, tokenizer))), card, None, trace
-    )
+    whole = suite.whole if suite else whole_of(own, selection_of(config))
+    warnings = tuple(_trace_warnings(trace, suite, tokenizer))
+    return Material(Suite(name, cases, trace.origin, digest, warnings, whole), card, None, trace)
 
 
 def _own_end(trace: Trace, eos: int | None) -> frozenset[int]:

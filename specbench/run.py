@@ -128,12 +128,20 @@ def _make(directory: Path) -> None:
 
 def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
     """The run's writer and what is done already. With ``measure.fresh`` an earlier run is kept aside."""
-    if job.config.measure.fresh and any((directory / name).exists() for name in (RECORDS, MANIFEST)):
+    there = any((directory / name).exists() for name in (RECORDS, MANIFEST))
+    if job.config.measure.fresh and there and not _begun_by(job.launch, directory):
         _set_aside(directory)
     writer = RunWriter(directory, [row.name for row in job.rows])
     if (directory / MANIFEST).exists() or (directory / RECORDS).exists():
         check_same(job, read_manifest(directory), directory)
     return writer, writer.resume()
+
+
+def _begun_by(launch: str | None, directory: Path) -> bool:
+    """Whether the run is this command's own: its job was killed, or given back to the scheduler, and starts again."""
+    if launch is None or not (directory / MANIFEST).exists():
+        return False
+    return any(process.get("launch") == launch for process in read_manifest(directory).get("processes", []))
 
 
 def _set_aside(directory: Path) -> None:

@@ -35,6 +35,7 @@ class _Git(TypedDict, total=False):
 
 class _Process(TypedDict, total=False):
     started: str
+    launch: str
     git: _Git
     machine: _Machine
     versions: dict[str, Any]
@@ -55,6 +56,12 @@ class _Suite(TypedDict, total=False):
     cases: Count | None
     turns: Count | None
     sha256: str | None
+
+
+class _Part(TypedDict):
+    of: str
+    config_hash: str
+    places: list[Count]
 
 
 class _Method(TypedDict, total=False):
@@ -106,6 +113,7 @@ class _Manifest(TypedDict, total=False):
     model: _Model
     engine: str | None
     parallel: _Parallel | None
+    part: _Part
     suite: _Suite
     trace: str | None
     methods: dict[Annotated[str, Field(min_length=1)], _Method]

@@ -94,7 +94,7 @@ class Session:
         """
         failed: list[str] = []
         for case in cases:
-            for record in self._block(Block(-1, 0, case, tuple(self._entries)), judge=False):
+            for record in self._block(Block(-1, 0, case, tuple(self._entries), -1), judge=False):
                 if record.error:
                     failed.append(f"{record.method} failed in warm-up: {record.error['message']}")
         for entry in self._entries.values():
@@ -146,7 +146,7 @@ class Session:
                 sampling=self._settings.sampling,
                 seed=self._settings.seed,
                 names=(case.id, turn, block.round),
-                keep_trees=0 <= block.index < self._settings.keep_trees,
+                keep_trees=0 <= block.place < self._settings.keep_trees,
                 in_prefill=self._settings.in_prefill,
             )
             before = self._meter.joules() if self._meter else None

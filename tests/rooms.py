@@ -145,9 +145,10 @@ ROOMS: dict[str, Room] = {
         "a run as a user sees it: display, log, report, exit code",
         may="job names record report report.tables run screen store target.tensor_parallel",
     ),
+    "sweep": Room("jobs on one of Hydra's launchers, and how each ended", may="types"),
     "cli": Room(
-        "the command `specbench`; the only room that imports Hydra",
-        may="config job launch material measure names record types",
+        "the command `specbench`; it and `sweep` are the rooms that import Hydra",
+        may="config job launch material measure names record sweep types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",

@@ -28,27 +28,42 @@ WARMUP = (
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One case in one round: the methods in the order in which they run."""
+    """One case in one round: the methods in the order in which they run.
+
+    place: its index in the plan of the whole, where the run has a part of it (``suite.part``).
+    """
 
     index: int
     round: int
     case: Case
     order: tuple[str, ...]
+    place: int
 
 
-def make_plan(cases: Sequence[Case], resets: Mapping[str, str], rounds: int, seed: int) -> list[Block]:
-    """All blocks in order. resets: method -> policy; with any ``category`` policy, categories are kept together."""
-    if "category" in resets.values():
-        first = {case.category: index for index, case in reversed(list(enumerate(cases)))}
-        cases = sorted(cases, key=lambda case: first[case.category])
+def make_plan(
+    cases: Sequence[Case], resets: Mapping[str, str], rounds: int, seed: int, whole: Sequence[Case] = ()
+) -> list[Block]:
+    """All blocks in order. resets: method -> policy; with any ``category`` policy, categories are kept together.
+
+    whole: the cases that ``cases`` are a part of.
+    """
+    places = {case.id: place for place, case in enumerate(_in_order(whole or cases, resets))}
     names = list(resets)
     blocks: list[Block] = []
     for turn in range(rounds):
-        for case in cases:
+        for case in _in_order(cases, resets):
             order = list(names)
             random.Random(f"{seed}/{turn}/{case.id}").shuffle(order)
-            blocks.append(Block(len(blocks), turn, case, tuple(order)))
+            blocks.append(Block(len(blocks), turn, case, tuple(order), turn * len(places) + places[case.id]))
     return blocks
+
+
+def _in_order(cases: Sequence[Case], resets: Mapping[str, str]) -> Sequence[Case]:
+    """The cases as a round has them."""
+    if "category" not in resets.values():
+        return cases
+    first = {case.category: index for index, case in reversed(list(enumerate(cases)))}
+    return sorted(cases, key=lambda case: first[case.category])
 
 
 def starts_span(plan: Sequence[Block], index: int, policy: str) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.record import OVERALL
@@ -20,7 +21,7 @@ from specbench.suite.shots import Shots, worked
 from specbench.suite.sources import HubAddress, locate
 from specbench.types import Case, InputError
 
-__all__ = ["PromptBuilder", "Selection", "Shots", "Suite", "answer_text", "load_suite", "select"]
+__all__ = ["PromptBuilder", "Selection", "Shots", "Suite", "answer_text", "load_suite", "select", "whole_of"]
 
 NO_SHOTS = Shots()
 
@@ -33,6 +34,7 @@ class Suite:
     sha256: of the bytes of the files as they lie on disk (packed, if gzipped), one after the other; of the rows for a
     data set. With worked examples, of that hash and the one of the examples' file.
     warnings: what makes the numbers hard to compare with others', for the run's manifest.
+    whole: the cases that a selection with a ``part`` takes its own from; empty without one.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Suite:
     origin: str
     sha256: str
     warnings: tuple[str, ...] = ()
+    whole: tuple[Case, ...] = ()
 
 
 def load_suite(
@@ -83,4 +86,16 @@ def load_suite(
         warnings.append(f"Suite {name}: {place} has sha256 {digest}, the official file has {sha256.lower()}.")
     if shots_digest:
         digest = hashlib.sha256(f"{digest} {shots_digest}".encode()).hexdigest()
-    return Suite(name, tuple(select(cases, selection)), str(place), digest, tuple(warnings))
+    return Suite(
+        name,
+        tuple(select(cases, selection)),
+        str(place),
+        digest,
+        tuple(warnings),
+        whole_of(cases, selection),
+    )
+
+
+def whole_of(cases: Sequence[Case], selection: Selection) -> tuple[Case, ...]:
+    """What the part of a selection is a part of; empty where it has none."""
+    return tuple(select(cases, replace(selection, part=None))) if selection.part is not None else ()

@@ -1,0 +1,141 @@
+"""Jobs on one of Hydra's launchers, and how each of them ended: also one that was killed on another machine.
+
+A launcher may pickle the task and run it anywhere, so all that a job says comes back as its value (``Ended``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hydra import initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from specbench.types import InputError
+
+# Of Hydra's own settings: what may be called. Hydra takes no launcher and no sweeper that is not one of its plugins.
+MAY_CALL = re.compile(
+    r"hydra\.(launcher|sweeper)\._target_=hydra(_plugins|\._internal)\.\S+|hydra\.\w+_logging\.handlers\.\w+\.class=logging\.\w+"
+)
+KILLED = 1  # exit code of a job that gave none
+ASKED_EVERY_S = 30  # Slurm forgets a job that ended after five minutes (its MinJobAge)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a job ended. overrides: what sets it apart from the others. directory: None where it is not known.
+
+    code: its exit code. reason: in one line, '' where it is done.
+    """
+
+    overrides: tuple[str, ...]
+    directory: Path | None
+    code: int
+    reason: str = ""
+
+
+def this_job() -> tuple[tuple[str, ...], Path]:
+    """Overrides and directory of the job that runs here."""
+    found = HydraConfig.get()
+    return tuple(found.overrides.task), Path(found.runtime.output_dir)
+
+
+def run_jobs(
+    task: Callable[[DictConfig], Ended], conf: Path, name: str, overrides: Sequence[str]
+) -> tuple[list[Ended], DictConfig]:
+    """Run a sweep to its end, whatever becomes of its jobs; returns them and the sweep's own configuration.
+
+    conf: the configuration tree. name: of the configuration in it. Raises InputError, and Hydra's errors, for a sweep
+    that cannot be begun.
+    """
+    with initialize_config_dir(str(conf), job_name="specbench", version_base="1.3"):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        cfg = _compose(hydra.config_loader, name, overrides)
+        _refuse_calls(cfg)
+        slurm = "submitit" in cfg.hydra.launcher._target_
+        with _killed_as_results() if slurm else contextlib.nullcontext():
+            batches = hydra.multirun(name, task, list(overrides))
+    return [job.return_value for batch in batches for job in batch], cfg
+
+
+def _compose(loader: ConfigLoader, name: str, overrides: Sequence[str]) -> DictConfig:
+    return loader.load_configuration(name, list(overrides), RunMode.MULTIRUN)
+
+
+def _refuse_calls(cfg: DictConfig) -> None:
+    """Raise InputError where a setting of Hydra names code to be called: a sweep would call it."""
+    for call in _calls(OmegaConf.to_container(cfg.hydra), "hydra"):
+        if not MAY_CALL.fullmatch(call):
+            raise InputError(f"{call}: names code to be called; expected a plugin of Hydra as launcher or sweeper only")
+
+
+def _calls(node: Any, path: str) -> Iterator[str]:
+    """``key=value`` of all that Hydra's ``instantiate`` or ``logging.config`` would call below a node."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in items:
+        yield from [f"{path}.{key}={value}"] if key in ("_target_", "()", "class") else _calls(value, f"{path}.{key}")
+
+
+@contextlib.contextmanager
+def _killed_as_results() -> Iterator[None]:
+    """A job of submitit that gave no result is one that ended; left alone, it hides how all others end."""
+    from submitit.core.core import Job
+    from submitit.core.utils import FailedJobError, UncompletedJobError
+    from submitit.slurm.slurm import SlurmJob
+
+    wait = Job.results
+
+    def results(job: Job) -> list[Any]:
+        try:
+            return wait(job)
+        except (FailedJobError, UncompletedJobError) as error:
+            return [JobReturn(_return_value=_ended(job, error), status=JobStatus.COMPLETED)]
+
+    watcher = SlurmJob.watcher if _accounts() else _queue_watcher()
+    with mock.patch.object(Job, "results", results), mock.patch.object(SlurmJob, "watcher", watcher):
+        yield
+
+
+def _ended(job: Any, error: Exception) -> Ended:
+    overrides = tuple(job.submission().args[0])
+    lines = [line for line in str(error).splitlines() if line.strip(" -")]
+    state = re.search(r"\(state: (\w+)", lines[1] if len(lines) > 1 else "")
+    said = f"state {state[1]}" if state else lines[-1]
+    return Ended(overrides, None, KILLED, f"ended without a result, {said}: see {job.paths.stderr}")
+
+
+def _accounts() -> bool:
+    """Whether Slurm keeps accounts: without them ``sacct`` fails, and no end of a killed job would be seen."""
+    if shutil.which("sacct") is None:
+        return False
+    return subprocess.run(["sacct", "--noheader"], capture_output=True, check=False).returncode == 0
+
+
+def _queue_watcher() -> Any:
+    """What asks Slurm's queue in place of its accounts."""
+    from submitit.slurm.slurm import SlurmInfoWatcher
+
+    class QueueWatcher(SlurmInfoWatcher):
+        def _make_command(self) -> list[str] | None:
+            asked = super()._make_command()
+            return asked and ["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%N"]
+
+        def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+            text = string if isinstance(string, str) else string.decode()
+            found = super().read_info(f"JobID|State|NodeList\n{text}")
+            return {job: {"State": "FORGOTTEN"} for job in self._registered - self._finished} | found
+
+    return QueueWatcher(delay_s=ASKED_EVERY_S)

@@ -1,0 +1,83 @@
+"""A sweep on a launcher that pickles its jobs: how each ends is known, and the same command takes them up again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from compose import job_for
+from specbench import cli, sweep
+from specbench.run import execute
+from specbench.store import RECORDS, read_run
+
+LINES = [
+    {"case": str(case), "turns": [{"prompt_ids": [1, 5, 6, 7], "ids": [5, 6, 7, 5, 6, 2], "finish": "eos"}]}
+    for case in range(6)
+]
+DEADLY = """
+import os
+from methods.pld import PromptLookup
+
+class Deadly(PromptLookup):
+    def __init__(self, num_draft):
+        super().__init__(num_draft=num_draft, max_ngram=3)
+
+    def begin(self, prompt, prefill, seed):
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def replay(tmp_path) -> tuple[str, ...]:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return "model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]", "report.plots=false"
+
+
+@pytest.mark.slow
+def test_a_killed_job_and_a_refused_one_are_a_line_each(replay, tmp_path, monkeypatch, capsys):
+    """Each in a process of its own; the first to end does not hide the other."""
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'specbench[slurm]'")
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    jobs = ["+method.deadly._target_=deadly.Deadly", "+method.deadly.num_draft=3,-5"]
+    place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=submitit_local"]
+    monkeypatch.setattr(sys, "argv", ["specbench", "-m", *replay, *jobs, *place])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == cli.USAGE
+    said = capsys.readouterr().out
+    assert "failed: +method.deadly.num_draft=3: ended without a result" in said
+    assert "failed: +method.deadly.num_draft=-5: method.deadly.num_draft=-5: expected" in said
+    assert "2 of 2 jobs failed; the same command takes them up again" in said
+
+
+def test_slurm_without_accounts_is_asked_by_its_queue(monkeypatch):
+    pytest.importorskip("submitit", reason="pip install 'specbench[slurm]'")
+    watcher = sweep._queue_watcher()
+    for job in ("7_0", "7_1", "7_2"):
+        watcher.register_job(job)
+    assert watcher._make_command()[0] == "squeue"
+    watcher._info_dict = watcher.read_info(b"7_0|RUNNING|n1\n7_1|FAILED|n2\n")
+    assert [watcher.is_done(job, mode="cache") for job in ("7_0", "7_1", "7_2")] == [False, True, True]
+
+
+def test_a_job_that_starts_again_keeps_what_it_has_done(replay, tmp_path):
+    job = job_for(*replay, "measure.fresh=true")
+    for launch in ("a", "a", "b", None, None):
+        execute(replace(job, launch=launch), tmp_path / "r", lambda *_: None)
+    assert sorted(path.name for path in tmp_path.glob("r.old*")) == ["r.old1", "r.old2", "r.old3"]
+
+
+def test_kept_trees_are_those_of_the_first_cases_of_the_whole(replay, tmp_path):
+    def kept(directory, *overrides: str) -> set[str]:
+        execute(job_for(*replay, "measure.keep_trees=3", *overrides), directory, lambda *_: None)
+        assert (directory / RECORDS).is_file()
+        return {record.case for record in read_run(directory).records if record.turns[0].trees is not None}
+
+    parts = [kept(tmp_path / f"{part}", f"suite.part={part}/2") for part in (1, 2)]
+    assert kept(tmp_path / "whole") == {"0", "1", "2"} == parts[0] | parts[1]
+    assert parts[0].isdisjoint(parts[1])
