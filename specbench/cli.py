@@ -31,7 +31,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.config import Config, near, refuse_extras, refuse_unusable
+from specbench.config import Config, decisive, near, refuse_extras, refuse_unusable
 from specbench.job import Job, prepare
 from specbench.launch import FAILED, INTERRUPTED, report_jobs, run_job
 from specbench.material import suite_name
@@ -42,7 +42,6 @@ from specbench.sweep import Ended, run_jobs, this_job
 from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent
-OUTSIDE_HASH = {"measure": ("fresh", "price_per_hour"), "suite": ("home",)}  # settings that change no record
 # Settings, and by class parameters of methods, that came later, at the value that runs had before: left there, a run
 # keeps its hash.
 ADDED: dict[str, dict[str, Any]] = {
@@ -99,10 +98,7 @@ def _plain(root: DictConfig) -> dict[str, Any]:
 
 def digest(resolved: Mapping[str, Any]) -> str:
     """Hash of everything that can change a record."""
-    kept = {group: values for group, values in resolved.items() if group != "report"}
-    for group, keys in OUTSIDE_HASH.items():
-        kept[group] = {key: value for key, value in kept[group].items() if key not in keys}
-    kept = {group: _as_before(values, group) for group, values in kept.items()}
+    kept = {group: _as_before(values, group) for group, values in decisive(resolved).items()}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -19,6 +19,8 @@ from specbench.types import InputError
 
 LONGEST_PART = 255  # [bytes] of a file's name
 LONGEST_SHOWN = 60
+OUTSIDE = ("report",)  # groups that change no record, and settings of others that do not
+OUTSIDE_OF = {"measure": ("fresh", "price_per_hour"), "suite": ("home",)}
 
 
 @dataclass
@@ -199,6 +201,14 @@ class Config:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+
+
+def decisive(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, as plain values, without those that change no record."""
+    kept = {group: values for group, values in resolved.items() if group not in OUTSIDE}
+    for group, keys in OUTSIDE_OF.items():
+        kept[group] = {key: value for key, value in kept.get(group, {}).items() if key not in keys}
+    return kept
 
 
 def near(word: str, known: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ Lines are split on the newline byte alone, because a JSON string may hold other 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import stat
@@ -31,9 +32,26 @@ def read_file(path: Path, what: str, fix: str) -> bytes:
 
     what: stands in front of the path in its message. fix: its end.
     """
+    with _reading(path, what, fix):
+        return path.read_bytes()
+
+
+def read_lines(path: Path, what: str, fix: str) -> Iterator[bytes]:
+    """The lines of a regular file, one at a time, each with its newline: a last one without was cut, and is left out.
+
+    what, fix, errors: as of ``read_file``.
+    """
+    with _reading(path, what, fix), path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
+@contextlib.contextmanager
+def _reading(path: Path, what: str, fix: str) -> Iterator[None]:
     try:
         refuse_irregular(path, what, fix)
-        return path.read_bytes()
+        yield
     except FileNotFoundError as error:
         raise InputError(f"{what}{path}: no such file; {fix}") from error
     except OSError as error:

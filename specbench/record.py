@@ -190,7 +190,10 @@ class Lossless:
 
 @dataclass(slots=True)
 class CaseRecord:
-    """One case under one method in one round. position: place within its block, 0 = ran first."""
+    """One case under one method in one round. position: place within its block, 0 = ran first.
+
+    shard: of a merged run, the place in the manifest's ``shards`` of the one that measured it.
+    """
 
     __pydantic_config__ = EXACT
 
@@ -206,10 +209,14 @@ class CaseRecord:
     lossless: Lossless | None = None
     state_bytes: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     error: Failure | None = None
+    shard: Count | None = None
 
     def to_json(self) -> str:
         """One line, no newline inside."""
-        return json.dumps(self, default=_fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        values = _fields(self)
+        if self.shard is None:  # of a run that is whole from the start
+            del values["shard"]
+        return json.dumps(values, default=_fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: bytes | str, where: str = "record") -> CaseRecord:

@@ -36,6 +36,7 @@ class _Git(TypedDict, total=False):
 class _Process(TypedDict, total=False):
     started: str
     launch: str
+    shard: Count
     git: _Git
     machine: _Machine
     versions: dict[str, Any]
@@ -62,6 +63,11 @@ class _Part(TypedDict):
     of: str
     config_hash: str
     places: list[Count]
+
+
+class _Shard(TypedDict):
+    part: str
+    cases: Count
 
 
 class _Method(TypedDict, total=False):
@@ -114,6 +120,7 @@ class _Manifest(TypedDict, total=False):
     engine: str | None
     parallel: _Parallel | None
     part: _Part
+    shards: list[_Shard]
     suite: _Suite
     trace: str | None
     methods: dict[Annotated[str, Field(min_length=1)], _Method]

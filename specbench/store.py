@@ -16,11 +16,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import psutil
 
-from specbench.input import InputError, parse_json, read_file
+from specbench.input import InputError, parse_json, read_file, read_lines
 from specbench.record import VANILLA, CaseRecord
 from specbench.schema import check_manifest
 
@@ -55,7 +55,7 @@ def read_run(directory: Path) -> Run:
     """Read a run, leaving out a last line that was cut by a kill. Raises InputError naming what is wrong."""
     manifest = read_manifest(directory)
     path = directory / RECORDS
-    records = [record for record, _ in _parse_lines(path)]
+    records = [record for record, _ in parse_lines(path)]
     faults = itertools.chain(
         _repeats(records),
         _disagreements(records),
@@ -135,11 +135,18 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
     An OSError names ``path``. A kill leaves a partial file beside it, for ``remove_partials``.
     """
+    with replacing(path) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of ``path`` at the end; as ``write_atomically``."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.unlink(missing_ok=True)
         with partial.open("xb") as file:  # a new file: what a link of that name points to stays as it is
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            yield file
         partial.replace(path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
@@ -159,17 +166,14 @@ def remove_partials(folder: Path) -> None:
                 path.unlink()
 
 
-def _parse_lines(path: Path) -> list[tuple[CaseRecord, int]]:
+def parse_lines(path: Path) -> Iterator[tuple[CaseRecord, int]]:
     """Records with the byte offset after each; what follows the last newline was cut by a kill, and is left out."""
     if not os.path.lexists(path):  # a link that leads nowhere is no run without records
-        return []
-    found: list[tuple[CaseRecord, int]] = []
+        return
     offset = 0
-    *lines, _ = read_file(path, "records ", "expected those that `specbench` wrote").split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        offset += len(line) + 1
-        found.append((CaseRecord.from_json(line, f"{path}, line {number}"), offset))
-    return found
+    for number, line in enumerate(read_lines(path, "records ", "expected those that `specbench` wrote"), start=1):
+        offset += len(line)
+        yield CaseRecord.from_json(line[:-1], f"{path}, line {number}"), offset
 
 
 class RunWriter:
@@ -188,7 +192,7 @@ class RunWriter:
         safe = block = 0
         for folder in (self.directory, self.directory / "tables", self.directory / "plots"):
             remove_partials(folder)
-        for record, end in _parse_lines(self._path):
+        for record, end in parse_lines(self._path):
             if record.block != block or record.method in {entry.method for entry in pending}:
                 raise RunError(
                     f"{self._path}: block {block} lacks a record (found block {record.block}, {record.method});"
@@ -206,7 +210,7 @@ class RunWriter:
         """Keep only the records of blocks before ``block``: a span whose state was lost starts again."""
         end = 0
         kept: list[CaseRecord] = []
-        for record, offset in _parse_lines(self._path):
+        for record, offset in parse_lines(self._path):
             if record.block >= block:
                 break
             kept.append(record)

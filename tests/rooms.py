@@ -145,6 +145,11 @@ ROOMS: dict[str, Room] = {
         "a run as a user sees it: display, log, report, exit code",
         may="job names record report report.tables run screen store target.tensor_parallel",
     ),
+    "merge": Room(
+        "the parts of a run, made anywhere, become the run",
+        may="config input measure names record store",
+        never="torch",
+    ),
     "sweep": Room("jobs on one of Hydra's launchers, and how each ended", may="types"),
     "cli": Room(
         "the command `specbench`; it and `sweep` are the rooms that import Hydra",

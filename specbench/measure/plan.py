@@ -17,6 +17,7 @@ from specbench.types import Case
 # ``never`` resets with each round, so that rounds can be compared; ``run`` does not: a second pass over the cases.
 Reset = Literal["turn", "case", "category", "never", "run"]
 RESETS: tuple[str, ...] = get_args(Reset)
+LASTING = ("category", "never", "run")  # what is learned from a case may reach the next
 
 # Of no suite: a prompt that warms kernels, allocators and caches must not be measured as well.
 WARMUP = (

@@ -18,6 +18,7 @@ from specbench.report.data.sweep import asked_grids, default_grids
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
 from specbench.report.tables.modelled import crossover_table, write_load
+from specbench.report.tables.shards import shards_table, write_shards
 from specbench.report.tables.tables import caption, tails_table, write_details, write_tables
 from specbench.report.text.table import make_folder
 from specbench.store import Run, RunError, read_run, remove_partials
@@ -81,6 +82,9 @@ def build_report(
     more = {"Under load": crossover_table(under)} if under is not None else {}
     if len(findings.detail["tails"]):
         more["Waiting"] = tails_table(findings.detail["tails"], "")
+    if (shards := shards_table(findings)) is not None:
+        more["Shards"] = shards
+        files += write_shards(shards, output)
     files.append(write_page(findings, [path for path in files if path.suffix == ".png"], output, more))
     return Report(findings, output, tuple(files), under)
 

@@ -11,6 +11,7 @@ from specbench.report.data.control import Control
 from specbench.report.data.facts import TIME_ONLY, Facts
 from specbench.report.data.profiles import read_device
 from specbench.report.data.reported import ReportedRun
+from specbench.report.data.shards import doubt_shards
 from specbench.report.text.label import label
 from specbench.stats import MIN_CASES
 from specbench.store import Run
@@ -25,6 +26,7 @@ def find_doubts(reported: ReportedRun, rows: pd.DataFrame) -> list[str]:
         *_coverage(run, facts, overall),
         *_methods(overall, facts),
         *_timing(run, facts, overall, reported.control),
+        *doubt_shards(reported.shards),
         *_predictions(reported),
     ]
     return list(dict.fromkeys(found))

@@ -16,6 +16,7 @@ from specbench.report.data.predict import Prediction, predict
 from specbench.report.data.profiles import is_own
 from specbench.report.data.reported import ReportedRun
 from specbench.report.data.rows import unite
+from specbench.report.data.shards import read_shards
 from specbench.report.data.summary import summarise_run
 from specbench.report.data.variant import name_variants
 from specbench.store import Run
@@ -76,11 +77,11 @@ def gather(
 
 
 def _report_run(run: Run, facts: Facts, variants: Mapping[str, str], profile: Profile | None) -> ReportedRun:
-    control = read_control(run)
+    control, shards = read_control(run), read_shards(run, facts)
     if profile is None:
-        return ReportedRun(run, facts, variants, control)
+        return ReportedRun(run, facts, variants, control, shards=shards)
     prediction = replace(predict(run, facts.peers | facts.unaccepted, profile), own=is_own(run, facts, profile))
-    return ReportedRun(run, replace(facts, profile=profile.label), variants, control, prediction)
+    return ReportedRun(run, replace(facts, profile=profile.label), variants, control, prediction, shards)
 
 
 def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str]:

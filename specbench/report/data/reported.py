@@ -9,6 +9,7 @@ from specbench.record import CaseRecord
 from specbench.report.data.control import Control
 from specbench.report.data.facts import Facts
 from specbench.report.data.predict import Prediction
+from specbench.report.data.shards import MeasuredShard
 from specbench.store import Run
 
 Key = tuple[str, str, str, str]
@@ -19,7 +20,8 @@ ROW = ("model", "suite", "method", "variant")  # the columns that a Key fills
 class ReportedRun:
     """variants: method -> what distinguishes it from the same method in the other runs.
 
-    control: None without an A/A pair. prediction: None where no latency profile was given or found.
+    control: None without an A/A pair. prediction: None where no latency profile was given or found. shards: of a merged
+    run.
     """
 
     run: Run
@@ -27,6 +29,7 @@ class ReportedRun:
     variants: Mapping[str, str]
     control: Control | None = None
     prediction: Prediction | None = None
+    shards: tuple[MeasuredShard, ...] = ()
 
     @property
     def place(self) -> tuple[str, str]:

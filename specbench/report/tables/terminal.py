@@ -17,6 +17,7 @@ from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
 from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
+from specbench.report.tables.shards import shards_table
 from specbench.report.text.label import (
     BLANK,
     break_lines,
@@ -39,6 +40,7 @@ _GUTTER = 2  # between two columns
 _EDGES = 2  # a blank on either side of a table
 _ROOM = 1 << 16
 _MOST_CATEGORIES = 100
+_MOST_SHARDS = 40
 
 
 def print_findings(findings: Findings, console: Console | None = None) -> None:
@@ -62,6 +64,8 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
             source = f" of {entry.run.directory.name}" if len(findings.reported) > 1 else ""
             printed.append(entry.control.sentence())
             console.print(_text(f"A/A control{source}, {printed[-1]}", style="dim"))
+    if (shards := shards_table(findings)) is not None and len(shards.rows) <= _MOST_SHARDS:
+        print_table(shards, console)
     print_warnings([text for text in findings.warnings if not any(part in text for part in printed)], console)
 
 

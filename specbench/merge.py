@@ -1,0 +1,266 @@
+"""The command ``specbench-merge SHARDS... --out RUN``: the parts of a run, made anywhere, become the run.
+
+A block is copied as it was written, but for its number and the shard that measured it: pairing stays inside the block,
+so every ratio is the one that was measured. Records are read one at a time, and written in the order of the plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from specbench.config import decisive
+from specbench.input import InputError
+from specbench.measure.plan import LASTING
+from specbench.names import printable
+from specbench.record import CONTROL
+from specbench.store import MANIFEST, RECORDS, RunError, parse_lines, read_manifest, replacing, write_atomically
+
+USAGE, FAILED = 2, 1
+FIX = "restore it, or make the part again"
+_BLOCK = re.compile(rb'"block":\s*\d+')  # in a text of a record a quotation mark has a backslash in front
+_PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
+_Print = Callable[[Mapping[str, Any]], Any]
+
+# What the parts of a run have in common, by what shows a difference.
+SAME: dict[str, _Print] = {
+    "questions (suite.sha256)": lambda manifest: manifest.get("suite", {}).get("sha256"),
+    "weights (model.fingerprint)": lambda manifest: manifest.get("model", {}).get("fingerprint"),
+    "files of a method (methods.inputs)": lambda manifest: {
+        name: each.get("inputs") for name, each in manifest.get("methods", {}).items()
+    },
+    "dtype": lambda manifest: manifest.get("model", {}).get("dtype"),
+    "kind of device": lambda manifest: str(manifest.get("model", {}).get("device")).partition(":")[0],
+    "engine": lambda manifest: manifest.get("engine"),
+    "version of specbench": lambda manifest: manifest.get("specbench"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One part of a run. number: among the shards of the merge. part: ``k/n``."""
+
+    number: int
+    directory: Path
+    manifest: dict[str, Any]
+    part: str
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Of its cases, in their order, among those of the whole."""
+        if "part" in self.manifest:
+            return list(self.manifest["part"]["places"])
+        first, step = _numbers(self.part)  # of an older version
+        return range(first - 1, first - 1 + step * self.manifest["suite"]["cases"], step)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Place:
+    """Where a block belongs, and where it is: shard, offset and size in bytes."""
+
+    round: int
+    place: int
+    shard: int
+    offset: int
+    size: int
+
+
+def merge(directories: Sequence[Path], out: Path, any_versions: bool = False) -> dict[str, Any]:
+    """Merge parts into a run at ``out``; returns its manifest.
+
+    any_versions: other versions of libraries are a warning, no error. Raises InputError naming the part that is not
+    whole, is missing, or was made with something else than the first.
+    """
+    shards = [_open(number, Path(directory)) for number, directory in enumerate(directories)]
+    if (out / RECORDS).exists():
+        raise RunError(f"--out {out}: holds a run; expected a new directory")
+    part = join_parts([shard.part for shard in shards])
+    for shard in shards[1:]:
+        _refuse_other(shards[0], shard, any_versions)
+    blocks = sorted(block for shard in shards for block in _find_blocks(shard))
+    for one, next_one in itertools.pairwise(blocks):
+        if (one.round, one.place) == (next_one.round, next_one.place):
+            both = f"{shards[one.shard].directory} and {shards[next_one.shard].directory}"
+            raise RunError(f"{both}: both hold case {one.place + 1} of the suite; expected each part once")
+    out.mkdir(parents=True, exist_ok=True)
+    manifest = _join_manifests(shards, part)
+    with replacing(out / RECORDS) as file:
+        for number, block in enumerate(blocks):
+            _copy(shards[block.shard], block, number, file)
+        write_atomically(out / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+    return manifest
+
+
+def _open(number: int, directory: Path) -> Shard:
+    manifest = read_manifest(directory, FIX)
+    settings = manifest.get("config", {}).get("suite", {})
+    part = settings.get("part")
+    if part is None:
+        raise RunError(f"{directory}: is no part of a run; expected one that was made with suite.part=k/n")
+    if "part" not in manifest and settings.get("order") == "shuffled":
+        raise RunError(f"{directory}: a part in shuffled order, of a version that did not write where its cases belong")
+    for name, method in manifest.get("methods", {}).items():
+        if method.get("reset") in LASTING:
+            raise RunError(
+                f"{directory}: method.{name}.reset={method['reset']} learns across cases, and a part has not seen those"
+                " of the others; expected the policy case or turn, or one run of all cases"
+            )
+    return Shard(number, directory, manifest, part)
+
+
+def _numbers(part: str) -> tuple[int, int]:
+    found = _PART.fullmatch(part)
+    if not found:
+        raise RunError(f"part {part}: expected k/n")
+    return int(found[1]), int(found[2])
+
+
+def join_parts(parts: Sequence[str]) -> str | None:
+    """The part that several make together; None for the whole. Raises RunError where one is missing."""
+    numbers = [_numbers(part) for part in parts]
+    steps = math.lcm(*(step for _, step in numbers))
+    taken = sorted({place for first, step in numbers for place in range(first - 1, steps, step)})
+    wide, rest = divmod(steps, len(taken))
+    if rest or taken != list(range(taken[0], steps, wide)):
+        missing = [f"{place + 1}/{steps}" for place in range(steps) if place not in taken]
+        raise RunError(f"parts {', '.join(parts)}: {', '.join(missing)} missing; expected all parts of a run")
+    return None if wide == 1 else f"{taken[0] + 1}/{wide}"
+
+
+def split_part(part: str | None, count: int) -> list[str]:
+    """``count`` parts that make a part, or the whole, together: the inverse of ``join_parts``."""
+    first, step = _numbers(part) if part else (1, 1)
+    return [f"{first + number * step}/{step * count}" for number in range(count)]
+
+
+def _refuse_other(first: Shard, other: Shard, any_versions: bool) -> None:
+    """Raise RunError where two parts are not of one run."""
+    prints = dict(SAME)
+    if not any_versions:
+        prints["version of a library"] = lambda manifest: manifest.get("versions")
+    differences = [("configuration", *_difference(_settings(first), _settings(other)))]
+    differences += [
+        (what, *_difference(read(first.manifest), read(other.manifest), "")) for what, read in prints.items()
+    ]
+    for what, key, one, two in differences:
+        if one != two:
+            named = f" ({key.strip('.')})" if key.strip(".") else ""
+            raise RunError(
+                f"{other.directory}: another {what}{named}: {two!r}, in {first.directory} it is {one!r}; expected parts"
+                f" of one run{', or --any-versions' if 'library' in what else ''}"
+            )
+
+
+def _settings(shard: Shard) -> dict[str, Any]:
+    """Those that decide records, without the part."""
+    kept = decisive(shard.manifest.get("config", {}))
+    return kept | {"suite": {key: value for key, value in kept["suite"].items() if key != "part"}}
+
+
+def _difference(one: Any, two: Any, path: str = "") -> tuple[str, Any, Any]:
+    """The first entry in which two values differ: its path and both values."""
+    if isinstance(one, Mapping) and isinstance(two, Mapping):
+        for key in [*one, *(key for key in two if key not in one)]:
+            if one.get(key) != two.get(key):
+                return _difference(one.get(key), two.get(key), f"{path}.{key}")
+    return path, one, two
+
+
+def _find_blocks(shard: Shard) -> Iterator[_Place]:
+    """The blocks of a part, all of them. Raises RunError where one is missing."""
+    manifest, places = shard.manifest, shard.places
+    methods = {*manifest["methods"], *([CONTROL] if manifest.get("control") else [])}
+    wanted = len(places) * (manifest.get("rounds") or 1)
+    count = start = 0
+    seen = set[str]()
+    for record, end in parse_lines(shard.directory / RECORDS):
+        if (
+            record.method in seen
+            or record.method not in methods
+            or record.block != count
+            or record.round != count // len(places)
+        ):
+            raise RunError(f"{shard.directory / RECORDS}: block {count} is not in its place; {FIX}")
+        seen.add(record.method)
+        if seen == methods:
+            yield _Place(record.round, places[count % len(places)], shard.number, start, end - start)
+            count, start, seen = count + 1, end, set()
+    if count != wanted:
+        raise RunError(
+            f"{shard.directory}: {count} of {wanted} blocks are done; the command that began it goes on from there"
+        )
+
+
+def _copy(shard: Shard, block: _Place, number: int, into: BinaryIO) -> None:
+    with (shard.directory / RECORDS).open("rb") as file:
+        file.seek(block.offset)
+        lines = file.read(block.size)
+    named = b'"block":%d,"shard":%d' % (number, shard.number)
+    into.writelines(_BLOCK.sub(named, line, count=1) for line in lines.splitlines(keepends=True))
+
+
+def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]:
+    """The first part's manifest, with what belongs to all of them; each process names its shard."""
+    first = shards[0].manifest
+    suite, of = dict(first["suite"]), first.get("part", {})
+    for key in ("cases", "turns"):
+        suite[key] = sum(int(shard.manifest["suite"].get(key) or 0) for shard in shards)
+    joined = {key: value for key, value in first.items() if key not in ("part", "config_hash")}
+    joined["config"] = first["config"] | {"suite": first["config"]["suite"] | {"part": part}}
+    if of and part is None:
+        joined["config_hash"] = of["config_hash"]
+    elif of:
+        joined["part"] = of | {"of": part, "places": sorted(place for shard in shards for place in shard.places)}
+    return joined | {
+        "suite": suite,
+        "created": min(str(shard.manifest.get("created")) for shard in shards),
+        "shards": [{"part": shard.part, "cases": shard.manifest["suite"]["cases"]} for shard in shards],
+        "processes": [
+            process | {"shard": shard.number} for shard in shards for process in shard.manifest.get("processes", [])
+        ],
+        "warnings": list(_join_warnings(shards)),
+    }
+
+
+def _join_warnings(shards: Sequence[Shard]) -> Iterator[str]:
+    """Each once, with the parts that it is about."""
+    about: dict[str, list[str]] = {}
+    for shard in shards:
+        for text in shard.manifest.get("warnings", []):
+            about.setdefault(text, []).append(shard.part)
+    for text, parts in about.items():
+        yield text if len(parts) == len(shards) else f"part {', '.join(parts)}: {text}"
+    for what, read in (
+        ("commits", lambda manifest: manifest.get("git", {}).get("commit")),
+        ("versions", lambda manifest: json.dumps(manifest.get("versions"))),
+    ):
+        seen = {str(read(shard.manifest)) for shard in shards}
+        if len(seen) > 1:
+            yield f"the parts were made by several {what}: {', '.join(sorted(seen))}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 merged, 1 the disk is full, 2 the parts do not allow it."""
+    parser = argparse.ArgumentParser(prog="specbench-merge", description="Merge the parts of a run into the run.")
+    parser.add_argument("shards", nargs="+", type=Path, metavar="SHARD", help="directory of a part (suite.part=k/n)")
+    parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="directory of the run")
+    parser.add_argument("--any-versions", action="store_true", help="other library versions are a warning, no error")
+    options = parser.parse_args(argv)
+    try:
+        manifest = merge(options.shards, options.out, options.any_versions)
+    except InputError as error:
+        print(printable(f"specbench-merge: error: {error}"), file=sys.stderr)
+        return USAGE
+    except OSError as error:
+        print(printable(f"specbench-merge: {error.filename}: {error.strerror}"), file=sys.stderr)
+        return FAILED
+    print(printable(f"{manifest['suite']['cases']} cases of {len(manifest['shards'])} parts are in {options.out}"))
+    return 0

@@ -1,0 +1,76 @@
+"""Which machine measured what of a merged run: its shards, the speed of vanilla on each, and each one's A/A control."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from specbench import stats
+from specbench.record import VANILLA, CaseRecord
+from specbench.report.data.control import MAX_WIDTH, Control, read_control
+from specbench.report.data.facts import Facts
+from specbench.report.data.profiles import read_device
+from specbench.store import Run
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredShard:
+    """A shard of a merged run. part: ``k/n``. machine: as a latency profile names it.
+
+    per_token_s: vanilla's time of a token [s], None where no model was timed. control: None without an A/A pair.
+    """
+
+    part: str
+    machine: str
+    cases: int
+    per_token_s: stats.Estimate | None
+    control: Control | None
+
+
+def read_shards(run: Run, facts: Facts) -> tuple[MeasuredShard, ...]:
+    """The shards of a merged run, in the order of its manifest; none of any other."""
+    shards = run.manifest.get("shards", [])
+    records: list[list[CaseRecord]] = [[] for _ in shards]
+    for record in run.records:
+        if record.shard is not None and record.shard < len(shards):
+            records[record.shard].append(record)
+    machines = {process.get("shard"): process.get("machine", {}) for process in run.manifest.get("processes", [])}
+    found = []
+    for number, shard in enumerate(shards):
+        manifest = run.manifest | {"machine": machines.get(number, {})}
+        own = replace(run, records=records[number], manifest=manifest)
+        speed, control = (_per_token(own.records), read_control(own)) if facts.timed else (None, None)
+        found.append(MeasuredShard(shard["part"], read_device(own, facts), shard["cases"], speed, control))
+    return tuple(found)
+
+
+def _per_token(records: Sequence[CaseRecord]) -> stats.Estimate:
+    good = [record for record in records if record.method == VANILLA and record.status == "ok"]
+    seconds = [sum(turn.prefill_s + turn.decode_s for turn in record.turns) for record in good]
+    return stats.ratio_of_totals(seconds, [sum(len(turn.ids) for turn in record.turns) for record in good])
+
+
+def doubt_shards(shards: Sequence[MeasuredShard]) -> Iterator[str]:
+    """Warnings: shards whose own control is unsteady, and machines that differ in speed beyond their controls."""
+    for shard in shards:
+        if shard.control is not None and shard.control.steady is False:
+            yield f"A/A control of part {shard.part}, {shard.control.sentence()}"
+    timed = [(shard.per_token_s, shard) for shard in shards if shard.per_token_s and shard.per_token_s.value > 0]
+    if len(timed) < 2:
+        return
+    fast, slow = (choose(timed, key=lambda each: each[0].value) for choose in (min, max))
+    noise = max([MAX_WIDTH, *(_noise(shard.control) for shard in shards if shard.control)])
+    apart = fast[0].high is None or slow[0].low is None or fast[0].high < slow[0].low
+    if apart and slow[0].value / fast[0].value > 1 + noise:
+        yield (
+            f"the shards differ in speed: vanilla {1 / fast[0].value:.1f} tokens/s in part {fast[1].part}"
+            f" ({fast[1].machine}), {1 / slow[0].value:.1f} in {slow[1].part} ({slow[1].machine}), beyond"
+            f" {100 * noise:.2g} % of noise: speedups hold, as methods are paired within a block; times and tokens/s"
+            " mix machines"
+        )
+
+
+def _noise(control: Control) -> float:
+    """The largest distance from 1 that the control allows."""
+    bounds = (control.retimed.value, control.retimed.low, control.retimed.high)
+    return max(abs(bound - 1) for bound in bounds if bound is not None)

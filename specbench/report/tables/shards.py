@@ -1,0 +1,44 @@
+"""The shards of merged runs as a table: which machine measured what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specbench.report.data.findings import Findings
+from specbench.report.text.label import BLANK, Cell, format_interval, format_number, format_rate
+from specbench.report.text.table import Table, format_tables, without_blanks, write_texts
+from specbench.stats import Estimate
+
+_MEANING = (
+    "Shards of merged runs. Tokens/s: vanilla's. A/A: vanilla timed against itself, with 95 % of re-timings. Methods"
+    " are paired within a block, so speedups compare nothing across machines."
+)
+_HEADER = ("Run", "Part", "Machine", "Cases", "Tokens/s", "A/A")
+
+
+def shards_table(findings: Findings) -> Table | None:
+    """A row a shard; None where no run was merged."""
+    rows = []
+    for entry in findings.reported:
+        for shard in entry.shards:
+            speed = shard.per_token_s
+            figures = (
+                str(shard.cases),
+                format_rate(1 / speed.value) if speed and speed.value > 0 else BLANK,
+                _control(shard.control.retimed) if shard.control else BLANK,
+            )
+            rows.append(tuple(map(Cell, (entry.run.directory.name, shard.part, shard.machine, *figures))))
+    if not rows:
+        return None
+    return without_blanks(Table("shards", "", _MEANING, _HEADER, tuple(rows), frozenset(), 3))
+
+
+def _control(found: Estimate) -> str:
+    if found.low is None or found.high is None:
+        return format_number(found.value)
+    return f"{format_number(found.value)} [{format_interval(found.low, found.high)}]"
+
+
+def write_shards(table: Table, output: Path) -> list[Path]:
+    """tables/shards.md and shards.tex. Returns the files."""
+    return write_texts(output / "tables", {f"shards.{kind}": text for kind, text in format_tables([table]).items()})

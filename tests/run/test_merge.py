@@ -1,0 +1,144 @@
+"""Parts of a run, merged: the run that all cases at once would have been, or a refusal that says what does not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from compose import job_for
+from specbench.merge import join_parts, main, merge, split_part
+from specbench.report import read_findings
+from specbench.run import execute
+from specbench.store import MANIFEST, RECORDS, RunError, read_run
+
+METHODS = ("vanilla", "vanilla_aa", "pld")
+CASES = 7
+SETTINGS = ("method=[pld]", "measure.control=true", "measure.rounds=2", "measure.keep_trees=3", "suite.order=shuffled")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """``whole``, and its parts ``1`` to ``3``."""
+    folder = tmp_path_factory.mktemp("runs")
+    lines = [
+        {"case": str(case), "category": "ab"[case % 2], "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": ids}]}
+        for case, ids in enumerate([[5, 6, 7 + case, 5, 6, 7 + case, 5] * (1 + case) for case in range(CASES)])
+    ]
+    trace = folder / "t.jsonl"
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = ("model=replay", f"model.trace={trace}", "model.tokenizer=bundled:tiny", *SETTINGS)
+    for name in ("whole", "1", "2", "3"):
+        part = () if name == "whole" else (f"suite.part={name}/3",)
+        execute(job_for(*given, *part), folder / name, lambda *_: None)
+    return folder
+
+
+@pytest.fixture
+def parts(runs, tmp_path) -> list[Path]:
+    """Copies to be changed."""
+    return [Path(shutil.copytree(runs / str(part), tmp_path / str(part))) for part in (1, 2, 3)]
+
+
+def change(directory: Path, edit) -> None:
+    manifest = json.loads((directory / MANIFEST).read_text())
+    edit(manifest)
+    (directory / MANIFEST).write_text(json.dumps(manifest))
+
+
+def counted(directory: Path) -> list[dict]:
+    """The records, all of them but times and who measured them."""
+    records = [json.loads(line) for line in (directory / RECORDS).read_text().splitlines()]
+    for record in records:
+        assert record.pop("shard", 0) in (0, 1, 2)
+        for turn in record["turns"]:
+            for key in [key for key in turn if key.endswith("_s")]:
+                del turn[key]
+    return records
+
+
+def test_the_merged_run_is_the_single_run(runs, parts, tmp_path, capsys):
+    """Whatever the order in which its parts are named; also what a report of it counts."""
+    assert main([*map(str, (parts[1], parts[2], parts[0])), "--out", str(tmp_path / "out")]) == 0
+    assert "7 cases of 3 parts" in capsys.readouterr().out
+    whole, merged = read_run(runs / "whole"), read_run(tmp_path / "out")
+    assert counted(tmp_path / "out") == counted(runs / "whole")
+    assert len(merged.records) == 2 * CASES * len(METHODS)
+    assert sum(record.turns[0].trees is not None for record in merged.records) == 3 * len(METHODS)
+    for key in ("config_hash", "suite", "methods", "rounds"):
+        assert merged.manifest[key] == whole.manifest[key], key
+    assert merged.manifest["config"] == whole.manifest["config"]
+    assert [each["part"] for each in merged.manifest["shards"]] == ["2/3", "3/3", "1/3"]
+    counts = ["method", "category", "cases", "mat", "acceptance_rate", "tokens_fed", "errors"]
+    one, two = (read_findings([runs / "whole"]), read_findings([tmp_path / "out"]))
+    assert one.summary[counts].equals(two.summary[counts])
+    assert len(two.reported[0].shards) == 3
+
+
+def test_older_parts(parts, tmp_path):
+    """They do not say where their cases belong; in the order of the file it is known."""
+    cases = [[record.case for record in read_run(part).records[:: len(METHODS)]] for part in parts]
+    for directory in parts:
+        change(directory, lambda manifest: (manifest.pop("part"), manifest["config"]["suite"].update(order="file")))
+    merge(parts, tmp_path / "out")
+    order = [cases[index % 3][index // 3] for index in range(CASES)]
+    assert [record.case for record in read_run(tmp_path / "out").records[:: len(METHODS)]][:CASES] == order
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        (["1/1"], None),
+        (["2/2", "1/2"], None),
+        (["1/4", "3/4"], "1/2"),
+        (["1/2", "2/4", "4/4"], None),
+        (split_part(None, 5), None),
+        (split_part("2/3", 4), "2/3"),
+    ],
+)
+def test_parts_make_a_part(parts, whole):
+    assert join_parts(parts) == whole
+
+
+def lacks_case(parts: list[Path]) -> None:
+    lines = (parts[1] / RECORDS).read_bytes().splitlines(keepends=True)
+    (parts[1] / RECORDS).write_bytes(b"".join(lines[:-1]))
+
+
+def repeats_record(parts: list[Path]) -> None:
+    lines = (parts[1] / RECORDS).read_bytes().splitlines(keepends=True)
+    (parts[1] / RECORDS).write_bytes(b"".join([lines[0], *lines]))
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda parts: parts.pop(), "3/3 missing"),
+        (lambda parts: parts.append(parts[0]), "both hold case"),
+        (lacks_case, "3 of 4 blocks are done; the command that began it goes on"),
+        (repeats_record, "block 0 is not in its place"),
+        (lambda parts: change(parts[1], lambda m: m["suite"].update(sha256="x")), "another questions"),
+        (lambda parts: change(parts[1], lambda m: m["model"].update(fingerprint="x")), "another weights"),
+        (lambda parts: change(parts[1], lambda m: m["model"].update(dtype="x")), "another dtype"),
+        (lambda parts: change(parts[1], lambda m: m["versions"].update(torch="0")), "library (torch): '0'"),
+        (lambda parts: change(parts[1], lambda m: m["config"]["decode"].update(seed=1)), "configuration (decode.seed)"),
+        (lambda parts: change(parts[1], lambda m: m["config"]["suite"].update(part=None)), "is no part of a run"),
+        (lambda parts: change(parts[1], lambda m: m["methods"]["pld"].update(reset="never")), "learns across cases"),
+    ],
+)
+def test_what_does_not_fit_is_refused(edit, said, parts, tmp_path):
+    edit(parts)
+    with pytest.raises(RunError) as error:
+        merge(parts, tmp_path / "out")
+    assert said in str(error.value)
+    assert not (tmp_path / "out" / RECORDS).exists()
+
+
+def test_other_versions_are_a_warning_where_asked(parts, tmp_path):
+    change(parts[1], lambda manifest: manifest["versions"].update(torch="0"))
+    manifest = merge(parts, tmp_path / "out", any_versions=True)
+    assert any("several versions" in warning for warning in manifest["warnings"])
+    with pytest.raises(RunError, match="holds a run"):
+        merge(parts, tmp_path / "out")
