@@ -12,15 +12,17 @@ import pandas as pd
 from specbench.measure.identity import hide_identity
 from specbench.report.data.facts import read_facts
 from specbench.report.data.findings import Findings, gather
+from specbench.report.data.headline import find_headlines
 from specbench.report.data.load import Load, model_load
 from specbench.report.data.profiles import choose_profiles
 from specbench.report.data.sweep import asked_grids, default_grids
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
-from specbench.report.tables.modelled import crossover_table, write_load
+from specbench.report.tables.modelled import write_load
+from specbench.report.tables.pairs import pair_frame
 from specbench.report.tables.shards import shards_table, write_shards
-from specbench.report.tables.tables import caption, tails_table, write_details, write_tables
-from specbench.report.text.table import make_folder
+from specbench.report.tables.tables import caption, write_details, write_tables
+from specbench.report.text.table import make_folder, to_csv, write_texts
 from specbench.store import Run, RunError, read_run, remove_partials
 
 
@@ -66,7 +68,7 @@ def build_report(
     grids = [grid for wanted in heatmaps for grid in asked_grids(findings, *wanted)]
     output.mkdir(parents=True, exist_ok=True)
     remove_partials(output)
-    files = write_tables(findings.summary, findings.facts, output)
+    files = write_tables(findings, output)
     files += write_details(findings.detail, output, caption(findings.facts, findings.summary))
     grids += default_grids(findings)
     if plots:
@@ -79,13 +81,10 @@ def build_report(
     if under is not None:
         files += write_load(under, output)
     files += keep_pieces(findings, output)
-    more = {"Under load": crossover_table(under)} if under is not None else {}
-    if len(findings.detail["tails"]):
-        more["Waiting"] = tails_table(findings.detail["tails"], "")
+    files += write_texts(output / "tables", {"pairs.csv": to_csv(pair_frame(findings, find_headlines(findings)))})
     if (shards := shards_table(findings)) is not None:
-        more["Shards"] = shards
         files += write_shards(shards, output)
-    files.append(write_page(findings, [path for path in files if path.suffix == ".png"], output, more))
+    files.append(write_page(findings, [path for path in files if path.suffix == ".png"], output, under))
     return Report(findings, output, tuple(files), under)
 
 

@@ -338,7 +338,7 @@ def test_page_fits_phone_and_screen_in_both_schemes(browser, report, width, sche
 def test_plots_stand_in_as_many_columns_as_fit(browser, report, width, columns):
     browser.open(report.output / "report.html", width, 740)
     places = browser.run(
-        "[...document.querySelectorAll('.plots figure')].map(figure => figure.getBoundingClientRect())"
+        "[...document.querySelectorAll('#plots > .plots figure')].map(figure => figure.getBoundingClientRect())"
         ".map(box => [box.left, box.right])"
     )
     assert len({round(left) for left, _ in places}) == columns

@@ -108,8 +108,8 @@ def test_the_report_has_tables_and_plots(make_run):
     assert set(frame["method"]) == {"vanilla", "vanilla_aa", "pld", "token_recycling", "hf_assisted"}
     assert (frame["burst_p95_ms"] >= frame["burst_p50_ms"]).all()
     page = (run / "report.html").read_text()
-    section = page[page.index('id="waiting"') : page.index('id="plots"')]
-    assert "Between bursts p95" in section
+    section = page[page.index('id="waiting"') : page.index('id="a-mean-step"')]
+    assert "Inter-token latency p95" in section
     assert "token_recycling" in section.replace("<wbr>", "")
     untimed = build_report([make_run("untimed", per_category=1)], plots=False)
     assert 'id="waiting"' not in (untimed.output / "report.html").read_text()
@@ -121,5 +121,5 @@ def test_several_suites_have_a_column_and_a_blank_percentile_has_none(make_run):
     table = tails_table(build_report(runs, plots=False).findings.detail["tails"], "")
     assert table.header[:2] == ("Suite", "Method")
     assert {row[0].text for row in table.rows} == set(suites)
-    assert "First token p99" not in table.header
-    assert "Between bursts p99" in table.header
+    assert "Time to first token p99" not in table.header
+    assert "Inter-token latency p99" in table.header

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from specbench.record import OVERALL
 from specbench.report.data.predict import MODELLED, Prediction
+from specbench.report.data.rows import category_order
 
 Column = NDArray[Any]
 _PLACE = "place"  # of a case among the run's, the same under every method
@@ -49,17 +50,23 @@ class CasesOfRun:
     def __init__(self, folded: pd.DataFrame, prediction: Prediction | None) -> None:
         """folded: a row a (method, case), of ``fold_cases``. prediction: its figures become columns.
 
-        drafting: the methods that proposed a token in any case.
+        drafting: the methods that proposed a token in any case. categories: in the order that they are printed in.
         """
         self._columns: dict[str, Column] = {str(name): folded[name].to_numpy() for name in folded}
-        self._columns[_PLACE] = pd.factorize(folded.index.get_level_values("case"))[0]
+        self._names = folded.index.get_level_values("case").to_numpy()
+        self._columns[_PLACE] = pd.factorize(self._names)[0]
         if prediction is not None:
             modelled = prediction.cases[list(MODELLED)].reindex(folded.index)
             self._columns |= {name: modelled[name].to_numpy() for name in MODELLED}
+        self.categories = category_order(folded["category"])
         whole = folded.groupby("method", sort=False).indices
         self._rows = {(OVERALL, method): rows for method, rows in whole.items()}
         self._rows |= folded.groupby(["category", "method"], sort=False).indices
         self.drafting = {method for method in whole if self.of(OVERALL, method)["proposed"].any()}
+
+    def names(self, cases: Cases) -> Column:
+        """(C,) which cases these are."""
+        return self._names[cases.rows]
 
     def of(self, category: str, method: str) -> Cases:
         """A method's cases in a category, failed ones too."""

@@ -12,24 +12,29 @@ from specbench.report.data.control import read_control
 from specbench.report.data.detail import Detail, read_detail
 from specbench.report.data.doubts import find_doubts
 from specbench.report.data.facts import TIME_ONLY, Facts, read_facts
+from specbench.report.data.pairs import Contest, hold_contests
 from specbench.report.data.predict import Prediction, predict
 from specbench.report.data.profiles import is_own
 from specbench.report.data.reported import ReportedRun
 from specbench.report.data.rows import unite
 from specbench.report.data.shards import read_shards
-from specbench.report.data.summary import summarise_run
+from specbench.report.data.summary import read_cases, summarise_run
 from specbench.report.data.variant import name_variants
 from specbench.store import Run
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """reported: one entry a run. summary: the rows of ``summary.csv``. warnings: of all runs. detail: name -> frame."""
+    """reported: one entry a run. summary: the rows of ``summary.csv``. warnings: of all runs. detail: name -> frame.
+
+    contests: the methods against each other.
+    """
 
     reported: tuple[ReportedRun, ...]
     summary: pd.DataFrame
     warnings: tuple[str, ...]
     detail: Detail
+    contests: tuple[Contest, ...] = ()
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -70,10 +75,12 @@ def gather(
     facts = facts or [read_facts(run) for run in runs]
     entries = zip(runs, facts, name_variants(runs, facts), profiles or [None] * len(runs), strict=True)
     reported = [_report_run(*entry) for entry in entries]
-    frames = [summarise_run(entry) for entry in reported]
+    cases = [read_cases(entry) for entry in reported]
+    frames = [summarise_run(*entry) for entry in zip(reported, cases, strict=True)]
     doubts = [find_doubts(entry, frame) for entry, frame in zip(reported, frames, strict=True)]
     summary = unite(frames)
-    return Findings(tuple(reported), summary, tuple(_merge(runs, doubts)), read_detail(reported, summary))
+    detail, contests = read_detail(reported, summary), hold_contests(reported, cases)
+    return Findings(tuple(reported), summary, tuple(_merge(runs, doubts)), detail, contests)
 
 
 def _report_run(run: Run, facts: Facts, variants: Mapping[str, str], profile: Profile | None) -> ReportedRun:

@@ -19,7 +19,7 @@ from specbench.report.data.cases import Cases, CasesOfRun, Column
 from specbench.report.data.facts import Facts, read_facts
 from specbench.report.data.predict import Prediction
 from specbench.report.data.reported import ReportedRun
-from specbench.report.data.rows import COLUMNS, category_order, unite
+from specbench.report.data.rows import COLUMNS, unite
 from specbench.report.data.trials import BLANK, DRAFTER_PHASES, fold_cases, ratio, trials
 from specbench.report.data.variant import name_variants
 from specbench.store import Run
@@ -49,16 +49,20 @@ def summarise(runs: Sequence[Run]) -> pd.DataFrame:
     """
     facts = [read_facts(run) for run in runs]
     entries = zip(runs, facts, name_variants(runs, facts), strict=True)
-    return unite([summarise_run(ReportedRun(*entry)) for entry in entries])
+    reported = [ReportedRun(*entry) for entry in entries]
+    return unite([summarise_run(entry, read_cases(entry)) for entry in reported])
 
 
-def summarise_run(reported: ReportedRun) -> pd.DataFrame:
+def read_cases(reported: ReportedRun) -> CasesOfRun:
+    """One run's cases, each folded over its rounds."""
+    return CasesOfRun(fold_cases(trials(reported.run.records)), reported.prediction)
+
+
+def summarise_run(reported: ReportedRun, cases: CasesOfRun) -> pd.DataFrame:
     """One run's rows."""
-    folded = fold_cases(trials(reported.run.records))
-    cases = CasesOfRun(folded, reported.prediction)
     rows = [
         {"category": category, "variant": reported.variants.get(scope.method, ""), **_row(scope)}
-        for category in (OVERALL, *category_order(folded["category"]))
+        for category in (OVERALL, *cases.categories)
         for scope in _scopes(reported, cases, category)
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS))

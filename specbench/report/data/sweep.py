@@ -105,6 +105,37 @@ def asked_grids(findings: Findings, metric: str, x: str, y: str) -> list[Heatmap
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a method in a sweep. row: its figures. changed: 'parameter=value' beside the best, '' of it."""
+
+    changed: str
+    row: Mapping[str, Any]
+
+
+def best_settings(findings: Findings, figure: str, place: tuple[str, str]) -> list[list[Setting]]:
+    """For each method that a sweep varies: its best setting, then its neighbours, one step along one parameter."""
+    found = []
+    for (*where, _), points in _points(findings).items():
+        known = [point for point in points if not pd.isna(point.row[figure])]
+        if tuple(where) == place and len(known) > 1:
+            best = max(known, key=lambda point: float(point.row[figure]))
+            found.append([Setting("", best.row), *_neighbours(known, best)])
+    return found
+
+
+def _neighbours(points: Sequence[_Point], best: _Point) -> Iterator[Setting]:
+    for name in best.settings:
+        values = _ordered(points, name)
+        own = values.index(spell_value(best.settings[name]))
+        beside = values[max(0, own - 1) : own + 2]
+        for point in points:
+            changed = [key for key in best.settings if point.settings[key] != best.settings[key]]
+            if changed == [name] and spell_value(point.settings[name]) in beside:
+                own_name = name.removeprefix(f"{point.method}.")
+                yield Setting(f"{own_name}={spell_value(point.settings[name])}", point.row)
+
+
 def _points(findings: Findings) -> dict[tuple[str, str, str], list[_Point]]:
     """(model, suite, method) -> its runs, where there are several."""
     overall = findings.summary[findings.summary["category"] == OVERALL]

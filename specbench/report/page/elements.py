@@ -9,13 +9,14 @@ import base64
 import hashlib
 import html
 import io
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.names import printable
 from specbench.report.plots.palette import DPI
-from specbench.report.text.label import Cell
+from specbench.report.text.label import BLANK, Cell
 from specbench.report.text.table import Table
 
 
@@ -24,14 +25,18 @@ def escape(text: str) -> str:
     return html.escape(printable(text))
 
 
-def table_html(table: Table) -> str:
-    """A table under the meaning of its figures; what was run is in the page's head."""
+def table_html(table: Table, shaded: bool = False) -> str:
+    """A table under the meaning of its figures; what was run is in the page's head.
+
+    shaded: figures above 1 are tinted in one colour, those below in another.
+    """
     kinds = ["name" if column < table.labels else "" for column in range(len(table.header))]
     head = "".join(tag("th", kind, escape(name)) for kind, name in zip(kinds, table.header, strict=True))
+    tints = _tints([cell.text for row in table.rows for cell in row[table.labels :]]) if shaded else {}
     body = ""
     for index, row in enumerate(table.rows):
         cells = (
-            tag("td", kind, cell_html(cell, (index, column) in table.best))
+            tag("td", kind or tints.get(cell.text, ""), cell_html(cell, (index, column) in table.best))
             for column, (kind, cell) in enumerate(zip(kinds, row, strict=True))
         )
         body += f"<tr>{''.join(cells)}</tr>\n"
@@ -41,6 +46,14 @@ def table_html(table: Table) -> str:
     )
 
 
+def _tints(figures: Sequence[str]) -> dict[str, str]:
+    """Printed figure -> its class: gain1 to gain4 above 1, loss1 to loss4 below, by the logarithm."""
+    logs = {text: math.log(float(text)) for text in figures if text != BLANK and float(text) > 0}
+    widest = max(map(abs, logs.values()), default=0.0)
+    levels = {text: round(_TINTS * value / widest) for text, value in logs.items() if widest}
+    return {text: f"{'gain' if level > 0 else 'loss'}{abs(level)}" for text, level in levels.items() if level}
+
+
 def tag(name: str, kind: str, inner: str) -> str:
     """An element; inner: HTML."""
     return f'<{name} class="{kind}">{inner}</{name}>' if kind else f"<{name}>{inner}</{name}>"
@@ -48,11 +61,12 @@ def tag(name: str, kind: str, inner: str) -> str:
 
 def cell_html(cell: Cell, best: bool) -> str:
     """A figure with its interval, bold where it is the best; a long name may break at its separators."""
-    text = re.sub("," if "," in cell.text else "_", r"\g<0><wbr>", escape(cell.text))
+    text = re.sub("[,_]", r"\g<0><wbr>", escape(cell.text))
     small = f"<small>[{escape(cell.interval)}]</small>" if cell.interval else ""
     return (f"<b>{text}</b>" if best else text) + small
 
 
+_TINTS = 4
 _HERE = Path(__file__).resolve().parent
 _SCRIPTS = ("tables.js", "tokens.js", "tree.js", "panes.js")  # in one scope, in this order
 
@@ -89,6 +103,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
+_FOLDED = "radar"  # the bars by category say it too, and with intervals
 _PNG_WIDTH = slice(16, 20)  # the four bytes of a PNG's header that hold its width
 _SCREEN_DPI = 125
 
@@ -97,7 +112,12 @@ def gallery(plots: Sequence[Path]) -> str:
     """In as many columns as the screen is wide for. plots: png files."""
     from specbench.report.plots.catalogue import title_of  # matplotlib, which drew them, is slow to import
 
-    return f'<div class="plots">{"".join(_figure(path, title_of(path.stem)) for path in plots)}</div>'
+    shown, folded = "", ""
+    for path in plots:
+        figure = _figure(path, title_of(path.stem))
+        shown, folded = (shown, folded + figure) if path.stem.startswith(_FOLDED) else (shown + figure, folded)
+    more = f'<details><summary>Radar</summary><div class="plots">{folded}</div></details>' if folded else ""
+    return f'<div class="plots">{shown}</div>{more}'
 
 
 def _figure(path: Path, title: str) -> str:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import Facts
+from specbench.report.data.pairs import Contest, is_alone
 from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
 from specbench.report.page.elements import cell_html, escape, tag
 from specbench.report.tables.tables import (
@@ -29,7 +31,7 @@ from specbench.report.text.label import Cell, label
 _MARKS = {VANILLA: "reference", CONTROL: "control"}
 
 
-def leaderboard(summary: pd.DataFrame, facts: Sequence[Facts]) -> str:
+def leaderboard(summary: pd.DataFrame, facts: Sequence[Facts], contests: Sequence[Contest]) -> str:
     """Filters, the table of lossless methods, then that of lossy ones where there are any."""
     lossy = frozenset(name for fact in facts for name in fact.lossy)
     rows = with_drafting(drop_repeated_rows(summary))
@@ -39,7 +41,7 @@ def leaderboard(summary: pd.DataFrame, facts: Sequence[Facts]) -> str:
     if rows["method"].isin(lossy).any():
         parts.append((rows[rows["method"].isin(lossy)], "Lossy methods: their output may differ from vanilla's. "))
     tables = "".join(
-        _table(part, columns, f"{remark}{meaning(part)} {INTERVALS}", bool(remark)) for part, remark in parts
+        _table(part, columns, f"{remark}{meaning(part)} {INTERVALS}", bool(remark), contests) for part, remark in parts
     )
     return _filters(rows) + tables
 
@@ -64,27 +66,29 @@ def _where(row: dict[str, object]) -> str:
     return f"{row['model']} on {row['suite']}"
 
 
-def _table(rows: pd.DataFrame, columns: Columns, text: str, lossy: bool) -> str:
+def _table(rows: pd.DataFrame, columns: Columns, text: str, lossy: bool, contests: Sequence[Contest]) -> str:
     names = [column for column in ("model", "suite") if rows[column].nunique() > 1]
     header = [*(name.capitalize() for name in names), "Method", *(entry[0] for entry in columns)]
     head = "".join(tag("th", "name" if place <= len(names) else "", escape(name)) for place, name in enumerate(header))
     groups: dict[str, list[Row]] = {}
     for row in dicts(rows):
         groups.setdefault(row["category"], []).append(row)
-    body = "".join(_rows(group, columns, names, lossy) for group in groups.values())
+    body = "".join(_rows(group, columns, names, lossy, contests) for group in groups.values())
     return (
         f'<p class="soft">{escape(text)}</p>\n<div class="scroll"><table class="sortable board">\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
     )
 
 
-def _rows(rows: Sequence[Row], columns: Columns, names: Sequence[str], lossy: bool) -> str:
+def _rows(rows: Sequence[Row], columns: Columns, names: Sequence[str], lossy: bool, contests: Sequence[Contest]) -> str:
     """The rows of one category; the best figures among them are bold."""
     best: set[tuple[int, str]] = set()
     values = {column: [float(row[column]) for row in rows] for _, column, _, _ in columns}
     printed = {column: [write(value) for value in values[column]] for _, column, write, _ in columns}
-    for _, column, _, bold in columns:
-        best |= {(place, column) for place in (best_of(rows, values[column], printed[column]) if bold else ())}
+    for column in (column for _, column, _, bold in columns if bold):
+        alone = partial(is_alone, contests, rows[0]["category"], column)
+        found = best_of(rows, values[column], printed[column], alone)
+        best |= {(place, column) for place in found}
     lines: list[str] = []
     for place, row in enumerate(rows):
         mark = "lossy" if lossy else _MARKS.get(row["method"], "")

@@ -2,80 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import pandas as pd
 
-from specbench.record import CONTROL, OVERALL, VANILLA
+from specbench.record import OVERALL, VANILLA
 from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
-from specbench.report.data.rows import with_drafting
+from specbench.report.data.headline import Headline, find_headlines
+from specbench.report.data.load import Load
 from specbench.report.page.elements import escape, gallery, policy, script, style, table_html
 from specbench.report.page.evidence import environment, failures, lossless_section
+from specbench.report.page.headline import headlines_html
 from specbench.report.page.leaderboard import leaderboard
 from specbench.report.page.sample import sample_cases
 from specbench.report.page.tokens import token_section
+from specbench.report.page.why import why_section
 from specbench.report.tables.definitions import DEFINITIONS
-from specbench.report.tables.tables import build_tables, caption, steps_table
-from specbench.report.text.label import format_microseconds, format_share, label
+from specbench.report.tables.modelled import crossover_table
+from specbench.report.tables.pairs import pair_tables
+from specbench.report.tables.settings import settings_table
+from specbench.report.tables.shards import shards_table
+from specbench.report.tables.tables import build_tables, caption, steps_table, tails_table
+from specbench.report.text.label import format_share, label
 from specbench.report.text.table import Table
 from specbench.store import write_atomically
 
 PAGE = "report.html"
+_GLOSSARY = "What each number means"
+_FOLDED = {  # heading -> what is folded below it
+    "Waiting": "percentiles of waiting times",
+    "A mean step": "sizes of drafts and where the time went",
+    "Lossless": "verdicts, and where outputs differ",
+    _GLOSSARY: "definitions",
+    "Environment": "versions, machine and configuration",
+}
 _HEADINGS = {"speedup_by_category": "Speedup by category", "mat_by_category": "MAT by category"}
 
 
-def write_page(
-    findings: Findings, plots: Sequence[Path], output: Path, more: Mapping[str, Table] = MappingProxyType({})
-) -> Path:
-    """Write the page with its plots inside. plots: png files. more: heading -> a table behind those of every page."""
+def write_page(findings: Findings, plots: Sequence[Path], output: Path, load: Load | None = None) -> Path:
+    """Write the page with its plots inside. plots: png files. load: what a profile makes of more requests."""
     path = output / PAGE
-    write_atomically(path, render_page(findings, plots, more))
+    write_atomically(path, render_page(findings, plots, load))
     return path
 
 
-def render_page(
-    findings: Findings, plots: Sequence[Path] = (), more: Mapping[str, Table] = MappingProxyType({})
-) -> str:
+def render_page(findings: Findings, plots: Sequence[Path] = (), load: Load | None = None) -> str:
     """The whole document."""
     where = "; ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
-    parts = {title: body for title, body in _parts(findings, plots, more).items() if body}
+    headlines = find_headlines(findings, load)
+    parts = {title: body for title, body in _parts(findings, plots, headlines, load).items() if body}
+    parts |= {_GLOSSARY: _definitions("".join(parts.values()))}
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(where)} | specbench</title>\n<style>{style()}</style>\n</head>\n<body>\n"
-        f"<header>{_head(findings, where)}\n{_contents(parts)}</header>\n<main>\n"
+        f"<header>{_head(findings, where, headlines)}\n{_contents(parts)}</header>\n<main>\n"
         + "\n".join(_section(title, body) for title, body in parts.items())
         + f"\n</main>\n<script>{script()}</script>\n</body>\n</html>\n"
     )
 
 
-def _parts(findings: Findings, plots: Sequence[Path], more: Mapping[str, Table]) -> dict[str, str]:
-    """Heading -> the HTML below it, '' where there is none."""
+def _parts(
+    findings: Findings, plots: Sequence[Path], headlines: Sequence[Headline], load: Load | None
+) -> dict[str, str]:
+    """Heading -> the HTML below it, '' where there is none. Why, where and load come first, evidence last."""
     if findings.summary.empty:  # nothing was decoded yet: no table has a row
         parts = {"Verdicts": _verdicts(findings), "Warnings": _list(findings.warnings)}
         return {**parts, "Environment": environment(findings)}
-    tables = build_tables(findings.summary, findings.facts)
+    tables = build_tables(findings.summary, findings.facts, findings.contests)
     ranked, unranked = _ranked(findings.summary)
     timed = build_tables(unranked, [facts for facts in findings.facts if facts.time_only])["overall"]
+    board = unranked.empty or len(ranked)
+    settings, tails, shards = settings_table(findings, headlines), findings.detail["tails"], shards_table(findings)
     return {
         "Verdicts": _verdicts(findings),
         "Warnings": _list(findings.warnings) if findings.warnings else "",
-        "Leaderboard": leaderboard(ranked, findings.facts) if unranked.empty or len(ranked) else "",
+        "Why": why_section(findings),
+        **{_HEADINGS[name]: _shaded(tables[name]) for name in _HEADINGS if name in tables},
+        "Under load": table_html(crossover_table(load)) if load is not None else "",
+        "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else "",
         "Time only": "" if unranked.empty else "".join(map(table_html, timed)),
-        **{_HEADINGS[name]: "".join(map(table_html, tables[name])) for name in _HEADINGS if name in tables},
-        **{heading: table_html(table) for heading, table in more.items()},
+        "Method against method": "".join(map(table_html, pair_tables(findings, headlines))),
+        "Best settings": table_html(settings) if settings is not None else "",
         "Plots": gallery(plots) if plots else "",
         "Token by token": token_section(sample_cases(findings)),
+        "Waiting": table_html(tails_table(tails, "")) if len(tails) else "",
         "A mean step": table_html(steps_table(findings.summary)),
+        "Shards": table_html(shards) if shards is not None else "",
         "Lossless": lossless_section(findings),
         "Errors": failures(findings),
-        "What each number means": _definitions(),
         "Environment": environment(findings),
     }
+
+
+def _shaded(tables: Iterable[Table]) -> str:
+    return "".join(table_html(table, shaded=True) for table in tables)
 
 
 def _ranked(summary: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -93,7 +118,7 @@ def _slug(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
-def _head(findings: Findings, where: str) -> str:
+def _head(findings: Findings, where: str, headlines: Sequence[Headline]) -> str:
     facts = caption(findings.facts, findings.summary)
     created = ", ".join(
         dict.fromkeys(str(run.manifest["created"]) for run in findings.runs if "created" in run.manifest)
@@ -107,10 +132,13 @@ def _head(findings: Findings, where: str) -> str:
         if any(each.trace for each in found)
     ]
     lines = [facts, *replays, f"Created {created}." if created else ""]
-    return f'<h1>{escape(where)}</h1>\n<p class="soft">{escape(" ".join(filter(None, lines)))}</p>'
+    text = escape(" ".join(filter(None, lines)))
+    return f'<h1>{escape(where)}</h1>\n{headlines_html(headlines)}<p class="soft">{text}</p>'
 
 
 def _section(title: str, body: str) -> str:
+    if title in _FOLDED:
+        body = f'<details class="fold"><summary>{_FOLDED[title]}</summary>\n{body}\n</details>'
     return f'<section id="{_slug(title)}">\n<h2>{escape(title)}</h2>\n{body}\n</section>'
 
 
@@ -120,37 +148,11 @@ def _list(items: Iterable[str]) -> str:
 
 def _verdicts(findings: Findings) -> str:
     rows = findings.summary[findings.summary["category"] == OVERALL]
-    leader = _fastest(rows, findings.lossy) or _most_accepted(rows, findings)
-    cards = [leader, _time_only(findings), _lossless(rows, findings), _steadiness(findings), _errors(rows)]
+    cards = [_time_only(findings), _lossless(rows, findings), _steadiness(findings), _errors(rows)]
     items = (
         f'<li class="{tone}"><b>{escape(title)}</b>{escape(text)}</li>' for tone, title, text in filter(None, cards)
     )
     return f'<ul class="verdicts">{"".join(items)}</ul>'
-
-
-def _fastest(rows: pd.DataFrame, lossy: frozenset[str]) -> tuple[str, str, str] | None:
-    """The largest speedup, where it is one model and suite; lossy methods are left out."""
-    ranked = rows[~rows["method"].isin([VANILLA, CONTROL, *lossy]) & rows["speedup"].notna()]
-    if ranked.empty or len(rows.groupby(["model", "suite"])) > 1:
-        return None
-    best = ranked.loc[ranked["speedup"].idxmax()]
-    text = f"{label(best['method'], best['variant'])}: {best['speedup']:.2f} times vanilla"
-    if pd.notna(best["speedup_low"]):
-        text += f" [{best['speedup_low']:.2f}, {best['speedup_high']:.2f}]"
-    faster = best["speedup_low"] > 1 or (pd.isna(best["speedup_low"]) and best["speedup"] > 1)
-    return ("good" if faster else "warn", "Fastest lossless method", text)
-
-
-def _most_accepted(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str] | None:
-    """Without times, the largest MAT and what it costs, where it is one model and suite and no case failed."""
-    ranked = rows[~rows["method"].isin([VANILLA, *findings.lossy]) & rows["mat"].notna() & (rows["errors"] == 0)]
-    timed = any(facts.timed for facts in findings.facts)
-    if timed or ranked.empty or len(rows.groupby(["model", "suite"])) > 1:
-        return None
-    best = with_drafting(ranked).loc[ranked["mat"].idxmax()]
-    drafting = format_microseconds(best["drafting_us"])
-    cost = f"{best['fed']:.1f} tokens fed and {drafting} \N{MICRO SIGN}s of drafting a step"
-    return ("", "Most tokens a step", f"{label(best['method'], best['variant'])}: MAT {best['mat']:.2f}, for {cost}")
 
 
 def _time_only(findings: Findings) -> tuple[str, str, str] | None:
@@ -208,5 +210,8 @@ def _errors(rows: pd.DataFrame) -> tuple[str, str, str]:
     return ("bad", "Errors", "cases that failed: " + ", ".join(names))
 
 
-def _definitions() -> str:
-    return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in DEFINITIONS.items()) + "</dl>"
+def _definitions(page: str) -> str:
+    """The definitions of the words that the page uses."""
+    text = re.sub(r"<script.*?</script>|<[^>]*>", " ", page, flags=re.S).lower()
+    used = {word: meaning for word, meaning in DEFINITIONS.items() if word.lower() in text}
+    return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in used.items()) + "</dl>"

@@ -25,6 +25,12 @@ function sort(table, header, sign) {
   header.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
 }
 
+/* A link of the contents opens what is folded below its heading. */
+function unfold() {
+  const fold = location.hash && document.querySelector(`${CSS.escape(location.hash).replace("\\#", "#")} > .fold`);
+  if (fold) fold.open = true;
+}
+
 /* The header's text becomes a button; figures begin with the largest, names with A. */
 function makeSortable(table) {
   if (!table.tBodies[0] || table.tBodies[0].rows.length < 2) return;
@@ -54,6 +60,8 @@ function filterBoard(filters) {
 }
 
 document.querySelectorAll("table.sortable").forEach(makeSortable);
+addEventListener("hashchange", unfold);
+unfold();
 const filters = document.getElementById("board-filters");
 if (filters && filters.querySelector("select")) {
   filters.hidden = false;

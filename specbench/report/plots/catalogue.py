@@ -212,7 +212,6 @@ PLOTS = (
         draw_front,
         lambda scene: "" if find_prices(scene) else "what the methods fed is not known",
     ),
-    Plot("radar", "Radar of the categories", _radar, _few(_no_radar)),
     Plot(
         "time_split",
         "Where a decode step's time goes",
@@ -237,4 +236,5 @@ PLOTS = (
         draw_crossover,
         lambda scene: "" if scene.load else "no latency profile, or no step that drafts",
     ),
+    Plot("radar", "Radar of the categories", _radar, _few(_no_radar)),
 )

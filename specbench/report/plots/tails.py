@@ -22,7 +22,7 @@ _WIDTH_INCH = 4.0
 _ROW_INCH = 0.3
 _NAME_CHARS = 22
 _MARKS = {50: "o", 95: "D", 99: "s"}
-_PANELS = (("burst", "ms between bursts"), ("per_token", "ms a token"))
+_PANELS = (("burst", "inter-token latency, ms"), ("per_token", "ms a token"))
 _AXES = {"position": "tokens emitted before", "context": "tokens in the context"}
 _FIGURES = {"mat": "MAT", "step_ms": "ms a step"}
 

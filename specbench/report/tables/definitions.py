@@ -25,6 +25,12 @@ DEFINITIONS: dict[str, str] = {
     "Cost per million": "Of a million tokens, prefills included, at measure.price_per_hour.",
     "Joules per token": "What the GPUs in use took between the start and the end of every request, by the driver's own "
     "counters, over all tokens. Blank where nothing counts it.",
+    "Staircase": "The decode speedup as a product: MAT, times vanilla's forward over the method's, times what drafting "
+    "and the rest of a step leave of it (overhead), times what is in no phase (remainder).",
+    "Tie": "Of two methods: the interval of their ratio, paired by case, holds 1. The best of a column is bold only "
+    "where it ties with none.",
+    "Time to first token": "From the request to its first token: the prefill.",
+    "Inter-token latency": "The wait for the next tokens: one decode step, however many tokens it brings.",
     "Interval": f"95 % percentile bootstrap over cases ({RESAMPLES} resamples): how far the figure would move on other "
     f"prompts of this kind. None is given under {MIN_CASES} cases.",
     "A/A control": "Vanilla timed twice, block by block. Its interval is that of re-timing this very suite; it should "

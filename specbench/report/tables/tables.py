@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pandas as pd
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.detail import DETAILS, MIN_VALUES, PERCENTILES, WAITS, Detail
 from specbench.report.data.facts import TIME_ONLY, Facts
+from specbench.report.data.findings import Findings
+from specbench.report.data.pairs import Contest, is_alone
 from specbench.report.data.rows import COLUMNS, KEYS, category_order, drop_repeated_rows, with_drafting
 from specbench.report.data.trials import DRAFTER_PHASES
 from specbench.report.text.label import (
@@ -104,10 +107,13 @@ def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
     return "; ".join(settings) + "."
 
 
-def build_tables(summary: pd.DataFrame, facts: Sequence[Facts]) -> dict[str, list[Table]]:
+def build_tables(
+    summary: pd.DataFrame, facts: Sequence[Facts], contests: Sequence[Contest] = ()
+) -> dict[str, list[Table]]:
     """Name -> the table of lossless methods, then that of lossy ones where there are any.
 
-    A figure that is blank in every row of the summary has no table.
+    A figure that is blank in every row of the summary has no table. contests: the best of a column is bold only if it
+    is told apart from the others in them.
     """
     lossy = summary["method"].isin({name for fact in facts for name in fact.lossy})
     parts = [(summary[~lossy], "")]
@@ -118,10 +124,10 @@ def build_tables(summary: pd.DataFrame, facts: Sequence[Facts]) -> dict[str, lis
     where = caption(facts, summary)
     for rows, remark in parts:
         text = (where, f"{remark}{meaning(rows)} {INTERVALS}")
-        tables["overall"].append(_overall("overall", rows, text, OVERALL_COLUMNS))
+        tables["overall"].append(_overall("overall", rows, text, OVERALL_COLUMNS, contests))
         for name in wanted:
             text = (where, f"{remark}{_forced(rows)}{_MEANINGS[name]} {INTERVALS}")
-            tables[name].append(_by_category(name, rows, text))
+            tables[name].append(_by_category(name, rows, text, contests))
     return tables
 
 
@@ -148,7 +154,9 @@ def steps_table(summary: pd.DataFrame) -> Table:
     return _overall("steps", summary, text, _STEPS)
 
 
-def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: Columns) -> Table:
+def _overall(
+    name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: Columns, contests: Sequence[Contest] = ()
+) -> Table:
     rows = with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL]))  # the csv has them all
     names, entries = name_columns(rows), dicts(rows)
     cells, best = [], set()
@@ -157,13 +165,14 @@ def _overall(name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: Colum
         printed = [write(value) for value in values]
         cells.append([Cell(word, interval_of(entry, column)) for word, entry in zip(printed, entries, strict=True)])
         if bold:
-            best |= {(row, place + len(names)) for row in best_of(entries, values, printed)}
+            found = best_of(entries, values, printed, partial(is_alone, contests, OVERALL, column))
+            best |= {(row, place + len(names)) for row in found}
     header = (*names, *(entry[0] for entry in wanted))
     table = Table(name, *text, header, _stack([*names.values(), *cells]), frozenset(best), len(names))
     return without_blanks(table)
 
 
-def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str]) -> Table:
+def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str], contests: Sequence[Contest]) -> Table:
     figure = _figure(name)
     rows = drop_repeated_rows(rows)
     keyed = {tuple(row[key] for key in (*_ROW_KEYS, "category")): row for row in dicts(rows)}
@@ -180,7 +189,8 @@ def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str]) -> Table:
         values = [float(entry.get(figure, float("nan"))) for entry in entries]
         printed = [format_number(value) for value in values]
         cells.append([Cell(word, interval_of(entry, figure)) for word, entry in zip(printed, entries, strict=True)])
-        best |= {(row, place + len(names)) for row in best_of(named, values, printed)}
+        found = best_of(named, values, printed, partial(is_alone, contests, category, figure))
+        best |= {(row, place + len(names)) for row in found}
     header = (*names, *categories)
     stacked = _stack([*names.values(), *cells])
     return Table(name, *text, header, stacked, frozenset(best), len(names), spread=False)
@@ -201,16 +211,22 @@ def interval_of(row: Row, column: str) -> str:
     return format_interval(low, high)
 
 
-def best_of(rows: Sequence[Row], values: Sequence[float], printed: Sequence[str]) -> list[int]:
-    """Positions of the best of each model and suite; those that print alike are all best. The control is never best."""
+def best_of(
+    rows: Sequence[Row], values: Sequence[float], printed: Sequence[str], alone: Callable[[Row], bool]
+) -> list[int]:
+    """Positions of the best of each model and suite; those that print alike are all best. The control is never best.
+
+    alone: whether the best is told apart from the others; there is none where it is not.
+    """
     groups: dict[tuple[str, str], list[int]] = {}
     for place, row in enumerate(rows):
         if row["method"] != CONTROL and not math.isnan(values[place]):
             groups.setdefault((row["model"], row["suite"]), []).append(place)
     found: list[int] = []
     for places in groups.values():
-        top = printed[max(places, key=values.__getitem__)]
-        found += [place for place in places if len(places) > 1 and printed[place] == top]
+        top = max(places, key=values.__getitem__)
+        if len(places) > 1 and alone(rows[top]):
+            found += [place for place in places if printed[place] == printed[top]]
     return found
 
 
@@ -218,11 +234,12 @@ def _stack(columns: list[list[Cell]]) -> tuple[tuple[Cell, ...], ...]:
     return tuple(zip(*columns, strict=True))
 
 
-def write_tables(summary: pd.DataFrame, facts: Sequence[Facts], output: Path) -> list[Path]:
+def write_tables(findings: Findings, output: Path) -> list[Path]:
     """summary.csv, and tables/ as csv, md and tex. Returns the files."""
+    summary, facts = findings.summary, findings.facts
     whole = _whole(summary)
     texts: dict[str, str] = {}
-    for name, tables in build_tables(summary, facts).items():
+    for name, tables in build_tables(summary, facts, findings.contests).items():
         texts |= {f"{name}.{kind}": text for kind, text in format_tables(tables).items()}
         texts[f"{name}.csv"] = to_csv(_raw(name, whole, facts))
     files = write_texts(output, {"summary.csv": to_csv(whole)})
@@ -259,11 +276,11 @@ def _raw(name: str, summary: pd.DataFrame, facts: Sequence[Facts]) -> pd.DataFra
     return wide.assign(lossy=wide["method"].isin(lossy))
 
 
-_TAILS_HEADINGS = {"first_token": "First token", "burst": "Between bursts", "per_token": "Per token"}
+_TAILS_HEADINGS = {"first_token": "Time to first token", "burst": "Inter-token latency", "per_token": "Time per token"}
 _TAILS_MEANING = (
-    "First token: from the request to its first token. Between bursts: the wait for the next tokens, one step, however"
-    " many it brings. Per token: a request's decode time over its tokens. Percentiles in ms over all requests or steps,"
-    f" the 99th from {MIN_VALUES} values on."
+    "Time to first token: from the request on. Inter-token latency: the wait for the next tokens, one step, however"
+    " many it brings. Time per token: a request's decode time over its tokens. Percentiles in ms over all requests or"
+    f" steps, the 99th from {MIN_VALUES} values on."
 )
 
 

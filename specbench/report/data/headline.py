@@ -1,0 +1,163 @@
+"""What a report says first: which method is fastest, by how much, whether others tie with it, and under what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from specbench.record import CONTROL, OVERALL, VANILLA
+from specbench.report.data.facts import Facts
+from specbench.report.data.findings import Findings
+from specbench.report.data.load import Load
+from specbench.report.data.pairs import find_contest
+from specbench.report.text.label import format_interval, format_number, label
+from specbench.stats import MIN_CASES, Estimate
+
+Row = dict[str, Any]  # of the summary
+_ORDER = ("speedup", "predicted_speedup", "mat")  # what decides, the first that is known
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The headline for one model and suite.
+
+    figure: the column of the summary that decides. ranking: the rows of lossless methods by it, the best first.
+    lead: who is fastest; rest: by how much. under: at which load, temperature, on what. loads: under other loads.
+    good: the best is surely faster than vanilla; None where no speedup is known.
+    """
+
+    place: tuple[str, str]
+    figure: str
+    ranking: tuple[Row, ...]
+    lead: str
+    rest: str
+    under: str
+    good: bool | None
+    loads: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """All of it but the loads."""
+        return f"{self.lead}{self.rest} {self.under}"
+
+
+def find_headlines(findings: Findings, load: Load | None = None) -> list[Headline]:
+    """A headline for each model and suite, in the order of the summary; none where no method has a figure."""
+    overall = findings.summary[findings.summary["category"] == OVERALL]
+    found = (
+        _headline(findings, (str(model), str(suite)), rows, load)
+        for (model, suite), rows in overall.groupby(["model", "suite"], sort=False)
+    )
+    return [headline for headline in found if headline is not None]
+
+
+def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, load: Load | None) -> Headline | None:
+    """Times that were taken along recorded answers decide nothing, and neither does a method with failed cases MAT."""
+    rows = rows[rows["time_only_step_ms"].isna() & ~rows["method"].isin([VANILLA, CONTROL, *findings.lossy])]
+    figure = next((name for name in _ORDER if rows[name].notna().any()), None)
+    if figure is None:
+        return None
+    known = rows[rows[figure].notna()]
+    known = known[known["errors"] == 0] if figure == "mat" else known
+    if known.empty:
+        return None
+    ranking = known.sort_values(figure, ascending=False, kind="stable").to_dict("records")
+    lead, rest = _say(findings, place, figure, ranking)
+    facts = [entry for entry in findings.facts if (entry.model, entry.suite) == place]
+    loads = _say_loads(load.of_place(*place) if load else None, findings.lossy)
+    good = None if figure == "mat" else _surely_above_one(ranking[0], figure)
+    return Headline(place, figure, tuple(ranking), lead, rest, _say_under(figure, facts, ranking), good, loads)
+
+
+def _surely_above_one(row: Row, figure: str) -> bool:
+    low = row[f"{figure}_low"]
+    return bool(row[figure] > 1 if pd.isna(low) else low > 1)
+
+
+def name_of(row: Row) -> str:
+    """A row's method as it is printed."""
+    return label(row["method"], row["variant"])
+
+
+def _say(findings: Findings, place: tuple[str, str], figure: str, ranking: Sequence[Row]) -> tuple[str, str]:
+    best, name = ranking[0], name_of(ranking[0])
+    amount = _amount(best, figure)
+    entrant = (best["method"], best["variant"])
+    contest = find_contest(findings.contests, place, figure, entrant)
+    if figure != "mat" and not _surely_above_one(best, figure):
+        few = best[figure] > 1
+        return ("No method is surely faster than vanilla" if few else "No method is faster than vanilla"), (
+            f": the best, {name}, is {amount}."
+        )
+    superlative = "brings the most tokens a step" if figure == "mat" else "is fastest"
+    if len(ranking) == 1:
+        return f"{name} {superlative}", f": {amount}; no other method ran."
+    ranked = [(row["method"], row["variant"]) for row in ranking]
+    among = set(contest.as_good(entrant)) if contest is not None else set()
+    tied = [row for row, key in zip(ranking, ranked, strict=True) if key in among]
+    if contest is None or contest.rates().draws is None:
+        count = 0 if contest is None else contest.rates().count
+        few_cases = f"{count} shared case{'s are' if count != 1 else ' is'} too few to tell whether others tie"
+        return f"{name} {superlative}", f": {amount}; {few_cases} (at least {MIN_CASES})."
+    if tied:
+        return _say_tie(figure, [best, *tied], _spell_ratio(contest.over(entrant, ranked[ranking.index(tied[0])])))
+    ratio = _spell_ratio(contest.over(entrant, ranked[1]))
+    return f"{name} {superlative}", f": {amount}, and {ratio} times the next, {name_of(ranking[1])}."
+
+
+def _say_tie(figure: str, rows: Sequence[Row], ratio: str) -> tuple[str, str]:
+    names = [name_of(row) for row in rows]
+    more = len(names) - _MOST_NAMED
+    shown = [*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names
+    what = "most tokens a step" if figure == "mat" else "fastest"
+    lead = f"{', '.join(shown[:-1])} and {shown[-1]} tie for {what}"
+    return (
+        lead,
+        f": {names[0]} is {'at ' if figure == 'mat' else ''}{_amount(rows[0], figure)}, {ratio} times {names[1]}.",
+    )
+
+
+def _amount(row: Row, figure: str) -> str:
+    text = format_number(row[figure])
+    bounds = format_interval(row[f"{figure}_low"], row[f"{figure}_high"])
+    spread = f" [{bounds}]" if bounds else ""
+    return f"MAT {text}{spread}" if figure == "mat" else f"{text}{spread} times vanilla"
+
+
+def _spell_ratio(ratio: Estimate) -> str:
+    low, high = (float("nan") if bound is None else bound for bound in (ratio.low, ratio.high))
+    bounds = format_interval(low, high)
+    return format_number(ratio.value) + (f" [{bounds}]" if bounds else "")
+
+
+def _say_under(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> str:
+    """'One request at a time, temperature 0, 60 cases.'"""
+    profiles = "; ".join(dict.fromkeys(entry.profile for entry in facts if entry.profile))
+    heat = " or ".join(dict.fromkeys(f"{entry.temperature:g}" for entry in facts))
+    cases = max(int(row["cases"] + row["errors"]) for row in ranking)
+    parts = [f"temperature {heat}", f"{cases} case{'s' if cases != 1 else ''}"]
+    if figure == "mat":
+        return f"Recorded answers, no speedup without a latency profile; {', '.join(parts)}."
+    first = "Modelled, one request at a time" if figure == "predicted_speedup" else "One request at a time"
+    end = f"; {profiles}" if figure == "predicted_speedup" else ""
+    return f"{first}, {', '.join(parts)}{end}."
+
+
+def _say_loads(load: Load | None, lossy: frozenset[str]) -> str:
+    """Who has the largest modelled speedup at each load: '8 at once: hybrid 1.70; 128: none is faster than vanilla.'"""
+    if load is None:
+        return ""
+    rows = load.speedups[~load.speedups["method"].isin(lossy)]
+    return "; ".join(_best_at(rows[rows["concurrency"] > 1]))
+
+
+def _best_at(rows: pd.DataFrame) -> Iterator[str]:
+    for count, group in rows.groupby("concurrency"):
+        best = group.loc[group["modelled_speedup"].idxmax()].to_dict()
+        speedup = best["modelled_speedup"]
+        at = f"{count} at once"
+        yield f"{at}: {name_of(best)} {format_number(speedup)}" if speedup > 1 else f"{at}: none is faster than vanilla"

@@ -1,0 +1,149 @@
+"""Methods against each other, not against vanilla: the ratio of any two on the cases that all of them finished.
+
+Each is measured over the vanilla of its own run, and both are resampled together, so that a hard case counts for both.
+Two are as good as each other where the interval of their ratio holds 1.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specbench import stats
+from specbench.record import CONTROL, OVERALL, VANILLA
+from specbench.report.data.cases import Cases, CasesOfRun, Column
+from specbench.report.data.reported import ReportedRun
+from specbench.stats import Estimate, Floats
+
+# of the columns that a contest decides, the one that it is held in
+HELD_IN = {
+    **dict.fromkeys(("speedup", "speedup_hf", "tokens_per_s", "decode_tokens_per_s"), "speedup"),
+    **{figure: figure for figure in ("mat", "predicted_speedup", "time_only_speedup")},
+}
+Entrant = tuple[str, str]  # method and variant
+
+
+@dataclass(slots=True)
+class Contest:
+    """The methods of one model and suite in one figure, lossy ones apart from the others.
+
+    columns: (4, M, C), as ``stats.rates`` takes them. categories: (C,) of the cases.
+    """
+
+    place: tuple[str, str]
+    figure: str
+    entrants: tuple[Entrant, ...]
+    columns: Floats
+    categories: Column
+    _rates: dict[str, stats.Rates] = field(default_factory=dict)
+
+    def rates(self, category: str = OVERALL) -> stats.Rates:
+        """Everybody's figure in a category, worked out once."""
+        if category not in self._rates:
+            chosen = slice(None) if category == OVERALL else self.categories == category
+            self._rates[category] = stats.rates(self.columns[:, :, chosen])
+        return self._rates[category]
+
+    def over(self, first: Entrant, second: Entrant) -> Estimate:
+        """One method's figure over another's, of all cases."""
+        return self.rates().over(self.entrants.index(first), self.entrants.index(second))
+
+    def as_good(self, best: Entrant, category: str = OVERALL) -> list[Entrant]:
+        """Whom the best cannot be told from; nobody where there are too few cases to know."""
+        own, found = self.entrants.index(best), self.rates(category)
+        others = [place for place in range(len(self.entrants)) if place != own]
+        return [self.entrants[place] for place in others if _reaches_one(found.over(own, place))]
+
+
+def _reaches_one(ratio: Estimate) -> bool:
+    return ratio.low is not None and ratio.low <= 1
+
+
+def hold_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) -> tuple[Contest, ...]:
+    """A contest for each model and suite, figure, and kind of methods. cases: one entry a run."""
+    groups: dict[tuple[tuple[str, str], str, bool], dict[Entrant, _Entry]] = {}
+    for entry, found in zip(reported, cases, strict=True):
+        for figure, lossy, entrant, each in _entries(entry, found):
+            group = groups.setdefault((entry.place, figure, lossy), {})
+            if entrant[0] != VANILLA or not any(name == VANILLA for name, _ in group):  # one reference is enough
+                group[entrant] = each
+    return tuple(_contest(place, figure, group) for (place, figure, _), group in groups.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """names, categories: (C,). columns: (4, C)."""
+
+    names: Column
+    categories: Column
+    columns: Floats
+
+
+def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bool, Entrant, _Entry]]:
+    """(figure, is it lossy, who, on which cases) of each method of a run that has the figure."""
+    facts = reported.facts
+    vanilla = cases.of(OVERALL, VANILLA)
+    for method in facts.methods:
+        if method == CONTROL:
+            continue
+        own = cases.of(OVERALL, method)
+        own = own.where(own["ok"])
+        figures = {} if method in facts.unaccepted else {"mat": _of_mat(own)}
+        if facts.timed and method not in facts.unaccepted:
+            own_paired, other = own.paired(vanilla.where(vanilla["ok"]))
+            figures["time_only_speedup" if facts.time_only else "speedup"] = _of_speedup(own_paired, other)
+        if reported.prediction is not None:
+            figures["predicted_speedup"] = _of_prediction(own)
+        for figure, (kept, columns) in figures.items():
+            known = np.asarray(np.isfinite(columns).all(axis=0))
+            if known.any():
+                kept = kept.where(known)
+                entry = _Entry(cases.names(kept), kept["category"], columns[:, known])
+                yield figure, method in facts.lossy, (method, reported.variants.get(method, "")), entry
+
+
+_Figure = tuple[Cases, Floats]
+
+
+def _of_mat(own: Cases) -> _Figure:
+    one = np.ones(len(own))
+    return own, np.stack([one, one, own["steps"], own["emitted"]]).astype(np.float64)
+
+
+def _of_speedup(own: Cases, vanilla: Cases) -> _Figure:
+    return own, np.stack([vanilla["time_s"], vanilla["tokens"], own["time_s"], own["tokens"]])
+
+
+def _of_prediction(own: Cases) -> _Figure:
+    return own, np.stack([own["vanilla_ms"], own["emitted"], own["method_ms"], own["emitted"]])
+
+
+def _contest(place: tuple[str, str], figure: str, group: Mapping[Entrant, _Entry]) -> Contest:
+    entries = list(group.values())
+    names = functools.reduce(np.intersect1d, (entry.names for entry in entries))
+    rows = [_rows(entry, names) for entry in entries]
+    columns = np.stack([entry.columns[:, chosen] for entry, chosen in zip(entries, rows, strict=True)], axis=1)
+    return Contest(place, figure, tuple(group), columns, entries[0].categories[rows[0]])
+
+
+def _rows(entry: _Entry, names: Column) -> Column:
+    """(C,) where these cases are among an entry's."""
+    order = np.argsort(entry.names)
+    return order[np.searchsorted(entry.names, names, sorter=order)]
+
+
+def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: str, entrant: Entrant) -> Contest | None:
+    """The contest that this method is in; None where its figure is in none."""
+    wanted = HELD_IN.get(figure)
+    found = (each for each in contests if (each.place, each.figure) == (place, wanted) and entrant in each.entrants)
+    return next(found, None)
+
+
+def is_alone(contests: Sequence[Contest], category: str, figure: str, row: Mapping[str, object]) -> bool:
+    """Whether the best of a column is told apart from all others, as far as that is known. row: the best one's."""
+    entrant = (str(row["method"]), str(row["variant"]))
+    contest = find_contest(contests, (str(row["model"]), str(row["suite"])), figure, entrant)
+    return contest is None or not contest.as_good(entrant, category)

@@ -1,0 +1,179 @@
+"""What a report says first: who is fastest, who ties, and what the best of a table is worth."""
+
+import json
+import os
+import re
+import time
+
+import numpy as np
+import pytest
+from report.browser import Browser, find_browser
+from report.conftest import build_run
+
+from specbench import stats
+from specbench.record import OVERALL
+from specbench.report import build_report, gather
+from specbench.report.build import read_findings
+from specbench.report.data.headline import find_headlines
+from specbench.report.data.pairs import find_contest, is_alone
+from specbench.report.page.headline import headlines_html
+from specbench.report.tables.pairs import pair_frame, pair_tables
+from specbench.report.tables.tables import build_tables
+from specbench.store import read_run
+
+FAST, SAME, SLOW = (8.0, 0.9, 1e-4), (8.0, 0.9, 1e-4), (4.0, 0.05, 4e-2)
+
+
+def findings_of(folder, methods, **options):
+    return gather([read_run(build_run(folder / "run", methods, peers=(), **options))])
+
+
+def first(findings):
+    (found,) = find_headlines(findings)
+    return found
+
+
+def test_rates_are_the_speedup_of_each_and_pairs_their_ratio():
+    random = np.random.default_rng(1)
+    columns = random.uniform(1, 2, (4, 3, 30))
+    found = stats.rates(columns, resamples=300)
+    for place in range(3):
+        alone = stats.speedup(*columns[:, place], resamples=300)
+        assert found.values[place] == pytest.approx(alone.value)
+        assert np.quantile(found.draws[:, place], [0.025, 0.975]) == pytest.approx([alone.low, alone.high])
+    pair, back = found.over(0, 2), found.over(2, 0)
+    assert pair.value == pytest.approx(found.values[0] / found.values[2])
+    assert (pair.low, pair.high) == pytest.approx((1 / back.high, 1 / back.low), rel=1e-3)
+    assert stats.rates(columns[:, :, :7]).over(0, 1).low is None
+
+
+def test_pairing_tells_apart_what_two_intervals_do_not():
+    """Cases that are hard for both move both figures together: their ratio hardly moves."""
+    hard = np.exp(np.random.default_rng(2).normal(0, 1, 40))
+    one = np.ones(40)
+    columns = np.stack([np.stack([one, one]), np.stack([one, one]), np.stack([hard, 1.1 * hard]), np.stack([one, one])])
+    found = stats.rates(columns)
+    low, high = np.quantile(found.draws, [0.025, 0.975], axis=0)
+    assert low[0] < high[1]  # the two intervals overlap
+    assert found.over(0, 1).low == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "said"),
+    [
+        ({"a": FAST, "b": SLOW}, {}, r"a is fastest: [\d.]+ \[.*\] times vanilla, and .* times the next, b\."),
+        ({"a": FAST, "b": SAME}, {"per_category": 3}, r"[ab] and [ab] tie for fastest: .* times [ab]\."),
+        ({"a": SLOW}, {}, r"No method is faster than vanilla: the best, a, is 0\.\d\d"),
+        ({"a": FAST}, {}, r"a is fastest: .*; no other method ran\."),
+        ({"a": FAST, "b": SLOW}, {"per_category": 1}, r"6 shared cases are too few to tell whether others tie"),
+    ],
+)
+def test_the_headline(tmp_path, methods, options, said):
+    found = first(findings_of(tmp_path, methods, **{"per_category": 4} | options))
+    assert re.search(said, found.lead + found.rest)
+    assert "One request at a time, temperature 0" in found.under
+    figures = [row["speedup"] for row in found.ranking]
+    assert figures == sorted(figures, reverse=True)
+
+
+def test_a_tied_cell_is_not_crowned(tmp_path):
+    for name, methods, crowned in (("tied", {"a": FAST, "b": SAME}, False), ("clear", {"a": FAST, "b": SLOW}, True)):
+        findings = findings_of(tmp_path / name, methods, per_category=4)
+        (table,) = build_tables(findings.summary, findings.facts, findings.contests)["overall"]
+        column = table.header.index("Speedup")
+        assert any(place == column for _, place in table.best) is crowned
+        (plain,) = build_tables(findings.summary, findings.facts)["overall"]  # without contests the largest is bold
+        assert any(place == column for _, place in plain.best)
+        best = first(findings).ranking[0]
+        assert is_alone(findings.contests, OVERALL, "speedup", best) is crowned
+
+
+def test_pairs_are_over_the_cases_of_both(tmp_path):
+    findings = findings_of(tmp_path, {"a": FAST, "b": SLOW, "c": SAME}, per_category=3)
+    headline = first(findings)
+    (table,) = pair_tables(findings, [headline])
+    assert [len(row) for row in table.rows] == [4] * 3
+    assert any(cell.text.startswith("tie, ") for row in table.rows for cell in row)
+    frame = pair_frame(findings, [headline])
+    assert len(frame) == 3
+    assert ((frame["ratio_low"] <= frame["ratio"]) & (frame["ratio"] <= frame["ratio_high"])).all()
+    contest = find_contest(findings.contests, headline.place, "speedup", ("a", ""))
+    row = frame[(frame["method"] == "a") & (frame["over"] == "b")].iloc[0]
+    assert row["ratio"] == pytest.approx(contest.over(("a", ""), ("b", "")).value)
+
+
+def test_a_sweep_names_the_best_setting_and_its_neighbours(tmp_path):
+    def varied(number):
+        def edit(manifest, records):
+            manifest["methods"]["pld"]["parameters"] = {"n": number, "k": 1}
+
+        return edit
+
+    drafts = {1: (1.0, 0.5, 1e-4), 2: (8.0, 0.9, 1e-4), 3: (2.0, 0.3, 1e-4), 4: (2.0, 0.1, 1e-4)}
+    runs = [
+        build_run(tmp_path / str(number), {"pld": each}, peers=(), per_category=2, edit=varied(number))
+        for number, each in drafts.items()
+    ]
+    text = (build_report(runs, tmp_path / "out", plots=False).output / "report.html").read_text(encoding="utf-8")
+    section = text[text.index('id="best-settings"') :]
+    names = re.findall(r'<td class="name">(.*?)</td>', section[: section.index("</table>")])
+    assert names == ["best: pld [n=2]", "pld: n=1", "pld: n=3"]
+
+
+def test_bars_are_shares_of_the_width(tmp_path):
+    findings = findings_of(tmp_path, {"a": FAST, "b": SLOW}, per_category=4)
+    html = headlines_html(find_headlines(findings))
+    widths = [float(found) for found in re.findall(r'<rect class="\w+" x="0" y="3" width="([\d.]+)%"', html)]
+    figures = [row["speedup"] for row in first(findings).ranking]
+    assert widths[0] / widths[1] == pytest.approx(figures[0] / figures[1], rel=1e-2)
+    assert max(float(found) for found in re.findall(r'x2="([\d.]+)%"', html)) <= 100
+    assert "style=" not in html
+
+
+def test_the_definitions_are_of_the_words_on_the_page(tmp_path):
+    build_report([build_run(tmp_path / "run", {"a": FAST}, peers=(), per_category=1)], plots=False)
+    text = (tmp_path / "run/report.html").read_text(encoding="utf-8")
+    words = re.findall("<dt>(.*?)</dt>", text[text.index('id="what-each-number-means"') :])
+    assert {"MAT", "Speedup", "A/A control", "Staircase"} <= set(words)
+    assert not {"Joules per token", "Speedup (time only)", "Efficiency"} & set(words)
+
+
+@pytest.mark.skipif(find_browser() is None or os.name != "posix", reason="no Chromium to open the page in")
+def test_sentence_and_first_picture_are_above_the_fold(tmp_path):
+    directory = build_run(
+        tmp_path / "run", {"a_long_method_name": FAST, "b": SAME, "c": SLOW}, peers=(), per_category=3
+    )
+    build_report([directory], plots=False)
+    browser = Browser(find_browser(), tmp_path / "profile")
+    try:
+        for width, height in ((1400, 900), (390, 844)):
+            for scheme in ("light", "dark"):
+                browser.open(directory / "report.html", width, height, scheme)
+                ends = {
+                    name: browser.run(f"document.querySelector({json.dumps(name)}).getBoundingClientRect().bottom")
+                    for name in (".headline", ".ranks")
+                }
+                assert 0 < ends[".headline"] < ends[".ranks"] < height, (width, ends)
+                assert browser.run("document.documentElement.scrollWidth") <= width
+                bars = browser.run(
+                    "[...document.querySelectorAll('.bars rect')].map(bar => bar.getBoundingClientRect().width)"
+                )
+                assert len(bars) == 3
+                assert bars == sorted(bars, reverse=True)
+                assert bars[0] > width / 4
+        assert browser.run("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+        browser.run("location.hash = '#environment'")
+        time.sleep(0.1)
+        assert browser.run("document.querySelector('#environment > .fold').open")
+        assert browser.troubles == []
+    finally:
+        browser.close()
+
+
+def test_a_run_that_is_not_paired_says_so(tmp_path):
+    """Two runs on other cases share none: nothing is said about a tie."""
+    runs = [
+        build_run(tmp_path / name, {"pld": FAST}, peers=(), per_category=2, categories=(name,)) for name in ("x", "y")
+    ]
+    (found, *_) = find_headlines(read_findings(runs))
+    assert "0 shared cases are too few" in found.rest
