@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 FAILED = 1  # tokens that are not the target's own in float32 or float64, a method without one good case, or a full disk
 INTERRUPTED = 130
 TABLE_WIDTH = 100
+LINE_EVERY_S, FIRST_BLOCKS = 30, 3  # of progress off a terminal, the first estimate
 
 
 def run_job(job: Job, directory: Path) -> int:
@@ -67,13 +70,15 @@ def _run_and_report(job: Job, directory: Path, console: Console) -> int:
     ):
         execute(job, directory, progress.observe)
     from specbench.report import build_report  # pandas and matplotlib only once there is something to report
-    from specbench.report.tables.terminal import print_findings
+    from specbench.report.tables.terminal import print_findings, print_page
 
     report = build_report([directory], plots=job.config.report.plots)
-    print_findings(report.findings, console)
-    for path in (report.output / "summary.csv", report.output / "report.html", directory / "records.jsonl"):
+    print_findings(report.findings, console, report.load)
+    for path in (directory / "records.jsonl", report.output / "summary.csv"):
         console.print(_plain(path), highlight=False, soft_wrap=True)
-    return _verdict(report, job, directory, console)
+    code = _verdict(report, job, directory, console)
+    print_page(report.output, console)
+    return code
 
 
 def report_jobs(jobs: Sequence[tuple[Sequence[str], Path | None, int, str]], plots: bool) -> None:
@@ -94,11 +99,11 @@ def report_jobs(jobs: Sequence[tuple[Sequence[str], Path | None, int, str]], plo
     runs = [directory for _, directory, *_ in jobs if directory and (directory / RECORDS).is_file()]
     if len(runs) > 1:
         from specbench.report import build_report
-        from specbench.report.tables.terminal import print_findings
+        from specbench.report.tables.terminal import print_findings, print_page
 
         report = build_report(runs, plots=plots)
         print_findings(report.findings, console)
-        console.print(_plain(report.output / "report.html"), highlight=False, soft_wrap=True)
+        print_page(report.output, console)
 
 
 def _say_end(console: Console, reason: object) -> None:
@@ -178,6 +183,11 @@ class _Tally:
             self.steps += len(turn.accept)
 
 
+def _spell_s(seconds: float) -> str:
+    """'0:35', '12:05', '3:04:05'."""
+    return re.sub("^0:0?", "", str(timedelta(seconds=round(seconds))), count=1)
+
+
 class Progress:
     """The live display of a run, a context manager; call ``observe`` after every block."""
 
@@ -193,11 +203,14 @@ class Progress:
         )  # fmt: skip
         self._task = self._bar.add_task("loading", total=None)
         self._live = Live(self._render(), console=console, transient=True, refresh_per_second=4)
-        self._printed = time.monotonic()
+        self._begun = self._printed = time.monotonic()
+        self._first = (0, 0.0)  # blocks done and the time, when the first block was
 
     def __enter__(self) -> Progress:
         if self._live_wanted:
             self._live.start()
+        else:
+            self._console.print("loading", highlight=False)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -208,12 +221,23 @@ class Progress:
         """Count the records of one block (or, on resuming, of all earlier ones)."""
         for record in sorted(records, key=lambda record: record.method):
             self._tallies.setdefault(record.method, _Tally()).add(record)
-        self._bar.update(self._task, description="decoding", completed=done, total=total)
+        now = time.monotonic()
+        resumed = not self._first[0] and done > 1  # the model is yet to be loaded
+        self._first = self._first if self._first[0] else (done, now)
+        self._bar.update(self._task, description="loading" if resumed else "decoding", completed=done, total=total)
         if self._live_wanted:
             self._live.update(self._render())
-        elif time.monotonic() - self._printed > 30 or done == total:
-            self._printed = time.monotonic()
-            self._console.print(f"{done}/{total} blocks", highlight=False)
+        elif now - self._printed > LINE_EVERY_S or done in (self._first[0], self._first[0] + FIRST_BLOCKS, total):
+            self._printed = now
+            self._console.print(self._line(done, total, now), highlight=False)
+
+    def _line(self, done: int, total: int, now: float) -> str:
+        """'12 of 70 blocks, 0:35 passed, about 2:50 left', off a terminal."""
+        blocks, since = self._first
+        text = f"{done} of {total} blocks, {_spell_s(now - self._begun)} passed"
+        if not blocks < done < total:
+            return text
+        return f"{text}, about {_spell_s((now - since) / (done - blocks) * (total - done))} left"
 
     def _render(self) -> Group:
         table = Table(box=None, pad_edge=False)

@@ -21,7 +21,7 @@ from specbench.report.published.figures import read_published
 from specbench.report.published.match import compare as find_matches
 from specbench.report.published.table import count_table, published_tables, summarise_verdicts, write_published
 from specbench.report.tables.modelled import crossover_table, prediction_table
-from specbench.report.tables.terminal import open_console, print_findings, print_table, print_warnings
+from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
 from specbench.screen import ending_as_interrupts
 from specbench.store import DISK_FAULTS, RunError
 
@@ -102,13 +102,14 @@ def _report(options: argparse.Namespace) -> None:
         concurrency=options.concurrency,
     )
     console = open_console()
-    print_findings(report.findings, console)
+    print_findings(report.findings, console, report.load)
     predicted = prediction_table(report.findings)
     if predicted is not None:
         print_table(predicted, console)
     if report.load is not None:
         print_table(crossover_table(report.load), console)
     console.print(f"\n{len(report.files)} files in {report.output}", markup=False, soft_wrap=True)
+    print_page(report.output, console)
 
 
 def _compare(options: argparse.Namespace) -> None:

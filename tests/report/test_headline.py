@@ -19,6 +19,7 @@ from specbench.report.data.pairs import find_contest, is_alone
 from specbench.report.page.headline import headlines_html
 from specbench.report.tables.pairs import pair_frame, pair_tables
 from specbench.report.tables.tables import build_tables
+from specbench.report.tables.terminal import print_findings, print_page
 from specbench.store import read_run
 
 FAST, SAME, SLOW = (8.0, 0.9, 1e-4), (8.0, 0.9, 1e-4), (4.0, 0.05, 4e-2)
@@ -168,6 +169,20 @@ def test_sentence_and_first_picture_are_above_the_fold(tmp_path):
         assert browser.troubles == []
     finally:
         browser.close()
+
+
+def test_a_terminal_says_it_first_and_sorts(tmp_path, capsys):
+    report = build_report([build_run(tmp_path / "run", {"b": SLOW, "a": FAST}, peers=(), per_category=3)], plots=False)
+    print_findings(report.findings)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == ["tiny on mini, temperature 0", lines[2]]
+    assert lines[2].startswith("a is fastest: ")
+    names = [line.split()[0] for line in lines if line.strip()]
+    assert names.index("vanilla") < names.index("a", 3) < names.index("b")
+    pairs = [line.split()[:2] for line in lines if {"speedup", "MAT"} & set(line.split()[:2])]
+    assert pairs[-4:] == [["a", "speedup"], ["MAT", pairs[-3][1]], ["b", "speedup"], ["MAT", pairs[-1][1]]]
+    print_page(report.output)
+    assert capsys.readouterr().out == f"open {report.output / 'report.html'}\n"
 
 
 def test_a_run_that_is_not_paired_says_so(tmp_path):

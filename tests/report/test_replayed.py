@@ -50,8 +50,10 @@ def header(text: str) -> str:
 
 def test_terminal_says_what_was_replayed_and_shows_what_is_real(report):
     text = printed(report)
-    title, told = text.strip("\n").splitlines()[:2]
-    assert title == "tiny on mini"
+    title, said, *_ = text.strip("\n").splitlines()
+    told = next(line for line in text.splitlines() if line.startswith("replay of"))
+    assert title == "tiny on mini, temperature 0"
+    assert "most tokens a step" in said
     assert " ".join(text.split()).startswith(f"tiny on mini replay of {TRACE}")
     assert told.startswith("replay of answers")
     assert re.split(r"  +", header(text).strip()) == [
@@ -68,7 +70,7 @@ def test_by_category_is_mat_alone(report):
     text = printed(report)
     table = text[text.index(" MAT ", text.index("errors")) :]
     row = next(line for line in table.splitlines() if line.split()[:1] == ["pld"])
-    assert len(row.split()) == 1 + len(CATEGORIES)
+    assert len(row.split()) == 2 + len(CATEGORIES)
     assert "–" not in row
     assert "speedup MAT" not in text
 

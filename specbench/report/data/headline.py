@@ -21,6 +21,14 @@ _ORDER = ("speedup", "predicted_speedup", "mat")  # what decides, the first that
 _MOST_NAMED = 3
 
 
+def sort_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the summary as they are printed: vanilla and its control, then the others, the fastest first."""
+    deciding = next((name for name in _ORDER if rows[name].notna().any()), _ORDER[0])
+    reference = rows["method"].isin([VANILLA, CONTROL])
+    others = rows[~reference].sort_values(deciding, ascending=False, kind="stable", na_position="last")
+    return pd.concat([rows[reference], others])
+
+
 @dataclass(frozen=True, slots=True)
 class Headline:
     """The headline for one model and suite.

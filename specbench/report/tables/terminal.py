@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,8 +15,10 @@ from rich.text import Text
 
 from specbench.names import printable
 from specbench.record import CONTROL, OVERALL, VANILLA
-from specbench.report.data.facts import TIME_ONLY
+from specbench.report.data.facts import TIME_ONLY, Facts
 from specbench.report.data.findings import Findings
+from specbench.report.data.headline import Headline, find_headlines, sort_rows
+from specbench.report.data.load import Load
 from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
 from specbench.report.tables.shards import shards_table
 from specbench.report.text.label import (
@@ -43,13 +46,16 @@ _MOST_CATEGORIES = 100
 _MOST_SHARDS = 40
 
 
-def print_findings(findings: Findings, console: Console | None = None) -> None:
-    """Print the tables and warnings; plain text, without colour, where the output is not a terminal."""
+def print_findings(findings: Findings, console: Console | None = None, load: Load | None = None) -> None:
+    """Print who is fastest, the tables and warnings; plain text, without colour, where it is not a terminal."""
     console = console or open_console()
     width = min(WIDTH, console.width)
     lossy = findings.summary["method"].isin(findings.lossy)
+    headlines = {headline.place: headline for headline in find_headlines(findings, load)}
     for (model, suite), rows in findings.summary.groupby(["model", "suite"], sort=False):
-        console.print(_text(f"\n{model} on {suite}", style="bold"))
+        heat = " or ".join(dict.fromkeys(f"{facts.temperature:g}" for facts in _of_place(findings, model, suite)))
+        console.print(_text(f"\n{model} on {suite}, temperature {heat}", style="bold"))
+        _print_headline(headlines.get((str(model), str(suite))), console)
         for line in _replays(findings, str(model), str(suite)):
             console.print(_text(line, style="dim"))
         console.print(_overall(rows[~lossy[rows.index]], width))
@@ -67,6 +73,23 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
     if (shards := shards_table(findings)) is not None and len(shards.rows) <= _MOST_SHARDS:
         print_table(shards, console)
     print_warnings([text for text in findings.warnings if not any(part in text for part in printed)], console)
+
+
+def _print_headline(headline: Headline | None, console: Console) -> None:
+    if headline is None:
+        return
+    console.print(_text(headline.lead, style="bold") + _text(f"{headline.rest} {headline.under}"))
+    if headline.loads:
+        console.print(_text(f"Under load, modelled without drafting time: {headline.loads}."))
+
+
+def print_page(output: Path, console: Console | None = None) -> None:
+    """What to open, as the last line."""
+    (console or open_console()).print(_text(f"open {output / 'report.html'}"), soft_wrap=True)
+
+
+def _of_place(findings: Findings, model: object, suite: object) -> list[Facts]:
+    return [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite)]
 
 
 def print_table(table: Printed, console: Console | None = None) -> None:
@@ -118,7 +141,7 @@ def _text(text: str, style: str = "") -> Text:
 
 def _replays(findings: Findings, model: str, suite: str) -> Iterator[str]:
     """What stood in for the model, or led it, a line each; nothing where it decoded by itself."""
-    here = [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite)]
+    here = _of_place(findings, model, suite)
     for trace in dict.fromkeys(facts.trace for facts in here if not facts.timed):
         yield f"replay of {trace or 'recorded tokens'}"
     for trace in dict.fromkeys(facts.trace for facts in here if facts.time_only):
@@ -127,7 +150,7 @@ def _replays(findings: Findings, model: str, suite: str) -> Iterator[str]:
 
 def _overall(rows: pd.DataFrame, width: int) -> Table:
     """A figure that is blank in every row is not shown."""
-    shown = with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL]))
+    shown = sort_rows(with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL])))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     table.add_column("method", no_wrap=True)
     columns = [entry for entry in _COLUMNS if shown.empty or shown[entry[1]].notna().any()]
@@ -172,14 +195,15 @@ def _name(method: str, variant: str, width: int) -> str:
 
 
 def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
-    """'speedup MAT' a cell, vanilla being 1 and 1; MAT alone where no speedup is known.
+    """A row a figure of each method, speedup and MAT; MAT alone where no speedup is known.
 
     As many tables as the width needs, none for a single category, nor where every figure is blank; a line instead where
     tables of so many would hide the others.
     """
     categories = category_order(rows.loc[rows["category"] != OVERALL, "category"])
     methods = rows[~rows["method"].isin([VANILLA, CONTROL])]
-    keys = dict.fromkeys(zip(methods["method"], methods["variant"], strict=True))
+    ordered = sort_rows(methods[methods["category"] == OVERALL])
+    keys = dict.fromkeys(zip(ordered["method"], ordered["variant"], strict=True))
     names = {key: _name(*key, width) for key in keys}
     figures = {"speedup": "speedup", "mat": "MAT"} if methods["speedup"].notna().any() else {"mat": "MAT"}
     if len(categories) < 2 or not names or methods[list(figures)].isna().all(axis=None):
@@ -188,13 +212,14 @@ def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
         yield _text(f"{len(categories)} categories, at most {_MOST_CATEGORIES} are printed; summary.csv has them")
         return
     found = {
-        (row["category"], row["method"], row["variant"]): " ".join(format_number(row[figure]) for figure in figures)
+        (row["category"], row["method"], row["variant"], figure): format_number(row[figure])
         for row in rows.to_dict("records")
+        for figure in figures
     }
-    title = " ".join(figures.values())
-    room = width - _EDGES - max(len(line) for name in (title, *names.values()) for line in name.split("\n"))
+    room = width - _EDGES - max(len(line) for name in names.values() for line in name.split("\n"))
+    room -= _GUTTER + max(map(len, figures.values()))
     for chosen in _fitting(categories, room, max(map(len, found.values()))):
-        yield _category_table(title, chosen, names, found)
+        yield _category_table(figures, chosen, names, found)
 
 
 def _fitting(categories: Sequence[str], room: int, cell: int) -> Iterator[list[str]]:
@@ -212,14 +237,20 @@ def _fitting(categories: Sequence[str], room: int, cell: int) -> Iterator[list[s
 
 
 def _category_table(
-    title: str, categories: Sequence[str], names: dict[tuple[str, str], str], found: dict[tuple[str, str, str], str]
+    figures: dict[str, str],
+    categories: Sequence[str],
+    names: dict[tuple[str, str], str],
+    found: dict[tuple[str, str, str, str], str],
 ) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    table.add_column(title, no_wrap=True)
+    table.add_column("method", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for category in categories:
         table.add_column(_text(break_lines(category, _HEADER_WIDTH)), justify="right", no_wrap=True)
     for key, name in names.items():
-        table.add_row(_text(name), *(_text(found.get((category, *key), BLANK)) for category in categories))
+        for place, (figure, title) in enumerate(figures.items()):
+            cells = (found.get((category, *key, figure), BLANK) for category in categories)
+            table.add_row(_text("" if place else name), title, *map(_text, cells))
     return table
 
 

@@ -1,0 +1,40 @@
+"""Progress off a terminal: that the model is being loaded, then a line now and then with the time left."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from specbench import launch
+
+
+@pytest.mark.parametrize(
+    ("done", "said"),
+    [
+        (
+            [1, 2, 3, 4, 5, 9, 10],
+            [
+                "1 of 10 blocks, 0:10 passed",
+                "4 of 10 blocks, 0:40 passed, about 1:00 left",
+                "9 of 10 blocks, 1:30 passed, about 0:10 left",
+                "10 of 10 blocks, 1:40 passed",
+            ],
+        ),
+        ([6, 7, 9], ["6 of 10 blocks, 1:00 passed", "9 of 10 blocks, 1:30 passed, about 0:10 left"]),  # resumed at 6
+        ([10], ["10 of 10 blocks, 1:40 passed"]),
+    ],
+)
+def test_lines_of_progress(monkeypatch, done, said):
+    """A block takes ten seconds; the first estimate comes after three of them."""
+    now = 0.0
+    monkeypatch.setattr(launch.time, "monotonic", lambda: now)
+    out = io.StringIO()
+    with launch.Progress(Console(file=out, width=100), True) as progress:
+        for count in done:
+            now = 10.0 * count
+            progress.observe([], count, 10)
+    assert out.getvalue().splitlines() == ["loading", *said]
+
+
+def test_hours_are_spelled():
+    assert [launch._spell_s(seconds) for seconds in (0, 35, 725, 11045)] == ["0:00", "0:35", "12:05", "3:04:05"]
