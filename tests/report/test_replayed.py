@@ -54,7 +54,7 @@ def test_terminal_says_what_was_replayed_and_shows_what_is_real(report):
     told = next(line for line in text.splitlines() if line.startswith("replay of"))
     assert title == "tiny on mini, temperature 0"
     assert "most tokens a step" in said
-    assert " ".join(text.split()).startswith(f"tiny on mini replay of {TRACE}")
+    assert f"replay of {TRACE}" in " ".join(text.split())
     assert told.startswith("replay of answers")
     assert re.split(r"  +", header(text).strip()) == [
         *("method", "MAT", "accepted", "tokens fed", "drafting µs", "errors"),
