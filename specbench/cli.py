@@ -10,8 +10,6 @@ A wrong setting ends with a message and exit code 2, where it can be seen withou
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import logging
 import re
 import sys
@@ -31,30 +29,24 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.config import Config, decisive, near, refuse_extras, refuse_unusable
+from specbench.config import Config, digest, near, refuse_extras, refuse_unusable
 from specbench.job import Job, prepare
-from specbench.launch import FAILED, INTERRUPTED, report_jobs, run_job
+from specbench.launch import FAILED, INTERRUPTED, report_jobs, run_job, say_failed
 from specbench.material import suite_name
 from specbench.measure.identity import hide_in_file
+from specbench.merge import part_name
 from specbench.names import Plain, file_name, printable
 from specbench.record import EngineKind
+from specbench.run import SHARDS, locked
+from specbench.shards import begin_shards, join_shards, missing, needs_shards
 from specbench.sweep import Ended, run_jobs, this_job
 from specbench.types import InputError
 
 PACKAGE = Path(__file__).resolve().parent
-# Settings, and by class parameters of methods, that came later, at the value that runs had before: left there, a run
-# keeps its hash.
-ADDED: dict[str, dict[str, Any]] = {
-    "decode": {"first_draft": "after"},
-    "engine": {"attention": "sdpa"},
-    "model": {"cudnn_attention": False},
-    "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
-    "methods.pld.PromptLookup": {"min_ngram": 1},
-    "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
-}
 # Setting -> the option of its group, where the setting is given without one.
 OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
 USAGE = 2
+OF_SHARDS = ("suite.part=", "run.shards=", "measure.fresh=", "report.plots=", "hydra.sweep.dir=", "hydra.sweep.subdir=")
 
 # Of Hydra's messages.
 NOISE = re.compile(r"\n\s*(full_key|reference_type|object_type)[:=].*|\nTo append to your config use .*")
@@ -96,24 +88,11 @@ def _plain(root: DictConfig) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(masked, resolve=True))
 
 
-def digest(resolved: Mapping[str, Any]) -> str:
-    """Hash of everything that can change a record."""
-    kept = {group: _as_before(values, group) for group, values in decisive(resolved).items()}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _as_before(node: Any, group: str = "") -> Any:
-    """A group's or a method's settings without those that came later and are left at what they were."""
-    if not isinstance(node, Mapping):
-        return node
-    added = ADDED.get(str(node.get("_target_") or group), {})
-    return {key: _as_before(value) for key, value in node.items() if key not in added or value != added[key]}
-
-
 def register() -> None:
     """Register the schema, and the resolver of a run's directory name, with Hydra."""
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("run_name", lambda _root_: run_name(_root_), replace=True)
+    OmegaConf.register_new_resolver("part_name", lambda _root_: part_name(_root_.suite.part), replace=True)
 
 
 def make_job(cfg: DictConfig) -> Job:
@@ -226,14 +205,20 @@ def _compose(name: str, overrides: list[str]) -> DictConfig:
         return compose(name, overrides, return_hydra_config=True)
 
 
-def _run_one(cfg: DictConfig, launch: str) -> Ended:
-    """One job of a sweep, perhaps in another process or on another machine. launch: which command began it."""
+def _run_one(cfg: DictConfig, launch: str, report: bool = True) -> Ended:
+    """One job of a sweep, perhaps in another process or on another machine. launch: which command began it.
+
+    report: the run is a whole one; a shard is reported once it is merged.
+    """
     _quiet()
     overrides, directory = this_job()
     if not cfg.report.identify and HydraConfig.get().job.num == 0:
         hide_in_file(Path(HydraConfig.get().sweep.dir) / "multirun.yaml")
     try:
-        code, reason = run_job(replace(make_job(cfg), launch=launch), directory), ""
+        job = replace(make_job(cfg), launch=launch)
+        if job.config.run.shards != 1:
+            raise InputError(f"run.shards={job.config.run.shards}: a job of a sweep is one worker; expected 1")
+        code, reason = run_job(job, directory, report), ""
     except InputError as error:
         code, reason = _fail(str(error)), str(error)
     except Exception as error:  # the boundary of a job: the others go on
@@ -242,6 +227,23 @@ def _run_one(cfg: DictConfig, launch: str) -> Ended:
     if code == INTERRUPTED:
         sys.exit(INTERRUPTED)
     return Ended(overrides, directory, code, reason)
+
+
+def _run_shards(job: Job, directory: Path, name: str, overrides: list[str]) -> int:
+    """Workers on Hydra's launcher share the cases, those that are not done; then the run is what they make together."""
+    with locked(directory):
+        shards = begin_shards(job, directory)
+        left = missing(job, shards)
+        own = [item for item in overrides if not item.startswith(OF_SHARDS)]
+        own += [f"suite.part={','.join(left)}", "run.shards=1", "measure.fresh=false", "report.plots=false"]
+        own += [f"hydra.sweep.dir={directory / SHARDS}", "hydra.sweep.subdir=${part_name:}"]
+        worker = functools.partial(_run_one, launch=str(job.launch), report=False)
+        ended = run_jobs(worker, conf_dir(), name, own)[0] if left else []
+        say_failed([(job.overrides, job.directory, job.code, job.reason) for job in ended])
+        if left := missing(job, shards):
+            return max([FAILED, *(job.code for job in ended)])
+        join_shards(job, shards, directory)
+    return run_job(job, directory)
 
 
 def _sweep(name: str, overrides: list[str]) -> int:
@@ -273,8 +275,9 @@ def main() -> None:
         cfg = None if arguments.multirun else _compose(name, overrides)
         if cfg is None or cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment that is a grid sweeps without -m
             sys.exit(_sweep(name, overrides))
-        job = make_job(cfg)
-        code = run_job(job, Path(cfg.hydra.run.dir))
+        job = replace(make_job(cfg), launch=uuid.uuid4().hex)
+        directory = Path(cfg.hydra.run.dir).resolve()
+        code = _run_shards(job, directory, name, overrides) if needs_shards(job, directory) else run_job(job, directory)
     except InputError as error:
         code = _fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:

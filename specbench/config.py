@@ -7,6 +7,8 @@ frozen, because Hydra composes YAML over them; nothing below cli.py changes them
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,17 @@ from specbench.types import InputError
 
 LONGEST_PART = 255  # [bytes] of a file's name
 LONGEST_SHOWN = 60
-OUTSIDE = ("report",)  # groups that change no record, and settings of others that do not
+# Settings, and by class parameters of methods, that came later, at the value that runs had before: left there, a run
+# keeps its hash.
+ADDED: dict[str, dict[str, Any]] = {
+    "decode": {"first_draft": "after"},
+    "engine": {"attention": "sdpa"},
+    "model": {"cudnn_attention": False},
+    "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
+    "methods.pld.PromptLookup": {"min_ngram": 1},
+    "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
+}
+OUTSIDE = ("report", "run")  # groups that change no record, and settings of others that do not
 OUTSIDE_OF = {"measure": ("fresh", "price_per_hour"), "suite": ("home",)}
 
 
@@ -191,6 +203,13 @@ class ReportConfig:
 
 
 @dataclass
+class RunConfig:
+    """shards: workers that share the cases of a run, each a job of ``hydra/launcher``; merged at the end."""
+
+    shards: int = 1
+
+
+@dataclass
 class Config:
     """The whole tree; ``method`` is a list group, name -> constructor arguments."""
 
@@ -201,6 +220,7 @@ class Config:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+    run: RunConfig = field(default_factory=RunConfig)
 
 
 def decisive(resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,6 +229,20 @@ def decisive(resolved: Mapping[str, Any]) -> dict[str, Any]:
     for group, keys in OUTSIDE_OF.items():
         kept[group] = {key: value for key, value in kept.get(group, {}).items() if key not in keys}
     return kept
+
+
+def digest(resolved: Mapping[str, Any]) -> str:
+    """Hash of everything that can change a record."""
+    kept = {group: _as_before(values, group) for group, values in decisive(resolved).items()}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _as_before(node: Any, group: str = "") -> Any:
+    """A group's or a method's settings without those that came later and are left at what they were."""
+    if not isinstance(node, Mapping):
+        return node
+    added = ADDED.get(str(node.get("_target_") or group), {})
+    return {key: _as_before(value) for key, value in node.items() if key not in added or value != added[key]}
 
 
 def near(word: str, known: Sequence[str]) -> str:

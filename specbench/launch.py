@@ -41,13 +41,16 @@ TABLE_WIDTH = 100
 LINE_EVERY_S, FIRST_BLOCKS = 30, 3  # of progress off a terminal, the first estimate
 
 
-def run_job(job: Job, directory: Path) -> int:
-    """Run and report; returns the exit code. Raises InputError when the directory cannot be used."""
+def run_job(job: Job, directory: Path, report: bool = True) -> int:
+    """Run and, unless ``report`` is left to another process, report; returns the exit code.
+
+    Raises InputError when the directory cannot be used.
+    """
     console = _console()
     directory = directory.resolve()
     try:
         with ending_as_interrupts():
-            return _run_and_report(job, directory, console)
+            return _run_and_report(job, directory, console, report)
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may have gone
             console.print(
@@ -63,12 +66,14 @@ def run_job(job: Job, directory: Path) -> int:
     return FAILED
 
 
-def _run_and_report(job: Job, directory: Path, console: Console) -> int:
+def _run_and_report(job: Job, directory: Path, console: Console, wanted: bool) -> int:
     with (
         _log_file(directory / "run.log"),
         Progress(console, job.config.report.progress, job.config.engine.kind != EngineKind.REPLAY) as progress,
     ):
         execute(job, directory, progress.observe)
+    if not wanted:
+        return 0
     from specbench.report import build_report  # pandas and matplotlib only once there is something to report
     from specbench.report.tables.terminal import print_findings, print_page
 
@@ -81,11 +86,11 @@ def _run_and_report(job: Job, directory: Path, console: Console) -> int:
     return code
 
 
-def report_jobs(jobs: Sequence[tuple[Sequence[str], Path | None, int, str]], plots: bool) -> None:
-    """The end of a sweep: a line for each job that failed, and one report over all runs that are there.
+Jobs = Sequence[tuple[Sequence[str], Path | None, int, str]]  # overrides, directory, exit code and reason of each
 
-    jobs: (overrides, directory, exit code, reason) each.
-    """
+
+def say_failed(jobs: Jobs) -> None:
+    """A line for each job that failed."""
     console = _console()
     alike = set[str]().union(*(names for names, *_ in jobs)).intersection(*(names for names, *_ in jobs))
     for names, directory, code, reason in jobs:
@@ -96,6 +101,12 @@ def report_jobs(jobs: Sequence[tuple[Sequence[str], Path | None, int, str]], plo
     failed = sum(1 for *_, code, _ in jobs if code)
     if failed:
         console.print(f"{failed} of {len(jobs)} jobs failed; the same command takes them up again", highlight=False)
+
+
+def report_jobs(jobs: Jobs, plots: bool) -> None:
+    """The end of a sweep: the jobs that failed, and one report over all runs that are there."""
+    say_failed(jobs)
+    console = _console()
     runs = [directory for _, directory, *_ in jobs if directory and (directory / RECORDS).is_file()]
     if len(runs) > 1:
         from specbench.report import build_report

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from specbench.config import decisive
@@ -73,11 +74,13 @@ class _Place:
     size: int
 
 
-def merge(directories: Sequence[Path], out: Path, any_versions: bool = False) -> dict[str, Any]:
+def merge(
+    directories: Sequence[Path], out: Path, any_versions: bool = False, own: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """Merge parts into a run at ``out``; returns its manifest.
 
-    any_versions: other versions of libraries are a warning, no error. Raises InputError naming the part that is not
-    whole, is missing, or was made with something else than the first.
+    any_versions: other versions of libraries are a warning, no error. own: entries of the manifest.
+    Raises InputError naming the part that is not whole, is missing, or was made with something else than the first.
     """
     shards = [_open(number, Path(directory)) for number, directory in enumerate(directories)]
     if (out / RECORDS).exists():
@@ -91,7 +94,7 @@ def merge(directories: Sequence[Path], out: Path, any_versions: bool = False) ->
             both = f"{shards[one.shard].directory} and {shards[next_one.shard].directory}"
             raise RunError(f"{both}: both hold case {one.place + 1} of the suite; expected each part once")
     out.mkdir(parents=True, exist_ok=True)
-    manifest = _join_manifests(shards, part)
+    manifest = _join_manifests(shards, part) | dict(own)
     with replacing(out / RECORDS) as file:
         for number, block in enumerate(blocks):
             _copy(shards[block.shard], block, number, file)
@@ -139,6 +142,22 @@ def split_part(part: str | None, count: int) -> list[str]:
     """``count`` parts that make a part, or the whole, together: the inverse of ``join_parts``."""
     first, step = _numbers(part) if part else (1, 1)
     return [f"{first + number * step}/{step * count}" for number in range(count)]
+
+
+def part_name(part: str) -> str:
+    """``k/n`` as the name of a directory."""
+    return part.replace("/", "-of-")
+
+
+def is_whole(directory: Path, config_hash: str) -> bool:
+    """Whether a directory holds a whole part of the run of this configuration."""
+    if not (directory / MANIFEST).exists():
+        return False
+    try:
+        shard = _open(0, directory)
+        return shard.manifest.get("part", {}).get("config_hash") == config_hash and bool(list(_find_blocks(shard)))
+    except InputError:  # which its worker meets too, and says
+        return False
 
 
 def _refuse_other(first: Shard, other: Shard, any_versions: bool) -> None:

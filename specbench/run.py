@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
+import json
 import logging
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,12 +22,16 @@ from specbench.measure.plan import resume_at
 from specbench.record import CaseRecord
 from specbench.session import RequestSettings, Session
 from specbench.stage import set_stage
-from specbench.store import MANIFEST, RECORDS, RunWriter, point_latest, read_manifest
+from specbench.store import MANIFEST, RECORDS, RunWriter, point_latest, read_manifest, write_atomically
 from specbench.types import InputError
 
 LOCK = ".lock"
-OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", "report.html", "run.log")
+AT, DEATHS = ".at", ".deaths.json"
+MOST_DEATHS = 3  # of processes in one block, before its case becomes an error
+SHARDS = "shards"
+OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", "report.html", "run.log", SHARDS, AT, DEATHS)
 log = logging.getLogger(__name__)
+_WIDTH = 12  # [bytes] of a block's number
 
 Observer = Callable[[Sequence[CaseRecord], int, int], None]  # (records of a block, blocks done, blocks in all)
 
@@ -33,16 +41,26 @@ def execute(job: Job, directory: Path, observe: Observer) -> list[str]:
 
     Raises InputError when the directory cannot be used or a method cannot be bound.
     """
+    with locked(directory), _threads(job.config.model.threads):
+        return _execute(job, directory, observe)
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """The directory is made, and this process's alone. Raises InputError where it cannot be used."""
     _make(directory)
     lock = FileLock(directory / LOCK, blocking=False)
     try:
-        with lock, _threads(job.config.model.threads):
-            return _execute(job, directory, observe)
+        lock.acquire()
     except Timeout as error:
         raise InputError(
             f"results directory {directory}: another process is running in it; wait for it, or choose another"
             " directory with hydra.run.dir=..."
         ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _execute(job: Job, directory: Path, observe: Observer) -> list[str]:
@@ -78,22 +96,58 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
         in_prefill=config.decode.first_draft == "prefill",
     )
     try:
-        with set_stage(job) as stage:
+        with set_stage(job) as stage, _Attempts(directory) as attempts:
             manifest = build_manifest(job, stage, read_manifest(directory) if start else None)
             writer.write_manifest(shared(job, manifest))
             point_latest(directory)  # now that nothing is refused any more
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))
             session = Session(stage.engine, stage.target, stage.next_turn, job.rows, settings, meter)
             add_warnings(manifest, session.warm_up(stage.warmup))
-            for count, records in enumerate(session.run(job.plan, start), start=start + 1):
+            blocks = session.run(job.plan, start, attempts.deadly)
+            for records in attempts.watch(blocks, start):
                 writer.append(records)
                 _log_errors(records)
-                observe(records, count, len(job.plan))
+                observe(records, records[0].block + 1, len(job.plan))
     finally:
         gc.unfreeze()  # what the session froze (``without_collector``)
     writer.write_manifest(shared(job, manifest))
     log.info("done")
     return list(manifest["warnings"])
+
+
+class _Attempts:
+    """In which block the process is, so that the next one knows where this one was killed.
+
+    deadly: blocks in which so many were killed that none tries again.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._file = os.open(directory / AT, os.O_RDWR | os.O_CREAT, 0o666)
+        text = directory / DEATHS
+        deaths = Counter(json.loads(text.read_text()) if text.exists() else {})
+        if last := os.pread(self._file, _WIDTH, 0).strip():  # a process that ends by itself leaves it blank
+            deaths[last.decode()] += 1
+            write_atomically(text, json.dumps(deaths))
+        self.deadly = {int(block) for block, count in deaths.items() if count >= MOST_DEATHS}
+
+    def __enter__(self) -> _Attempts:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._note("")
+        os.close(self._file)
+
+    def watch(self, blocks: Iterator[list[CaseRecord]], start: int) -> Iterator[list[CaseRecord]]:
+        """The records of each block, whose number is noted before it begins. start: the first one's."""
+        for number in itertools.count(start):
+            self._note(str(number))
+            records = next(blocks, None)
+            if records is None:
+                return
+            yield records
+
+    def _note(self, text: str) -> None:
+        os.pwrite(self._file, text.ljust(_WIDTH).encode(), 0)
 
 
 def _log_errors(records: Sequence[CaseRecord]) -> None:
@@ -130,7 +184,7 @@ def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
     """The run's writer and what is done already. With ``measure.fresh`` an earlier run is kept aside."""
     there = any((directory / name).exists() for name in (RECORDS, MANIFEST))
     if job.config.measure.fresh and there and not _begun_by(job.launch, directory):
-        _set_aside(directory)
+        set_aside(directory)
     writer = RunWriter(directory, [row.name for row in job.rows])
     if (directory / MANIFEST).exists() or (directory / RECORDS).exists():
         check_same(job, read_manifest(directory), directory)
@@ -144,7 +198,7 @@ def _begun_by(launch: str | None, directory: Path) -> bool:
     return any(process.get("launch") == launch for process in read_manifest(directory).get("processes", []))
 
 
-def _set_aside(directory: Path) -> None:
+def set_aside(directory: Path) -> None:
     number = 1
     while (aside := directory.with_name(f"{directory.name}.old{number}")).exists():
         number += 1

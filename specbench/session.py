@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -30,6 +30,12 @@ from specbench.target.tensor_parallel.team import TeamError
 from specbench.types import Case, CaseError
 
 log = logging.getLogger(__name__)
+_KILLED = Failure(
+    type="Killed",
+    message="the process was killed in this block three times: the case is not tried again",
+    traceback="",
+    turn=0,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +107,15 @@ class Session:
             entry.method.reset()
         return sorted(set(failed))
 
-    def run(self, plan: Sequence[Block], start: int) -> Iterator[list[CaseRecord]]:
-        """The records of each block from ``start`` on, in the order in which the methods ran."""
+    def run(self, plan: Sequence[Block], start: int, deadly: Container[int] = ()) -> Iterator[list[CaseRecord]]:
+        """The records of each block from ``start`` on, in the order in which the methods ran.
+
+        deadly: blocks that are not decoded, because they end the process; their records are errors.
+        """
         for block in plan[start:]:
+            if block.index in deadly:
+                yield [_record_of(block, place, name, _KILLED) for place, name in enumerate(block.order)]
+                continue
             for entry in self._entries.values():
                 if block.index == start or starts_span(plan, block.index, entry.reset):
                     entry.method.reset()
@@ -121,11 +133,10 @@ class Session:
         return records
 
     def _case(self, block: Block, place: int, name: str, prompts: dict[str, list[list[int]]]) -> CaseRecord:
-        case = block.case
-        record = CaseRecord(case.id, case.category, case.subcategory, name, block.round, block.index, place, "ok", [])
+        record = _record_of(block, place, name)
         prompts[name] = []
         try:
-            self._turns(case, block, record, prompts[name])
+            self._turns(block.case, block, record, prompts[name])
             record.state_bytes = int(self._entries[name].method.state_bytes())
             CaseRecord.from_json(record.to_json())  # what cannot be read again is this case's error, not the run's
         except TeamError:  # no case can be decoded any more
@@ -165,6 +176,13 @@ class Session:
                     energy_j=energy_j,
                 )
             )
+
+
+def _record_of(block: Block, place: int, name: str, error: Failure | None = None) -> CaseRecord:
+    """A record to be filled. error: of a case that is not tried."""
+    case = block.case
+    about = (case.id, case.category, case.subcategory, name, block.round, block.index, place)
+    return CaseRecord(*about, "error" if error else "ok", [], error=error)
 
 
 def _without_surrogates(text: str) -> str:

@@ -150,10 +150,14 @@ ROOMS: dict[str, Room] = {
         may="config input measure names record store",
         never="torch",
     ),
+    "shards": Room(
+        "one run on several workers: what is left of it, and the merge",
+        may="job manifest measure merge run store types",
+    ),
     "sweep": Room("jobs on one of Hydra's launchers, and how each ended", may="types"),
     "cli": Room(
         "the command `specbench`; it and `sweep` are the rooms that import Hydra",
-        may="config job launch material measure names record sweep types",
+        may="config job launch material measure merge names record run shards sweep types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",

@@ -15,7 +15,8 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 
 from compose import composed, job_for
-from specbench.cli import _plain, digest
+from specbench.cli import _plain
+from specbench.config import digest
 from specbench.job import make_entry
 from specbench.record import PHASES, VANILLA
 from specbench.report.build import read_findings

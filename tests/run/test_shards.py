@@ -1,0 +1,135 @@
+"""One run on several workers: each case once, only what is left, and the same records as of one process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from run.test_merge import counted
+
+from compose import job_for
+from specbench import cli
+from specbench.run import AT, DEATHS, execute
+from specbench.store import MANIFEST, RECORDS, read_run
+
+METHODS = 2
+CASES = 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("shards")
+
+
+@pytest.fixture(scope="module")
+def settings(folder) -> tuple[str, ...]:
+    lines = [
+        {"case": str(case), "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": [5, 6, 7 + case] * (1 + case)}]}
+        for case in range(CASES)
+    ]
+    (folder / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = ("model=replay", f"model.trace={folder / 't.jsonl'}", "model.tokenizer=bundled:tiny")
+    return *given, "method=[pld]", "measure.keep_trees=3", "report.plots=false"
+
+
+@pytest.fixture(scope="module")
+def single(folder, settings) -> Path:
+    execute(job_for(*settings), folder / "single", lambda *_: None)
+    return folder / "single"
+
+
+@pytest.fixture
+def command(settings, tmp_path, monkeypatch):
+    """``specbench SETTINGS OVERRIDES`` in ``run``; its exit code."""
+
+    def run(*overrides: str) -> int:
+        place = [f"hydra.run.dir={tmp_path / 'run'}"]
+        monkeypatch.setattr(sys, "argv", ["specbench", *overrides, *settings, *place])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return int(end.value.code)
+
+    return run
+
+
+def test_shards_make_the_single_run(command, single, tmp_path, capsys):
+    """Also more shards than cases; the same command has nothing left to do, with and without the shards."""
+    run = tmp_path / "run"
+    assert command("run.shards=9") == 0
+    assert sorted(path.name for path in (run / "shards").glob("*-of-*")) == [f"{part}-of-5" for part in range(1, 6)]
+    assert counted(run) == counted(single)
+    merged, whole = (read_run(directory).manifest for directory in (run, single))
+    assert merged["config_hash"] == whole["config_hash"]
+    before = (run / RECORDS).stat().st_mtime_ns
+    assert command("run.shards=9") == command() == 0
+    assert (run / RECORDS).stat().st_mtime_ns == before
+    assert "Shards of merged runs" in capsys.readouterr().out
+
+
+def test_the_same_command_does_what_is_left(command, single, tmp_path):
+    run = tmp_path / "run"
+    assert command("run.shards=2") == 0
+    (run / RECORDS).unlink()
+    first, second = run / "shards" / "1-of-2", run / "shards" / "2-of-2"
+    lines = (first / RECORDS).read_bytes().splitlines(keepends=True)
+    (first / RECORDS).write_bytes(b"".join(lines[:3]))
+    done = (second / MANIFEST).stat().st_mtime_ns
+    assert command("run.shards=2") == 0
+    assert counted(run) == counted(single)
+    assert (second / MANIFEST).stat().st_mtime_ns == done
+    assert len(json.loads((first / MANIFEST).read_text())["processes"]) == 2
+
+
+def test_a_run_is_begun_anew_or_goes_on_as_it_was_begun(command, single, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert command("run.shards=2") == 0
+    (run / RECORDS).unlink()
+    assert command("run.shards=3") == cli.USAGE
+    assert "has 1-of-2; expected the number of shards" in capsys.readouterr().err
+    assert command("run.shards=3", "measure.fresh=true") == 0
+    assert (tmp_path / "run.old1" / "shards").is_dir()
+    assert counted(run) == counted(single)
+    shutil.rmtree(run)
+    shutil.copytree(single, run)
+    assert command("run.shards=3") == 0
+    assert not (run / "shards").exists()
+
+
+def test_a_part_of_the_suite_in_shards(command, settings, tmp_path):
+    execute(job_for(*settings, "suite.part=2/2"), tmp_path / "half", lambda *_: None)
+    assert command("run.shards=2", "suite.part=2/2") == 0
+    assert counted(tmp_path / "run") == counted(tmp_path / "half")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["run.shards=0"], "run.shards=0: expected"),
+        (["run.shards=2", "method.pld.reset=never"], "method.pld.reset=never learns across cases"),
+        (["-m", "run.shards=2", "method.pld.num_draft=2,3"], "a job of a sweep is one worker"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(given, said, command, tmp_path, capsys):
+    assert command(*given, f"hydra.sweep.dir={tmp_path}") == cli.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_a_case_that_kills_its_worker_three_times_is_an_error(settings, single, tmp_path):
+    """Two deaths are not enough, and an end that is no death is none."""
+    run = tmp_path / "run"
+    shutil.copytree(single, run)
+    for deaths, expected in ((1, "ok"), (2, "error")):
+        lines = (run / RECORDS).read_bytes().splitlines(keepends=True)
+        (run / RECORDS).write_bytes(b"".join(lines[: 2 * METHODS]))
+        (run / AT).write_text("2".ljust(12))
+        (run / DEATHS).write_text(json.dumps({"2": deaths}))
+        execute(job_for(*settings), run, lambda *_: None)
+        records = read_run(run).records
+        assert len(records) == CASES * METHODS
+        assert {record.status for record in records if record.case == "2"} == {expected}
+        assert {record.status for record in records if record.case != "2"} == {"ok"}
+        assert (run / AT).read_text().strip() == ""
+    assert {record.error["type"] for record in records if record.error} == {"Killed"}
