@@ -21,7 +21,7 @@ import specbench.run
 import specbench.stage
 from compose import job_for
 from specbench import cli
-from specbench.cli import ADDED, digest
+from specbench.config import ADDED, digest
 from specbench.record import CaseRecord
 from specbench.run import execute
 from specbench.store import MANIFEST, RECORDS, point_latest, read_run
