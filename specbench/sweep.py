@@ -6,6 +6,8 @@ A launcher may pickle the task and run it anywhere, so all that a job says comes
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import logging
 import re
 import shutil
 import subprocess
@@ -20,8 +22,10 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from specbench.types import InputError
 
@@ -29,7 +33,14 @@ from specbench.types import InputError
 MAY_CALL = re.compile(
     r"hydra\.(launcher|sweeper)\._target_=hydra(_plugins|\._internal)\.\S+|hydra\.\w+_logging\.handlers\.\w+\.class=logging\.\w+"
 )
+SUBMITIT = "hydra_plugins.hydra_submitit_launcher"
+INSTALLED_BY = {
+    SUBMITIT: "pip install 'specbench[slurm]'",
+    "hydra_plugins.hydra_ray_launcher": "pip install 'specbench[ray]'",
+    "hydra_plugins.hydra_joblib_launcher": "pip install hydra-joblib-launcher",
+}
 KILLED = 1  # exit code of a job that gave none
+log = logging.getLogger(__name__)
 ASKED_EVERY_S = 30  # Slurm forgets a job that ended after five minutes (its MinJobAge)
 
 
@@ -65,10 +76,29 @@ def run_jobs(
         assert hydra is not None
         cfg = _compose(hydra.config_loader, name, overrides)
         _refuse_calls(cfg)
-        slurm = "submitit" in cfg.hydra.launcher._target_
-        with _killed_as_results() if slurm else contextlib.nullcontext():
-            batches = hydra.multirun(name, task, list(overrides))
+        package = _require_launcher(cfg.hydra.launcher._target_)
+        try:
+            with _killed_as_results() if package == SUBMITIT else contextlib.nullcontext():
+                batches = hydra.multirun(name, task, list(overrides))
+        except (InputError, HydraException, OmegaConfBaseException):
+            raise
+        except Exception as error:  # the boundary of a launcher, which may give up with its first killed job
+            log.exception("the launcher gave up")
+            reason = f"the launcher gave up ({type(error).__name__}): see above; jobs that are done are kept"
+            return [Ended(("all jobs",), None, KILLED, reason)], cfg
     return [job.return_value for batch in batches for job in batch], cfg
+
+
+def _require_launcher(target: str) -> str:
+    """The package of a launcher. Raises InputError where it is not installed."""
+    package = target.rpartition(".")[0].rpartition(".")[0]
+    try:
+        found = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # of the package that it is in
+        found = None
+    if found is None:
+        raise InputError(f"hydra/launcher: {package} is not installed; {INSTALLED_BY.get(package, 'install it')}")
+    return package
 
 
 def _compose(loader: ConfigLoader, name: str, overrides: Sequence[str]) -> DictConfig:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 import sys
 from dataclasses import replace
 
 import pytest
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 
-from compose import job_for
+from compose import composed, job_for
 from specbench import cli, sweep
+from specbench.input import InputError
 from specbench.run import execute
 from specbench.store import RECORDS, read_run
 
@@ -53,6 +57,31 @@ def test_a_killed_job_and_a_refused_one_are_a_line_each(replay, tmp_path, monkey
     assert "failed: +method.deadly.num_draft=3: ended without a result" in said
     assert "failed: +method.deadly.num_draft=-5: method.deadly.num_draft=-5: expected" in said
     assert "2 of 2 jobs failed; the same command takes them up again" in said
+
+
+@pytest.mark.parametrize("name", ["submitit_slurm", "submitit_local", "joblib", "ray"])
+def test_a_launcher_that_is_not_installed_says_how_to_install_it(name, monkeypatch):
+    """Ours are files of the configuration, so they can be chosen, and refused, without their packages."""
+    target = composed(f"hydra/launcher={name}").hydra.launcher._target_
+    package = next(package for package in sweep.INSTALLED_BY if target.startswith(package))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(InputError, match=re.escape(f"{package} is not installed; pip install")):
+        sweep._require_launcher(target)
+
+
+def test_a_launcher_that_gives_up_is_a_line(replay, tmp_path, monkeypatch, capsys):
+    """joblib's does with its first killed worker."""
+
+    def give_up(*given, **named):
+        raise RuntimeError("a worker was killed")
+
+    monkeypatch.setattr(BasicLauncher, "launch", give_up)
+    place = ["method.pld.num_draft=3,5", f"hydra.sweep.dir={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["specbench", "-m", *replay, *place])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == sweep.KILLED
+    assert "failed: all jobs: the launcher gave up (RuntimeError)" in capsys.readouterr().out
 
 
 def test_slurm_without_accounts_is_asked_by_its_queue(monkeypatch):
