@@ -23,6 +23,7 @@ from specbench.target.fast.attention import SDPA, TreeMask, find_attention, find
 from specbench.target.fast.compact import CompactModel, ForwardInput, make_prompt_input
 from specbench.target.fast.frame import DraftLayout, FastRequest, Frame, lay_out
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
+from specbench.target.fast.host.forward import find_compiled
 from specbench.target.fast.linear import can_pack
 from specbench.target.transfer import upload
 from specbench.target.tree import RowBatch, build_causal_mask, compute_depths
@@ -60,12 +61,13 @@ class FastEngine(Engine):
         buckets: Buckets | None = None,
         pack: bool = True,
         attention: str = SDPA,
+        compiled: bool = True,
     ) -> None:
         """model: the library's, of a supported family (``compact.explain_unsupported``), on one device, in eval mode.
 
         context: [tokens] its limit. max_nodes: the largest draft. buckets: default by device.
-        pack: on a CPU, keep a second copy of the weights that short inputs multiply faster.
-        attention: of drafts, see ``find_attention``. Raises InputError.
+        pack: on a CPU, keep a second copy of the weights that torch multiplies short inputs with faster.
+        attention: of drafts, see ``find_attention``. compiled: see ``find_compiled``. Raises InputError.
         """
         self.context, self.max_nodes, self.eos = context, max_nodes, eos
         self.fed = 0
@@ -76,9 +78,11 @@ class FastEngine(Engine):
         self.buckets = replace(buckets, whole=buckets.whole or attention != SDPA)
         self._widest = self.buckets.width(max_nodes + 1)  # grows with the batches of rows that come
         with torch.no_grad():
-            table, packed = context + self._widest, pack and can_pack(self.dtype, self.device)
-            small = find_small_ops(attention, self.device, self.dtype)
-            self.compact = CompactModel(model, table, context, packed, small)
+            table, small = context + self._widest, find_small_ops(attention, self.device, self.dtype)
+            self.compact = CompactModel(model, table, context, False, small)
+            self.compiled, self.uncompiled = find_compiled(self.compact, compiled and self.buckets == EXACT)
+            if self.compiled is None and pack and can_pack(self.dtype, self.device):
+                self.compact = CompactModel(model, table, context, True, small)
         self._attend = find_attention(attention, self.device, self.dtype, self.compact.size)
         self.windows = {kind: _within(window, context) for kind, window in self.compact.windows.items()}
         self.frames: dict[int, Frame] = {}
@@ -227,6 +231,8 @@ class FastEngine(Engine):
     def compute(self, frame: Frame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """The forward over a frame, reading keys of ``length`` slots: logits and hidden of ``FastRequest``."""
         slots = torch.add(frame.past, frame.steps, out=frame.slots)[:-1]
+        if self.compiled:
+            return self.compiled(frame, self.cache, taps)
         positions = frame.past + frame.depths
         masks: dict[str, Tensor | TreeMask | None] = dict.fromkeys(self.windows)
         for kind, window in self.windows.items():

@@ -152,6 +152,11 @@ class Frame:
         self._layout: DraftLayout | None = None
         self._forced: Buffer | None = None
 
+    def read(self) -> tuple[int, np.ndarray, np.ndarray, list[np.ndarray]]:
+        """On a CPU: past, ids (width,), depths (width,), and the (width, width) bias of each kind as it is stored."""
+        past, ids = (each.values for each in self._step)
+        return int(past[0]), ids, self._lying[0].values, [each.values for each in self._biases]
+
     def build_mask(self, kind: str, length: int, positions: Tensor, groups: int) -> Tensor | TreeMask:
         """What the rows see, the context within the window and each other: additive (groups * width, length), or bits.
 

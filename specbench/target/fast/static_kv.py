@@ -11,14 +11,17 @@ GROWTH = 256  # [slots] room is made in multiples of this, so that requests of l
 
 
 class StaticKV:
-    """Slots for tokens, written by index and read as views; the engine counts which of them are held."""
+    """Slots for tokens, written by index and read as views; the engine counts which of them are held.
+
+    whole: (layers, 2K, slots, size) all of them, of each layer the keys' heads and the values'.
+    """
 
     def __init__(self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
         """heads: of keys (K). size: of a head."""
         self._shape = (layers, heads, size)
         self._options: Any = {"dtype": dtype, "device": device}
         self.capacity = 0  # [slots]
-        self._all = torch.empty(0)
+        self._all = self.whole = torch.empty(0)
         self.layers: list[Tensor] = []
 
     def reserve(self, slots: int, keep: int = 0) -> bool:
@@ -31,11 +34,13 @@ class StaticKV:
         layers, heads, size = self._shape
         capacity = -(-slots // GROWTH) * GROWTH
         held = self._all[..., :keep, :] if keep else None
-        self.capacity, self.layers, self._all = 0, [], torch.empty(0)  # frees the old memory before taking the new
+        self.capacity, self.layers = 0, []
+        self._all = self.whole = torch.empty(0)  # frees the old memory before taking the new
         self._all = torch.zeros(2 * layers, 1, heads, capacity, size, **self._options)
         if held is not None:
             self._all[..., :keep, :] = held
-        self.layers = list(self._all.view(layers, 2 * heads, capacity, size).unbind(0))  # keys' heads, values'
+        self.whole = self._all.view(layers, 2 * heads, capacity, size)
+        self.layers = list(self.whole.unbind(0))
         self.capacity = capacity
         return True
 

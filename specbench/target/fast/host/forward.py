@@ -1,0 +1,128 @@
+"""The compact forward of drafts on a CPU, as one call of compiled code.
+
+A decode step of a small model is some hundred operations of torch, each of which costs more than its computing, and
+torch's product of one row with a matrix reads memory at a third of its speed. Here a step is one call, and a product
+reads the weights where they are, about as fast as memory gives them, for one row and for eight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.target.fast.compact import CompactModel
+from specbench.target.fast.frame import Frame
+from specbench.target.fast.static_kv import StaticKV
+
+DTYPES = (torch.float32, torch.bfloat16)
+WHOLE = 16  # numbers; rows of weights and heads are multiples of it, so that no vector is filled in part
+
+
+def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | None, str | None]:
+    """The compiled forward of a model on a CPU, if it is wanted and can run it; else why not, if that is news."""
+    if not wanted or model.device.type != "cpu":
+        return None, None
+    reason = _explain_unfit(model)
+    return (None, reason) if reason else (CompiledForward(model), None)
+
+
+def _explain_unfit(model: CompactModel) -> str | None:
+    if model.dtype not in DTYPES:
+        return f"it is for float32 and bfloat16, the model is {str(model.dtype).removeprefix('torch.')}"
+    sizes = {model.size, *(each.weight.shape[1] for layer in model.layers for each in _products(layer))}
+    if odd := [size for size in sorted(sizes) if size % WHOLE]:
+        return f"a head or a row of weights has {odd[0]} numbers, not a multiple of {WHOLE}"
+    if len(model.windows) > 2:
+        return f"its layers are of {len(model.windows)} kinds, not of one or two"
+    if any(each.bias is not None for layer in model.layers for each in _products(layer)[1:]):
+        return "maps other than those of q, k and v have a bias"
+    if model.head.bias is not None:
+        return "its head has a bias"
+    return None
+
+
+def _products(layer: Any) -> list[Any]:
+    return [layer.qkv, layer.out, layer.gate_up, layer.down]
+
+
+class CompiledForward:
+    """The forward over frames of one compact model, whose weights it reads in place.
+
+    A row's result has the same bits in a frame of any width: see ``kernels``. Tensors are valid until the next call.
+    """
+
+    def __init__(self, model: CompactModel) -> None:
+        """model: one that ``find_compiled`` takes."""
+        from specbench.target.fast.host.kernels import forward  # numba and what it compiled take a while to load
+
+        self._forward = forward
+        self._model = model
+        layers, kinds = model.layers, list(model.windows)
+        norms = [layers[0].before]
+        for layer, after in zip(layers, [*layers[1:], None], strict=True):
+            norms += [layer.after, model.norm if after is None else after.before]
+        addresses = [[each.weight.data_ptr() for each in _products(layer)] for layer in layers]
+        windows = [model.windows[kind] for kind in kinds] * 2
+        self._constants = (
+            np.array([-1 if window is None else window for window in windows[:2]]),
+            np.array([kinds.index(layer.kind) for layer in layers]),
+            model.query_heads,
+            _products(layers[0])[-1].weight.shape[1],
+            _stored(model.embedding),
+            np.array([*addresses, [model.head.weight.data_ptr(), 0, 0, 0]]),
+            self._stack([norm.weight for norm in norms]),
+            self._stack([self._head_norms(layer) for layer in layers]),
+            self._stack([self._head_bias(layer) for layer in layers]),
+            norms[0].epsilon,
+            self._stack(list(model.small.cos)),
+            self._stack(list(model.small.sin)),
+        )
+        self._taps: dict[tuple[int, ...], np.ndarray] = {}
+        self._logits, self._tapped = torch.empty(0), torch.empty(0)
+        self._held, self._slots = torch.empty(0), np.empty(0)
+
+    def _stack(self, parts: Sequence[Tensor]) -> np.ndarray:
+        stacked: np.ndarray = torch.stack([part.float() for part in parts]).numpy()
+        return stacked
+
+    def _head_norms(self, layer: Any) -> Tensor:
+        """(H + K, size), or no rows."""
+        counts = (self._model.query_heads, self._model.key_heads) if layer.heads else (0, 0)
+        weights = [norm.weight for norm in layer.heads or (layer.before, layer.before)]
+        rows = [weight[: self._model.size].expand(count, -1) for weight, count in zip(weights, counts, strict=True)]
+        return torch.cat(rows)
+
+    def _head_bias(self, layer: Any) -> Tensor:
+        """(H + 2K, size), or no rows."""
+        bias, size = layer.qkv.bias, self._model.size
+        return self._model.embedding.new_empty(0, size) if bias is None else bias.view(-1, size)
+
+    def __call__(self, frame: Frame, cache: StaticKV, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """Logits (width, V) and layer -> (width, D) hidden states, see ``CompactModel``; writes keys and values."""
+        width, wanted = frame.width, tuple(sorted(taps))
+        if wanted not in self._taps:
+            self._taps[wanted] = np.array(wanted, dtype=np.int64)
+        if cache.whole is not self._held:
+            self._held, self._slots = cache.whole, _stored(cache.whole)
+        if width > len(self._logits):
+            self._logits = torch.empty(width, len(self._model.head.weight), dtype=torch.float32)
+        shape = len(wanted), width, self._model.embedding.shape[1]
+        tapped, logits = torch.empty(shape, dtype=torch.float32), self._logits[:width]
+        past, ids, depths, biases = frame.read()
+        threads = torch.get_num_threads()
+        self._forward(
+            ids, past + depths, past, past, biases[0], biases[-1], *self._constants,
+            self._slots, self._taps[wanted], tapped.numpy(), logits.numpy(), threads if threads > 1 else None,
+        )  # fmt: skip
+        hidden = {tap: states.to(self._model.dtype) for tap, states in zip(wanted, tapped, strict=True)}
+        return logits.to(self._model.dtype), hidden
+
+
+def _stored(numbers: Tensor) -> np.ndarray:
+    """A tensor's own memory; of bfloat16, which numpy lacks, the bits."""
+    array: np.ndarray = (numbers.view(torch.int16) if numbers.dtype == torch.bfloat16 else numbers).numpy()
+    return array

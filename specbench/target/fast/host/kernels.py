@@ -1,0 +1,308 @@
+"""The compact forward as one compiled call, for drafts on a CPU.
+
+Each row is computed by the same operations in the same order whichever rows are fed beside it: its products by
+``dot_tile``, its attention over the tokens that it sees in the order of the text. So verifying a draft gives the bits
+that decoding token by token gives.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from specbench.target.fast.host.vectors import ITEM, LANES, dot_tile, exponential, mix_tile, narrow, widen
+
+TILE = 4  # rows of weights that are multiplied together
+ORDER = {"reassoc", "nsz", "contract", "arcp"}  # one row's sums may be reordered: the same way for every row
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@njit(cache=True, error_model="numpy")
+def multiply(rows, count, size, weights, like, out, width, start, stop):
+    """out[m, n] = weights[n] . rows[m], addresses of (N, K), stored as ``like``, of (M, K), and of (M, N).
+
+    count, size, width: M, K, N. start, stop: of n, in whole tiles but for the last.
+    """
+    whole, stored = stop - stop % TILE, like.itemsize
+    for first in range(start, whole, TILE):
+        weight, row = weights + first * size * stored, 0
+        while row < count:
+            given, made = rows + row * size * ITEM, out + (row * width + first) * ITEM
+            left = min(count - row, 4)
+            if left == 4:
+                dot_tile(TILE, 4, weight, given, size, made, width, like)
+            elif left == 3:
+                dot_tile(TILE, 3, weight, given, size, made, width, like)
+            elif left == 2:
+                dot_tile(TILE, 2, weight, given, size, made, width, like)
+            else:
+                dot_tile(TILE, 1, weight, given, size, made, width, like)
+            row += left
+    for first in range(whole, stop):
+        for row in range(count):
+            given, made = rows + row * size * ITEM, out + (row * width + first) * ITEM
+            dot_tile(1, 1, weights + first * size * stored, given, size, made, width, like)
+
+
+@njit(cache=True, error_model="numpy", parallel=True)
+def multiply_shared(rows, count, size, weights, like, out, width, threads):
+    """See ``multiply``; each thread computes its share of the N."""
+    share = -(-width // (TILE * threads)) * TILE
+    for thread in prange(threads):
+        multiply(rows, count, size, weights, like, out, width, thread * share, min((thread + 1) * share, width))
+
+
+@njit(cache=True, error_model="numpy")
+def project(rows, count, size, weights, like, out, width, threads):
+    """See ``multiply``, for all n."""
+    if threads is None:
+        multiply(rows, count, size, weights, like, out, width, 0, width)
+    else:
+        multiply_shared(rows, count, size, weights, like, out, width, threads)
+
+
+@njit(cache=True, error_model="numpy")
+def mix(shares, step, values, like, start, stop, out, count, size):
+    """out[m, :] += shares[m, t] values[t, :] for t in [start, stop), in order.
+
+    shares, values, out: addresses, of rows ``step`` apart, and of rows of ``size`` numbers, whole vectors. count: M.
+    """
+    place = 0
+    while place < size:
+        wide, row, source = place + 2 * LANES <= size, 0, values + place * like.itemsize
+        while row < count:
+            given, target = shares + row * step * ITEM, out + (row * size + place) * ITEM
+            four = row + 4 <= count
+            if four and wide:
+                mix_tile(4, 2, given, step, source, size, start, stop, target, size, like)
+            elif four:
+                mix_tile(4, 1, given, step, source, size, start, stop, target, size, like)
+            elif wide:
+                mix_tile(1, 2, given, step, source, size, start, stop, target, size, like)
+            else:
+                mix_tile(1, 1, given, step, source, size, start, stop, target, size, like)
+            row += 4 if four else 1
+        place += 2 * LANES if wide else LANES
+
+
+@njit(cache=True, error_model="numpy", fastmath=ORDER | {"nnan"})
+def soften(scores):
+    """Scores to their exponentials over the largest, in place; returns the largest and the sum."""
+    peak = scores[0]
+    for place in range(len(scores)):
+        peak = max(peak, scores[place])
+    total = ZERO
+    for place in range(len(scores)):
+        scores[place] = exponential(scores[place] - peak)
+        total += scores[place]
+    return peak, total
+
+
+@njit(cache=True, error_model="numpy")
+def list_seen(bias, positions, window, held, order, seen, oldest):
+    """What rows see: ``oldest`` (n,) on of the slots before ``held``, behind them the ``seen`` (n,) first of ``order``.
+
+    bias: (n, m) 0 where a row sees slot held + j. window: [positions], below 0 for all. order: (n, m) slots.
+    """
+    for row in range(len(bias)):
+        oldest[row] = 0 if window < 0 else min(max(positions[row] - window + 1, 0), held)
+        seen[row] = 0
+        for other in range(bias.shape[1]):
+            if bias[row, other] == 0:
+                order[row, seen[row]] = held + other
+                seen[row] += 1
+
+
+@njit(cache=True, error_model="numpy")
+def attend_head(heads, slots, key, held, order, seen, oldest, room, query, mixed, out):
+    """out[i, h] = attention of row i, heads h that read one key head. heads: (n, H + 2K, size), q scaled.
+
+    slots: (2K, S, size), as stored. held, order, seen, oldest: see ``list_seen``.
+    room: (n * groups, held + m) scratch. query, mixed: (n * groups, size) scratch. out: (n, H, size).
+    """
+    count, size = len(heads), heads.shape[2]
+    keys, step = len(slots) // 2, room.shape[1]
+    groups, head = out.shape[1] // keys, slots.shape[1] * size * slots.itemsize
+    first, values = held, slots.ctypes.data + (keys + key) * head
+    for row in range(count):
+        first = min(first, oldest[row])
+        for group in range(groups):
+            for place in range(size):
+                query[row * groups + group, place] = heads[row, key * groups + group, place]
+                mixed[row * groups + group, place] = 0
+    multiply(
+        query.ctypes.data, count * groups, size, slots.ctypes.data + key * head, slots, room.ctypes.data, step, 0, step
+    )
+    for place in range(count * groups):
+        row, scores = place // groups, room[place]
+        for each in range(seen[row]):
+            scores[held + each] = scores[order[row, each]]
+        peak, total = soften(scores[oldest[row] : held + seen[row]])
+        query[place, 0] = 1 / total if abs(peak) < np.inf else np.nan
+        for each in range(oldest[row]):
+            scores[each] = 0
+    mix(room.ctypes.data, step, values, slots, first, held, mixed.ctypes.data, count * groups, size)
+    for place in range(count * groups):
+        row, result = place // groups, mixed.ctypes.data + place * size * ITEM
+        for each in range(seen[row]):
+            share = room.ctypes.data + (place * step + held + each) * ITEM
+            mix(share, step, values + order[row, each] * size * slots.itemsize, slots, 0, 1, result, 1, size)
+        for number in range(size):
+            out[row, key * groups + place % groups, number] = widen(
+                narrow(mixed[place, number] * query[place, 0], slots)
+            )
+
+
+@njit(cache=True, error_model="numpy")
+def attend(heads, slots, start, every, held, order, seen, oldest, room, query, mixed, out):
+    """See ``attend_head``, for key heads from ``start`` on, one of ``every``."""
+    for key in range(start, len(slots) // 2, every):
+        attend_head(heads, slots, key, held, order, seen, oldest, room, query, mixed, out)
+
+
+@njit(cache=True, error_model="numpy", parallel=True)
+def attend_shared(heads, slots, held, order, seen, oldest, room, query, mixed, out):
+    """See ``attend_head``; each thread has its share of the key heads, and of the scratch."""
+    threads = len(room)
+    for thread in prange(threads):
+        attend(
+            heads, slots, thread, threads, held, order, seen, oldest, room[thread], query[thread], mixed[thread], out
+        )
+
+
+@njit(cache=True, error_model="numpy", fastmath=ORDER)
+def normalise(row, weight, epsilon, like, out):
+    """out = row over its root mean square, times weight, (size,) each; rounded as ``like`` is stored."""
+    total = ZERO
+    for place in range(len(row)):
+        total += row[place] * row[place]
+    scale = np.float32(1 / np.sqrt(total / len(row) + epsilon))
+    for place in range(len(row)):
+        out[place] = widen(narrow(weight[place] * widen(narrow(row[place] * scale, like)), like))
+
+
+@njit(cache=True, error_model="numpy")
+def add_norm(rows, added, weight, epsilon, like, normed):
+    """rows += added, (n, D); normed: (n, D) the sums, normalised."""
+    for row in range(len(rows)):
+        summed, new = rows[row], added[row]
+        for place in range(len(summed)):
+            summed[place] = widen(narrow(summed[place] + widen(narrow(new[place], like)), like))
+        normalise(summed, weight, epsilon, like, normed[row])
+
+
+@njit(cache=True, error_model="numpy")
+def finish(heads, bias, weights, epsilon, like):
+    """heads (n, H + 2K, size) += bias, and its first rows normalised by their weights (H + K, size); none: no rows."""
+    for row in range(len(heads)):
+        for head in range(heads.shape[1]):
+            each = heads[row, head]
+            for place in range(len(each)):
+                number = each[place] + bias[head, place] if len(bias) else each[place]
+                each[place] = widen(narrow(number, like))
+            if head < len(weights):
+                normalise(each, weights[head], epsilon, like, each)
+
+
+@njit(cache=True, error_model="numpy")
+def rotate(heads, queries, cos, sin, positions, slots, start):
+    """Turn q and k of heads (n, H + 2K, size) to their positions, scale q, and write k and v to ``slots``.
+
+    queries: H. cos, sin: (P, size), the sine with the sign of its half. slots: (2K, S, size); row i goes to start + i.
+    """
+    size, keys = heads.shape[2], len(slots) // 2
+    half, scale = size // 2, np.float32(1 / math.sqrt(size))
+    for row in range(len(heads)):
+        position = positions[row]
+        low_cos, high_cos = cos[position, :half], cos[position, half:]
+        low_sin, high_sin = sin[position, :half], sin[position, half:]
+        for head in range(queries + 2 * keys):
+            each = heads[row, head]
+            low, high = each[:half], each[half:]
+            for place in range(half if head < queries + keys else 0):
+                left, right = low[place], high[place]
+                low[place] = widen(narrow(left * low_cos[place] + right * low_sin[place], slots))
+                high[place] = widen(narrow(right * high_cos[place] + left * high_sin[place], slots))
+            if head < queries:
+                for place in range(size):
+                    each[place] *= scale
+            else:
+                slot = slots[head - queries, start + row]
+                for place in range(size):
+                    slot[place] = narrow(each[place], slots)
+
+
+@njit(cache=True, error_model="numpy")
+def gate(pairs, like, out):
+    """(n, 2I) -> (n, I): SiLU of the first half, times the second."""
+    size = out.shape[1]
+    for row in range(len(out)):
+        first, second, result = pairs[row, :size], pairs[row, size:], out[row]
+        for place in range(size):
+            number, other = widen(narrow(first[place], like)), widen(narrow(second[place], like))
+            result[place] = widen(narrow(widen(narrow(number / (ONE + exponential(-number)), like)) * other, like))
+
+
+@njit(cache=True, error_model="numpy")
+def forward(ids, positions, start, held, bias, other_bias, windows, kinds, queries, inner, table, addresses, norms,
+            head_norms, head_bias, epsilon, cos, sin, slots, taps, tapped, logits, threads):  # fmt: skip
+    """Feed n rows: logits (n, V) and tapped (taps, n, D), in single precision.
+
+    ids, positions: (n,). start: the first row's slot; the others follow.
+    held, bias, other_bias: see ``list_seen``; one for the layers of each kind, 0 and 1, as are windows (2,).
+    kinds: (L,). queries, inner: H, I. table: (V, D) of the embeddings, as stored.
+    addresses: (L + 1, 4) of the weights of q, k and v, of what follows attention, of gate and up, of down; in the last
+    row of the head.
+    norms: (2L + 1, D). head_norms: (L, H + K, size), or (L, 0, size). head_bias: (L, H + 2K, size), or (L, 0, size).
+    cos, sin: (P, size). slots: (L, 2K, S, size), as stored. taps: which states, ascending.
+    """
+    count, width = len(ids), table.shape[1]
+    keys, size, columns = slots.shape[1] // 2, slots.shape[3], bias.shape[1]
+    rows, normed = np.empty((count, width), np.float32), np.empty((count, width), np.float32)
+    added = np.empty((count, width), np.float32)
+    heads, mixed = np.empty((count, queries + 2 * keys, size), np.float32), np.empty((count, queries, size), np.float32)
+    pairs, gated = np.empty((count, 2 * inner), np.float32), np.empty((count, inner), np.float32)
+    heads_rows = count * queries // keys
+    shares = 1 if threads is None else threads
+    query, result = np.empty((shares, heads_rows, size), np.float32), np.empty((shares, heads_rows, size), np.float32)
+    room = np.empty((shares, heads_rows, held + columns), np.float32)
+    order, seen, oldest = np.empty((count, columns), np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    for row in range(count):
+        for place in range(width):
+            rows[row, place] = widen(table[ids[row], place])
+        normalise(rows[row], norms[0], epsilon, table, normed[row])
+    tap, kind, layers = 0, -1, len(slots)
+    for layer in range(layers):
+        if tap < len(taps) and taps[tap] == layer:
+            copy(rows, tapped[tap])
+            tap += 1
+        if kinds[layer] != kind:
+            kind = kinds[layer]
+            list_seen(other_bias if kind else bias, positions, windows[kind], held, order, seen, oldest)
+        qkv, out, up, down = addresses[layer, 0], addresses[layer, 1], addresses[layer, 2], addresses[layer, 3]
+        project(normed.ctypes.data, count, width, qkv, table, heads.ctypes.data, heads.shape[1] * size, threads)
+        finish(heads, head_bias[layer], head_norms[layer], epsilon, table)
+        rotate(heads, queries, cos, sin, positions, slots[layer], start)
+        if threads is None:
+            attend(heads, slots[layer], 0, 1, held, order, seen, oldest, room[0], query[0], result[0], mixed)
+        else:
+            attend_shared(heads, slots[layer], held, order, seen, oldest, room, query, result, mixed)
+        project(mixed.ctypes.data, count, queries * size, out, table, added.ctypes.data, width, threads)
+        add_norm(rows, added, norms[2 * layer + 1], epsilon, table, normed)
+        project(normed.ctypes.data, count, width, up, table, pairs.ctypes.data, 2 * inner, threads)
+        gate(pairs, table, gated)
+        project(gated.ctypes.data, count, inner, down, table, added.ctypes.data, width, threads)
+        add_norm(rows, added, norms[2 * layer + 2], epsilon, table, normed)
+    if tap < len(taps):
+        copy(normed, tapped[tap])
+    project(normed.ctypes.data, count, width, addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)
+
+
+@njit(cache=True, error_model="numpy")
+def copy(rows, out):
+    """(n, D) -> (n, D)."""
+    for row in range(len(rows)):
+        for place in range(rows.shape[1]):
+            out[row, place] = rows[row, place]
