@@ -21,6 +21,7 @@ from specbench.cli import job_of, with_exit_code
 from specbench.record import EngineKind
 from specbench.target.choose import make_engine
 from specbench.target.facade import Target
+from specbench.target.fast.attention import FastOptions
 from specbench.target.load import load_model
 
 SHAPE = ["model=random", "model.draft=bundled:tiny_draft", "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
@@ -49,7 +50,7 @@ def main() -> None:
     model = load_model(job.card)
     print("| method | forward ops | other ops | of these compaction | syncs | host us |\n|---|--:|--:|--:|--:|--:|")
     for entry in job.entries:
-        engine = make_engine(given.engine, model, card, 256, "sdpa")[0]
+        engine = make_engine(given.engine, model, card, 256, "sdpa", FastOptions(compiled=False))[0]
         entry.method.bind(Target(job.card, model, 256, None))
         entry.method.reset()
         print(describe_overhead(entry.name, entry.method, engine, model, prompts), flush=True)

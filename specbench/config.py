@@ -25,7 +25,7 @@ LONGEST_SHOWN = 60
 # keeps its hash.
 ADDED: dict[str, dict[str, Any]] = {
     "decode": {"first_draft": "after"},
-    "engine": {"attention": "sdpa"},
+    "engine": {"attention": "sdpa", "compiled": True},
     "model": {"cudnn_attention": False},
     "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
     "methods.pld.PromptLookup": {"min_ngram": 1},
@@ -146,14 +146,16 @@ class SuiteConfig:
 class EngineConfig:
     """kind: auto | fast | eager | replay | timed. max_nodes: the largest draft a method may propose.
 
-    pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs.
+    pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs, where it computes by torch.
     attention: of drafts in fast: sdpa | triton | fused | flex.
+    compiled: fast on a CPU verifies a draft by one call of compiled code, where the model allows it.
     """
 
     kind: str = "auto"
     max_nodes: int = 256
     pack: bool = True
     attention: str = "sdpa"
+    compiled: bool = True
 
 
 @dataclass

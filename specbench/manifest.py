@@ -41,6 +41,7 @@ def build_manifest(job: Job, stage: Stage, earlier: Mapping[str, Any] | None) ->
         "config_hash": job.digest,
         "model": _model(job.card, stage.target.model),
         "engine": stage.engine.kind,
+        "forward": stage.engine.describe_forward(),
         "parallel": {"way": job.way, "gpus": job.config.model.gpus} if job.way else None,
         **({"part": _part(job)} if job.suite.whole else {}),
         "suite": {

@@ -118,6 +118,7 @@ class _Manifest(TypedDict, total=False):
     config_hash: str
     model: _Model
     engine: str | None
+    forward: str | None
     parallel: _Parallel | None
     part: _Part
     shards: list[_Shard]

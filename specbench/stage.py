@@ -18,6 +18,7 @@ from specbench.target.attention import allow_cudnn_attention
 from specbench.target.choose import TENSOR, make_engine, make_timed, use_threads
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
+from specbench.target.fast.attention import FastOptions
 from specbench.target.load import load_model
 from specbench.target.replay import ReplayEngine
 from specbench.target.tensor_parallel.start import TeamSettings, start
@@ -72,11 +73,15 @@ def _load(job: Job) -> Stage:
     if config.engine.kind == EngineKind.TIMED:
         return _time(job, model)
     wanted = config.engine
-    loaded, reason = make_engine(
-        wanted.kind, model, job.card, wanted.max_nodes, config.model.attention, wanted.pack, wanted.attention
-    )
+    options = _fast_options(job)
+    loaded, reason = make_engine(wanted.kind, model, job.card, wanted.max_nodes, config.model.attention, options)
     reason = (job.why or reason) if wanted.kind == EngineKind.AUTO else None
     return _stage(job, loaded, model, f"engine=auto chose {loaded.kind}: {reason}" if reason else None)
+
+
+def _fast_options(job: Job) -> FastOptions:
+    engine = job.config.engine
+    return FastOptions(engine.pack, engine.attention, engine.compiled)
 
 
 def _share(job: Job, seed: int) -> Stage:
@@ -89,8 +94,7 @@ def _share(job: Job, seed: int) -> Stage:
         revision=model.revision,
         safetensors=model.safetensors,
         seed=seed,
-        pack=wanted.pack,
-        attention=wanted.attention,
+        options=_fast_options(job),
         threads=model.threads,
         check=model.check_ranks,
     )
@@ -118,9 +122,7 @@ def _stage(job: Job, engine: Engine, model: Any, note: str | None = None) -> Sta
 def _time(job: Job, model: Any) -> Stage:
     """A model whose answers are those of the trace."""
     wanted = job.config.engine
-    engine, reason = make_timed(
-        model, job.card, wanted.max_nodes, job.config.model.attention, wanted.pack, wanted.attention
-    )
+    engine, reason = make_timed(model, job.card, wanted.max_nodes, job.config.model.attention, _fast_options(job))
     check_engine(engine, model)
     note = f"engine=timed drives the eager forward: {reason}" if reason else None
     target = WatchedTarget(job.card, model, wanted.max_nodes, None)

@@ -84,7 +84,7 @@ ROOMS: dict[str, Room] = {
     "stage": Room(
         "the loaded target with the methods bound to it",
         may="decode job material measure method record session "
-        "target target.choose target.tensor_parallel target.timed types",
+        "target target.choose target.fast target.tensor_parallel target.timed types",
     ),
     "manifest": Room(
         "what a run was made with, and the check of a resumed one",

@@ -24,7 +24,7 @@ from specbench.method import Method
 from specbench.store import write_atomically
 from specbench.target.attention import allow_cudnn_attention
 from specbench.target.facade import ModelCard, Target
-from specbench.target.fast.attention import SDPA
+from specbench.target.fast.attention import SDPA, FastOptions
 from specbench.target.fast.engine import FastEngine
 
 SHAPE_7B = {
@@ -116,7 +116,7 @@ class Day:
     def make_engine(self, attention: str) -> FastEngine:
         """Another engine of ``model``. attention: see ``find_attention``."""
         context = self.model.config.max_position_embeddings
-        return FastEngine(self.model, context, frozenset(), 128, attention=attention)
+        return FastEngine(self.model, context, frozenset(), 128, options=FastOptions(attention=attention))
 
     @functools.cached_property
     def prompts(self) -> list[list[int]]:

@@ -11,9 +11,9 @@ from specbench.record import EngineKind
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Engine
 from specbench.target.facade import ModelCard
-from specbench.target.fast.attention import SDPA, require_attention
+from specbench.target.fast.attention import SDPA, FastOptions, require_attention
 from specbench.target.fast.compact import explain_unfit, explain_unsupported
-from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.engine import STANDARD, FastEngine
 from specbench.target.tensor_parallel.share import ShardShape
 from specbench.target.timed import TimedEager, TimedEngine, TimedFast
 from specbench.types import InputError
@@ -30,35 +30,34 @@ def make_engine(
     card: ModelCard,
     max_nodes: int,
     attention: str,
-    pack: bool = True,
-    tree_attention: str = SDPA,
+    options: FastOptions = STANDARD,
 ) -> tuple[Engine, str | None]:
     """The engine, and the reason where ``auto`` did not choose the fast one.
 
-    kind: auto, fast or eager. attention: ``model.attention``. pack, tree_attention: see ``FastEngine``.
+    kind: auto, fast or eager. attention: ``model.attention``. options: of the fast engine.
     Raises InputError where kind is fast and the fast engine cannot drive the model, or has no such attention.
     """
     reason = None if kind == EngineKind.EAGER else _explain_unfit(model, attention)
     if kind == EngineKind.FAST and reason:
         raise InputError(f"engine.kind=fast: cannot drive model={card.name}, {reason}; expected engine=eager or auto")
-    if tree_attention != SDPA and reason:
+    if options.attention != SDPA and reason:
         raise InputError(
-            f"engine.attention={tree_attention}: is the fast engine's, which cannot drive model={card.name}, {reason};"
-            " expected engine.attention=sdpa"
+            f"engine.attention={options.attention}: is the fast engine's, which cannot drive model={card.name},"
+            f" {reason}; expected engine.attention=sdpa"
         )
     if kind == EngineKind.EAGER or reason:
         return EagerEngine(model, card.context, card.eos, max_nodes), reason
-    return FastEngine(model, card.context, card.eos, max_nodes, pack=pack, attention=tree_attention), None
+    return FastEngine(model, card.context, card.eos, max_nodes, options=options), None
 
 
 def make_timed(
-    model: Any, card: ModelCard, max_nodes: int, attention: str, pack: bool = True, tree_attention: str = SDPA
+    model: Any, card: ModelCard, max_nodes: int, attention: str, options: FastOptions = STANDARD
 ) -> tuple[TimedEngine, str | None]:
     """The engine along a record, fast where it can drive the model; and the reason where it is not."""
     reason = _explain_unfit(model, attention)
     if reason:
         return TimedEager(model, card.context, card.eos, max_nodes), reason
-    return TimedFast(model, card.context, card.eos, max_nodes, pack=pack, attention=tree_attention), None
+    return TimedFast(model, card.context, card.eos, max_nodes, options=options), None
 
 
 def check_attention(way: str, engine: str, card: ModelCard) -> None:

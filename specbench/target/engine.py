@@ -77,6 +77,10 @@ class Engine(ABC):
     eos: frozenset[int]
     fed: int  # rows that the last forward fed to the target: root and nodes, or every token of a batch of rows
 
+    def describe_forward(self) -> str | None:
+        """What computes a draft's forward, and why not the compiled code; None where there is one way only."""
+        return None
+
     def prepare(self, needs: Needs, greedy: bool) -> None:
         """Compile or record before the first case what a method with these needs runs."""
 

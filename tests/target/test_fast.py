@@ -24,6 +24,7 @@ from specbench.profile import ModelShape
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Silent
 from specbench.target.fast.accept import Outcome, accept
+from specbench.target.fast.attention import FastOptions
 from specbench.target.fast.compact import explain_unfit
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame, lay_out
@@ -39,8 +40,8 @@ CPU = torch.device("cpu")
 NEAR = 1e-8
 
 
-def engine_for(model, buckets=EXACT, eos=(), context=512, pack=True) -> FastEngine:
-    return FastEngine(model, context, frozenset(eos), 64, buckets, pack)
+def engine_for(model, buckets=EXACT, eos=(), context=512, **options) -> FastEngine:
+    return FastEngine(model, context, frozenset(eos), 64, buckets, FastOptions(**options))
 
 
 def run(engine, script, prompt, limit=COUNT, sampling=None, seed=0):
@@ -242,7 +243,7 @@ def test_gaps_equal_the_eager_engines():
 def test_the_models_own_weights_serve_both_without_a_second_copy():
     """Unpacked, q, k and v of the library's model are views of one matrix, and its own forward is as before."""
     model, twin = build("llama"), build("llama")
-    engine = engine_for(model, pack=False)
+    engine = engine_for(model, compiled=False, pack=False)
     layer = model.model.layers[0]
     shared = layer.self_attn.q_proj.weight.untyped_storage().data_ptr()
     assert shared == layer.self_attn.v_proj.weight.untyped_storage().data_ptr()
@@ -299,7 +300,7 @@ def test_tied_embeddings_and_attention_bias(monkeypatch):
         torch.nn.init.normal_(layer.mlp.down_proj.bias)
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     for pack in (True, False):
-        assert run(engine_for(model, pack=pack), scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
+        assert run(engine_for(model, compiled=False, pack=pack), scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
 
 
 @pytest.mark.parametrize("buckets", BUCKETS)
@@ -518,7 +519,7 @@ def test_operations_of_a_forward_are_the_analytic_count(family):
     """Within 2 %: nothing is computed twice, and padding is all that a bucket adds."""
     model = build(family)
     shape = ModelShape(**shape_of(model))
-    engine = engine_for(model, pack=False)
+    engine = engine_for(model, compiled=False, pack=False)
     engine.start(list(range(100)), COUNT, Walk(None, 0), Needs(), Silent())
     for fed in (1, 8, 64):
         with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter:

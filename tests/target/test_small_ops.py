@@ -8,6 +8,7 @@ import torch
 from models import Scripted, build, plain_greedy, scripts
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
+from specbench.target.fast.attention import FastOptions
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.small_ops import Norm, SmallOps
 
@@ -70,7 +71,7 @@ def test_rotation_and_writing(dtype, size):
 def test_the_engine_emits_plain_greedy_ids(family):
     model, prompt = build(family), [5, 17, 3]
     truth = plain_greedy(model, prompt, 16)
-    engine = FastEngine(model, 512, frozenset(), 8, attention="fused")
+    engine = FastEngine(model, 512, frozenset(), 8, options=FastOptions(attention="fused"))
     assert type(engine.compact.small) is FusedOps
     request = Request(prompt, 4, None, 0)
     assert decode(engine, Scripted(scripts(truth)["wide"]), request, Clock(torch.device("cpu"))).ids == truth[:4]

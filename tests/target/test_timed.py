@@ -23,6 +23,7 @@ from specbench.store import read_manifest, read_run
 from specbench.target import weights
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Silent
+from specbench.target.fast.attention import FastOptions
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.graphs import EXACT, GRAPHED
 from specbench.target.replay import ReplayEngine
@@ -34,8 +35,12 @@ PROMPT = [5, 17, 3, 42, 8, 11]
 COUNT = 30
 ENGINES = {
     "eager": lambda model: TimedEager(model, 512, frozenset(), 64),
-    "fast": lambda model: TimedFast(model, 512, frozenset(), 64, EXACT),
+    "fast": lambda model: TimedFast(model, 512, frozenset(), 64, EXACT, FastOptions(compiled=False)),
     "graphed": lambda model: TimedFast(model, 512, frozenset(), 64, GRAPHED),
+}
+LIVE = {
+    "eager": lambda model: EagerEngine(model, 512, frozenset(), 64),
+    "fast": lambda model: FastEngine(model, 512, frozenset(), 64, EXACT, FastOptions(compiled=False)),
 }
 QUICK = ("measure.warmup=1", "measure.control=false")
 METHODS = "method=[pld,sam,cacheback_no_frozen,n_grammys,n_grammys_trie,token_recycling]"
@@ -134,7 +139,7 @@ def computed(engine, part):
 def test_a_step_computes_what_a_live_step_computes(kind, part):
     """The very operations on the very shapes; only what the eager engine moves depends on what was accepted."""
     model = build("llama")
-    live, timed = {"eager": EagerEngine, "fast": FastEngine}[kind](model, 512, frozenset(), 64), ENGINES[kind](model)
+    live, timed = LIVE[kind](model), ENGINES[kind](model)
     timed.load(PROMPT, said())
     theirs, ours = computed(live, part), computed(timed, part)
     names = [name for name, _ in ours]

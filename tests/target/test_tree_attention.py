@@ -20,7 +20,7 @@ from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.fast import attention
-from specbench.target.fast.attention import TreeMask, attend_flex, find_attention, pack_bits
+from specbench.target.fast.attention import FastOptions, TreeMask, attend_flex, find_attention, pack_bits
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.graphs import EXACT, GRAPHED
 from specbench.target.fast.kernels.tiles import SINGLE, TILES, Tile, choose_splits, choose_tile
@@ -210,7 +210,7 @@ def test_the_engine_emits_plain_greedy_ids(way, family, buckets):
     """Trees, chains and rows of one token, windows and grouped heads, in exact and in padded widths."""
     model, prompt = build(family), list(range(20, 50))
     truth = plain_greedy(model, prompt, 20)
-    engine = FastEngine(model, 512, frozenset(), 8, buckets, attention=way)
+    engine = FastEngine(model, 512, frozenset(), 8, buckets, options=FastOptions(attention=way))
     assert engine.buckets.whole  # no recording is of a length of keys
     assert ids_of(engine, scripts(truth)["wide"], prompt, 6) == truth[:6]
 
@@ -220,7 +220,7 @@ def test_the_engine_emits_plain_greedy_ids(way, family, buckets):
 def test_two_ranks_attend_by_it(way):
     model, prompt = build("llama"), [5, 17, 3]
     truth = plain_greedy(model, prompt, 16)
-    with team(model, attention=way) as (engine, _):
+    with team(model, options=FastOptions(attention=way)) as (engine, _):
         assert ids_of(engine, scripts(truth)["wide"], prompt, 6) == truth[:6]
 
 
@@ -228,5 +228,5 @@ def test_on_the_bundled_model_ids_are_the_eager_engines():
     model = load_model(read_card(path=str(ASSETS / "tiny"), dtype="float32", device="cpu"))
     prompt = [5, 17, 3, 42, 8]
     truth = ids_of(EagerEngine(model, 512, frozenset(), 64), lambda *_: Draft(), prompt, 16)
-    engine = FastEngine(model, 512, frozenset(), 64, attention="triton")
+    engine = FastEngine(model, 512, frozenset(), 64, options=FastOptions(attention="triton"))
     assert ids_of(engine, scripts(truth)["wide"], prompt, 8) == truth[:8]

@@ -30,6 +30,19 @@ Attend = Callable[[Tensor, Tensor, Tensor, "TreeMask"], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
+class FastOptions:
+    """How the fast engine computes.
+
+    pack: where torch computes on a CPU, with a second copy of the weights that is faster for short inputs.
+    attention: of drafts, one of ``WAYS``. compiled: on a CPU, drafts' forwards are one call of compiled code.
+    """
+
+    pack: bool = True
+    attention: str = SDPA
+    compiled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TreeMask:
     """What n rows of each of B requests see: the context within the window, and each other where a bit is set.
 

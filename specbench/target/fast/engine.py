@@ -19,7 +19,7 @@ from torch import Tensor
 from specbench.record import EngineKind
 from specbench.target.engine import Engine, Laps, Silent, Verifier
 from specbench.target.fast.accept import Outcome, accept
-from specbench.target.fast.attention import SDPA, TreeMask, find_attention, find_small_ops
+from specbench.target.fast.attention import SDPA, FastOptions, TreeMask, find_attention, find_small_ops
 from specbench.target.fast.compact import CompactModel, ForwardInput, make_prompt_input
 from specbench.target.fast.frame import DraftLayout, FastRequest, Frame, lay_out
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
@@ -32,6 +32,7 @@ from specbench.types import Draft, Needs, Prefill, Step
 
 STANDING = 8192  # [tokens] of context that a GPU holds room for from the start; a longer request records anew
 FRAMES = 256  # widths whose buffers are kept on a CPU
+STANDARD = FastOptions()
 LAYOUTS = 1024  # layouts are remembered, so that chains and fixed trees are laid out once
 
 
@@ -59,32 +60,30 @@ class FastEngine(Engine):
         eos: frozenset[int],
         max_nodes: int,
         buckets: Buckets | None = None,
-        pack: bool = True,
-        attention: str = SDPA,
-        compiled: bool = True,
+        options: FastOptions = STANDARD,
     ) -> None:
         """model: the library's, of a supported family (``compact.explain_unsupported``), on one device, in eval mode.
 
-        context: [tokens] its limit. max_nodes: the largest draft. buckets: default by device.
-        pack: on a CPU, keep a second copy of the weights that torch multiplies short inputs with faster.
-        attention: of drafts, see ``find_attention``. compiled: see ``find_compiled``. Raises InputError.
+        context: [tokens]. max_nodes: the largest draft. buckets: default by device. Raises InputError of the options.
         """
         self.context, self.max_nodes, self.eos = context, max_nodes, eos
         self.fed = 0
-        weight = model.get_input_embeddings().weight
-        self.device: torch.device = weight.device
-        self.dtype: torch.dtype = weight.dtype
+        self.device: torch.device = model.get_input_embeddings().weight.device
+        self.dtype: torch.dtype = model.get_input_embeddings().weight.dtype
         buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
+        attention = options.attention
+        compiled = options.compiled and attention == SDPA and buckets == EXACT
         self.buckets = replace(buckets, whole=buckets.whole or attention != SDPA)
         self._widest = self.buckets.width(max_nodes + 1)  # grows with the batches of rows that come
         with torch.no_grad():
             table, small = context + self._widest, find_small_ops(attention, self.device, self.dtype)
             self.compact = CompactModel(model, table, context, False, small)
-            self.compiled, self.uncompiled = find_compiled(self.compact, compiled and self.buckets == EXACT)
-            if self.compiled is None and pack and can_pack(self.dtype, self.device):
+            self.compiled, self.uncompiled = find_compiled(self.compact, compiled)
+            if self.compiled is None and options.pack and can_pack(self.dtype, self.device):
                 self.compact = CompactModel(model, table, context, True, small)
         self._attend = find_attention(attention, self.device, self.dtype, self.compact.size)
-        self.windows = {kind: _within(window, context) for kind, window in self.compact.windows.items()}
+        windows = self.compact.windows.items()  # one that no position leaves is none
+        self.windows = {kind: window if window and window < context else None for kind, window in windows}
         self.frames: dict[int, Frame] = {}
         self.graphs = Graphs(self.device)
         # Memory of their own: else they, recorded once a width, would write over the hidden states of later forwards.
@@ -96,6 +95,11 @@ class FastEngine(Engine):
         self.cache = self.compact.new_cache()
         self._clean = True  # the cache holds finite numbers: no request broke off in the middle
         self.request = FastRequest(Needs(), Silent())
+
+    def describe_forward(self) -> str:
+        """See ``Engine``."""
+        reason = f", since {self.uncompiled}" if self.uncompiled else ""
+        return "compiled code" if self.compiled else f"operations of torch{reason}"
 
     def _begin(self) -> None:
         """Zero the cache where the last request left numbers that may not be finite."""
@@ -294,8 +298,3 @@ class FastEngine(Engine):
         gaps = compute_gaps(self.compact.head(states[len(prompt) - 1 :]), ids)
         self._clean = True
         return gaps
-
-
-def _within(window: int | None, context: int) -> int | None:
-    """A window that no position leaves is none."""
-    return None if window is None or window >= context else window

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from specbench.target.engine import Laps, Silent, Verifier
-from specbench.target.fast.attention import SDPA
+from specbench.target.fast.attention import FastOptions
 from specbench.target.fast.compact import ForwardInput
-from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.engine import STANDARD, FastEngine
 from specbench.target.fast.frame import FastRequest, Frame
 from specbench.target.fast.graphs import Buckets
 from specbench.target.tensor_parallel.ranks import Ranks
@@ -40,12 +40,12 @@ class RankEngine(FastEngine):
         max_nodes: int,
         team: Team,
         buckets: Buckets | None = None,
-        pack: bool = True,
-        attention: str = SDPA,
+        options: FastOptions = STANDARD,
         check: bool = False,
     ) -> None:
         """share: see ``load_share``. check: compare the ranks after every step. Others: ``FastEngine``."""
-        super().__init__(share, context, eos, max_nodes, buckets, pack, attention)
+        options = replace(options, compiled=False)  # its layers end in sums over the ranks
+        super().__init__(share, context, eos, max_nodes, buckets, options)
         self._team = team
         self._log = RankLog(context + self._widest) if check else None
         self._apart = self.compact.new_cache()

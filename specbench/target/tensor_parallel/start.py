@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM
 
 from specbench.target.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 from specbench.target.facade import ModelCard
-from specbench.target.fast.attention import SDPA
+from specbench.target.fast.attention import FastOptions
+from specbench.target.fast.engine import STANDARD
 from specbench.target.fast.graphs import Buckets
 from specbench.target.tensor_parallel.engine import Follower, Leader
 from specbench.target.tensor_parallel.ranks import LOST, Ranks
@@ -44,8 +45,7 @@ class TeamSettings:
     revision: str | None = None
     safetensors: bool = True
     seed: int = 0
-    pack: bool = True
-    attention: str = SDPA
+    options: FastOptions = STANDARD
     threads: int | None = None
     check: bool = False
     patience_s: float = PATIENCE_S
@@ -78,7 +78,7 @@ class Seat:
     def make_engine(self, kind: Any, share: Any, team: Team, **options: Any) -> Any:
         """An engine of class ``kind`` on its share."""
         card, settings = self.settings.card, self.settings
-        given: Any = {key: getattr(settings, key) for key in ("buckets", "pack", "attention", "check")}
+        given: Any = {key: getattr(settings, key) for key in ("buckets", "options", "check")}
         return kind(share, card.context, card.eos, settings.max_nodes, team, **given, **options)
 
 

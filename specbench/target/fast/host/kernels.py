@@ -2,21 +2,18 @@
 
 Each row is computed by the same operations in the same order whichever rows are fed beside it: its products by
 ``dot_tile``, its attention over the tokens that it sees in the order of the text. So verifying a draft gives the bits
-that decoding token by token gives.
+that decoding token by token gives. numba's cache notices a change of this file, not of the two that it imports.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numba import njit, prange
 
-from specbench.target.fast.host.vectors import ITEM, LANES, dot_tile, exponential, mix_tile, narrow, widen
+from specbench.target.fast.host.small_kernels import add_norm, copy, finish, gate, normalise, rotate, soften
+from specbench.target.fast.host.vectors import ITEM, LANES, dot_tile, mix_tile, narrow, widen
 
 TILE = 4  # rows of weights that are multiplied together
-ORDER = {"reassoc", "nsz", "contract", "arcp"}  # one row's sums may be reordered: the same way for every row
-ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @njit(cache=True, error_model="numpy")
@@ -85,19 +82,6 @@ def mix(shares, step, values, like, start, stop, out, count, size):
                 mix_tile(1, 1, given, step, source, size, start, stop, target, size, like)
             row += 4 if four else 1
         place += 2 * LANES if wide else LANES
-
-
-@njit(cache=True, error_model="numpy", fastmath=ORDER | {"nnan"})
-def soften(scores):
-    """Scores to their exponentials over the largest, in place; returns the largest and the sum."""
-    peak = scores[0]
-    for place in range(len(scores)):
-        peak = max(peak, scores[place])
-    total = ZERO
-    for place in range(len(scores)):
-        scores[place] = exponential(scores[place] - peak)
-        total += scores[place]
-    return peak, total
 
 
 @njit(cache=True, error_model="numpy")
@@ -172,77 +156,20 @@ def attend_shared(heads, slots, held, order, seen, oldest, room, query, mixed, o
         )
 
 
-@njit(cache=True, error_model="numpy", fastmath=ORDER)
-def normalise(row, weight, epsilon, like, out):
-    """out = row over its root mean square, times weight, (size,) each; rounded as ``like`` is stored."""
-    total = ZERO
-    for place in range(len(row)):
-        total += row[place] * row[place]
-    scale = np.float32(1 / np.sqrt(total / len(row) + epsilon))
-    for place in range(len(row)):
-        out[place] = widen(narrow(weight[place] * widen(narrow(row[place] * scale, like)), like))
+@njit(cache=True, error_model="numpy")
+def make_rows(count, width, queries, keys, size, inner):
+    """Memory of what n rows are on their way through a layer."""
+    rows, normed = np.empty((count, width), np.float32), np.empty((count, width), np.float32)
+    added, mixed = np.empty((count, width), np.float32), np.empty((count, queries, size), np.float32)
+    heads, gated = np.empty((count, queries + 2 * keys, size), np.float32), np.empty((count, inner), np.float32)
+    return rows, normed, added, heads, mixed, np.empty((count, 2 * inner), np.float32), gated
 
 
 @njit(cache=True, error_model="numpy")
-def add_norm(rows, added, weight, epsilon, like, normed):
-    """rows += added, (n, D); normed: (n, D) the sums, normalised."""
-    for row in range(len(rows)):
-        summed, new = rows[row], added[row]
-        for place in range(len(summed)):
-            summed[place] = widen(narrow(summed[place] + widen(narrow(new[place], like)), like))
-        normalise(summed, weight, epsilon, like, normed[row])
-
-
-@njit(cache=True, error_model="numpy")
-def finish(heads, bias, weights, epsilon, like):
-    """heads (n, H + 2K, size) += bias, and its first rows normalised by their weights (H + K, size); none: no rows."""
-    for row in range(len(heads)):
-        for head in range(heads.shape[1]):
-            each = heads[row, head]
-            for place in range(len(each)):
-                number = each[place] + bias[head, place] if len(bias) else each[place]
-                each[place] = widen(narrow(number, like))
-            if head < len(weights):
-                normalise(each, weights[head], epsilon, like, each)
-
-
-@njit(cache=True, error_model="numpy")
-def rotate(heads, queries, cos, sin, positions, slots, start):
-    """Turn q and k of heads (n, H + 2K, size) to their positions, scale q, and write k and v to ``slots``.
-
-    queries: H. cos, sin: (P, size), the sine with the sign of its half. slots: (2K, S, size); row i goes to start + i.
-    """
-    size, keys = heads.shape[2], len(slots) // 2
-    half, scale = size // 2, np.float32(1 / math.sqrt(size))
-    for row in range(len(heads)):
-        position = positions[row]
-        low_cos, high_cos = cos[position, :half], cos[position, half:]
-        low_sin, high_sin = sin[position, :half], sin[position, half:]
-        for head in range(queries + 2 * keys):
-            each = heads[row, head]
-            low, high = each[:half], each[half:]
-            for place in range(half if head < queries + keys else 0):
-                left, right = low[place], high[place]
-                low[place] = widen(narrow(left * low_cos[place] + right * low_sin[place], slots))
-                high[place] = widen(narrow(right * high_cos[place] + left * high_sin[place], slots))
-            if head < queries:
-                for place in range(size):
-                    each[place] *= scale
-            else:
-                slot = slots[head - queries, start + row]
-                for place in range(size):
-                    slot[place] = narrow(each[place], slots)
-
-
-@njit(cache=True, error_model="numpy")
-def gate(pairs, like, out):
-    """(n, 2I) -> (n, I): SiLU of the first half, times the second."""
-    size = out.shape[1]
-    for row in range(len(out)):
-        first, second, result = pairs[row, :size], pairs[row, size:], out[row]
-        for place in range(size):
-            number, other = widen(narrow(first[place], like)), widen(narrow(second[place], like))
-            result[place] = widen(narrow(widen(narrow(number / (ONE + exponential(-number)), like)) * other, like))
+def make_scratch(shares, count, size, columns):
+    """Memory of attention to one key head, for each thread: queries, results and scores."""
+    query, result = np.empty((shares, count, size), np.float32), np.empty((shares, count, size), np.float32)
+    return query, result, np.empty((shares, count, columns), np.float32)
 
 
 @njit(cache=True, error_model="numpy")
@@ -258,22 +185,16 @@ def forward(ids, positions, start, held, bias, other_bias, windows, kinds, queri
     norms: (2L + 1, D). head_norms: (L, H + K, size), or (L, 0, size). head_bias: (L, H + 2K, size), or (L, 0, size).
     cos, sin: (P, size). slots: (L, 2K, S, size), as stored. taps: which states, ascending.
     """
-    count, width = len(ids), table.shape[1]
-    keys, size, columns = slots.shape[1] // 2, slots.shape[3], bias.shape[1]
-    rows, normed = np.empty((count, width), np.float32), np.empty((count, width), np.float32)
-    added = np.empty((count, width), np.float32)
-    heads, mixed = np.empty((count, queries + 2 * keys, size), np.float32), np.empty((count, queries, size), np.float32)
-    pairs, gated = np.empty((count, 2 * inner), np.float32), np.empty((count, inner), np.float32)
-    heads_rows = count * queries // keys
-    shares = 1 if threads is None else threads
-    query, result = np.empty((shares, heads_rows, size), np.float32), np.empty((shares, heads_rows, size), np.float32)
-    room = np.empty((shares, heads_rows, held + columns), np.float32)
-    order, seen, oldest = np.empty((count, columns), np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    count, width, layers, shares = len(ids), table.shape[1], len(slots), 1 if threads is None else threads
+    keys, size = slots.shape[1] // 2, slots.shape[3]
+    rows, normed, added, heads, mixed, pairs, gated = make_rows(count, width, queries, keys, size, inner)
+    query, result, room = make_scratch(shares, count * queries // keys, size, held + bias.shape[1])
+    order, seen, oldest = np.empty(bias.shape, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     for row in range(count):
         for place in range(width):
             rows[row, place] = widen(table[ids[row], place])
         normalise(rows[row], norms[0], epsilon, table, normed[row])
-    tap, kind, layers = 0, -1, len(slots)
+    tap, kind = 0, -1
     for layer in range(layers):
         if tap < len(taps) and taps[tap] == layer:
             copy(rows, tapped[tap])
@@ -298,11 +219,3 @@ def forward(ids, positions, start, held, bias, other_bias, windows, kinds, queri
     if tap < len(taps):
         copy(normed, tapped[tap])
     project(normed.ctypes.data, count, width, addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)
-
-
-@njit(cache=True, error_model="numpy")
-def copy(rows, out):
-    """(n, D) -> (n, D)."""
-    for row in range(len(rows)):
-        for place in range(rows.shape[1]):
-            out[row, place] = rows[row, place]

@@ -1,0 +1,185 @@
+"""The compiled forward of drafts on a CPU: torch's numbers, and the same bits for a row whatever is fed beside it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from target.test_fast import COUNT, any_draft, run
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from models import BASE, EVERY_FAMILY, FAMILIES, VOCAB, build, scripts
+from specbench.decode.walk import Walk
+from specbench.target.engine import Silent
+from specbench.target.fast.attention import FastOptions
+from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.host.vectors import exponential
+from specbench.types import CaseError, Draft, Needs
+
+NEEDS = Needs(hidden=(0, 1, 2), node_topk=3)
+EPSILON = {torch.float32: 1e-6, torch.bfloat16: 3e-2}  # relative, root mean square; of a few rows
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+def engine_for(model, **options) -> FastEngine:
+    return FastEngine(model, 512, frozenset(), 64, options=FastOptions(**options))
+
+
+@cache
+def compiled(family: str, name: str) -> FastEngine:
+    engine = engine_for(build(family, TYPES[name]))
+    assert engine.compiled is not None
+    return engine
+
+
+def started(engine: FastEngine, prompt: list[int], needs: Needs = NEEDS) -> FastEngine:
+    engine.start(prompt, COUNT, Walk(None, 0), needs, Silent())
+    return engine
+
+
+def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The root mean square of the differences, over that of the numbers."""
+    return float((ours.double() - theirs.double()).norm() / theirs.double().norm().clamp(min=1e-30))
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
+def test_it_computes_what_torch_computes(family, name):
+    """As near to double precision as torch: logits, hidden states, keys and values of trees, chains and roots alone."""
+    model = build(family, TYPES[name])
+    engines = [compiled(family, name), engine_for(model, compiled=False), engine_for(copy.deepcopy(model).double())]
+    assert engines[1].compiled is None
+    rng = random.Random(family + name)
+    for prompt in ([5], list(range(20, 31)), list(range(20, 50))):  # around the window
+        for draft in (Draft((), ()), Draft.chain([7, 8, 9]), any_draft(rng, [3, 4, 5]), any_draft(rng, [9, 9, 9, 9])):
+            for engine in engines:
+                started(engine, prompt).forward(draft)
+            held = len(prompt) + len(draft) + 1
+            found = [[engine.request.logits, *(engine.request.hidden[layer] for layer in (0, 1, 2)),
+                      engine.cache.whole[:, :, :held]] for engine in engines]  # fmt: skip
+            for ours, theirs, truth in zip(*found, strict=True):
+                assert relative(ours, truth) < 2 * relative(theirs, truth) + EPSILON[TYPES[name]]
+
+
+def compare_bits(engine: FastEngine, prompt: list[int], draft: Draft, line: list[int]) -> None:
+    """``line``: nodes of the draft, each the child of the one before."""
+    tree = started(engine, prompt, Needs())
+    tree.request.root = 11
+    tree.forward(draft)
+    tree = {node: tree.request.logits[node + 1].clone() for node in (-1, *line)}
+    keys = engine.cache.whole[:, :, [len(prompt), *(len(prompt) + 1 + node for node in line)]].clone()
+    started(engine, prompt, Needs())
+    for place, node in enumerate((-1, *line)):
+        engine.request.root = 11 if node < 0 else int(draft.tokens[node])
+        engine.forward(Draft((), ()))
+        assert torch.equal(engine.request.logits[0], tree[node])
+        engine.request.length += 1
+        slot = len(prompt) + place
+        assert torch.equal(engine.cache.whole[:, :, slot], keys[:, :, place])
+
+
+def lines(parents: list[int]) -> list[int]:
+    """The path to the last node."""
+    path, node = [], len(parents) - 1
+    while node >= 0:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
+
+
+@st.composite
+def trees(draw) -> Draft:
+    count = draw(st.integers(1, 40))
+    parents = [draw(st.integers(max(-1, node - 4), node - 1)) for node in range(count)]
+    return Draft([draw(st.integers(0, VOCAB - 1)) for _ in parents], parents)
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("family", ["llama", "qwen2-mixed"])
+@settings(max_examples=15, deadline=None)
+@given(draft=trees(), length=st.integers(1, 40))
+def test_a_row_has_the_same_bits_as_decoded_alone(family, name, draft, length):
+    compare_bits(compiled(family, name), list(range(3, 3 + length)), draft, lines(list(draft.parents)))
+
+
+def test_torchs_forward_has_other_bits():
+    """What the check above finds where products depend on the number of rows."""
+    engine = engine_for(build("llama"), compiled=False)
+    with pytest.raises(AssertionError):
+        compare_bits(engine, list(range(3, 33)), Draft.chain(list(range(20))), list(range(20)))
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window"])
+def test_bfloat16_emits_vanillas_ids_for_every_drafter(family):
+    """By equal bits: there is no tie that a wider forward could break."""
+    engine = compiled(family, "bf16")
+    plain = run(engine, lambda *_: Draft((), ()), [5, 17, 3], COUNT).ids
+    for name, script in scripts([*plain, *range(8)]).items():
+        assert run(engine, script, [5, 17, 3], COUNT).ids == plain, name
+
+
+def test_threads_give_the_same_bits():
+    engine, before, found = compiled("llama", "f32"), torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            started(engine, list(range(30)), Needs()).forward(Draft.chain(list(range(9))))
+            found.append(engine.request.logits.clone())
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_weights_are_read_in_place():
+    model = build("llama")
+    engine = engine_for(model)
+    assert all(layer.gate_up.packed is None for layer in engine.compact.layers)
+    first = started(engine, [5, 6], Needs())
+    first.forward(Draft((), ()))
+    before = first.request.logits.clone()
+    model.lm_head.weight.data.mul_(2)
+    started(engine, [5, 6], Needs()).forward(Draft((), ()))
+    assert relative(engine.request.logits, 2 * before) < 1e-5
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_are_found(broken):
+    model = build("llama")
+    engine = started(engine_for(model), [5, 6], Needs())
+    model.get_input_embeddings().weight.data[9] = broken
+    engine.forward(Draft.chain([9]))
+    with pytest.raises(CaseError, match="finite"):
+        engine.settle(COUNT)
+
+
+@pytest.mark.parametrize(
+    ("extra", "dtype", "reason"),
+    [
+        ({"hidden_size": 72}, torch.float32, "18 numbers, not a multiple of 16"),
+        ({"num_attention_heads": 8, "num_key_value_heads": 2}, torch.float32, "8 numbers"),
+        ({}, torch.float64, "the model is float64"),
+        ({}, torch.float16, "the model is float16"),
+        ({"attention_bias": True}, torch.float32, "have a bias"),
+    ],
+)
+def test_what_it_cannot_run_torch_computes(extra, dtype, reason):
+    config = AutoConfig.for_model("llama", **{**BASE, **FAMILIES["llama"][1], **extra})
+    engine = engine_for(AutoModelForCausalLM.from_config(config, dtype=dtype).eval())
+    assert engine.compiled is None
+    assert reason in engine.uncompiled
+    assert engine_for(build("llama"), compiled=False).uncompiled is None
+
+
+@given(st.lists(st.floats(-87, 88, width=32), min_size=1, max_size=50))
+def test_the_exponential_is_single_precise(numbers):
+    for number in numbers:
+        assert exponential(np.float32(number)) == pytest.approx(math.exp(number), rel=3e-7)
+    assert exponential(np.float32(-1e30)) < 1e-37
