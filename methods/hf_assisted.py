@@ -12,7 +12,8 @@ from typing import Literal
 from transformers import GenerationConfig
 
 from methods.parts.draft_lm.draft_lm import read_draft_card
-from methods.parts.hf_peer import Emit, HFPeer
+from methods.parts.hf_peer import HFPeer
+from specbench.method import Emit
 from specbench.target.facade import ModelCard, Target
 from specbench.target.load import load_model
 from specbench.types import require_count

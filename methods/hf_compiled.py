@@ -14,7 +14,8 @@ from torch._inductor.exc import InductorError
 from transformers import StaticCache
 from transformers.generation.configuration_utils import CompileConfig
 
-from methods.parts.hf_peer import Emit, HFPeer
+from methods.parts.hf_peer import HFPeer
+from specbench.method import Emit
 from specbench.target.facade import Target
 from specbench.types import CaseError, InputError, require_count
 
@@ -44,7 +45,7 @@ class HFCompiled(HFPeer):
     def _warm_up(self) -> None:
         options, self.options = self.options, self.options | {"eos_token_id": None}
         try:
-            self.decode([0], WARM_TOKENS, 0, lambda ids: False)
+            self.decode([0], WARM_TOKENS, 0, lambda ids, proposed=0: False)
         except (TorchDynamoException, InductorError) as error:
             reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise InputError(

@@ -8,8 +8,8 @@ what was learned), a ``Drafter`` is the state of ONE request and is dropped at i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from specbench.types import Draft, Needs, Prefill, Step, Typical
 
@@ -97,16 +97,26 @@ class Method(ABC):
         """Release what ``bind`` took; also called where a bind failed, this method's or another's."""
 
 
+class Emit(Protocol):
+    """Where a peer reports a forward of the target."""
+
+    def __call__(self, ids: Sequence[int], proposed: int = 0) -> bool:
+        """ids: emitted by it. proposed: nodes of its draft, 0 where that is not known. True: the request has ended."""
+
+
 class Peer(Method):
     """A method with its own decoding loop (HF ``generate``), outside the shared runtime.
 
-    The harness still counts, cuts and times its tokens: ``decode`` reports every forward's ids through ``emit``, which
-    returns True at the end of the request.
+    The harness still counts, cuts and times its tokens: ``decode`` reports every forward's ids through ``emit``.
     """
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         raise NotImplementedError(f"{type(self).__name__} has its own decoding loop; the harness calls decode()")
 
     @abstractmethod
-    def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Callable[[Sequence[int]], bool]) -> None:
+    def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
         """Decode at most ``limit`` tokens after ``prompt``; the first ``emit`` is the prefill's token."""
+
+    def stats(self) -> dict[str, float]:
+        """Its own figures for the request that it decoded last, by name; see ``Drafter.stats``."""
+        return {}

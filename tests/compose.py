@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from importlib.util import find_spec
 from typing import Any
 
+from methods.parts.runtimes.runtime_peer import RuntimePeer
 from specbench import cli
 from specbench.job import make_entry
 from specbench.session import Entry
@@ -25,6 +27,12 @@ def method_names() -> tuple[str, ...]:
 def entry_of(name: str) -> Entry:
     """A method as ``specbench method=[NAME]`` makes it: a new one each time."""
     return make_entry(name, settings_of(name))
+
+
+def explain_missing(name: str) -> str | None:
+    """The package that a method needs and this environment has not."""
+    method = entry_of(name).method
+    return method.package if isinstance(method, RuntimePeer) and find_spec(method.module) is None else None
 
 
 def settings_of(name: str) -> dict[str, Any]:

@@ -179,9 +179,14 @@ ROOMS: dict[str, Room] = {
     ),
     "methods.parts.heads": Room("trained heads: files, layers, trees", may="methods.parts.trees method target types"),
     "methods.parts.hf_peer": Room("the library's own loops as methods", may="method target"),
+    "methods.parts.runtimes": Room(
+        "other runtimes' loops as methods, and the model in their formats",
+        may="methods.parts.draft_lm method target target.fast types",
+    ),
     "methods": Room(
         "the methods: a module, or a package where a method has several files",
-        may="methods.parts.draft_lm methods.parts.heads methods.parts.hf_peer methods.parts.lookup methods.parts.trees "
+        may="methods.parts.draft_lm methods.parts.heads methods.parts.hf_peer methods.parts.lookup "
+        "methods.parts.runtimes methods.parts.trees "
         "decode method store target types",
         never="hydra omegaconf",
     ),

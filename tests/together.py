@@ -7,7 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from compose import job_for
+import pytest
+
+from compose import explain_missing, job_for
 from specbench.record import VANILLA, CaseRecord
 from specbench.run import execute
 from specbench.store import read_run
@@ -37,8 +39,10 @@ class Together:
 
         fits: which methods of its group run with it, None = all. within: makes what is entered during the run.
         """
+        if missing := explain_missing(name):
+            pytest.skip(f"the package {missing} is not installed")
         group = next(group for group in self._groups if name in group)
-        group = tuple(filter(fits, group)) if fits else group
+        group = tuple(each for each in group if not explain_missing(each) and (fits is None or fits(each)))
         key = (group, overrides, within)
         if key not in self._done:
             folder = self._folder / str(len(self._done))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
-from specbench.method import Peer
+from specbench.method import Emit, Peer
 from specbench.target.facade import Target
-
-Emit = Callable[[Sequence[int]], bool]
 
 
 class _Reporter(BaseStreamer):

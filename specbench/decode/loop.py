@@ -242,7 +242,7 @@ def _without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
 def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clock: Stopwatch) -> Transcript:
     out = Transcript()
 
-    def emit(ids: Sequence[int]) -> bool:
+    def emit(ids: Sequence[int], proposed: int = 0) -> bool:
         kept, done = cut(ids, engine.eos, limit - len(out.ids))
         clock.lap("peer")
         clock.mark()
@@ -250,9 +250,9 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
             out.prefill_s = clock.elapsed()
         else:
             out.accept.append(len(kept))
-            out.proposed.append(0)
-            out.depth.append(0)
-            out.fed.append(1)
+            out.proposed.append(proposed)
+            out.depth.append(proposed)
+            out.fed.append(1 + proposed)
         out.ids.extend(kept)
         return done
 
@@ -260,6 +260,7 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
     method.decode(request.prompt, limit, derive_seed(request.seed, *request.names, "verify"), emit)
     out.decode_s = clock.elapsed() - out.prefill_s
     out.step_s = _rounded(clock.steps())
+    out.stats = {name: float(value) for name, value in method.stats().items()}
     if not out.ids:
         raise CaseError(f"{type(method).__name__} emitted nothing; expected at least the prefill's token")
     return out

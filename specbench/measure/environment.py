@@ -20,7 +20,10 @@ ATTENTION = {
     "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
     "math": torch.backends.cuda.math_sdp_enabled,
 }
-PACKAGES = ("specbench", "torch", "transformers", "tokenizers", "accelerate", "hydra-core", "numpy", "fschat", "triton")
+PACKAGES = (
+    *("specbench", "torch", "transformers", "tokenizers", "accelerate", "hydra-core", "numpy", "fschat", "triton"),
+    *("onnxruntime", "onnxruntime-genai", "openvino", "openvino-genai", "ctranslate2"),
+)
 
 
 def versions() -> dict[str, str]:

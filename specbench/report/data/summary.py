@@ -132,18 +132,19 @@ def _spread(name: str, estimate: stats.Estimate) -> dict[str, float]:
 
 
 def _drafting(scope: _Scope) -> dict[str, float]:
-    """How much was proposed and taken; blank for vanilla, for peers, and for methods that never proposed anything."""
+    """How much was proposed and taken; blank for vanilla, for methods that never proposed, and for silent peers."""
     cases = scope.cases
     steps, proposed = cases["steps"].sum(), cases["proposed"].sum()
     peer = scope.method in scope.facts.peers
-    fed = BLANK if peer else ratio(cases["fed"].sum(), steps)
+    silent = peer and not scope.drafts  # it does not say what it proposes
+    fed = BLANK if silent else ratio(cases["fed"].sum(), steps)
     parameters = scope.facts.parameters
     row = {
         "tokens_fed": fed,
         "target_compute": BLANK if parameters is None else parameters * 1e-9 * fed,
         "state_bytes": BLANK if peer or not len(cases) else float(cases["state_bytes"].max()),
     }
-    if peer or not scope.drafts or scope.method in (VANILLA, CONTROL):
+    if silent or not scope.drafts or scope.method in (VANILLA, CONTROL):
         return row | dict.fromkeys(("acceptance_rate", "draft_rate", "mean_draft"), BLANK)
     return row | {
         "acceptance_rate": ratio(cases["emitted"].sum() - steps, proposed),

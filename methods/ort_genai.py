@@ -1,0 +1,105 @@
+"""ONNX Runtime GenAI as a peer: its model builder's graph, its own loop, its n-gram and draft-model speculation.
+
+One call brings one token; a round's further tokens wait in a buffer. Its statistics say how many, so they are read once
+a round, and a round's tokens are reported together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from methods.parts.runtimes.conversion import saved_checkpoint
+from methods.parts.runtimes.runtime_peer import BUT_PHI, DRAFT, LOOKUP, NONE, RuntimePeer
+from specbench.method import Emit
+from specbench.target.facade import ModelCard
+from specbench.types import require_count
+
+MOST = 16  # tokens of a draft and of an n-gram, the runtime's limits
+CONFIG = "genai_config.json"
+COUNTED = ("rounds", "draft_tokens_proposed", "draft_tokens_accepted", "target_forward_passes")
+
+
+class OrtGenai(RuntimePeer):
+    """See ``RuntimePeer``; an n-gram of the runtime is the suffix that is looked up and the token behind it."""
+
+    module, package, extra = "onnxruntime_genai", "onnxruntime-genai", "ort_genai"
+    speculations = (NONE, LOOKUP, DRAFT)
+    families, scalings = BUT_PHI, ("default", "llama3")  # it ignores others
+
+    def __init__(
+        self, speculation: str = NONE, draft: str | None = None, num_draft: int = 8, max_ngram: int = 3
+    ) -> None:
+        """See ``RuntimePeer``."""
+        super().__init__(speculation, draft, num_draft, max_ngram)
+        require_count("num_draft", num_draft, high=MOST)
+        require_count("max_ngram", max_ngram, high=MOST - 1)
+
+    def write(self, card: ModelCard, model: Any, folder: Path) -> None:
+        """By the runtime's model builder."""
+        path = list(sys.path)  # which the builder changes
+        try:
+            from onnxruntime_genai.models.builder import create_model, parse_extra_options
+
+            with saved_checkpoint(card, model) as checkpoint, tempfile.TemporaryDirectory() as scratch:
+                given = ("", checkpoint, str(folder), "fp32", "cpu", scratch)
+                create_model(*given, **parse_extra_options(*given, []))
+        finally:
+            sys.path[:] = path
+
+    def load(self, runtime: Any, folder: Path, drafting: Path | None) -> None:
+        """Sessions with torch's number of threads; the draft model is a part of the target's configuration."""
+        self._runtime = runtime
+        threads = {"intra_op_num_threads": self.threads, "inter_op_num_threads": 1}
+        changes: dict[str, Any] = {"decoder": {"session_options": threads}}
+        if drafting is not None:
+            decoder = json.loads((drafting / CONFIG).read_text(encoding="utf-8"))["model"]["decoder"]
+            decoder["filename"] = os.path.relpath(drafting / decoder["filename"], folder)
+            changes["draft"] = decoder | {"session_options": threads}
+        config = runtime.Config(str(folder))
+        config.overlay(json.dumps({"model": changes}))
+        self._model = runtime.Model(config)
+
+    def run(self, prompt: Sequence[int], limit: int, emit: Emit) -> None:
+        """A generator a request."""
+        params = self._runtime.GeneratorParams(self._model)
+        params.set_search_options(max_length=len(prompt) + limit, do_sample=False)
+        if self.speculation != NONE:
+            looked_up = {"ngram_size": self.max_ngram + 1} if self.speculation == LOOKUP else {}
+            params.set_speculative_options(max_draft_tokens=self.num_draft, **looked_up)
+        generator = self._runtime.Generator(self._model, params)
+        generator.append_tokens(np.array([prompt], dtype=np.int32))
+        proposed, done = 0, False
+        while not done and not generator.is_done():
+            ids, before = [_next_token(generator)], proposed
+            if self.speculation != NONE:
+                proposed = _take_buffered(generator, ids)
+            done = emit(ids, proposed - before)
+        if self.speculation != NONE:
+            counted = generator.get_speculative_stats()
+            self._stats = {name: float(counted[name]) for name in COUNTED}
+
+    def close(self) -> None:
+        """Drop the sessions."""
+        self._model = None
+
+
+def _take_buffered(generator: Any, ids: list[int]) -> int:
+    """Append the further tokens of a round to ``ids``, up to the limit; [tokens] proposed so far."""
+    counted = generator.get_speculative_stats()
+    for _ in range(counted["tokens_buffered"]):
+        if not generator.is_done():
+            ids.append(_next_token(generator))
+    return int(counted["draft_tokens_proposed"])
+
+
+def _next_token(generator: Any) -> int:
+    generator.generate_next_token()
+    return int(generator.get_next_tokens()[0])
