@@ -14,6 +14,7 @@ import logging
 import re
 import sys
 import uuid
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +135,8 @@ def with_own_groups(overrides: Sequence[str]) -> list[str]:
 
 def _quiet() -> None:
     """Only errors of the libraries are logged; warnings of specbench go to stderr."""
+    # Hydra checks our files of launchers by the schema of their package, and says each time that it does.
+    warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated", UserWarning)
     import transformers
 
     transformers.utils.logging.set_verbosity_error()

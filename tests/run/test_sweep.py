@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra._internal.hydra import Hydra
 
 from compose import composed, job_for
 from specbench import cli, sweep
@@ -75,7 +75,7 @@ def test_a_launcher_that_gives_up_is_a_line(replay, tmp_path, monkeypatch, capsy
     def give_up(*given, **named):
         raise RuntimeError("a worker was killed")
 
-    monkeypatch.setattr(BasicLauncher, "launch", give_up)
+    monkeypatch.setattr(Hydra, "multirun", give_up)
     place = ["method.pld.num_draft=3,5", f"hydra.sweep.dir={tmp_path}"]
     monkeypatch.setattr(sys, "argv", ["specbench", "-m", *replay, *place])
     with pytest.raises(SystemExit) as end:
