@@ -196,11 +196,13 @@ class MeasureConfig:
 class ReportConfig:
     """What is written when the run ends; ``specbench-report`` can always write it later.
 
-    identify: manifest and page may name the home directory, the user and the host.
+    style: of the plots: screen | paper | a style file of matplotlib. identify: manifest and page may name the home
+    directory, the user and the host.
     """
 
     plots: bool = True
     progress: bool = True
+    style: str = "screen"
     identify: bool = False
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 FAILED = 1  # tokens that are not the target's own in float32 or float64, a method without one good case, or a full disk
 INTERRUPTED = 130
 TABLE_WIDTH = 100
+SCREEN = "screen"  # the look of plots that needs no file
 LINE_EVERY_S, FIRST_BLOCKS = 30, 3  # of progress off a terminal, the first estimate
 
 
@@ -48,6 +49,10 @@ def run_job(job: Job, directory: Path, report: bool = True) -> int:
     """
     console = _console()
     directory = directory.resolve()
+    if job.config.report.style != SCREEN:
+        from specbench.report.text.style import check_style  # brings pandas, which a run does without until its end
+
+        check_style(job.config.report.style)
     try:
         with ending_as_interrupts():
             return _run_and_report(job, directory, console, report)
@@ -77,7 +82,7 @@ def _run_and_report(job: Job, directory: Path, console: Console, wanted: bool) -
     from specbench.report import build_report  # pandas and matplotlib only once there is something to report
     from specbench.report.tables.terminal import print_findings, print_page
 
-    report = build_report([directory], plots=job.config.report.plots)
+    report = build_report([directory], plots=job.config.report.plots, style=job.config.report.style)
     print_findings(report.findings, console, report.load)
     for path in (directory / "records.jsonl", report.output / "summary.csv"):
         console.print(_plain(path), highlight=False, soft_wrap=True)

@@ -138,12 +138,12 @@ ROOMS: dict[str, Room] = {
     "report": Room(
         "the command `specbench-report` and what notebooks import",
         may="answers input names report.build report.compat report.data report.locate report.published "
-        "report.tables screen store",
+        "report.tables report.text screen store",
         never="torch transformers datasets",
     ),
     "launch": Room(
         "a run as a user sees it: display, log, report, exit code",
-        may="job names record report report.tables run screen store target.tensor_parallel",
+        may="job names record report report.tables report.text run screen store target.tensor_parallel",
     ),
     "merge": Room(
         "the parts of a run, made anywhere, become the run",

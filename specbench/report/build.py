@@ -22,6 +22,7 @@ from specbench.report.tables.modelled import write_load
 from specbench.report.tables.pairs import pair_frame
 from specbench.report.tables.shards import shards_table, write_shards
 from specbench.report.tables.tables import caption, write_details, write_tables
+from specbench.report.text.style import SCREEN, check_style
 from specbench.report.text.table import make_folder, to_csv, write_texts
 from specbench.store import Run, RunError, read_run, remove_partials
 
@@ -54,14 +55,17 @@ def build_report(
     heatmaps: Sequence[tuple[str, str, str]] = (),
     profile: Path | None = None,
     concurrency: Sequence[int] = (),
+    style: str = SCREEN,
 ) -> Report:
     """Write summary.csv, tables/, plots/ and report.html of one run or of several together.
 
     output: default the run's own directory; for several runs ``report`` beside the first. heatmaps: (metric, x, y),
     beside those that a sweep of two parameters gets by itself. profile: a latency profile to predict speedups with,
     default the one of the run's own machine if there is one. concurrency: requests at once to model, the usual ones
-    where there is a profile. Raises RunError when a directory holds no run, or when a heatmap or a load cannot be made.
+    where there is a profile. style: of the plots, screen, paper or a
+    file of matplotlib. Raises RunError when a directory holds no run, or when a heatmap or a load cannot be made.
     """
+    check_style(style)
     findings = read_findings(run_directories, profile)
     under = model_load(findings, concurrency)
     output = output or default_output(findings)
@@ -76,15 +80,16 @@ def build_report(
         from specbench.report.plots.catalogue import write_plots
         from specbench.report.plots.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
 
-        files += write_plots(findings, output, under)
-        files += write_heatmaps(grids, output)
+        files += write_plots(findings, output, under, style)
+        files += write_heatmaps(grids, output, style)
     if under is not None:
         files += write_load(under, output)
     files += keep_pieces(findings, output)
     files += write_texts(output / "tables", {"pairs.csv": to_csv(pair_frame(findings, find_headlines(findings)))})
     if (shards := shards_table(findings)) is not None:
         files += write_shards(shards, output)
-    files.append(write_page(findings, [path for path in files if path.suffix == ".png"], output, under))
+    pictures = [path for path in files if path.suffix == ".png"]
+    files.append(write_page(findings, pictures, output, under, style != SCREEN))
     return Report(findings, output, tuple(files), under)
 
 

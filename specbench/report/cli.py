@@ -22,6 +22,7 @@ from specbench.report.published.match import compare as find_matches
 from specbench.report.published.table import count_table, published_tables, summarise_verdicts, write_published
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
+from specbench.report.text.style import SCREEN
 from specbench.screen import ending_as_interrupts
 from specbench.store import DISK_FAULTS, RunError
 
@@ -100,6 +101,7 @@ def _report(options: argparse.Namespace) -> None:
         heatmaps=options.heatmaps,
         profile=options.profile,
         concurrency=options.concurrency,
+        style=options.style,
     )
     console = open_console()
     print_findings(report.findings, console, report.load)
@@ -195,17 +197,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"run directory, or a sweep's (default {DEFAULT_RUN})",
     )
     add("--output", type=Path, metavar="DIR", help="where to write (default: the run's own directory)")
-    add("--no-plots", dest="plots", action="store_false", help="tables and page only")
-    add(
-        "--heatmap",
-        dest="heatmaps",
-        nargs=3,
-        action="append",
-        default=[],
-        metavar=("METRIC", "X", "Y"),
-        help="a column of summary.csv over two parameters that the runs vary, such as: mat pld.max_ngram "
-        "pld.num_draft; may be given again. Where exactly two vary, MAT, tokens fed and speedup are drawn anyway",
-    )
     add(
         "--profile",
         type=Path,
@@ -220,8 +211,31 @@ def _parser() -> argparse.ArgumentParser:
         metavar="B,B,...",
         help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128",
     )
+    _add_plots(add)
     _add_others(parser.add_argument_group("instead of a report").add_argument)
     return parser
+
+
+def _add_plots(add: Callable[..., object]) -> None:
+    """Options of the plots."""
+    add("--no-plots", dest="plots", action="store_false", help="tables and page only")
+    add(
+        "--heatmap",
+        dest="heatmaps",
+        nargs=3,
+        action="append",
+        default=[],
+        metavar=("METRIC", "X", "Y"),
+        help="a column of summary.csv over two parameters that the runs vary, such as: mat pld.max_ngram "
+        "pld.num_draft; may be given again. Where exactly two vary, MAT, tokens fed and speedup are drawn anyway",
+    )
+    add(
+        "--style",
+        default=SCREEN,
+        metavar="STYLE",
+        help="of the plots: screen, paper (no title inside, papers' names, 3.3 inch wide), or a style file of"
+        " matplotlib (*.mplstyle: fonts, and as figure.figsize the width)",
+    )
 
 
 def _add_others(add: Callable[..., object]) -> None:

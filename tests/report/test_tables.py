@@ -33,7 +33,8 @@ def test_latex_is_well_formed(make_run):
     directory = make_run(methods=odd, peers=(), per_category=9)
     build_report([directory], plots=False)
     for path in (directory / "tables").glob("*.tex"):
-        check_latex(path.read_text(encoding="utf-8"))
+        if not path.name.endswith(".notes.tex"):
+            check_latex(path.read_text(encoding="utf-8"))
     text = (directory / "tables/overall.tex").read_text(encoding="utf-8")
     assert r"a\_b\%c\&d\#e\$f\{g\}" in text
     assert r"\textbf{" in text
@@ -80,9 +81,9 @@ def test_latex_puts_intervals_and_variants_under_their_figures_and_names():
     rows = ((Cell("pld [max_ngram=3]"), Cell("1.50", "1.41, 1.59")), (Cell("sam"), Cell("1.20")))
     table = Table("overall", "here.", "", ("Method", "Decode tokens/s"), rows, frozenset({(0, 1)}))
     lines = to_latex(table).splitlines()
-    place = lines.index(r"pld & \textbf{1.50} \\")
+    place = lines.index(r"PLD & \textbf{1.50} \\")
     assert lines[place + 1] == r"{\scriptsize [max\_ngram=3]} & {\scriptsize [1.41, 1.59]} \\"
-    assert lines[place + 3] == r"sam & 1.20 \\"
+    assert lines[place + 3] == r"SAM-Decoding & 1.20 \\"
     assert r"Method & \shortstack[r]{Decode\\tokens/s} \\" in lines
 
 

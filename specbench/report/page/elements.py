@@ -108,24 +108,27 @@ _PNG_WIDTH = slice(16, 20)  # the four bytes of a PNG's header that hold its wid
 _SCREEN_DPI = 125
 
 
-def gallery(plots: Sequence[Path]) -> str:
-    """In as many columns as the screen is wide for. plots: png files."""
+def gallery(plots: Sequence[Path], titled: bool = False) -> str:
+    """In as many columns as the screen is wide for. plots: png files. titled: they have no titles inside."""
+    if not plots:
+        return ""
     from specbench.report.plots.catalogue import title_of  # matplotlib, which drew them, is slow to import
 
     shown, folded = "", ""
     for path in plots:
-        figure = _figure(path, title_of(path.stem))
+        figure = _figure(path, title_of(path.stem), titled)
         shown, folded = (shown, folded + figure) if path.stem.startswith(_FOLDED) else (shown + figure, folded)
     more = f'<details><summary>Radar</summary><div class="plots">{folded}</div></details>' if folded else ""
     return f'<div class="plots">{shown}</div>{more}'
 
 
-def _figure(path: Path, title: str) -> str:
-    """An image inside the page, all at one scale; its title is in the image."""
+def _figure(path: Path, title: str, titled: bool) -> str:
+    """An image inside the page, all at one scale. titled: its title is above it and not in it."""
     data = _light(path.read_bytes())
     width = int.from_bytes(data[_PNG_WIDTH], "big") * _SCREEN_DPI // DPI
     source = base64.b64encode(data).decode("ascii")
-    return f'<figure><img src="data:image/png;base64,{source}" alt="{escape(title)}" width="{width}"></figure>\n'
+    head = f"<figcaption>{escape(title)}</figcaption>" if titled else ""
+    return f'<figure>{head}<img src="data:image/png;base64,{source}" alt="{escape(title)}" width="{width}"></figure>\n'
 
 
 def _light(png: bytes) -> bytes:

@@ -42,18 +42,23 @@ _FOLDED = {  # heading -> what is folded below it
 _HEADINGS = {"speedup_by_category": "Speedup by category", "mat_by_category": "MAT by category"}
 
 
-def write_page(findings: Findings, plots: Sequence[Path], output: Path, load: Load | None = None) -> Path:
-    """Write the page with its plots inside. plots: png files. load: what a profile makes of more requests."""
+def write_page(
+    findings: Findings, plots: Sequence[Path], output: Path, load: Load | None = None, titled: bool = False
+) -> Path:
+    """Write the page with its plots inside.
+
+    plots: png files. load: what a profile makes of more requests. titled: the plots have no titles of their own.
+    """
     path = output / PAGE
-    write_atomically(path, render_page(findings, plots, load))
+    write_atomically(path, render_page(findings, plots, load, titled))
     return path
 
 
-def render_page(findings: Findings, plots: Sequence[Path] = (), load: Load | None = None) -> str:
+def render_page(findings: Findings, plots: Sequence[Path] = (), load: Load | None = None, titled: bool = False) -> str:
     """The whole document."""
     where = "; ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
     headlines = find_headlines(findings, load)
-    parts = {title: body for title, body in _parts(findings, plots, headlines, load).items() if body}
+    parts = {title: body for title, body in _parts(findings, gallery(plots, titled), headlines, load).items() if body}
     parts |= {_GLOSSARY: _definitions("".join(parts.values()))}
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -66,9 +71,7 @@ def render_page(findings: Findings, plots: Sequence[Path] = (), load: Load | Non
     )
 
 
-def _parts(
-    findings: Findings, plots: Sequence[Path], headlines: Sequence[Headline], load: Load | None
-) -> dict[str, str]:
+def _parts(findings: Findings, pictures: str, headlines: Sequence[Headline], load: Load | None) -> dict[str, str]:
     """Heading -> the HTML below it, '' where there is none. Why, where and load come first, evidence last."""
     if findings.summary.empty:  # nothing was decoded yet: no table has a row
         parts = {"Verdicts": _verdicts(findings), "Warnings": _list(findings.warnings)}
@@ -88,7 +91,7 @@ def _parts(
         "Time only": "" if unranked.empty else "".join(map(table_html, timed)),
         "Method against method": "".join(map(table_html, pair_tables(findings, headlines))),
         "Best settings": table_html(settings) if settings is not None else "",
-        "Plots": gallery(plots) if plots else "",
+        "Plots": pictures,
         "Token by token": token_section(sample_cases(findings)),
         "Waiting": table_html(tails_table(tails, "")) if len(tails) else "",
         "A mean step": table_html(steps_table(findings.summary)),

@@ -10,7 +10,7 @@ import io
 import logging
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from matplotlib.transforms import Bbox
 from specbench.names import file_name, printable
 from specbench.report.plots.palette import DPI
 from specbench.report.text.label import break_lines
+from specbench.report.text.style import PAPER, SCREEN
 from specbench.store import write_atomically
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
 FORMATS = ("png", "pdf")
+CAPTIONS = "captions.txt"
 COLUMN_INCH = 3.3
 SHEET_INCH = 4.4
 SMALLEST_PT = 8.0
@@ -36,7 +38,8 @@ NOTE = "#555555"
 GRID = "#dddddd"
 REFERENCE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": (0, (4, 3))}  # the line of vanilla
 _PAD_INCH = 0.05
-_INNER_INCH = SHEET_INCH - 2 * _PAD_INCH
+_HEAD = "head"  # marks the texts above a plot, which a paper has in its own caption
+_SERIF = ["Times New Roman", "Nimbus Roman", "Liberation Serif", "STIXGeneral"]
 _NOTE_CHARS, _TITLE_CHARS = 75, 50  # of a line as wide as the sheet
 _LEGEND_CHARS = 56
 _LEGEND_ENTRY_INCH, _CHAR_INCH = 0.62, 0.068
@@ -65,7 +68,7 @@ def fit(canvas: Figure) -> Bbox:
     """Narrow the figure until all that is drawn, names beside the axes too, fits the sheet. Returns its box [inch]."""
     for _ in range(3):  # narrower axes may have other ticks
         box = canvas.get_tightbbox()
-        over = box.width - _INNER_INCH
+        over = box.width - _inner_inch()
         if over <= 0.005 or canvas.get_figwidth() - over < _LEAST_INCH:
             return box
         canvas.set_figwidth(canvas.get_figwidth() - over)
@@ -76,7 +79,7 @@ def write_head(canvas: Figure, title: str, note: str) -> None:
     """Above all that is drawn the title, and under it in grey what was measured and how to read it. Fits the sheet."""
     box = fit(canvas)
     lines = textwrap.wrap(note, _NOTE_CHARS)
-    place: dict[str, Any] = {"va": "bottom", "ha": "left", "linespacing": 1.15}
+    place: dict[str, Any] = {"gid": _HEAD, "va": "bottom", "ha": "left", "linespacing": 1.15}
     above = box.y1 + 0.09
     left, high = box.x0 / canvas.get_figwidth(), canvas.get_figheight()
     canvas.text(left, above / high, plain("\n".join(lines)), fontsize=8, color=NOTE, **place)
@@ -89,7 +92,7 @@ def add_legend(canvas: Figure, names: Sequence[str], handles: Sequence[Any]) -> 
     box = fit(canvas)
     names = [plain(break_lines(name, _LEGEND_CHARS)) for name in names]
     longest = max(len(line) for name in names for line in name.split("\n"))
-    columns = int(np.clip(_INNER_INCH / (_CHAR_INCH * longest + _LEGEND_ENTRY_INCH), 1, len(names)))
+    columns = int(np.clip(_inner_inch() / (_CHAR_INCH * longest + _LEGEND_ENTRY_INCH), 1, len(names)))
     canvas.legend(
         list(handles),
         names,
@@ -104,10 +107,21 @@ def add_legend(canvas: Figure, names: Sequence[str], handles: Sequence[Any]) -> 
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """Draw and save inside this."""
+def drawing(style: str = SCREEN) -> Iterator[None]:
+    """Draw and save inside this. style: screen, paper, or a file, whose figure.figsize has the width of a sheet."""
     with mpl.rc_context(fname=STYLE), _quiet_fonts():
+        mpl.rc("figure", figsize=(SHEET_INCH if style == SCREEN else COLUMN_INCH, COLUMN_INCH))
+        if style != SCREEN:
+            mpl.rc("font", family="serif", serif=_SERIF)
+            mpl.rc("mathtext", fontset="stix")
+        if style not in (SCREEN, PAPER):
+            mpl.rc_file(style, use_default_template=False)
         yield
+
+
+def _inner_inch() -> float:
+    """Of a sheet, what is drawn on: all plots are laid out for the widest sheet, and narrowed where it is less."""
+    return min(SHEET_INCH, float(mpl.rcParams["figure.figsize"][0])) - 2 * _PAD_INCH
 
 
 @contextmanager
@@ -120,6 +134,15 @@ def _quiet_fonts() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def take_caption(figure: Figure) -> str:
+    """Title and note of a plot in one line, taken off it: a paper has them in its caption."""
+    heads = [text for text in figure.texts if text.get_gid() == _HEAD]
+    for text in heads:
+        text.remove()
+    note, title = (" ".join(text.get_text().replace(r"\$", "$").split()) for text in heads)
+    return f"{title}: {note}."
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
@@ -135,3 +158,18 @@ def save(figure: Figure, stem: Path) -> list[Path]:
         write_atomically(path, memory.getvalue())
         files.append(path)
     return files
+
+
+def save_all(figures: Iterable[tuple[str, Figure]], folder: Path, style: str = SCREEN) -> list[Path]:
+    """Save each under its name. For a paper their titles and notes go to captions.txt, a line a file."""
+    files, captions = [], []
+    for name, figure in figures:
+        if style != SCREEN:
+            captions.append(f"{name}: {take_caption(figure)}")
+        files += save(figure, folder / name)
+    path = folder / CAPTIONS
+    if captions:
+        known = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        lines = {line.partition(":")[0]: line for line in [*known, *captions]}
+        write_atomically(path, "\n".join(lines.values()) + "\n")
+    return [*files, *([path] if captions else [])]

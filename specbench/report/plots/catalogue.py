@@ -23,7 +23,7 @@ from specbench.report.plots.acceptance import (
     with_enough_steps,
 )
 from specbench.report.plots.bars import draw_bars, draw_groups
-from specbench.report.plots.canvas import drawing, save
+from specbench.report.plots.canvas import drawing, save_all
 from specbench.report.plots.growth import draw_growth, keep_growing
 from specbench.report.plots.load import draw_crossover
 from specbench.report.plots.radar import MIN_AXES, draw_radar
@@ -39,6 +39,7 @@ from specbench.report.plots.scatter import (
 from specbench.report.plots.scene import Scene, scenes
 from specbench.report.plots.stacks import draw_sources, draw_time_split
 from specbench.report.plots.tails import draw_lengths, draw_tails, no_lengths
+from specbench.report.text.style import SCREEN
 from specbench.report.text.table import make_folder
 
 LOG = logging.getLogger(__name__)
@@ -59,17 +60,17 @@ class Plot:
     missing: Callable[[Scene], str]
 
 
-def write_plots(findings: Findings, output: Path, load: Load | None = None) -> list[Path]:
+def write_plots(findings: Findings, output: Path, load: Load | None = None, style: str = SCREEN) -> list[Path]:
     """Every plot that can be made, under plots/; one that cannot be is skipped with a line in the log."""
     folder = output / "plots"
     make_folder(folder)
-    with drawing():
-        return [path for name, figure in draw_plots(findings, load) for path in save(figure, folder / name)]
+    with drawing(style):
+        return save_all(draw_plots(findings, load, style != SCREEN), folder, style)
 
 
-def draw_plots(findings: Findings, load: Load | None = None) -> Iterator[tuple[str, Figure]]:
+def draw_plots(findings: Findings, load: Load | None = None, display: bool = False) -> Iterator[tuple[str, Figure]]:
     """(file name without suffix, figure) of each; draw and save them inside ``canvas.drawing()``."""
-    for scene in scenes(findings, load):
+    for scene in scenes(findings, load, display):
         for plot in PLOTS:
             reason = plot.missing(scene) if scene.series else "no method beside vanilla"
             if reason:

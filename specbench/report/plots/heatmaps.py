@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from specbench.report.data.sweep import Heatmap
-from specbench.report.plots.canvas import drawing, fit, plain, save, slug, write_head
-from specbench.report.text.label import break_lines, format_count, format_number, format_rate, format_share, label
+from specbench.report.plots.canvas import drawing, fit, plain, save_all, slug, write_head
+from specbench.report.text.label import (
+    break_lines,
+    display_name,
+    format_count,
+    format_number,
+    format_rate,
+    format_share,
+    label,
+)
+from specbench.report.text.style import SCREEN
 from specbench.report.text.table import to_csv, write_texts
 
 _MAP = "cividis"  # one that colour-blind readers see as others do (Nunez, Anderton and Renslow 2018)
@@ -36,15 +46,19 @@ _TITLES = {
 }
 
 
-def write_heatmaps(grids: Sequence[Heatmap], output: Path) -> list[Path]:
+def write_heatmaps(grids: Sequence[Heatmap], output: Path, style: str = SCREEN) -> list[Path]:
     """plots/heatmap_<metric>-<method>.png and .pdf, its cells under tables/ as csv, one a row. Returns the files."""
     files = []
     for name, grid in _named(grids).items():
         long = grid.cells.reset_index().melt(id_vars=grid.y, var_name=grid.x, value_name=grid.metric)
         files += write_texts(output / "tables", {f"{name}.csv": to_csv(long)})
-        with drawing():
-            files += save(draw_heatmap(grid), output / "plots" / name)
-    return files
+    with drawing(style):
+        named = ((name, draw_heatmap(_shown(grid, style))) for name, grid in _named(grids).items())
+        return files + save_all(named, output / "plots", style)
+
+
+def _shown(grid: Heatmap, style: str) -> Heatmap:
+    return grid if style == SCREEN else replace(grid, method=display_name(grid.method))
 
 
 def _named(grids: Iterable[Heatmap]) -> dict[str, Heatmap]:

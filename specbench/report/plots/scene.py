@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from specbench.report.data.reported import ReportedRun
 from specbench.report.data.rows import category_order
 from specbench.report.plots.canvas import slug
 from specbench.report.plots.palette import Style, style_of
-from specbench.report.text.label import label
+from specbench.report.text.label import display_name, label
 from specbench.store import RunError
 
 
@@ -68,18 +69,22 @@ def first_scene(findings: Findings) -> Scene:
     raise RunError(f"run {findings.runs[0].directory}: no case has finished yet; the same command continues it")
 
 
-def scenes(findings: Findings, load: Load | None = None) -> Iterator[Scene]:
-    """One scene for each model and suite; a method keeps its style in all of them. load: of all of them."""
+def scenes(findings: Findings, load: Load | None = None, display: bool = False) -> Iterator[Scene]:
+    """One scene for each model and suite; a method keeps its style in all of them. load: of all of them.
+
+    display: methods have the names that papers give them.
+    """
+    if display:
+        findings, load = _display(findings), _display(load)
     summary = findings.summary
     drawn = summary[~summary["method"].isin([VANILLA, CONTROL])]
     keys = dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True))
     looks = {key: style_of(place) for place, key in enumerate(keys)}
+    lossy = findings.lossy | {display_name(name) for name in findings.lossy if display}
     groups = summary.groupby(["model", "suite"], sort=False)
     for (model, suite), rows in groups:
         series = [
-            Series(
-                label(*key) + (" (lossy)" if key[0] in findings.lossy else ""), looks[key], part.set_index("category")
-            )
+            Series(label(*key) + (" (lossy)" if key[0] in lossy else ""), looks[key], part.set_index("category"))
             for key, part in drawn.loc[drawn.index.isin(rows.index)].groupby(["method", "variant"], sort=False)
         ]
         entries = [entry for entry in findings.reported if entry.place == (model, suite)]
@@ -101,6 +106,24 @@ def scenes(findings: Findings, load: Load | None = None) -> Iterator[Scene]:
             priced=_find_price(entries),
             load=load.of_place(model, suite) if load else None,
         )
+
+
+_Frames = TypeVar("_Frames", bound=Findings | Load | None)
+
+
+def _display(frames: _Frames) -> _Frames:
+    """The same frames with names for a paper in their column of methods; vanilla's is what rows are told by."""
+
+    def renamed(frame: pd.DataFrame) -> pd.DataFrame:
+        shown = frame["method"].map(lambda name: name if name in (VANILLA, CONTROL) else display_name(name))
+        return frame.assign(method=shown)
+
+    if isinstance(frames, Findings):
+        detail = {name: renamed(frame) for name, frame in frames.detail.items()}
+        return replace(frames, summary=renamed(frames.summary), detail=detail)
+    if isinstance(frames, Load):
+        return replace(frames, speedups=renamed(frames.speedups), pays=renamed(frames.pays))
+    return frames
 
 
 def _find_price(entries: Sequence[ReportedRun]) -> tuple[Profile, int] | None:

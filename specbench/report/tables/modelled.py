@@ -12,7 +12,7 @@ from specbench.report.data.findings import Findings
 from specbench.report.data.load import FEW, LABELLED, MOST, Load
 from specbench.report.data.reported import ROW
 from specbench.report.text.label import Cell, format_interval, format_number
-from specbench.report.text.table import Table, name_columns, to_csv, to_latex, to_markdown, without_blanks, write_texts
+from specbench.report.text.table import Table, format_tables, name_columns, to_csv, without_blanks, write_texts
 
 _MEANING = (
     "Modelled, decode steps only. Measured: without prefills, as a prediction is. Efficiency: measured over what the"
@@ -68,8 +68,7 @@ def write_load(found: Load, output: Path) -> list[Path]:
     table = crossover_table(found)
     texts = {
         "crossover.csv": to_csv(found.speedups.merge(found.pays, on=list(ROW))),
-        "crossover.md": to_markdown(table),
-        "crossover.tex": to_latex(table),
+        **{f"crossover.{kind}": text for kind, text in format_tables([table]).items()},
         "crossover_break_even.csv": to_csv(found.break_even),
     }
     return write_texts(output / "tables", texts)

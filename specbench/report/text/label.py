@@ -9,6 +9,47 @@ from dataclasses import dataclass
 from specbench.record import CONTROL
 
 BLANK = "\N{EN DASH}"
+_DISPLAY = {  # as papers write them
+    "cacheback": "Cacheback",
+    "cacheback_no_frozen": "Cacheback (no frozen table)",
+    "cacheback_only_frozen": "Cacheback (frozen table only)",
+    "card": "CARD",
+    "eagle": "EAGLE",
+    "eagle2": "EAGLE-2",
+    "eagle3": "EAGLE-3",
+    "hf_assisted": "HF assisted generation",
+    "hf_compiled": "HF generate, compiled",
+    "hf_generate": "HF generate",
+    "hf_prompt_lookup": "HF prompt lookup",
+    "hybrid": "Hybrid",
+    "hybrid_frozen": "Hybrid (frozen table)",
+    "hydra_heads": "Hydra",
+    "jacobi": "Jacobi",
+    "logit_spec": "LogitSpec",
+    "lookahead": "Lookahead",
+    "medusa": "Medusa",
+    "n_grammys": "N-Grammys",
+    "n_grammys_trie": "N-Grammys (trie)",
+    "opt_tree": "OPT-Tree",
+    "ouroboros": "Ouroboros",
+    "ouroboros_warm": "Ouroboros (warm)",
+    "pearl": "PEARL",
+    "pld": "PLD",
+    "pld_llama_cache": "PLD (llama.cpp, cache)",
+    "pld_llama_simple": "PLD (llama.cpp)",
+    "pld_vllm": "PLD (vLLM)",
+    "rest": "REST",
+    "sam": "SAM-Decoding",
+    "sam_token_recycling": "SAM-Decoding + Token Recycling",
+    "sequoia": "Sequoia",
+    "specinfer": "SpecInfer",
+    "speculative_sampling": "Speculative sampling",
+    "ssd": "SSD (spacelike)",
+    "suffix_decoding": "SuffixDecoding",
+    "suffix_decoding_local": "SuffixDecoding (local)",
+    "token_recycling": "Token Recycling",
+    "token_recycling_hot": "Token Recycling (hot)",
+}
 TITLES = {CONTROL: "vanilla (A/A)"}
 
 
@@ -24,6 +65,11 @@ def label(method: str, variant: str = "") -> str:
     """A method's name as printed: 'pld', 'pld [max_ngram=3]', 'vanilla (A/A)'."""
     title = TITLES.get(method, method)
     return f"{title} [{variant}]" if variant else title
+
+
+def display_name(method: str) -> str:
+    """A method as a paper names it: 'Token Recycling'; one that is not ours as it is."""
+    return _DISPLAY.get(method, method)
 
 
 def format_number(value: float, decimals: int = 2) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.names import printable
-from specbench.report.text.label import BLANK, Cell, label
+from specbench.report.text.label import BLANK, Cell, display_name, label
 from specbench.store import RunError, remove_partials, write_atomically
 
 _LATEX = {
@@ -32,6 +32,7 @@ _SMALL, _SMALLER = r"\small\setlength{\tabcolsep}{3.5pt}", r"\footnotesize\setle
 # No wider than the line that it is pasted to; without graphicx, as wide as it is.
 _FITTED = r"\ifdefined\resizebox\ifdim\wd0>\linewidth\sbox0{\resizebox{\linewidth}{!}{\usebox0}}\fi\fi\usebox0"
 _PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
+_MUST_SAY = re.compile("(Lossy|Modelled|Time only)[^.:]*")
 _FORMULA = re.compile(r"\s*(?=[-+=@\t\r])(?![-+]?[0-9.]+(e[-+]?[0-9]+)?$)")
 _MARKDOWN = re.compile(r"([\\|*`\[\]])")
 
@@ -99,10 +100,11 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 
 def format_tables(tables: Sequence[Table]) -> dict[str, str]:
-    """Tables one below the other: 'md' -> Markdown, 'tex' -> LaTeX."""
+    """Tables one below the other: 'md' -> Markdown, 'tex' -> LaTeX, 'notes.tex' -> what its captions leave out."""
     return {
         "md": "\n".join(to_markdown(table) for table in tables),
         "tex": _PACKAGES + "\n".join(to_latex(table) for table in tables),
+        "notes.tex": to_notes(tables),
     }
 
 
@@ -158,7 +160,7 @@ def to_latex(table: Table) -> str:
     lines = [
         r"\begin{table}[t]",
         rf"\centering{size}",
-        rf"\caption{{{escape_latex(table.caption)}}}",
+        rf"\caption{{{escape_latex(_short_caption(table))}}}",
         rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.name.lower())}}}",
         rf"\sbox0{{\begin{{tabular}}{{{align}}}",
         r"\toprule",
@@ -178,12 +180,24 @@ def to_latex(table: Table) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}", _FITTED, r"\end{table}"]) + "\n"
 
 
+def to_notes(tables: Sequence[Table]) -> str:
+    """What the figures of tables are, each meaning once: for a footnote or the text below a table."""
+    notes = dict.fromkeys(escape_latex(table.meaning) for table in tables if table.meaning)
+    return "{\\footnotesize\n" + "\n\n".join(notes) + "\n}\n"
+
+
+def _short_caption(table: Table) -> str:
+    """What was run, and what no reader may miss of the rest."""
+    kind = _MUST_SAY.match(table.meaning)
+    return f"{table.where} {kind[0]}." if kind else table.where or table.meaning
+
+
 def _latex_row(cells: list[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
 def _latex_cell(table: Table, row: int, column: int, cell: Cell) -> str:
-    text = escape_latex(_halves(cell.text)[0] if column < table.labels else cell.text)
+    text = escape_latex(display_name(_halves(cell.text)[0]) if column < table.labels else cell.text)
     return rf"\textbf{{{text}}}" if (row, column) in table.best else text
 
 
