@@ -101,9 +101,6 @@ class _OptTree(Drafter):
         fed = fed[: fed.index(-1)] if -1 in fed else fed
         self._request.commit(fed, step.emitted[: len(fed)])
 
-    def finish(self, context: Sequence[int]) -> None:
-        self._method.free.append(self._request.cache)
-
     def stats(self) -> dict[str, float]:
         """Layers of a tree, grown by as many draft forwards."""
         return {"mean_layers": sum(self._depths) / len(self._depths)} if self._depths else {}

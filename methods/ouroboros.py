@@ -174,9 +174,6 @@ class _Ouroboros(Drafter):
             start = count + number * length + 1
             pool.replace(drafted[-1], ending, (predicted[count], *predicted[start : start + length - 1]))
 
-    def finish(self, context: Sequence[int]) -> None:
-        self._method.free.append(self._lookahead.request.cache)
-
     def stats(self) -> dict[str, float]:
         """Tokens drafted a step, endings aside, and the draft's forwards for them."""
         steps = len(self._lengths)

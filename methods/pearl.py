@@ -28,8 +28,7 @@ class _Session:
 
     def __init__(self, actor: DraftActor, context: list[int], seed: int) -> None:
         self._actor, self._tokens = actor, context
-        self.cache = actor.new_cache()
-        self._request = DraftRequest(actor.lm, self.cache, actor.vocab)
+        self._request = DraftRequest(actor.lm, actor.vocab)
         self._random = torch.Generator(actor.lm.device).manual_seed(seed)
         self._distribution = actor.distributions if actor.sampling is not None else None
         self._settled = 0

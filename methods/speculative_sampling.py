@@ -63,9 +63,6 @@ class _Chain(Drafter):
             matched = len(step.path) == self._proposed
             self._length = self._length + 2 if matched else max(1, self._length - 1)
 
-    def finish(self, context: Sequence[int]) -> None:
-        self._method.free.append(self._request.cache)
-
     def stats(self) -> dict[str, float]:
         return {"mean_draft_length": sum(self._lengths) / len(self._lengths)} if self._lengths else {}
 

@@ -32,8 +32,7 @@ class CardSession:
     def __init__(self, actor: DraftActor, context: list[int]) -> None:
         options = actor.options
         self._lm, self._context, self._options = actor.lm, context, options
-        self.cache = actor.new_cache()
-        self.tree = TreeRequest(actor.lm, self.cache, actor.vocab)
+        self.tree = TreeRequest(actor.lm, actor.vocab)
         self.store = DraftCache(options["nodes"], min(options["children"], actor.vocab), actor.eos)
         self._nodes: dict[int, int] = {}  # id in the store -> node in the draft model's tree
         self._trail: list[int] = []  # verified ids behind the tree's root, where nothing is pruned
@@ -142,7 +141,7 @@ class CardActor(DraftActor):
 
     def probe(self) -> float:
         """[s] of a forward over one layer."""
-        tree = TreeRequest(self.lm, self.new_cache(), self.vocab)
+        tree = TreeRequest(self.lm, self.vocab)
         tree.feed([0], 0)
         nodes = self.options["nodes"]
 

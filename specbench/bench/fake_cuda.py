@@ -110,12 +110,14 @@ class FakeCuda(TorchDispatchMode):
     """While it is entered, ``device="cuda"`` labels, and what a graph would hold is called, and must not transfer.
 
     blocking, free: transfers by kind, those that wait for the device and those from pinned memory that do not.
+    launched: operations on the device, views left out, and calls that a graph would hold, one each.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.blocking: Counter[str] = Counter()
         self.free: Counter[str] = Counter()
+        self.launched = 0
         self._captured = False
         self._pinned: dict[int, Tensor] = {}  # kept, so that no other tensor gets its place
         self._patches = contextlib.ExitStack()
@@ -126,7 +128,7 @@ class FakeCuda(TorchDispatchMode):
                  "Event": _Event}  # fmt: skip
         self._patches.enter_context(mock.patch.multiple(torch.cuda, **stubs))
         self._patches.enter_context(mock.patch.object(torch, "Generator", _Random))
-        self._patches.enter_context(mock.patch.object(Graphs, "run", self._call))
+        self._patches.enter_context(mock.patch.multiple(Graphs, run=self._call, prepare=lambda *_: None))
         self._patches.enter_context(torch.inference_mode())
         for read, write in _SWITCHES:
             self._patches.callback(write, read())
@@ -140,6 +142,7 @@ class FakeCuda(TorchDispatchMode):
 
     def _call(self, key: Any, call: Callable[[], Any]) -> Any:
         """In place of ``Graphs.run``."""
+        self.launched += 1
         with self.captured():
             return call()
 
@@ -187,6 +190,7 @@ class FakeCuda(TorchDispatchMode):
         elif device is not None:
             args = tuple(torch.device("cpu") if each is device else each for each in args)
         out = func(*tree_map_only(Labelled, _held, args), **tree_map_only(Labelled, _held, kwargs))
+        self.launched += not (self._captured or func.is_view)
         return tree_map_only(
             Tensor, lambda held: labelled[id(held)] if id(held) in labelled else Labelled(held, self), out
         )

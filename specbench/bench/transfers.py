@@ -18,10 +18,15 @@ from specbench.target.load import load_model
 
 @dataclass(slots=True)
 class TransferClock:
-    """In place of a run's clock. steps_of: [(read-backs, uploads)] that wait for the device, one a step."""
+    """In place of a run's clock. steps_of: [(read-backs, uploads)] that wait for the device, one a step.
+
+    drafting: what was launched where the method drafts, recorded calls counted as one.
+    """
 
     mode: FakeCuda
     steps_of: list[tuple[int, int]] = field(default_factory=list)
+    drafting: int = 0
+    _launched: int = 0
     _seen: tuple[int, int] = (0, 0)
     _open: bool = False
 
@@ -36,6 +41,9 @@ class TransferClock:
         """The first update is what a method learns from the prompt."""
         if phase == "update" and not self._open:
             self._open, self._seen = True, self._now()
+        if phase == "draft":
+            self.drafting += self.mode.launched - self._launched
+        self._launched = self.mode.launched
 
     def mark(self) -> None:
         """A step ends."""
@@ -59,10 +67,10 @@ class TransferClock:
 
 def count_transfers(
     method: Method, card: ModelCard, prompt: Sequence[int], tokens: int, sampling: Sampling | None, max_nodes: int = 256
-) -> tuple[Transcript, list[tuple[int, int]]]:
-    """Decode one request on the fast engine with labelled tensors: the transcript, (read-backs, uploads) a step.
+) -> tuple[Transcript, TransferClock]:
+    """Decode one request on the fast engine with labelled tensors: the transcript, and what was counted.
 
-    Only those are counted that wait for the device. card: of the target, on the CPU.
+    card: of the target, on the CPU.
     Raises DeviceMixError where a GPU would refuse an operation.
     """
     model: Any = load_model(card)
@@ -76,16 +84,23 @@ def count_transfers(
         clock = TransferClock(mode)
         out = decode(engine, method, Request(prompt, tokens, sampling, 0), clock)
         method.close()
-    return out, clock.steps_of
+    return out, clock
 
 
 def print_transfers(methods: Mapping[str, Method], card: ModelCard, prompt: Sequence[int], tokens: int = 24) -> None:
-    """A table of means over the steps, at temperature 0 and 0.8; peers decode by the library's own loop."""
-    print("| method | read-backs, T = 0 | uploads | read-backs, T = 0.8 | uploads |\n|---|--:|--:|--:|--:|")
+    """A table of means over the steps, at temperature 0 and 0.8; peers decode by the library's own loop.
+
+    Launches, at temperature 0: where the method drafts, a recorded call counted as one; a step, and a drafted node.
+    """
+    print(
+        "| method | read-backs, T = 0 | uploads | read-backs, T = 0.8 | uploads | launches a draft | a drafted token |"
+    )
+    print("|---|--:|--:|--:|--:|--:|--:|")
     for name, method in methods.items():
         if isinstance(method, Peer):
             continue
-        columns: list[Sequence[int]] = []
-        for sampling in (None, Sampling(0.8)):
-            columns += zip(*count_transfers(method, card, prompt, tokens, sampling)[1], strict=True)
-        print(f"| {name} | {' | '.join(f'{statistics.mean(column):.1f}' for column in columns)} |", flush=True)
+        greedy, clock = count_transfers(method, card, prompt, tokens, None)
+        drawn = count_transfers(method, card, prompt, tokens, Sampling(0.8))[1]
+        cells = [statistics.mean(each) for run in (clock, drawn) for each in zip(*run.steps_of, strict=True)]
+        cells += [clock.drafting / max(1, count) for count in (len(greedy.accept), sum(greedy.proposed))]
+        print(f"| {name} | {' | '.join(f'{cell:.1f}' for cell in cells)} |", flush=True)

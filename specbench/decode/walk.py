@@ -20,7 +20,7 @@ from torch import Tensor
 from specbench.decode.acceptance import RatioTest, Uniforms, draw, follow_typical, judge_typical, verify_one_by_one
 from specbench.decode.sampling import Sampling
 from specbench.target.engine import Verdict
-from specbench.target.transfer import download, upload
+from specbench.target.transfer import read_numbers, upload
 from specbench.target.tree import is_chain
 from specbench.target.verify import find_accepted_path, require_finite
 from specbench.types import CaseError, Draft, Typical
@@ -45,7 +45,7 @@ def _require_stated(right: bool, stated: Tensor, like: Tensor) -> None:
 
 def _read(logits: Tensor, *parts: Tensor) -> list[list[float]]:
     """Tensors of one dimension, in one read-back. Raises CaseError where a row's logits are not finite."""
-    peaks, *found = [part.tolist() for part in download(logits.max(-1).values, *parts)]
+    peaks, *found = read_numbers(logits.max(-1).values, *parts)
     require_finite(peaks, logits.dtype)
     return found
 

@@ -1,26 +1,33 @@
 """Runs a draft language model on tokens behind those in its cache.
 
-Two ways of running one, chosen by the model: the compact forward for the Llama family, the library's for all others.
+Two ways of running one, chosen by the model: the compact forward for the Llama family, recorded on a GPU as the
+target's is; the library's for all others.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from specbench.target.eager.cache import SlotCache
 from specbench.target.family import find_windows
 from specbench.target.fast.compact import CompactModel, ForwardInput, explain_unfit
+from specbench.target.fast.engine import FRAMES, STANDING
+from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
+from specbench.target.fast.held_kv import HeldKV
 from specbench.target.fast.linear import can_pack
-from specbench.target.fast.static_kv import StaticKV
+from specbench.target.fast.row_frame import ROOMS, RowFrame
 from specbench.target.transfer import upload
-from specbench.target.tree import build_causal_mask
+from specbench.target.tree import TreeRows, build_additive_mask, build_causal_mask
 
-Mask = Tensor | Mapping[str, Tensor] | None
+Ids = Sequence[int] | Tensor
+Shape = tuple[int, int, int]  # of a forward: rows, nodes behind the context with them, rows whose logits are wanted
 
 
 class HeldCache(Protocol):
@@ -42,125 +49,182 @@ class HeldCache(Protocol):
 class Runner(ABC):
     """One loaded model. device, dtype: of its weights. rows: of its embedding. windows: see ``family.find_windows``."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, context: int) -> None:
+        """context: [tokens] of the model; behind it every token stands at its last position."""
         embedding = model.get_input_embeddings().weight
         self.device: torch.device = embedding.device
         self.dtype: torch.dtype = embedding.dtype
         self.rows: int = embedding.shape[0]
         self.windows = find_windows(model.config)
+        self._context, self._standing = context, 0  # [tokens]; of these a cache has room for from the start
 
     @abstractmethod
     def new_cache(self) -> Any:
         """An empty ``HeldCache``."""
 
     @abstractmethod
-    def run(self, cache: Any, ids: Tensor, places: Sequence[int], mask: Mask, wanted: int) -> Tensor:
+    def run(self, cache: Any, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
         """Read (m,) ids at positions ``places`` behind what the cache holds -> (wanted, V) logits of the last rows.
 
-        mask: additive (1, 1, m, held + m), or one by kind of layer; None = causal over everything. The cache has room.
+        ids: on the host or the device; those that the embedding lacks (padding of the target) are its last one.
+        tree: what they see of the nodes behind the context; None = causal over everything.
+        wanted: 1 or m. The logits are valid until the next call.
         """
+
+    def empty(self, cache: Any) -> None:
+        """A new request has the cache."""
+        cache.truncate(0)
+
+    def prepare(self, cache: Any, shapes: Iterable[Shape]) -> None:
+        """Record forwards of these shapes at every length of keys, on an empty cache, where forwards are recorded."""
+
+    def _make_room(self, cache: Any, slots: int) -> None:
+        """What the cache holds stays."""
+        if slots > cache.capacity:
+            cache.grow(max(2 * slots, self._standing))
+
+    def _on_device(self, ids: Ids) -> Tensor:
+        found = ids.to(self.device) if isinstance(ids, Tensor) else upload(ids, self.device)
+        return found.clamp(max=self.rows - 1)
 
 
 class LibraryRunner(Runner):
     """The library's own forward."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, context: int) -> None:
+        super().__init__(model, context)
         self._model = model
 
     def new_cache(self) -> SlotCache:
         """See ``Runner.new_cache``."""
         return SlotCache.for_model(self._model)
 
-    def run(self, cache: SlotCache, ids: Tensor, places: Sequence[int], mask: Mask, wanted: int) -> Tensor:
+    def run(self, cache: SlotCache, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
         """See ``Runner.run``."""
+        self._make_room(cache, cache.length + len(ids))
         output = self._model(
-            input_ids=ids[None],
-            attention_mask=mask,
-            position_ids=upload([places], self.device),
+            input_ids=self._on_device(ids)[None],
+            attention_mask=None if tree is None else self._masks(tree, cache.length + len(ids)),
+            position_ids=upload([[min(place, self._context - 1) for place in places]], self.device),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=wanted,
         )
         return output.logits[0]
 
-
-class HeldKV(StaticKV):
-    """A ``StaticKV`` with the number of held slots."""
-
-    length = 0
-
-    def truncate(self, length: int) -> None:
-        """See ``HeldCache.truncate``."""
-        self.length = length
-
-    def keep(self, start: int, slots: Sequence[int]) -> None:
-        """See ``HeldCache.keep``."""
-        if any(slot != start + place for place, slot in enumerate(slots)):
-            source = upload(slots, self._all.device)
-            self.move(source, torch.arange(start, start + len(slots), device=self._all.device))
-        self.length = start + len(slots)
-
-    def grow(self, slots: int) -> None:
-        """See ``HeldCache.grow``."""
-        held, self.length = self.length, 0
-        self.reserve(slots, held)
-        self.length = held
+    def _masks(self, tree: TreeRows, keys: int) -> Tensor | Mapping[str, Tensor]:
+        """Additive masks (1, 1, m, keys) of the rows: one, or one by kind of layer."""
+        seen, held = tree.list_near(None), keys - len(tree.places)
+        whole = TreeRows(np.pad(seen, ((0, 0), (held, 0)), constant_values=True), [*range(held), *tree.places])
+        masks = {
+            kind: upload(build_additive_mask(whole.list_near(window), self.dtype), self.device, self.dtype)
+            for kind, window in self.windows.items()
+        }
+        return next(iter(masks.values())) if len(masks) == 1 else masks
 
 
 class CompactRunner(Runner):
-    """The compact forward, uncaptured."""
+    """The compact forward. A prompt apart, it is recorded on a GPU by rows, nodes, length of keys and rows wanted."""
 
-    def __init__(self, model: Any, context: int) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, context: int, buckets: Buckets | None = None) -> None:
+        """buckets: default by device."""
+        super().__init__(model, context)
         with torch.no_grad():
             self._model = CompactModel(model, context, context, can_pack(self.dtype, self.device))
-        self._places = torch.arange(context, device=self.device)
+        self.buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
+        self._rooms = Buckets(ROOMS) if self.buckets.widths else EXACT
+        self._standing = min(STANDING, context) + self.buckets.widths[-1] if self.buckets.widths else 0
+        self._frames: dict[tuple[int, int], RowFrame] = {}
+        self.shared_logits = torch.empty(0)  # of all graphs, since one for each would take gigabytes
 
     def new_cache(self) -> HeldKV:
         """See ``Runner.new_cache``."""
         body = self._model
         return HeldKV(len(body.layers), body.key_heads, body.size, body.dtype, body.device)
 
-    def run(self, cache: HeldKV, ids: Tensor, places: Sequence[int], mask: Mask, wanted: int) -> Tensor:
+    def empty(self, cache: HeldKV) -> None:
+        """Where keys are read beyond those that are held, what the last request left there must be finite."""
+        cache.truncate(0)
+        if self.buckets.lengths and cache.capacity:
+            cache.clear()
+
+    def run(self, cache: HeldKV, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
         """See ``Runner.run``."""
-        start, count = cache.length, len(ids)
+        start, count, last = cache.length, len(ids), wanted == 1
+        if start == 0 and tree is None:
+            return self._read_prompt(cache, ids, wanted)
+        rows = tree or TreeRows(None, places)
+        graphed = count <= max(self.buckets.widths, default=count)
+        buckets, rooms = (self.buckets, self._rooms) if graphed else (EXACT, EXACT)
+        width, room = buckets.width(count), rooms.width(len(rows.places))
+        self._make_room(cache, start + width)
+        length = buckets.length(start + width, cache.capacity)
+        frame = self._frame(width, room) if graphed else RowFrame(width, room, self.windows, self.dtype, self.device)
+        masked = [kind for kind in self.windows if self._is_masked(kind, width, room, length)]
+        frame.fill(ids, start, rows, masked, self._context - 1)
+        call = partial(self.compute, cache, frame, length, masked, last)
+        logits = cache.graphs.run((width, room, length, last), call) if graphed else call()
         cache.length = start + count
-        prompt = start == 0 and mask is None
-        at = self._places[places[0] : places[0] + count] if _consecutive(places) else self._at(places)
-        slots = torch.arange(start, start + count, device=self.device)
-        rows = ForwardInput(ids, at, slots, start + count, self._masks(start, count, mask, prompt), prompt)
-        states, _ = self._model(rows, cache)
-        return self._model.head(states[-wanted:])
+        return logits if last else logits[width - count :]
 
-    def _at(self, places: Sequence[int]) -> Tensor:
-        return upload(places, self.device)
+    def compute(self, cache: HeldKV, frame: RowFrame, length: int, masked: Sequence[str], last: bool) -> Tensor:
+        """The forward over a frame: (width, V) logits, or (1, V) of the last row. masked: see ``RowFrame.fill``."""
+        masks = {kind: frame.build_mask(kind, length, self._model.groups) if kind in masked else None
+                 for kind in self.windows}  # fmt: skip
+        ids = frame.ids.clamp(max=self.rows - 1)
+        states, _ = self._model(ForwardInput(ids, frame.turned, frame.slots, length, masks), cache)
+        if last:
+            states = states[-1:]
+        return self._model.head(states, None if frame.logits is None else frame.logits[: len(states)])
 
-    def _masks(self, start: int, count: int, mask: Mask, prompt: bool) -> dict[str, Tensor | None]:
-        found: dict[str, Tensor | None] = {}
+    def prepare(self, cache: HeldKV, shapes: Iterable[Shape]) -> None:
+        """See ``Runner.prepare``."""
+        if not self.buckets.widths:
+            return
+        self._make_room(cache, 1)
+        with many_recordings():
+            for count, nodes, wanted in shapes:
+                width, room = self.buckets.width(count), self._rooms.width(nodes)
+                frame = self._frame(width, room)
+                frame.fill([0] * count, 0, TreeRows(None, range(count)), [*self.windows], 0)
+                for length in self.buckets.list_lengths(width, cache.capacity):
+                    call = partial(self.compute, cache, frame, length, [*self.windows], wanted == 1)
+                    cache.graphs.prepare((width, room, length, wanted == 1), call)
+
+    def _is_masked(self, kind: str, width: int, room: int, length: int) -> bool:
+        """Whether a row sees less than all keys that are read."""
+        window = self.windows[kind]
+        return bool(self.buckets.lengths) or max(width, room) > 1 or (window is not None and window < length)
+
+    def _frame(self, width: int, room: int) -> RowFrame:
+        """The buffers of forwards of one size, the same ones at every call."""
+        if self.buckets.widths and not len(self.shared_logits):
+            shape = self.buckets.widths[-1], len(self._model.head.weight)
+            self.shared_logits = torch.empty(shape, dtype=self.dtype, device=self.device)
+        if (width, room) not in self._frames:
+            if len(self._frames) == FRAMES and not self.buckets.widths:
+                self._frames.clear()
+            frame = self._frames[width, room] = RowFrame(width, room, self.windows, self.dtype, self.device)
+            frame.logits = self.shared_logits[:width] if self.buckets.widths else None
+        return self._frames[width, room]
+
+    def _read_prompt(self, cache: HeldKV, ids: Ids, wanted: int) -> Tensor:
+        count = len(ids)
+        self._make_room(cache, count)
+        cache.length = count
+        slots = torch.arange(count, device=self.device)
+        masks: dict[str, Tensor | None] = dict.fromkeys(self.windows)
         for kind, window in self.windows.items():
-            if mask is not None:
-                found[kind] = self._shared(mask[kind] if isinstance(mask, Mapping) else mask)
-            elif (window is None or window >= start + count) and (prompt or count == 1):
-                found[kind] = None
-            else:
-                rows = build_causal_mask(start + count, window, self.dtype, start)
-                causal = upload(rows, self.device, self.dtype)
-                found[kind] = causal[0, 0] if prompt else self._shared(causal)
-        return found
-
-    def _shared(self, mask: Tensor) -> Tensor:
-        """(1, 1, m, keys) -> (groups * m, keys): see ``ForwardInput``."""
-        return mask[0, 0] if self._model.groups == 1 else mask[0, 0].repeat(self._model.groups, 1)
-
-
-def _consecutive(places: Sequence[int]) -> bool:
-    return isinstance(places, range) or places[-1] - places[0] == len(places) - 1 == 0
+            if window is not None and window < count:
+                masks[kind] = upload(build_causal_mask(count, window, self.dtype)[0, 0], self.device, self.dtype)
+        places = slots.clamp(max=self._context - 1)
+        states, _ = self._model(ForwardInput(self._on_device(ids), places, slots, count, masks, prompt=True), cache)
+        return self._model.head(states[-wanted:])
 
 
 def make_runner(model: Any, context: int) -> Runner:
-    """context: [tokens] of the model; positions beyond it are the caller's to clamp."""
+    """context: [tokens] of the model."""
     single = len({parameter.device for parameter in model.parameters()}) == 1
     if single and explain_unfit(model) is None and model.config._attn_implementation == "sdpa":
         return CompactRunner(model, context)
-    return LibraryRunner(model)
+    return LibraryRunner(model, context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,19 @@ def upload(
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 
+def write(buffer: Tensor, values: Tensor) -> None:
+    """Enqueue the copy of ``values``, on the host, into a buffer; they may be freed at once."""
+    buffer.copy_(values.pin_memory() if buffer.device.type == "cuda" else values, non_blocking=True)
+
+
 def download(*parts: Tensor) -> list[Tensor]:
     """The parts on the host as float64, in one wait for the device; exact for ids, of which none is beyond 2^53."""
     flat = torch.cat([part.double().flatten() for part in parts]).cpu()
     pieces = flat.split([part.numel() for part in parts])
     return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+
+
+def read_numbers(*parts: Tensor) -> list[list[float]]:
+    """(n,) tensors, in one wait for the device."""
+    numbers = iter(torch.cat([part.double() for part in parts]).tolist())
+    return [list(islice(numbers, len(part))) for part in parts]

@@ -143,3 +143,24 @@ class RowBatch:
     def row_of(self, path: Sequence[int]) -> int:
         """The row that holds an accepted path; the first one for an empty path."""
         return self.starts.index(path[0]) if path else 0
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRows:
+    """The last m of the n nodes behind a context, which are fed together.
+
+    seen: (m, n) bool, the nodes that each row sees, itself among them; None: those before it, and itself.
+    places: (n,) positions of all nodes; siblings share one.
+    """
+
+    seen: np.ndarray | None
+    places: Sequence[int]
+
+    def list_near(self, window: int | None) -> np.ndarray:
+        """(m, n) bool: what is seen within a sliding window [positions]."""
+        seen = np.tri(len(self.places), dtype=bool) if self.seen is None else self.seen
+        if window is None:
+            return seen
+        at = np.asarray(self.places)
+        near: np.ndarray = seen & (at[-len(seen) :, None] - at < window)
+        return near

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specbench.target.engine import Laps, Verifier
-from specbench.target.transfer import download
+from specbench.target.transfer import download, read_numbers
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
 
@@ -85,14 +85,13 @@ class ActiveRequest:
         require_finite(peaks, logits.dtype)
         return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
 
-    def read(self, *parts: Tensor) -> list[list[float]]:
+    def read(self, *given: Tensor) -> list[list[float]]:
         """(n,) tensors on the host, and ``topk`` where the method reads it: the step's only synchronisation."""
-        best = self.topk if self.needs.read_topk else None
-        if best is None or best.ids.device.type == "cpu":
-            return [each.tolist() for each in (download(*parts) if len(parts) > 1 else parts)]
-        *found, ids = download(*parts, best.ids)
-        self.topk = TopK(ids.long(), best.logits)
-        return [each.tolist() for each in found]
+        parts, best = [*given], self.topk if self.needs.read_topk else None
+        if best is not None and best.ids.device.type != "cpu":
+            *parts, ids = download(*parts, best.ids)
+            self.topk = TopK(ids.long(), best.logits)
+        return read_numbers(*parts) if len(parts) > 1 else [parts[0].tolist()]
 
     def close_step(
         self,

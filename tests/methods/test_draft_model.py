@@ -14,7 +14,7 @@ from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
-from specbench.target import tree
+from specbench.target.fast.row_frame import RowFrame
 from specbench.types import InputError
 
 MAKE = {
@@ -88,13 +88,13 @@ def test_temperature_of_the_draft_must_be_positive():
 def test_catching_up_builds_the_rows_that_are_fed(monkeypatch, family):
     """Three tokens behind forty: the mask's rows are three, not forty-three, and the logits are the model's own."""
     built = []
-    make = tree.build_additive_mask
-    monkeypatch.setattr(tree, "build_additive_mask", lambda seen, dtype: built.append(seen.shape) or make(seen, dtype))
+    make = RowFrame.build_mask
+    monkeypatch.setattr(RowFrame, "build_mask", lambda *given: built.append((found := make(*given)).shape) or found)
     lm = DraftLM(build(family, torch.float64), 512)
-    request = DraftRequest(lm, lm.new_cache(), VOCAB)
+    request = DraftRequest(lm, VOCAB)
     context = [5 + place * 7 % 90 for place in range(43)]
     request.feed(context[:40], 0)
-    built.clear()
+    assert not built
     caught_up = request.feed(context, 40)
-    assert set(built) == {(3, 43)}
+    assert set(built) == {(3 * lm.runner._model.groups, 43)}
     torch.testing.assert_close(caught_up, plain_logits(lm.model, context), atol=1e-9, rtol=1e-9)

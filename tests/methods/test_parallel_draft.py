@@ -92,7 +92,7 @@ def test_buffers_are_used_again_and_requests_do_not_touch_each_other(make):
     assert transcript(run(model, fresh, prompts[1], LIMIT)) == outs[1]
     method.port.ask("close", 99)  # of the last requests, closing one is still on its way
     assert not inline_actor(method.port).sessions
-    assert len(inline_actor(method.port)._free) == 1
+    assert len(inline_actor(method.port).lm._free) == 1
 
 
 def one_round(drafter, context: list[int], truth: list[int]) -> tuple[Draft, int]:

@@ -105,7 +105,8 @@ def counted(job):
 def test_transfers_a_step(name, counted):
     found = []
     for sampling in (None, DRAWN):
-        out, steps = counted(name, sampling)
+        out, clock = counted(name, sampling)
+        steps = clock.steps_of
         assert len(steps) == len(out.accept) > 1
         if sampling is None or not entry_of(name).method.draws:
             assert out.ids == counted(VANILLA, sampling)[0].ids

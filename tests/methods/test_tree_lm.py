@@ -23,7 +23,7 @@ def model_of(family):
 
 def request_of(family, vocab=VOCAB):
     lm = DraftLM(model_of(family), 512)
-    return TreeRequest(lm, lm.new_cache(), vocab)
+    return TreeRequest(lm, vocab)
 
 
 class Twin:
@@ -151,7 +151,7 @@ def test_nodes_that_do_not_hang_together_are_refused():
 def test_chain_and_tree_requests_share_what_they_feed():
     """A chain of steps gives the same rows either way; what a step held is compared with the next context."""
     lm = DraftLM(model_of("llama"), 512)
-    chain, tree = DraftRequest(lm, lm.new_cache(), VOCAB), request_of("llama")
+    chain, tree = DraftRequest(lm, VOCAB), request_of("llama")
     for request in (chain, tree):
         request.feed([5, 6, 7], 0)
     for token in (9, 10):

@@ -240,7 +240,7 @@ def test_a_draft_models_cache_that_cannot_grow_is_empty_and_grows_later(monkeypa
     runner = make_runner(build("llama"), 512)
     cache = runner.new_cache()
     cache.grow(64)
-    runner.run(cache, torch.tensor([5, 6]), range(2), None, 1)
+    runner.run(cache, [5, 6], range(2), None, 1)
     memory = FailingAllocations(most=cache.nbytes())
     with monkeypatch.context() as patch:
         patch.setattr(torch, "zeros", memory)
@@ -248,7 +248,7 @@ def test_a_draft_models_cache_that_cannot_grow_is_empty_and_grows_later(monkeypa
             cache.grow(500)
     assert (cache.length, cache.capacity) == (0, 0)
     cache.grow(500)
-    runner.run(cache, torch.tensor([5, 6]), range(2), None, 1)
+    runner.run(cache, [5, 6], range(2), None, 1)
     assert cache.length == 2
 
 

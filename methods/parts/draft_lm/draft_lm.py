@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ from torch import Tensor
 
 from specbench.target.facade import ModelCard
 from specbench.target.load import load_model, read_card
-from specbench.target.runner import HeldCache, Mask, make_runner
-from specbench.target.transfer import upload
+from specbench.target.runner import HeldCache, Shape, make_runner
+from specbench.target.tree import TreeRows
 from specbench.types import InputError
 
+CHAIN = ((1, 1, 1), (2, 2, 1))  # a chain's forwards: a step; what was accepted last, and the token behind it
 UNREAD = -1  # in place of a token that stays on the device
 Sampler = Callable[[Tensor], Tensor]  # (m, v) logits -> (m, v) probabilities, or wider
 
@@ -53,32 +55,49 @@ def choose_token(row: Tensor, distribution: Sampler | None, random: torch.Genera
 
 
 class DraftLM:
-    """Holds the weights; a ``DraftRequest`` holds one request's place in its context."""
+    """Holds the weights, and the caches of its requests: a request has one for as long as it lives."""
 
     def __init__(self, model: Any, context: int) -> None:
         """model: a causal LM in eval mode. context: [tokens] its limit."""
         self.model, self.context = model, context
         self.runner = make_runner(model, context)
         self.device = self.runner.device
+        self._free: list[HeldCache] = []  # allocated once, and recorded on once
 
     @classmethod
     def load(cls, card: ModelCard) -> DraftLM:
-        """The model of a card, on the card's device."""
-        return cls(load_model(card), card.context)
+        """The model of a card, on the card's device, ready for chains."""
+        lm = cls(load_model(card), card.context)
+        lm.prepare(CHAIN)
+        return lm
 
-    def new_cache(self) -> HeldCache:
-        """An empty cache of the model's shape."""
-        return self.runner.new_cache()
+    @torch.inference_mode()
+    def prepare(self, shapes: Iterable[Shape]) -> None:
+        """Record forwards on the next request's cache; see ``Runner.prepare``. Others are recorded when they come."""
+        cache = self._take()
+        self._free.append(cache)
+        self.runner.empty(cache)
+        self.runner.prepare(cache, shapes)
+
+    @torch.inference_mode()
+    def lend_cache(self, request: object) -> HeldCache:
+        """An empty cache, for as long as ``request`` lives."""
+        cache = self._take()
+        self.runner.empty(cache)
+        weakref.finalize(request, self._free.append, cache).atexit = False
+        return cache
+
+    def _take(self) -> HeldCache:
+        return self._free.pop() if self._free else self.runner.new_cache()
 
 
 class DraftRequest:
-    """One request's walk of a draft model behind the committed context."""
+    """One request's walk of a draft model behind the committed context. Logits are valid until the model runs again."""
 
-    def __init__(self, lm: DraftLM, cache: HeldCache, vocab: int) -> None:
+    def __init__(self, lm: DraftLM, vocab: int) -> None:
         """vocab: [tokens] of the target's logits; rows are cut to it, since models of a family differ in padding."""
-        self._lm, self.cache, self._vocab = lm, cache, vocab
+        self._lm, self.cache, self._vocab = lm, lm.lend_cache(self), vocab
         self._held: list[int] = []  # the tokens of the context whose keys and values are in the cache
-        cache.truncate(0)
 
     @torch.inference_mode()
     def feed(self, context: Sequence[int], settled: int) -> Tensor:
@@ -87,10 +106,8 @@ class DraftRequest:
         settled: [tokens] of the context known to be in the cache unchanged (comparison starts there).
         """
         common = self.rewind(context, settled)
-        self.reserve(len(context))
         self._held += context[common:]
-        places = range(common, len(context))
-        return self._run(self._ids(context[common:]), places, None, 1)[-1]
+        return self._run(context[common:], range(common, len(context)), None, 1)[-1]
 
     def rewind(self, context: Sequence[int], settled: int) -> int:
         """Keep what ``context`` without its last token begins with; [tokens] of that. settled: as in ``feed``."""
@@ -106,9 +123,8 @@ class DraftRequest:
     def step(self, token: int | Tensor) -> Tensor:
         """Append one drafted token; the next row's logits (V,). One on the device, (), is not read: see ``name``."""
         place = len(self._held)
-        self.reserve(place + 1)
         self._held.append(UNREAD if isinstance(token, Tensor) else token)
-        return self._run(self._ids(token.view(1) if isinstance(token, Tensor) else [token]), [place], None, 1)[-1]
+        return self._run(token.view(1) if isinstance(token, Tensor) else [token], [place], None, 1)[-1]
 
     def name(self, place: int, tokens: Sequence[int]) -> None:
         """Tokens from ``place`` of the context on, drafted on the device, are known now."""
@@ -116,22 +132,6 @@ class DraftRequest:
             if at < len(self._held):
                 self._held[at] = token
 
-    @torch.inference_mode()
-    def reserve(self, tokens: int) -> None:
-        """Make room for ``tokens``; what the cache holds stays."""
-        if tokens > self.cache.capacity:
-            self.cache.grow(2 * tokens)
-
-    def _ids(self, tokens: Sequence[int] | Tensor) -> Tensor:
-        """(m,) token ids on the draft's device; ids that its embedding lacks (padding of the target) as its last."""
-        device = self._lm.device
-        ids = tokens.to(device) if isinstance(tokens, Tensor) else upload(tokens, device)
-        return ids.clamp(max=self._lm.runner.rows - 1)
-
-    def _run(self, ids: Tensor, places: Sequence[int], mask: Mask, rows: int) -> Tensor:
-        """One call of the model over (m,) ids at positions ``places`` -> (rows, V) logits; see ``Runner.run``."""
-        last = self._lm.context - 1  # behind the draft's own context every token stands at its last position
-        if places[-1] > last or not isinstance(places, range):
-            places = [min(place, last) for place in places]
-        logits = self._lm.runner.run(self.cache, ids, places, mask, rows)
-        return logits[:, : self._vocab]
+    def _run(self, ids: Sequence[int] | Tensor, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
+        """(wanted, V) logits of one call of the model; see ``Runner.run``."""
+        return self._lm.runner.run(self.cache, ids, places, tree, wanted)[:, : self._vocab]

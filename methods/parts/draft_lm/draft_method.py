@@ -12,7 +12,6 @@ from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest, Sampler, read
 from methods.parts.draft_lm.tree_lm import TreeRequest
 from specbench.method import Method
 from specbench.target.facade import ModelCard, Target
-from specbench.target.runner import HeldCache
 from specbench.types import InputError
 
 
@@ -71,18 +70,14 @@ class DraftModelMethod(Method):
         """Draft with ``lm`` for a target; the distributions go to its device."""
         self.lm, self._target_device = lm, traits.device
         self.vocab, self.eos, self.sampling = traits.vocab, traits.eos, traits.sampling
-        self.free: list[HeldCache] = []  # buffers of finished requests: allocated once, their content forgotten
 
     def chain(self) -> DraftRequest:
         """A request that drafts chains."""
-        return DraftRequest(self.lm, self._cache(), self.vocab)
+        return DraftRequest(self.lm, self.vocab)
 
     def tree(self) -> TreeRequest:
         """A request that drafts trees."""
-        return TreeRequest(self.lm, self._cache(), self.vocab)
-
-    def _cache(self) -> HeldCache:
-        return self.free.pop() if self.free else self.lm.new_cache()
+        return TreeRequest(self.lm, self.vocab)
 
     def drawn_from(self, logits: Tensor) -> Tensor:
         """(m, v) logits of the draft -> (m, v) float32, the distribution that its nodes are drawn from."""

@@ -26,7 +26,6 @@ from methods.parts.draft_lm.forward_time import RoundTimes
 from methods.parts.draft_lm.port import Backend, Port, open_port
 from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
-from specbench.target.runner import HeldCache
 from specbench.types import CaseError, InputError, Needs
 
 log = logging.getLogger(__name__)
@@ -44,7 +43,6 @@ class DraftActor(ABC):
         self.lm, self.options = lm, options
         self.vocab, self.eos, self.sampling = traits.vocab, traits.eos, traits.sampling
         self.sessions: dict[int, Any] = {}
-        self._free: list[HeldCache] = []
 
     def open(self, number: int, alive: Sequence[int], context: Sequence[int], seed: int) -> Any:
         """A request begins; sessions of others than those ``alive`` are over."""
@@ -55,7 +53,7 @@ class DraftActor(ABC):
 
     @abstractmethod
     def session(self, context: list[int], seed: int) -> Any:
-        """A new session behind ``context``; it has its cache in ``cache``."""
+        """A new session behind ``context``."""
 
     def first_answer(self, session: Any) -> Any:
         """What ``open`` answers."""
@@ -63,12 +61,7 @@ class DraftActor(ABC):
 
     def close(self, number: int) -> None:
         """The request is over; its buffers are for the next one."""
-        if session := self.sessions.pop(number, None):
-            self._free.append(session.cache)
-
-    def new_cache(self) -> HeldCache:
-        """Buffers of a finished request, else new ones."""
-        return self._free.pop() if self._free else self.lm.new_cache()
+        self.sessions.pop(number, None)
 
     def distributions(self, logits: Tensor) -> Tensor:
         """(m, v) logits -> (m, V) probabilities that nodes are drawn from, as wide as the target's."""

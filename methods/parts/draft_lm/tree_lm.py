@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest
-from specbench.target.runner import HeldCache, Mask
-from specbench.target.transfer import upload
+from specbench.target.tree import TreeRows
 from specbench.types import ROOT
 
 START = 64  # nodes that the bookkeeping has room for at first; it doubles
@@ -26,10 +25,9 @@ class TreeRequest(DraftRequest):
     ``ROOT`` is the context's last token: what ``feed`` returned are the root's logits.
     """
 
-    def __init__(self, lm: DraftLM, cache: HeldCache, vocab: int) -> None:
+    def __init__(self, lm: DraftLM, vocab: int) -> None:
         """vocab: as in ``DraftRequest``."""
-        super().__init__(lm, cache, vocab)
-        self._windows = lm.runner.windows
+        super().__init__(lm, vocab)
         self._depths: list[int] = []  # of each node, 1 = child of the root
         self._lines = np.zeros((START + 1, START), dtype=bool)  # row 0 root, row i + 1: node i and its ancestors
 
@@ -59,12 +57,12 @@ class TreeRequest(DraftRequest):
         parents: (m,) nodes fed before or earlier in this call, or ``ROOT``.
         Raises ValueError when a parent does not stand before its child.
         """
-        start, past = len(self), self.cache.length
+        start = len(self)
         self._enter(parents)
-        count = len(self) - start
-        self.reserve(past + count)
+        end = len(self)
         places = [self.held - 1 + depth for depth in self._depths]
-        return self._run(self._ids(tokens), places[start:], self._mask(start, places), count)
+        tree = TreeRows(self._lines[start + 1 : end + 1, :end], places)
+        return self._run(tokens, places[start:], tree, end - start)
 
     @torch.inference_mode()
     def commit(self, path: Sequence[int], tokens: Sequence[int], kept: Sequence[int] = ()) -> None:
@@ -106,26 +104,3 @@ class TreeRequest(DraftRequest):
             self._lines[node + 1, :node] = self._lines[parent + 1, :node]
             self._lines[node + 1, node] = True
             self._depths.append(1 if parent == ROOT else self._depths[parent] + 1)
-
-    def _mask(self, start: int, places: Sequence[int]) -> Mask:
-        """Additive masks of the rows from ``start`` on: one, or one by kind of layer."""
-        device, end = self._lm.device, len(places)
-        seen = upload(self._lines[start + 1 : end + 1, :end], device, torch.bool)
-        key_places = upload([*range(self.held), *places], device) if any(self._windows.values()) else None
-        masks = {kind: self._additive(seen, key_places, size) for kind, size in self._windows.items()}
-        return next(iter(masks.values())) if len(masks) == 1 else masks
-
-    def _additive(self, seen: Tensor, key_places: Tensor | None, window: int | None) -> Tensor:
-        """(1, 1, m, held + n): 0 where a row may look, the dtype's minimum elsewhere.
-
-        seen: (m, n) bool, ancestors and self.
-        key_places: (held + n,) int64, positions.
-        window: [tokens] see ``build_tree_mask``.
-        """
-        dtype = self._lm.runner.dtype
-        mask = torch.zeros(len(seen), self.held + seen.shape[1], dtype=dtype, device=seen.device)
-        mask[:, self.held :].masked_fill_(~seen, torch.finfo(dtype).min)
-        if window is not None and key_places is not None:
-            behind = key_places[-len(seen) :, None] - key_places[None, :]
-            mask.masked_fill_(behind >= window, torch.finfo(dtype).min)
-        return mask[None, None]

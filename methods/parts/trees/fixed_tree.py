@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
 import torch
 from torch import Tensor
@@ -48,9 +48,11 @@ class FixedTreeMethod(DraftModelMethod):
         super().bind(target)
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
-        """As ``DraftModelMethod.adopt``; the shape goes to the draft's device."""
+        """As ``DraftModelMethod.adopt``; the shape goes to the draft's device, its levels are recorded."""
         super().adopt(lm, traits)
         self.plan = ShapePlan(self.shape, lm.device)
+        fed = [len(level.inner) for level in self.shape.levels if level.inner]
+        lm.prepare([(count, nodes, count) for count, nodes in zip(fed, accumulate(fed), strict=True)])
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Start from an empty cache. seed: of the tokens drawn."""
@@ -144,9 +146,6 @@ class _FixedTree(Drafter):
                 self._tried[rank] += 1
             if child is not None:
                 self._taken[ranks[child]] += 1
-
-    def finish(self, context: Sequence[int]) -> None:
-        self._method.free.append(self._request.cache)
 
     def stats(self) -> dict[str, float]:
         """Share of the nodes reached with at least i children whose i-th child was accepted."""

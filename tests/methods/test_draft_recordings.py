@@ -1,0 +1,198 @@
+"""A draft model's forwards as a GPU has them, recorded once and replayed on fixed buffers, by a stand-in on a CPU."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from actors import inline_actor
+from draft_models import begin, fitted, noisy, run
+from methods.card.method import Card
+from methods.opt_tree import OptTree
+from methods.ouroboros import Ouroboros
+from methods.parts.draft_lm.draft_lm import CHAIN, DraftLM, DraftRequest
+from methods.parts.draft_lm.tree_lm import TreeRequest
+from methods.pearl import Pearl
+from methods.sequoia import Sequoia
+from methods.specinfer import SpecInfer
+from methods.speculative_sampling import SpeculativeSampling
+from models import VOCAB, build
+from playback import Playback
+from specbench.decode.sampling import Sampling
+from specbench.target import runner as runners
+from specbench.target.fast.graphs import Buckets
+from specbench.target.runner import CompactRunner
+from specbench.target.tree import TreeRows
+
+FEW = Buckets((1, 2, 4, 8, 16, 32, 64), (64, 128, 256, 512))
+LIMIT = 30
+MAKE = {
+    "speculative_sampling": lambda: SpeculativeSampling("unused", length=4),
+    "specinfer": lambda: SpecInfer("unused", [3, 2, 2]),
+    "sequoia": lambda: Sequoia("unused", [0.6, 0.2], nodes=12, depth=4),
+    "opt_tree": lambda: OptTree("unused", nodes=12, threshold=0.1, max_depth=4),
+    "ouroboros": lambda: Ouroboros("unused", gamma=4, window=4, level=4, endings=2),
+    "card": lambda: Card("unused", nodes_per_layer=6, ratio=3),
+    "pearl": lambda: Pearl("unused", gamma=3),
+}
+
+
+class Owner:
+    """What a recording of one cache may write, as ``Playback`` asks an engine for it."""
+
+    frames = {}  # noqa: RUF012
+
+    def __init__(self, runner, cache) -> None:
+        self._runner, self.cache = runner, cache
+
+    @property
+    def shared_logits(self):
+        return self._runner.shared_logits
+
+
+class Recorded(CompactRunner):
+    """Records as on a GPU. caches: all that there are."""
+
+    def __init__(self, model, context) -> None:
+        super().__init__(model, context, FEW)
+        self.caches = []
+
+    def new_cache(self):
+        cache = super().new_cache()
+        cache.graphs = Playback(Owner(self, cache))
+        self.caches.append(cache)
+        return cache
+
+
+def recorded(lm: DraftLM) -> DraftLM:
+    lm.runner = Recorded(lm.model, lm.context)
+    lm._free.clear()
+    return lm
+
+
+def lm_of(method) -> DraftLM:
+    return inline_actor(method.port).lm if hasattr(method, "port") else method.lm
+
+
+def figures(out):
+    stats = {name: value for name, value in out.stats.items() if not name.endswith(("_s", "_ms"))}
+    return out.ids, out.accept, out.proposed, out.fed, stats
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling(1.0)], ids=["T0", "T1"])
+@pytest.mark.parametrize("name", MAKE)
+def test_recordings_draft_what_plain_forwards_draft(name, sampling):
+    """Two requests one after the other, the second longer than the first one's keys; then two at once."""
+    model = build("llama", torch.float64)
+    draft = noisy(model, 0.02)
+    plain, method = fitted(MAKE[name](), draft, sampling), fitted(MAKE[name](), draft, sampling)
+    runner = recorded(lm_of(method)).runner
+    for prompt in ([5, 6, 7], [place * 7 % VOCAB for place in range(50)]):
+        ours, truth = (run(model, each, prompt, LIMIT, sampling) for each in (method, plain))
+        assert figures(ours) == figures(truth)
+    assert len(runner.caches) == 1
+    recordings = len(runner.caches[0].graphs)
+    again = [figures(run(model, each, [5, 6, 7], LIMIT, sampling)) for each in (method, plain)]
+    assert again[0] == again[1]
+    assert len(runner.caches[0].graphs) == recordings > 0
+    drafts = []
+    for each in (method, plain):
+        both = begin(each, [5, 6]), begin(each, [9, 8])
+        drafts.append([list(drafter.propose(context, 64).tokens) if name not in ("card", "pearl") else []
+                       for drafter, context in zip(both, ([5, 6], [9, 8]), strict=True)])  # fmt: skip
+    assert drafts[0] == drafts[1]
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
+def test_every_row_is_that_of_a_plain_forward(family):
+    """Chains, catching up, trees of many sizes, ids that stay on the device; behind the draft's own context too."""
+    rng = random.Random(4)
+    requests = [TreeRequest(lm, VOCAB) for lm in (recorded(lm_behind(family)), lm_behind(family))]
+    context = [rng.randrange(VOCAB) for _ in range(9)]
+    for _ in range(12):
+        same([request.feed(context, 0) for request in requests])
+        count = 0
+        for _ in range(rng.randrange(4)):
+            tokens = [rng.randrange(VOCAB + 3) for _ in range(rng.choice((1, 3, 8, 20)))]
+            parents = [rng.randrange(-1, count + place) for place in range(len(tokens))]
+            count += len(tokens)
+            fed = torch.tensor(tokens) if rng.random() < 0.5 else tokens
+            same([request.expand(fed, parents) for request in requests])
+        path = [0] if count else []
+        for request in requests:
+            request.commit(path, [7] * len(path))
+        context = [*context, *[7] * len(path), *(rng.randrange(VOCAB) for _ in range(rng.choice((1, 2, 6))))]
+        context = context[: rng.randrange(len(context) - 2, len(context)) + 1]
+
+
+def lm_behind(family) -> DraftLM:
+    return DraftLM(build(family, torch.float64), 40)
+
+
+def same(rows) -> None:
+    torch.testing.assert_close(rows[0], rows[1], atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("wrong", ["", "buffers that move", "rows that see each other"])
+def test_wrong_variants_are_found(wrong, monkeypatch):
+    """Catching up with three tokens, in a frame of four rows."""
+    model, context = build("llama", torch.float64), list(range(9, 21))
+    lm = recorded(DraftLM(model, 512))
+    truth, found = (DraftRequest(each, VOCAB) for each in (DraftLM(model, 512), lm))
+    rows = [truth.feed(context[:end], end - 3).clone() for end in (6, 9, 12)]
+    if wrong == "buffers that move":
+        monkeypatch.setattr(lm.runner, "_frame", lambda *size: moved(lm.runner, size))
+    elif wrong:
+        monkeypatch.setattr(TreeRows, "list_near", lambda rows, window: np.ones([len(rows.places)] * 2, dtype=bool))
+    close = [torch.allclose(found.feed(context[:end], end - 3), row) for end, row in zip((6, 9, 12), rows, strict=True)]
+    assert all(close) == (not wrong)
+
+
+def test_a_cache_that_moves_under_its_recordings_is_found(monkeypatch):
+    request = DraftRequest(recorded(DraftLM(build("llama"), 512)), VOCAB)
+    request.feed([5, 6, 7], 0)
+    request.step(3)
+    request.cache.grow(2000)
+    request.step(4)
+    monkeypatch.setattr(request.cache.graphs, "drop", lambda: None)
+    request.cache.grow(5000)
+    with pytest.raises(AssertionError, match="the cache has moved"):
+        request.step(4)
+
+
+def moved(runner, size):
+    runner._frames.clear()
+    return CompactRunner._frame(runner, *size)
+
+
+def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_that(monkeypatch):
+    monkeypatch.setattr(runners, "STANDING", 100)
+    model = build("llama", torch.float64)
+    lm = recorded(DraftLM(model, 512))
+    lm.prepare(CHAIN)
+    (cache,) = lm.runner.caches
+    assert cache.capacity >= 100 + FEW.widths[-1]
+    held = set(cache.graphs._held)
+    assert {(width, length) for width, _, length, _ in held} == {(w, n) for w in (1, 2) for n in (64, 128, 256)}
+    for _ in range(2):
+        method = fitted(MAKE["speculative_sampling"](), model)
+        method.lm = lm
+        run(model, method, limit=LIMIT)
+    assert lm.runner.caches == [cache]
+    assert set(cache.graphs._held) == held
+
+
+@torch.inference_mode()
+def test_what_one_request_left_does_not_reach_the_next():
+    """Keys are read beyond those that are held: numbers there that are not finite would make all of them so."""
+    lm = recorded(DraftLM(build("llama", torch.float64), 512))
+    request = DraftRequest(lm, VOCAB)
+    request.feed([5, 6, 7], 0)
+    request.cache._all.fill_(torch.nan)
+    del request
+    request = DraftRequest(lm, VOCAB)
+    request.feed([5, 6, 7], 0)
+    assert request.step(3).isfinite().all()
