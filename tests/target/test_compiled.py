@@ -163,8 +163,8 @@ def test_numbers_that_are_not_finite_are_found(broken):
 @pytest.mark.parametrize(
     ("extra", "dtype", "reason"),
     [
-        ({"hidden_size": 72}, torch.float32, "18 numbers, not a multiple of 16"),
-        ({"num_attention_heads": 8, "num_key_value_heads": 2}, torch.float32, "8 numbers"),
+        ({"hidden_size": 80, "head_dim": 16}, torch.float32, "a row of weights has 80 numbers, not a multiple of 32"),
+        ({"num_attention_heads": 8, "num_key_value_heads": 2}, torch.float32, "a head has 8 numbers"),
         ({}, torch.float64, "the model is float64"),
         ({}, torch.float16, "the model is float16"),
         ({"attention_bias": True}, torch.float32, "have a bias"),

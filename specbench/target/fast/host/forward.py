@@ -19,7 +19,8 @@ from specbench.target.fast.frame import Frame
 from specbench.target.fast.static_kv import StaticKV
 
 DTYPES = (torch.float32, torch.bfloat16)
-WHOLE = 16  # numbers; rows of weights and heads are multiples of it, so that no vector is filled in part
+# Numbers of which heads and rows of weights are multiples, so that no vector is filled in part.
+HEAD, ROW = 16, 32
 
 
 def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | None, str | None]:
@@ -33,9 +34,11 @@ def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | 
 def _explain_unfit(model: CompactModel) -> str | None:
     if model.dtype not in DTYPES:
         return f"it is for float32 and bfloat16, the model is {str(model.dtype).removeprefix('torch.')}"
-    sizes = {model.size, *(each.weight.shape[1] for layer in model.layers for each in _products(layer))}
-    if odd := [size for size in sorted(sizes) if size % WHOLE]:
-        return f"a head or a row of weights has {odd[0]} numbers, not a multiple of {WHOLE}"
+    if model.size % HEAD:
+        return f"a head has {model.size} numbers, not a multiple of {HEAD}"
+    sizes = [each.weight.shape[1] for layer in model.layers for each in _products(layer)]
+    if odd := [size for size in sizes if size % ROW]:
+        return f"a row of weights has {odd[0]} numbers, not a multiple of {ROW}"
     if len(model.windows) > 2:
         return f"its layers are of {len(model.windows)} kinds, not of one or two"
     if any(each.bias is not None for layer in model.layers for each in _products(layer)[1:]):

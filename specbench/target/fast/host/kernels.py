@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from specbench.target.fast.host.small_kernels import add_norm, copy, finish, gate, normalise, rotate, soften
+from specbench.target.fast.host.small_kernels import add_norm, copy, enter, finish, gate, normalise, rotate, soften
 from specbench.target.fast.host.vectors import ITEM, LANES, dot_tile, mix_tile, narrow, widen
 
 TILE = 4  # rows of weights that are multiplied together
@@ -18,29 +18,29 @@ TILE = 4  # rows of weights that are multiplied together
 
 @njit(cache=True, error_model="numpy")
 def multiply(rows, count, size, weights, like, out, width, start, stop):
-    """out[m, n] = weights[n] . rows[m], addresses of (N, K), stored as ``like``, of (M, K), and of (M, N).
+    """out[m, n] = weights[n] . rows[m]. rows: (M, K). weights, out: addresses of (N, K) and (M, N).
 
     count, size, width: M, K, N. start, stop: of n, in whole tiles but for the last.
     """
-    whole, stored = stop - stop % TILE, like.itemsize
+    whole, stored, item = stop - stop % TILE, like.itemsize, rows.itemsize
     for first in range(start, whole, TILE):
         weight, row = weights + first * size * stored, 0
         while row < count:
-            given, made = rows + row * size * ITEM, out + (row * width + first) * ITEM
+            given, made = rows.ctypes.data + row * size * item, out + (row * width + first) * ITEM
             left = min(count - row, 4)
             if left == 4:
-                dot_tile(TILE, 4, weight, given, size, made, width, like)
+                dot_tile(TILE, 4, weight, given, size, made, width, like, rows)
             elif left == 3:
-                dot_tile(TILE, 3, weight, given, size, made, width, like)
+                dot_tile(TILE, 3, weight, given, size, made, width, like, rows)
             elif left == 2:
-                dot_tile(TILE, 2, weight, given, size, made, width, like)
+                dot_tile(TILE, 2, weight, given, size, made, width, like, rows)
             else:
-                dot_tile(TILE, 1, weight, given, size, made, width, like)
+                dot_tile(TILE, 1, weight, given, size, made, width, like, rows)
             row += left
     for first in range(whole, stop):
         for row in range(count):
-            given, made = rows + row * size * ITEM, out + (row * width + first) * ITEM
-            dot_tile(1, 1, weights + first * size * stored, given, size, made, width, like)
+            given, made = rows.ctypes.data + row * size * item, out + (row * width + first) * ITEM
+            dot_tile(1, 1, weights + first * size * stored, given, size, made, width, like, rows)
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
@@ -52,12 +52,14 @@ def multiply_shared(rows, count, size, weights, like, out, width, threads):
 
 
 @njit(cache=True, error_model="numpy")
-def project(rows, count, size, weights, like, out, width, threads):
-    """See ``multiply``, for all n."""
+def project(rows, weights, like, out, width, threads):
+    """out (M, N), an address, = weights (N, K) times rows (M, K), which are rounded as ``like`` is stored already."""
+    entered = enter(rows, like)
+    count, size = entered.shape
     if threads is None:
-        multiply(rows, count, size, weights, like, out, width, 0, width)
+        multiply(entered, count, size, weights, like, out, width, 0, width)
     else:
-        multiply_shared(rows, count, size, weights, like, out, width, threads)
+        multiply_shared(entered, count, size, weights, like, out, width, threads)
 
 
 @njit(cache=True, error_model="numpy")
@@ -116,9 +118,8 @@ def attend_head(heads, slots, key, held, order, seen, oldest, room, query, mixed
             for place in range(size):
                 query[row * groups + group, place] = heads[row, key * groups + group, place]
                 mixed[row * groups + group, place] = 0
-    multiply(
-        query.ctypes.data, count * groups, size, slots.ctypes.data + key * head, slots, room.ctypes.data, step, 0, step
-    )
+    base = slots.ctypes.data + key * head
+    multiply(query, count * groups, size, base, slots, room.ctypes.data, step, 0, step)
     for place in range(count * groups):
         row, scores = place // groups, room[place]
         for each in range(seen[row]):
@@ -203,19 +204,19 @@ def forward(ids, positions, start, held, bias, other_bias, windows, kinds, queri
             kind = kinds[layer]
             list_seen(other_bias if kind else bias, positions, windows[kind], held, order, seen, oldest)
         qkv, out, up, down = addresses[layer, 0], addresses[layer, 1], addresses[layer, 2], addresses[layer, 3]
-        project(normed.ctypes.data, count, width, qkv, table, heads.ctypes.data, heads.shape[1] * size, threads)
+        project(normed, qkv, table, heads.ctypes.data, heads.shape[1] * size, threads)
         finish(heads, head_bias[layer], head_norms[layer], epsilon, table)
         rotate(heads, queries, cos, sin, positions, slots[layer], start)
         if threads is None:
             attend(heads, slots[layer], 0, 1, held, order, seen, oldest, room[0], query[0], result[0], mixed)
         else:
             attend_shared(heads, slots[layer], held, order, seen, oldest, room, query, result, mixed)
-        project(mixed.ctypes.data, count, queries * size, out, table, added.ctypes.data, width, threads)
+        project(mixed.reshape(count, queries * size), out, table, added.ctypes.data, width, threads)
         add_norm(rows, added, norms[2 * layer + 1], epsilon, table, normed)
-        project(normed.ctypes.data, count, width, up, table, pairs.ctypes.data, 2 * inner, threads)
+        project(normed, up, table, pairs.ctypes.data, 2 * inner, threads)
         gate(pairs, table, gated)
-        project(gated.ctypes.data, count, inner, down, table, added.ctypes.data, width, threads)
+        project(gated, down, table, added.ctypes.data, width, threads)
         add_norm(rows, added, norms[2 * layer + 2], epsilon, table, normed)
     if tap < len(taps):
         copy(normed, tapped[tap])
-    project(normed.ctypes.data, count, width, addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)
+    project(normed, addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)

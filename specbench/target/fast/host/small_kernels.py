@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 from numba import njit
+from numba.extending import overload
 
-from specbench.target.fast.host.vectors import exponential, narrow, widen
+from specbench.target.fast.host.vectors import BFLOAT16, PAIRED, exponential, narrow, widen
 
 ORDER = {"reassoc", "nsz", "contract", "arcp"}  # one row's sums may be reordered: the same way for every row
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -101,3 +102,22 @@ def copy(rows, out):
     for row in range(len(rows)):
         for place in range(rows.shape[1]):
             out[row, place] = rows[row, place]
+
+
+def enter(rows, like):
+    """(n, D) rows in single precision as products with weights stored as ``like`` read them."""
+
+
+@overload(enter)
+def _enter(rows, like):
+    if like.dtype != BFLOAT16 or not PAIRED:
+        return lambda rows, like: rows
+
+    def store(rows, like):
+        out = np.empty(rows.shape, np.int16)
+        for row in range(len(rows)):
+            for place in range(rows.shape[1]):
+                out[row, place] = narrow(rows[row, place], like)
+        return out
+
+    return store

@@ -19,7 +19,11 @@ from numba.core import cgutils
 from numba.core.errors import TypingError
 
 intrinsic: Any = extending.intrinsic
-LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8  # partial sums of a row
+FEATURES = llvm.get_host_cpu_features()
+LANES = 16 if FEATURES.get("avx512f") else 8  # partial sums of a row
+PAIRED = bool(FEATURES.get("avx512bf16"))  # an instruction multiplies bfloat16 two at a time
+if PAIRED:
+    llvm.initialize_native_asmparser()  # which numba needs for an instruction that is given by name
 AHEAD = 3  # tiles
 WORD, HALF_WORD, SINGLE = ir.IntType(32), ir.IntType(16), ir.FloatType()
 VECTOR = ir.VectorType(SINGLE, LANES)
@@ -55,17 +59,20 @@ class _Rows:
         self.size = 4 if stored == types.float32 else 2
         self.step = builder.mul(step, step.type(self.size))
 
-    def load(self, row: int, place: Any, ahead: Any = None) -> Any:
-        """The vector at element ``place`` of a row, in single precision. ahead: [elements] to what is fetched too."""
+    def load(self, row: int, place: Any, ahead: Any = None, pairs: bool = False) -> Any:
+        """The vector at element ``place`` of a row, in single precision; or as words of two bfloat16 numbers.
+
+        ahead: [elements] to what is fetched too.
+        """
         builder = self.builder
         at = builder.add(self.address, builder.mul(self.step, self.step.type(row)))
         at = builder.add(at, builder.mul(place, place.type(self.size)))
         if ahead is not None:
             _prefetch(builder, builder.add(at, builder.mul(ahead, ahead.type(self.size))))
-        vector = ir.VectorType(STORED[self.stored], LANES)
+        vector = ir.VectorType(WORD if pairs else STORED[self.stored], LANES)
         loaded = builder.load(builder.inttoptr(at, vector.as_pointer()))
         loaded.align = self.size
-        return _widen(builder, loaded) if self.stored == BFLOAT16 else loaded
+        return _widen(builder, loaded) if self.stored == BFLOAT16 and not pairs else loaded
 
 
 def _prefetch(builder: Any, address: Any) -> None:
@@ -81,6 +88,12 @@ def _multiply_add(builder: Any, left: Any, right: Any, total: Any) -> Any:
     kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
     return builder.call(function, [left, right, total])
+
+
+def _multiply_pairs(builder: Any, left: Any, right: Any, total: Any) -> Any:
+    """total + the products of two bfloat16 numbers in each word of left and right."""
+    kind = ir.FunctionType(VECTOR, [left.type, left.type, VECTOR])
+    return builder.asm(kind, "vdpbf16ps $2, $1, $0", "=v,v,v,0", [left, right, total], side_effect=False)
 
 
 def _splat(builder: Any, value: Any) -> Any:
@@ -111,32 +124,34 @@ def _store(builder: Any, address: Any, place: Any, value: Any) -> None:
 
 
 @intrinsic(prefer_literal=True)
-def dot_tile(typing, rows, columns, weight, inputs, size, out, out_step, like):
+def dot_tile(typing, rows, columns, weight, inputs, size, out, out_step, like, given):
     """out[c, r] = weight[r] . inputs[c], rows of ``size`` numbers, whole vectors, for ``rows`` r and ``columns`` c.
 
     rows, columns: literal counts. weight, inputs, out: addresses. out_step: [elements] between its rows.
-    like: an array of the weights' stored type; inputs and out are single.
+    like, given: arrays of the types that weights and inputs are stored in; out is single.
     """
-    high, wide, stored = rows.literal_value, columns.literal_value, _stored(like)
+    high, wide, stored, entered = rows.literal_value, columns.literal_value, _stored(like), _stored(given)
+    pairs = stored == entered == BFLOAT16
+    step, multiply = (2 * LANES, _multiply_pairs) if pairs else (LANES, _multiply_add)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address, given, size, out, out_step = args[2:7]
-        weights, vectors = _Rows(builder, address, size, stored), _Rows(builder, given, size, types.float32)
+        weights, vectors = _Rows(builder, address, size, stored), _Rows(builder, given, size, entered)
         ahead = builder.mul(size, size.type(AHEAD * high))  # processors do not fetch so many streams by themselves
         sums = [[cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES)) for _ in range(wide)]
                 for _ in range(high)]  # fmt: skip
-        with cgutils.for_range_slice(builder, size.type(0), size, size.type(LANES), size.type) as (place, _):
-            held = [vectors.load(column, place) for column in range(wide)]
+        with cgutils.for_range_slice(builder, size.type(0), size, size.type(step), size.type) as (place, _):
+            held = [vectors.load(column, place, None, pairs) for column in range(wide)]
             for row in range(high):
-                loaded = weights.load(row, place, ahead)
+                loaded = weights.load(row, place, ahead, pairs)
                 for total, vector in zip(sums[row], held, strict=True):
-                    builder.store(_multiply_add(builder, loaded, vector, builder.load(total)), total)
+                    builder.store(multiply(builder, loaded, vector, builder.load(total)), total)
         for column in range(wide):
             place = builder.mul(out_step, out_step.type(column))
             _store(builder, out, place, _add_lanes(builder, [builder.load(each[column]) for each in sums]))
         return context.get_dummy_value()
 
-    return types.void(rows, columns, *[types.intp] * 5, like), generate
+    return types.void(rows, columns, *[types.intp] * 5, like, given), generate
 
 
 @intrinsic(prefer_literal=True)
