@@ -21,6 +21,7 @@ from specbench.target.fast.compact import CompactModel, ForwardInput, explain_un
 from specbench.target.fast.engine import FRAMES, STANDING
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
 from specbench.target.fast.held_kv import HeldKV
+from specbench.target.fast.host.forward import find_compiled
 from specbench.target.fast.linear import can_pack
 from specbench.target.fast.row_frame import ROOMS, RowFrame
 from specbench.target.transfer import upload
@@ -126,12 +127,15 @@ class LibraryRunner(Runner):
 class CompactRunner(Runner):
     """The compact forward. A prompt apart, it is recorded on a GPU by rows, nodes, length of keys and rows wanted."""
 
-    def __init__(self, model: Any, context: int, buckets: Buckets | None = None) -> None:
-        """buckets: default by device."""
+    def __init__(self, model: Any, context: int, buckets: Buckets | None = None, compiled: bool = True) -> None:
+        """buckets: default by device. compiled: see ``find_compiled``."""
         super().__init__(model, context)
-        with torch.no_grad():
-            self._model = CompactModel(model, context, context, can_pack(self.dtype, self.device))
         self.buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
+        with torch.no_grad():
+            self._model = CompactModel(model, context, context, False)
+            self._compiled, _ = find_compiled(self._model, compiled and self.buckets == EXACT)
+            if self._compiled is None and can_pack(self.dtype, self.device):
+                self._model = CompactModel(model, context, context, True)
         self._rooms = Buckets(ROOMS) if self.buckets.widths else EXACT
         self._standing = min(STANDING, context) + self.buckets.widths[-1] if self.buckets.widths else 0
         self._frames: dict[tuple[int, int], RowFrame] = {}
@@ -154,6 +158,11 @@ class CompactRunner(Runner):
         if start == 0 and tree is None:
             return self._read_prompt(cache, ids, wanted)
         rows = tree or TreeRows(None, places)
+        if self._compiled:
+            self._make_room(cache, start + count)
+            cache.length = start + count
+            fed, turned = np.asarray(ids), np.minimum(rows.places[-count:], self._context - 1)
+            return self._compiled.feed(cache, np.minimum(fed, self.rows - 1), turned, start, rows, wanted)
         graphed = count <= max(self.buckets.widths, default=count)
         buckets, rooms = (self.buckets, self._rooms) if graphed else (EXACT, EXACT)
         width, room = buckets.width(count), rooms.width(len(rows.places))

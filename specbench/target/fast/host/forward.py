@@ -7,6 +7,7 @@ reads the weights where they are, about as fast as memory gives them, for one ro
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,10 +18,12 @@ from torch import Tensor
 from specbench.target.fast.compact import CompactModel
 from specbench.target.fast.frame import Frame
 from specbench.target.fast.static_kv import StaticKV
+from specbench.target.tree import TreeRows
 
 DTYPES = (torch.float32, torch.bfloat16)
 # Numbers of which heads and rows of weights are multiples, so that no vector is filled in part.
 HEAD, ROW = 16, 32
+ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; a draft model may run beside the target
 
 
 def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | None, str | None]:
@@ -86,7 +89,7 @@ class CompiledForward:
         )
         self._taps: dict[tuple[int, ...], np.ndarray] = {}
         self._logits, self._tapped = torch.empty(0), torch.empty(0)
-        self._held, self._slots = torch.empty(0), np.empty(0)
+        self._held, self._slots = torch.empty(0), _stored(model.embedding[:0])
 
     def _stack(self, parts: Sequence[Tensor]) -> np.ndarray:
         stacked: np.ndarray = torch.stack([part.float() for part in parts]).numpy()
@@ -106,22 +109,50 @@ class CompiledForward:
 
     def __call__(self, frame: Frame, cache: StaticKV, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """Logits (width, V) and layer -> (width, D) hidden states, see ``CompactModel``; writes keys and values."""
-        width, wanted = frame.width, tuple(sorted(taps))
-        if wanted not in self._taps:
-            self._taps[wanted] = np.array(wanted, dtype=np.int64)
+        past, ids, depths, biases = frame.read()
+        positions = past + depths
+        return self._run(cache, ids, positions, positions, (past, past), biases, frame.width, tuple(sorted(taps)))
+
+    def feed(
+        self, cache: StaticKV, ids: np.ndarray, turned: np.ndarray, start: int, rows: TreeRows, wanted: int
+    ) -> Tensor:
+        """Read (m,) ids into slots from ``start`` on -> (wanted, V) logits of the last rows.
+
+        turned: (m,) the positions that the embedding turns them to. rows: what they see behind the context.
+        """
+        biases = [np.where(rows.list_near(window), 0, 1).astype(self._slots.dtype)
+                  for window in self._model.windows.values()]  # fmt: skip
+        places, held = np.array(rows.places[-len(ids) :]), start + len(ids) - len(rows.places)
+        return self._run(cache, ids, places, turned, (start, held), biases, wanted, ())[0]
+
+    def _run(
+        self,
+        cache: StaticKV,
+        ids: np.ndarray,
+        places: np.ndarray,
+        turned: np.ndarray,
+        begin: tuple[int, int],
+        biases: Sequence[np.ndarray],
+        wanted: int,
+        taps: tuple[int, ...],
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """See ``kernels.forward``. begin: start and held. biases: of each kind of attention."""
+        if taps not in self._taps:
+            self._taps[taps] = np.array(taps, dtype=np.int64)
         if cache.whole is not self._held:
             self._held, self._slots = cache.whole, _stored(cache.whole)
-        if width > len(self._logits):
-            self._logits = torch.empty(width, len(self._model.head.weight), dtype=torch.float32)
-        shape = len(wanted), width, self._model.embedding.shape[1]
-        tapped, logits = torch.empty(shape, dtype=torch.float32), self._logits[:width]
-        past, ids, depths, biases = frame.read()
-        threads = torch.get_num_threads()
-        self._forward(
-            ids, past + depths, past, past, biases[0], biases[-1], *self._constants,
-            self._slots, self._taps[wanted], tapped.numpy(), logits.numpy(), threads if threads > 1 else None,
-        )  # fmt: skip
-        hidden = {tap: states.to(self._model.dtype) for tap, states in zip(wanted, tapped, strict=True)}
+        if wanted > len(self._logits):
+            self._logits = torch.empty(wanted, len(self._model.head.weight), dtype=torch.float32)
+        tapped = torch.empty(len(taps), len(ids), self._model.embedding.shape[1], dtype=torch.float32)
+        logits, threads = self._logits[:wanted], torch.get_num_threads()
+        given = (ids, places, turned, *begin, biases[0], biases[-1], *self._constants,
+                 self._slots, self._taps[taps], tapped.numpy(), logits.numpy())  # fmt: skip
+        if threads == 1:
+            self._forward(*given, None)
+        else:
+            with ONE_AT_A_TIME:
+                self._forward(*given, threads)
+        hidden = {tap: states.to(self._model.dtype) for tap, states in zip(taps, tapped, strict=True)}
         return logits.to(self._model.dtype), hidden
 
 

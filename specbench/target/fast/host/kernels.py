@@ -173,12 +173,13 @@ def make_scratch(shares, count, size, columns):
     return query, result, np.empty((shares, count, columns), np.float32)
 
 
-@njit(cache=True, error_model="numpy")
-def forward(ids, positions, start, held, bias, other_bias, windows, kinds, queries, inner, table, addresses, norms,
+@njit(cache=True, error_model="numpy", nogil=True)
+def forward(ids, places, turned, start, held, bias, other_bias, windows, kinds, queries, inner, table, addresses, norms,
             head_norms, head_bias, epsilon, cos, sin, slots, taps, tapped, logits, threads):  # fmt: skip
-    """Feed n rows: logits (n, V) and tapped (taps, n, D), in single precision.
+    """Feed n rows: logits (m, V) of the last m, and tapped (taps, n, D), in single precision.
 
-    ids, positions: (n,). start: the first row's slot; the others follow.
+    ids, places, turned: (n,); positions, and where the embedding turns them to. start: the first row's slot; the others
+    follow.
     held, bias, other_bias: see ``list_seen``; one for the layers of each kind, 0 and 1, as are windows (2,).
     kinds: (L,). queries, inner: H, I. table: (V, D) of the embeddings, as stored.
     addresses: (L + 1, 4) of the weights of q, k and v, of what follows attention, of gate and up, of down; in the last
@@ -202,11 +203,11 @@ def forward(ids, positions, start, held, bias, other_bias, windows, kinds, queri
             tap += 1
         if kinds[layer] != kind:
             kind = kinds[layer]
-            list_seen(other_bias if kind else bias, positions, windows[kind], held, order, seen, oldest)
+            list_seen(other_bias if kind else bias, places, windows[kind], held, order, seen, oldest)
         qkv, out, up, down = addresses[layer, 0], addresses[layer, 1], addresses[layer, 2], addresses[layer, 3]
         project(normed, qkv, table, heads.ctypes.data, heads.shape[1] * size, threads)
         finish(heads, head_bias[layer], head_norms[layer], epsilon, table)
-        rotate(heads, queries, cos, sin, positions, slots[layer], start)
+        rotate(heads, queries, cos, sin, turned, slots[layer], start)
         if threads is None:
             attend(heads, slots[layer], 0, 1, held, order, seen, oldest, room[0], query[0], result[0], mixed)
         else:
@@ -219,4 +220,4 @@ def forward(ids, positions, start, held, bias, other_bias, windows, kinds, queri
         add_norm(rows, added, norms[2 * layer + 2], epsilon, table, normed)
     if tap < len(taps):
         copy(normed, tapped[tap])
-    project(normed, addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)
+    project(normed[count - len(logits) :], addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)
