@@ -27,6 +27,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "decode": {"first_draft": "after"},
     "engine": {"attention": "sdpa", "compiled": True},
     "model": {"cudnn_attention": False},
+    "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}},
     "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
     "methods.pld.PromptLookup": {"min_ngram": 1},
     "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
@@ -66,8 +67,9 @@ class ModelConfig:
     """path: hub id, local folder, or ``bundled:NAME``; null with ``random`` set.
 
     name: for tables; default the last part of the path. tokenizer: folder or hub id; default the path.
-    template: fschat template name, ``raw``, or null = the tokenizer's chat template. context: [tokens], default the
-    config's. device: auto | cpu | cuda | cuda:N. gpus: share the model between this many (on cpu: processes).
+    template: fschat template name, ``raw``, a file *.jinja, or null = the tokenizer's chat template.
+    context: [tokens], default the config's.
+    device: auto | cpu | cuda | cuda:N. gpus: share the model between this many (on cpu: processes).
     cudnn_attention: let torch take cuDNN's attention kernels on a GPU, for engine and peers.
     parallel: how they share it: auto | tensor | pipeline. check_ranks: compare the ranks after every step (tensor).
     threads: CPU threads of torch, null = torch's choice. draft: the usual draft model for this target.
@@ -112,11 +114,22 @@ class HubConfig:
 
 
 @dataclass
+class FieldsConfig:
+    """What a case needs -> its name in a file of your own prompts."""
+
+    prompt: str | None = None
+    id: str | None = None
+    category: str | None = None
+    reference: str | None = None
+
+
+@dataclass
 class SuiteConfig:
     """Where the questions are, how they are put and which of them run; see conf/suite/ and specbench/suite/.
 
     format: the reader, null = Spec-Bench's question file. form: how a question is put, null = the format's first.
     shots: worked examples before each question, drawn with shots_seed from shots_from (null = the train split).
+    fields: of a file of your own, the names that prompt, id, category and reference have there.
     home: where its authors keep the file, for the message when it is not found.
     """
 
@@ -126,6 +139,7 @@ class SuiteConfig:
     hub: HubConfig | None = None
     home: str | None = None
     format: str | None = None
+    fields: FieldsConfig = field(default_factory=FieldsConfig)
     form: str | None = None
     shots: int = 0
     shots_seed: int = 0

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.record import OVERALL
 from specbench.suite.format import Wording
 from specbench.suite.formats import format_named
+from specbench.suite.own import OWN, count_system
 from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.suite.selection import EVERYTHING, Selection, select
 from specbench.suite.shots import Shots, worked
@@ -58,27 +59,33 @@ def load_suite(
     expected: int | None = None,
     sha256: str | None = None,
     selection: Selection = EVERYTHING,
+    fields: Mapping[str, str] | None = None,
 ) -> Suite:
     """Find, read and narrow a suite.
 
     path, relative, hub, home: where it is (see ``sources.locate``). format: how it is read, one of
     ``formats.FORMATS``.
     form: how a question is put, one of the format's. shots: worked examples in front of every question.
+    fields: what a case needs -> the file's name of it, of ``format=own`` only.
     expected: how many questions the official suite has; sha256: its file's hash; another number or hash is a warning.
     Raises InputError for a file that is missing or malformed, for an unknown format or form, and for a selection
     that names what is not there.
     """
     reader = format_named(format)
     chosen = reader.choose_form(form)
+    if fields and reader is not OWN:
+        raise InputError(f"suite.fields={dict(fields)}: is for prompts of your own (suite.path=FILE); leave it out.")
     place = locate(name, path, relative, hub, home=home, holds=reader.holds)
     rows, digest = reader.read_rows(place)
     prefix, shots_digest = worked(name, shots, reader, chosen, relative, hub)
-    cases = reader.cases(rows, Wording(chosen, prefix), str(place))
+    cases = reader.cases(rows, Wording(chosen, prefix, fields or {}), str(place))
     if taken := [case.id for case in cases if OVERALL in (case.category, case.subcategory)]:
         raise InputError(
             f"{place}: question {taken[0]} is of category {OVERALL!r}, which is the row of all categories; rename it"
         )
     warnings = []
+    if reader is OWN and (count := count_system(rows)):
+        warnings.append(f"Suite {name}: {count} rows have a system message, which is left out; model.system sets one.")
     if expected is not None and len(cases) != expected:
         warnings.append(f"Suite {name}: {place} has {len(cases)} questions, the official file has {expected}.")
     # A data set on the hub is hashed by its rows, which no file's hash can equal.

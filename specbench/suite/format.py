@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from specbench.input import read_file
@@ -12,13 +12,19 @@ from specbench.suite.rows import SourceRow, parse_json_lines
 from specbench.suite.sources import HubTables
 from specbench.types import Case, InputError
 
+_MOST_FAULTS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a question is put. form: one of the format's, empty where it has none. prefix: worked examples."""
+    """How a question is put. form: one of the format's, empty where it has none. prefix: worked examples.
+
+    fields: what a case needs -> the file's name of it (suite.fields).
+    """
 
     form: str = ""
     prefix: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +85,44 @@ class SuiteFormat:
     def cases(self, rows: Iterable[SourceRow], wording: Wording, origin: str) -> list[Case]:
         """The cases of rows, in their order; rows that are not of the suite are left out.
 
-        origin: the file or data set, for errors. Raises InputError for a row that is no question of the format, for
-        two rows with the same id, and when no question is left.
+        origin: the file or data set, for errors. Raises one InputError for all rows that are no question of the format
+        or have the id of another, or when no question is left.
         """
         cases: list[Case] = []
         place_of: dict[str, str] = {}
+        faults: list[str] = []
         for row in rows:
-            case = self.case(row, wording)
-            if case is None:
-                continue
-            if case.id in place_of:
-                raise InputError(
-                    f"{row.where}: {self.key} {case.id} is on {place_of[case.id]} already; every question needs its"
-                    " own."
-                )
-            place_of[case.id] = row.place
-            cases.append(case)
+            try:
+                cases += self._read(row, wording, place_of)
+            except InputError as error:
+                faults.append(str(error))
+        if faults:
+            raise InputError(_join(faults, origin))
         if not cases:
             raise InputError(
                 f"Suite file {origin} holds no questions of the suite, expected one a line such as {self.example}."
             )
         return cases
+
+    def _read(self, row: SourceRow, wording: Wording, place_of: dict[str, str]) -> list[Case]:
+        """The row's case, none where it is not of the suite. place_of: id -> where it is, which this one joins."""
+        if row.fault:
+            raise InputError(row.fault)
+        case = self.case(row, wording)
+        if case is None:
+            return []
+        if case.id in place_of:
+            raise InputError(
+                f"{row.where}: {self.key} {case.id} is on {place_of[case.id]} already; every question needs its own."
+            )
+        place_of[case.id] = row.place
+        return [case]
+
+
+def _join(faults: Sequence[str], origin: str) -> str:
+    """One fault as it is, several a line each."""
+    if len(faults) == 1:
+        return faults[0]
+    shown = [fault.removeprefix(f"{origin}, ") for fault in faults[:_MOST_FAULTS]]
+    more = [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
+    return "\n  ".join([f"Suite file {origin}: {len(faults)} rows are wrong:", *shown, *more])

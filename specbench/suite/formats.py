@@ -12,6 +12,7 @@ from pathlib import Path
 from specbench.answers import MT_BENCH, task_of
 from specbench.input import decode_text, numbered_lines
 from specbench.suite.format import SuiteFormat, Wording
+from specbench.suite.own import OWN
 from specbench.suite.rows import SourceRow, kind
 from specbench.types import Case, InputError
 
@@ -273,3 +274,6 @@ FORMATS["mgsm_110"] = SuiteFormat(
     holds="a .jsonl or .jsonl.gz file of problems",
     forms=("question", BARE),
 )
+
+
+FORMATS["own"] = OWN

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specbench.input import decode_text, read_file
 from specbench.types import InputError
 
 if TYPE_CHECKING:
@@ -21,27 +23,31 @@ if TYPE_CHECKING:
 
 # By the expressions of a chat template, besides its own errors.
 RAISED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+TEMPLATES = (".jinja", ".jinja2")
 RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separator between messages
 
 
 class PromptBuilder:
     """Builds the prompts of one tokenizer under one template.
 
-    template: a template of fschat (``vicuna_v1.1``, ``llama-2``), None for the tokenizer's own chat template, or
-    ``raw`` for turns and answers joined by newlines. system: replaces the template's system message; None keeps it.
+    template: a template of fschat (``vicuna_v1.1``, ``llama-2``), None for the tokenizer's own chat template, a file
+    (``*.jinja``) of another one, or ``raw`` for turns and answers joined by newlines. system: replaces the template's
+    system message; None keeps it.
     Raises InputError when the template does not exist or cannot be written out. ``warnings`` says where the
     tokenizer would give other prompts than the model was trained on.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | None, system: str | None = None) -> None:
         self._tokenizer = tokenizer
+        self._chat_template = read_template(template) if template and template.endswith(TEMPLATES) else None
+        template = None if self._chat_template else template
         self._template = template
         self._system = system
         plain, bos, eos = tokenizer("a")["input_ids"], tokenizer.bos_token_id, tokenizer.eos_token_id
         self._opens_texts = bos is not None and plain[:1] == [bos]
         # Some tokenizers close every text with EOS, after which a model would start anew instead of answering.
         self._closes_texts = eos is not None and plain[-1:] == [eos]
-        if template is None and not getattr(tokenizer, "chat_template", None):
+        if template is None and not (self._chat_template or getattr(tokenizer, "chat_template", None)):
             raise InputError(_no_chat_template(tokenizer))
         if template not in (None, RAW) and template not in _fschat_names():
             raise InputError(_unknown_template(str(template)))
@@ -104,7 +110,11 @@ class PromptBuilder:
         try:
             # Without return_dict=False transformers 5 gives a dictionary, whose items are its keys.
             return self._tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=tokenize, return_dict=False
+                messages,
+                chat_template=self._chat_template,
+                add_generation_prompt=True,
+                tokenize=tokenize,
+                return_dict=False,
             )
         except (TemplateError, *RAISED) as error:
             raise InputError(
@@ -121,6 +131,15 @@ class PromptBuilder:
             f"{self._tokenizer.bos_token!r} to plain text: prompts are as the template gives them, without it. "
             "If the model expects it, name a template with model.template."
         )
+
+
+def read_template(path: str) -> str:
+    """A chat template in Jinja, as tokenizers have it. Raises InputError for a file that is missing or empty."""
+    fix = "give a Jinja template, as a tokenizer has it in chat_template.jinja."
+    text = decode_text(read_file(Path(path).expanduser(), "model.template=", fix), path)
+    if not text.strip():
+        raise InputError(f"model.template={path}: is empty; {fix}")
+    return text
 
 
 def answer_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
@@ -175,11 +194,11 @@ def _no_chat_template(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _unknown_template(template: str) -> str:
-    close = get_close_matches(template, [RAW, *_fschat_names()], n=3, cutoff=0.5)
+    close = get_close_matches(template, [RAW, *_fschat_names()], n=5, cutoff=0.4)
     hint = f"did you mean {', '.join(close)}? " if close else ""
     return (
         f"model.template={template}: fschat writes no prompt under that name; {hint}"
-        f"Expected null (the tokenizer's own chat template), {_choices()}."
+        f"Expected null (the tokenizer's own chat template), a file *.jinja, {_choices()}."
     )
 
 

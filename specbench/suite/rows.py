@@ -21,7 +21,7 @@ class SourceRow:
 
     source: the file or data set. place: ``line 3`` of a file (blank lines count), ``row 3`` of a table.
     index: from 0, within its part (blank lines do not count). part: which of several files or configurations of the
-    source it is from, empty where there is one.
+    source it is from, empty where there is one. fault: why it is no row, '' where it is one.
     """
 
     values: Mapping[str, object]
@@ -29,6 +29,7 @@ class SourceRow:
     place: str
     index: int
     part: str = ""
+    fault: str = ""
 
     @property
     def where(self) -> str:
@@ -75,19 +76,27 @@ def kind(value: object) -> str:
 def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:
     """The rows of a file of JSON lines, plain or gzipped, in its order, blank lines left out.
 
-    raw: the file's bytes. path, example (a good line): for errors. Raises InputError with file and line number for a
-    line that is not a JSON object.
+    raw: the file's bytes. path, example (a good line): for errors. A line that is not a JSON object is a row with a
+    fault, which has file and line number.
     """
     rows: list[SourceRow] = []
     fix = f"expected one object a line such as {example}."
     for number, line in numbered_lines(_unzipped(raw, path)):
         place = f"line {number}"
-        value = parse_json(line, f"{path}, {place}", fix)
-        if not isinstance(value, dict):
-            raise InputError(f"{path}, {place}: got a {kind(value)}; {fix}")
-        refuse_repeated_keys(line, f"{path}, {place}")
-        rows.append(SourceRow(value, str(path), place, len(rows)))
+        value, fault = _object(line, f"{path}, {place}", fix)
+        rows.append(SourceRow(value, str(path), place, len(rows), fault=fault))
     return rows
+
+
+def _object(line: bytes, where: str, fix: str) -> tuple[Mapping[str, object], str]:
+    try:
+        value = parse_json(line, where, fix)
+        if not isinstance(value, dict):
+            return {}, f"{where}: got a {kind(value)}; {fix}"
+        refuse_repeated_keys(line, where)
+    except InputError as error:
+        return {}, str(error)
+    return value, ""
 
 
 def _unzipped(raw: bytes, path: Path) -> bytes:

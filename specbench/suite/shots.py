@@ -45,6 +45,8 @@ def worked(
     there = {**hub, "split": _SPLIT, "file": None} if hub else None
     place = locate(f"{name} examples", shots.source, beside, there, key="suite.shots_from", holds=format.holds)
     rows, digest = format.read_rows(place, "suite.shots_from")
+    if fault := next((row.fault for row in rows if row.fault), ""):
+        raise InputError(fault)
     if len(rows) < shots.count:
         raise InputError(
             f"suite.shots={shots.count}: {place} has {len(rows)} rows. Ask for fewer, or name another file."

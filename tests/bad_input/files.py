@@ -63,7 +63,7 @@ QUESTIONS = (
     question("reference text", with_turn("a", "reference"), "reference is a string"),
     question("half a gzip file", b"\x1f\x8b\x08\x00", "damaged gzip"),
     bad("suite=spec_bench", "suite.path", "SPECBENCH_DATA", name="questions: nowhere"),
-    bad("suite.path=.", "is a directory", name="questions: a directory"),
+    bad("suite.path=.", "has no file of prompts", name="questions: a directory"),
     bad("suite.path=q", "is a pipe", name="questions: a pipe", files=lambda folder: os.mkfifo(folder / "q")),
     bad("suite.path=/dev/zero", "is a device", name="questions: an endless device"),
 )

@@ -255,3 +255,22 @@ def test_an_answers_special_tokens_and_outer_white_space_are_left_out():
     assert ids[-1] == tokenizer.eos_token_id
     assert answer_text(tokenizer, ids) == "two\nlines"
     assert answer_text(tokenizer, []) == ""
+
+
+def test_a_template_may_be_a_file(tmp_path):
+    path = tmp_path / "chat.jinja"
+    path.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>")
+    assert PromptBuilder(byte_tokenizer(), str(path)).text(["Who?"], []) == "<user>Who?<answer>"
+    for text, said in (("", "is empty"), ("{% for %}", "refused the conversation|template")):
+        path.write_text(text)
+        with pytest.raises(InputError, match=said):
+            PromptBuilder(byte_tokenizer(), str(path))
+    with pytest.raises(InputError, match="no such file"):
+        PromptBuilder(byte_tokenizer(), str(tmp_path / "none.jinja"))
+
+
+def test_an_unknown_template_is_answered_with_the_nearest():
+    with pytest.raises(InputError, match=r"did you mean vicuna_v1\.1") as caught:
+        PromptBuilder(byte_tokenizer(), "vicuna_v1")
+    hint = str(caught.value).split("did you mean ")[1].split("?")[0]
+    assert 2 <= len(hint.split(", ")) <= 5

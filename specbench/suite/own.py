@@ -1,0 +1,214 @@
+"""Prompts of one's own: a file of prompts, messages or turns as it is, with ids and a category where it has none.
+
+JSON lines, JSON, csv, tsv, parquet, a folder of such files, a data set that `datasets` wrote, or a chat log. A
+conversation gives its user's messages as turns; the model under test writes the answers between them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from specbench.answers import task_of
+from specbench.input import InputError, decode_text
+from specbench.suite.format import SuiteFormat, Wording
+from specbench.suite.rows import SourceRow, kind, parse_json_lines
+from specbench.types import Case
+
+CATEGORY = "prompts"  # of rows without one
+FIELDS = {  # what a case needs -> the names that it may have in a file, the first that is there
+    "prompt": ("turns", "messages", "conversations", "conversation", "prompt", "question", "instruction", "text"),
+    "id": ("id", "question_id", "task_id", "case"),
+    "category": ("category",),
+    "reference": ("reference", "references", "answer"),
+}
+_USER, _ASSISTANT = ("user", "human"), ("assistant", "gpt", "model")
+_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".jsonl.gz")
+_EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
+
+
+def _case(row: SourceRow, wording: Wording) -> Case:
+    for field in wording.fields:
+        if field not in FIELDS:
+            raise InputError(f"suite.fields: there is no field {field}; expected some of {', '.join(FIELDS)}.")
+    turns, answer = _turns(row, wording.fields)
+    key = _find(row, "id", wording.fields)
+    identifier = str(row.values[key]).strip() if key else f"{row.part}-{row.index}"
+    named = _find(row, "category", wording.fields)
+    raw = row.text(named, "the name of a category such as qa") if named else CATEGORY
+    given = _find(row, "reference", wording.fields)
+    reference = row.values[given] if given else answer
+    references = () if reference is None else tuple(reference) if isinstance(reference, list) else (reference,)
+    return Case(identifier, task_of(raw), turns, raw if named else "", references)
+
+
+def _find(row: SourceRow, field: str, fields: Mapping[str, str]) -> str | None:
+    """The row's name of a field, None where it has none. Raises InputError where the one that was given is missing."""
+    if field in fields:
+        if fields[field] not in row.values:
+            raise InputError(f"{row.where}: {row.got(fields[field])}, which suite.fields names as {field}.")
+        return fields[field]
+    absent = (None,) if field == "prompt" else (None, "")
+    return next((name for name in FIELDS[field] if row.values.get(name) not in absent), None)
+
+
+def _turns(row: SourceRow, fields: Mapping[str, str]) -> tuple[tuple[str, ...], object]:
+    """The user's messages, and the last answer where there is one."""
+    name = _find(row, "prompt", fields)
+    if name is None:
+        raise InputError(
+            f"{row.where}: none of {', '.join(FIELDS['prompt'])} holds a prompt; it has {_shorten(row.values)}: name"
+            " one of them with 'suite.fields={prompt: NAME}'."
+        )
+    value = _structured(row.values[name])
+    if isinstance(value, str):
+        return (row.text(name, "a prompt"),), None
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{row.where}: {row.got(name)}, expected a prompt, or a list of messages, at least one.")
+    said = [_message(row, name, place, each) for place, each in enumerate(value, start=1)]
+    turns = tuple(text for role, text in said if role == _USER[0])
+    if not turns:
+        raise InputError(f"{row.where}: {name} has no message of the user.")
+    return turns, said[-1][1] if said[-1][0] == _ASSISTANT[0] else None
+
+
+def _shorten(values: Mapping[str, object]) -> str:
+    names = list(values)
+    return ", ".join([*names[:8], *(["..."] if len(names) > 8 else [])]) or "no field"
+
+
+def _structured(value: object) -> object:
+    """A csv has lists as text."""
+    if isinstance(value, str) and value.lstrip().startswith(("[{", '["')):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _message(row: SourceRow, name: str, place: int, message: object) -> tuple[str, str]:
+    """(user, assistant or system; text) of one of a conversation's messages; text alone is the user's."""
+    where = f"{row.where}: message {place} of {name}" if name != "turns" else f"{row.where}: turn {place}"
+    content: object = message
+    role = _USER[0]
+    if isinstance(message, Mapping):
+        said = str(message.get("role", message.get("from")))
+        role = {**dict.fromkeys(_USER, _USER[0]), **dict.fromkeys(_ASSISTANT, _ASSISTANT[0])}.get(said, said)
+        content = _text(message.get("content", message.get("value")))
+        if role not in (_USER[0], _ASSISTANT[0], "system"):
+            raise InputError(f"{where}: role is {said}, expected system, user or assistant.")
+    elif not isinstance(message, str):
+        raise InputError(f"{where} is a {kind(message)}, expected an object with role and content.")
+    if not isinstance(content, str) or not content.strip():
+        raise InputError(f"{where} has no text.")
+    return role, content
+
+
+def _text(content: object) -> object:
+    """The text of a message in parts, as some logs have it."""
+    if not isinstance(content, list) or not all(isinstance(part, Mapping) and "text" in part for part in content):
+        return content
+    return "".join(str(part["text"]) for part in content)
+
+
+def _rows(raw: bytes, path: Path, example: str) -> list[SourceRow]:
+    """The rows of one file, by the ending of its name."""
+    if path.suffix in (".csv", ".tsv"):
+        rows = _of_csv(raw, path)
+    elif path.suffix in (".parquet", ".arrow"):
+        rows = _of_arrow(raw, path)
+    elif raw.lstrip().startswith(b"["):
+        rows = _of_list(raw, path)
+    else:
+        return [_in_part(row, path) for row in parse_json_lines(raw, path, example)]
+    return [SourceRow(values, str(path), place, index, path.stem) for index, (place, values) in enumerate(rows)]
+
+
+def _in_part(row: SourceRow, path: Path) -> SourceRow:
+    return SourceRow(row.values, row.source, row.place, row.index, path.name.partition(".")[0], row.fault)
+
+
+_Rows = Iterator[tuple[str, Mapping[str, object]]]  # place and values
+
+
+def _of_csv(raw: bytes, path: Path) -> _Rows:
+    reader = csv.DictReader(
+        io.StringIO(decode_text(raw, str(path)), newline=""), delimiter="\t" if path.suffix == ".tsv" else ","
+    )
+    try:
+        for values in reader:
+            yield f"line {reader.line_num}", {str(key): value for key, value in values.items() if key is not None}
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: is not csv ({error}).") from None
+
+
+def _of_list(raw: bytes, path: Path) -> _Rows:
+    try:
+        values = json.loads(raw)
+    except ValueError as error:
+        raise InputError(f"{path}: is not JSON ({error}); expected a list of objects such as {_EXAMPLE}.") from None
+    for number, each in enumerate(values):
+        yield f"row {number}", each if isinstance(each, dict) else {"prompt": each}
+
+
+def _of_arrow(raw: bytes, path: Path) -> _Rows:
+    import pyarrow as pa  # of the package datasets, and slow to import
+    import pyarrow.parquet
+
+    try:
+        if path.suffix == ".parquet":
+            table = pyarrow.parquet.read_table(io.BytesIO(raw))
+        else:
+            table = pa.ipc.open_stream(raw).read_all()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path}: is not a {path.suffix[1:]} file ({str(error).splitlines()[0]}).") from None
+    for number, values in enumerate(table.to_pylist()):
+        yield f"row {number}", values
+
+
+def _files(path: Path) -> list[Path]:
+    """A file alone; of a folder its files, and of one with splits the test split."""
+    if not path.is_dir():
+        return [path]
+    splits = sorted(each.name for each in path.iterdir() if each.is_dir() and any(_own_files(each)))
+    found = list(_own_files(path))
+    if not found and len(splits) > 1 and "test" not in splits:
+        raise InputError(
+            f"Suite folder {path} has the splits {', '.join(splits)}: name one with suite.path={path}/SPLIT."
+        )
+    if not found and splits:
+        found = list(_own_files(path / ("test" if "test" in splits else splits[0])))
+    if not found:
+        raise InputError(f"Suite folder {path} has no file of prompts; expected some of {', '.join(_SUFFIXES)}.")
+    return found
+
+
+def _own_files(folder: Path) -> Sequence[Path]:
+    """Without what `datasets` writes beside its rows."""
+    beside = ("dataset_info.json", "dataset_dict.json", "state.json")
+    return sorted(each for each in folder.iterdir() if each.name.endswith(_SUFFIXES) and each.name not in beside)
+
+
+def count_system(rows: Sequence[SourceRow]) -> int:
+    """Rows with a system message, which a case does not have."""
+    found = (row.values.get(name) for row in rows for name in FIELDS["prompt"])
+    lists = (_structured(value) for value in found)
+    return sum(
+        isinstance(value, list)
+        and any(isinstance(each, Mapping) and each.get("role", each.get("from")) == "system" for each in value)
+        for value in lists
+    )
+
+
+OWN = SuiteFormat(
+    case=_case,
+    key="id",
+    example=_EXAMPLE,
+    holds="a file of prompts (.jsonl, .jsonl.gz, .json, .csv, .tsv, .parquet) or a folder of a data set",
+    parse=_rows,
+    files=_files,
+)

@@ -1,0 +1,138 @@
+"""Prompts of one's own: every form of a file gives the same cases, and one message tells all that is wrong."""
+
+import csv
+import json
+
+import pytest
+
+from specbench.suite import load_suite
+from specbench.types import InputError
+
+USER = {"role": "user", "content": "Who?"}
+WHO = [("Who?",), ("What, then?",)]
+
+
+def write_csv(path, rows):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_parquet(path, rows):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+WRITERS = {
+    "p.csv": write_csv,
+    "p.tsv": write_csv,
+    "p.parquet": write_parquet,
+    "p.jsonl": write_lines,
+    "p.json": lambda path, rows: path.write_text(json.dumps(rows), encoding="utf-8"),
+}
+
+
+def read(path, **options):
+    return load_suite("own", path=path, format="own", **options)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_file_gives_the_same_cases(tmp_path, name):
+    rows = [{"prompt": "Who?"}, {"prompt": "What, then?"}]
+    WRITERS[name](tmp_path / name, rows)
+    cases = read(tmp_path / name).cases
+    assert [(case.id, case.category, case.turns) for case in cases] == [
+        ("p-0", "prompts", WHO[0]),
+        ("p-1", "prompts", WHO[1]),
+    ]
+    WRITERS[name](tmp_path / name, [{"id": 7, "category": "qa", "question": "Who?", "answer": "She."}])
+    (case,) = read(tmp_path / name).cases
+    assert (case.id, case.category, case.turns, case.references) == ("7", "qa", WHO[0], ("She.",))
+
+
+@pytest.mark.parametrize(
+    ("row", "turns"),
+    [
+        ({"messages": [USER]}, ("Who?",)),
+        ({"prompt": [USER]}, ("Who?",)),
+        ({"messages": [USER, {"role": "assistant", "content": "She."}, USER]}, ("Who?", "Who?")),
+        ({"conversations": [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "She."}]}, ("Who?",)),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]}, ("Who?",)),
+        ({"turns": ["Who?", "Why?"], "question_id": 3, "category": "writing"}, ("Who?", "Why?")),
+        ({"messages": json.dumps([USER])}, ("Who?",)),  # as a csv has it
+    ],
+)
+def test_conversations_are_their_users_messages(tmp_path, row, turns):
+    write_lines(tmp_path / "p.jsonl", [row])
+    (case,) = read(tmp_path / "p.jsonl").cases
+    assert case.turns == turns
+
+
+def test_fields_map_other_names(tmp_path):
+    write_csv(tmp_path / "p.csv", [{"key": "a", "ask": "Who?", "topic": "x"}])
+    (case,) = read(tmp_path / "p.csv", fields={"prompt": "ask", "id": "key", "category": "topic"}).cases
+    assert (case.id, case.turns, case.category) == ("a", WHO[0], "x")
+    for fields, said in (
+        ({"prompt": "nope"}, "there is no nope, which suite.fields names as prompt"),
+        ({"prompts": "ask"}, "there is no field prompts; expected some of prompt, id"),
+        ({}, r"holds a prompt; it has key, ask, topic: name one of them with 'suite.fields=\{prompt: NAME\}'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            read(tmp_path / "p.csv", fields=fields)
+    with pytest.raises(InputError, match="is for prompts of your own"):
+        load_suite("mini", fields={"prompt": "ask"})
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path):
+    path = tmp_path / "p.jsonl"
+    bad = ["{", json.dumps({"prompt": " "}), "7", json.dumps({"messages": [{"role": "tool", "content": "x"}]})]
+    good = [json.dumps({"id": 1, "prompt": "Who?"})] * 2
+    path.write_text("\n".join([*good, *bad]))
+    with pytest.raises(InputError) as caught:
+        read(path)
+    head, *lines = str(caught.value).splitlines()
+    assert head == f"Suite file {path}: 5 rows are wrong:"
+    for line, said in zip(
+        lines, ("id 1 is on line 1", "not JSON", "blank", "got a number", "role is tool"), strict=True
+    ):
+        assert said in line
+    assert [line.split(":")[0].strip() for line in lines] == [f"line {number}" for number in range(2, 7)]
+    path.write_text("{\n" * 50)
+    with pytest.raises(InputError, match=r"50 rows are wrong(.|\n)*and 30 more$"):
+        read(path)
+
+
+def test_a_system_message_is_left_out_and_said(tmp_path):
+    write_lines(tmp_path / "p.jsonl", [{"messages": [{"role": "system", "content": "Be brief."}, USER]}])
+    suite = read(tmp_path / "p.jsonl")
+    assert suite.cases[0].turns == WHO[0]
+    assert "1 rows have a system message" in suite.warnings[0]
+
+
+def test_a_folder_is_its_files_or_its_test_split(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / "splits" / split).mkdir(parents=True)
+        write_lines(tmp_path / "splits" / split / "rows.jsonl", [{"prompt": split}])
+    assert [case.turns for case in read(tmp_path / "splits").cases] == [("test",)]
+    (tmp_path / "splits/test").rename(tmp_path / "splits/dev")
+    with pytest.raises(InputError, match="has the splits dev, train: name one"):
+        read(tmp_path / "splits")
+    write_csv(tmp_path / "splits/dev/more.csv", [{"prompt": "Who?"}])
+    assert {case.id for case in read(tmp_path / "splits/dev").cases} == {"rows-0", "more-0"}
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match="has no file of prompts"):
+        read(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["p.parquet", "p.arrow", "p.json"])
+def test_a_file_that_is_something_else_is_named(tmp_path, name):
+    (tmp_path / name).write_bytes(b"[nothing")
+    with pytest.raises(InputError, match=rf"{name}: is not"):
+        read(tmp_path / name)
