@@ -1,4 +1,6 @@
-"""Time our methods against the library's own loops: same model, prompts and draft lengths, A B B A on every prompt.
+"""Time our methods against the loops of transformers, and of other runtimes that are installed.
+
+Same model, prompts and lengths of drafts, A B B A on every prompt.
 
     python scripts/compare_peers.py model=tiny
     python scripts/compare_peers.py model=random_110m model.threads=2 --dtype bfloat16 --engine eager --out peers.json
@@ -18,7 +20,16 @@ from pathlib import Path
 import torch
 import transformers
 
-from specbench.bench.peers import PAIRS, compare, format_peers, in_turn, pair_named, require_equal, time_pair
+from specbench.bench.peers import (
+    PAIRS,
+    compare,
+    format_peers,
+    in_turn,
+    list_installed,
+    pair_named,
+    require_equal,
+    time_pair,
+)
 from specbench.cli import job_of, with_exit_code
 from specbench.record import EngineKind
 from specbench.stage import set_stage
@@ -33,7 +44,7 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", default=["model=tiny"])
-    parser.add_argument("--pairs", nargs="+", default=list(PAIRS), metavar="OURS:PEER")
+    parser.add_argument("--pairs", nargs="+", metavar="OURS:PEER", help="other runtimes: on a CPU in float32 only")
     parser.add_argument("--engine", choices=(EngineKind.FAST, EngineKind.EAGER), default=EngineKind.FAST)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--prompts", type=int, default=14, help="of the suite, its tasks in turn")
@@ -41,6 +52,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="the most to emit for a prompt")
     parser.add_argument("--out", type=Path, help="the same figures as JSON")
     given = parser.parse_intermixed_args()
+    if not given.pairs:
+        beside = given.dtype == "float32" and not torch.cuda.is_available()
+        given.pairs = [*PAIRS, *(list_installed() if beside else ())]
     names = sorted({name for pair in given.pairs for name in pair_named(pair)})
     settings = [*given.overrides, f"engine={given.engine}", f"model.dtype={given.dtype}", f"method=[{','.join(names)}]"]
     job = job_of([*settings, f"decode.max_new_tokens={given.tokens}"])

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,18 @@ PAIRS: Mapping[str, tuple[str, ...]] = {
     "pld:hf_prompt_lookup": ("num_draft", "max_ngram"),
     "speculative_sampling:hf_assisted": ("draft", "length", "schedule"),
 }
+# The same for other runtimes, which an extra installs. With a draft model they have lengths of their own.
+_LOOKUP = ("num_draft", "max_ngram")
+RUNTIMES: Mapping[str, tuple[str, ...]] = {
+    "vanilla:ort_genai": (),
+    "vanilla:openvino_genai": (),
+    "vanilla:ctranslate2": (),
+    "pld:ort_genai_lookup": _LOOKUP,
+    "pld:openvino_genai_lookup": _LOOKUP,
+    "speculative_sampling:ort_genai_draft": (),
+    "speculative_sampling:openvino_genai_draft": (),
+}
+MODULES = {"ort_genai": "onnxruntime_genai", "openvino_genai": "openvino_genai", "ctranslate2": "ctranslate2"}
 _SAME = {"constant": "fixed"}  # the library's name of a value, and the one here
 
 
@@ -74,10 +87,16 @@ class CpuClock(Clock):
 
 def pair_named(text: str) -> tuple[str, str]:
     """``ours:peer``. Raises InputError for a pair that is none."""
-    if text not in PAIRS:
-        raise InputError(f"pair={text}: expected one of {', '.join(PAIRS)}")
+    if text not in PAIRS and text not in RUNTIMES:
+        raise InputError(f"pair={text}: expected one of {', '.join((*PAIRS, *RUNTIMES))}")
     ours, _, peer = text.partition(":")
     return ours, peer
+
+
+def list_installed() -> list[str]:
+    """The pairs of other runtimes that are installed."""
+    here = tuple(name for name, module in MODULES.items() if find_spec(module) is not None)
+    return [pair for pair in RUNTIMES if pair.partition(":")[2].startswith(here)]
 
 
 def in_turn(prompts: Sequence[tuple[str, Sequence[int]]], count: int) -> list[Sequence[int]]:
@@ -93,7 +112,7 @@ def in_turn(prompts: Sequence[tuple[str, Sequence[int]]], count: int) -> list[Se
 def require_equal(text: str, ours: Any, peer: Any) -> None:
     """Raises InputError where the two methods of a pair have different parameters. text: the pair's name."""
     ours_name, peer_name = pair_named(text)
-    for name in PAIRS[text]:
+    for name in {**PAIRS, **RUNTIMES}[text]:
         wanted, found = (_SAME.get(value, value) for value in (getattr(ours, name), getattr(peer, name)))
         if wanted != found:
             raise InputError(f"method.{peer_name}.{name}={found}: expected {wanted}, as method.{ours_name}.{name} is")

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from models import build
-from specbench.bench.peers import PAIRS, CpuClock, in_turn, pair_named, require_equal, time_pair
+from specbench.bench import peers
+from specbench.bench.peers import PAIRS, CpuClock, in_turn, list_installed, pair_named, require_equal, time_pair
 from specbench.method import Peer
 from specbench.target.eager.engine import EagerEngine
 from specbench.types import InputError
@@ -43,6 +44,14 @@ class Sleeper(Peer):
 @pytest.fixture(scope="module")
 def engine():
     return EagerEngine(build("llama"), 128, frozenset({2}), 8)
+
+
+def test_pairs_of_other_runtimes_are_those_that_are_installed(monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda module: None)
+    assert list_installed() == []
+    monkeypatch.setattr(peers, "find_spec", lambda module: "here" if module == "onnxruntime_genai" else None)
+    assert list_installed() == ["vanilla:ort_genai", "pld:ort_genai_lookup", "speculative_sampling:ort_genai_draft"]
+    assert pair_named("vanilla:ctranslate2") == ("vanilla", "ctranslate2")
 
 
 def test_a_round_is_a_b_b_a_and_the_next_one_b_a_a_b(engine):
