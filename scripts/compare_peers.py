@@ -20,16 +20,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from specbench.bench.peers import (
-    PAIRS,
-    compare,
-    format_peers,
-    in_turn,
-    list_installed,
-    pair_named,
-    require_equal,
-    time_pair,
-)
+from specbench.bench.peers import choose_pairs, compare, format_peers, in_turn, pair_named, require_equal, time_pair
 from specbench.cli import job_of, with_exit_code
 from specbench.record import EngineKind
 from specbench.stage import set_stage
@@ -52,9 +43,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="the most to emit for a prompt")
     parser.add_argument("--out", type=Path, help="the same figures as JSON")
     given = parser.parse_intermixed_args()
-    if not given.pairs:
-        beside = given.dtype == "float32" and not torch.cuda.is_available()
-        given.pairs = [*PAIRS, *(list_installed() if beside else ())]
+    given.pairs = given.pairs or choose_pairs(given.dtype)
     names = sorted({name for pair in given.pairs for name in pair_named(pair)})
     settings = [*given.overrides, f"engine={given.engine}", f"model.dtype={given.dtype}", f"method=[{','.join(names)}]"]
     job = job_of([*settings, f"decode.max_new_tokens={given.tokens}"])

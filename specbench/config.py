@@ -72,7 +72,7 @@ class ModelConfig:
     device: auto | cpu | cuda | cuda:N. gpus: share the model between this many (on cpu: processes).
     cudnn_attention: let torch take cuDNN's attention kernels on a GPU, for engine and peers.
     parallel: how they share it: auto | tensor | pipeline. check_ranks: compare the ranks after every step (tensor).
-    threads: CPU threads of torch, null = torch's choice. draft: the usual draft model for this target.
+    threads: CPU threads, null = measured. draft: the usual draft model for this target.
     heads: the usual trained heads. frozen_table: an n-gram table built with its tokenizer (Cacheback); datastore: a
     corpus (REST).
     """

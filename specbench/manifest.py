@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -42,6 +43,7 @@ def build_manifest(job: Job, stage: Stage, earlier: Mapping[str, Any] | None) ->
         "model": _model(job.card, stage.target.model),
         "engine": stage.engine.kind,
         "forward": stage.engine.describe_forward(),
+        **({"threads": (earlier or {}).get("threads") or asdict(stage.threads)} if stage.threads else {}),
         "parallel": {"way": job.way, "gpus": job.config.model.gpus} if job.way else None,
         **({"part": _part(job)} if job.suite.whole else {}),
         "suite": {

@@ -96,8 +96,9 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
         in_prefill=config.decode.first_draft == "prefill",
     )
     try:
-        with set_stage(job) as stage, _Attempts(directory) as attempts:
-            manifest = build_manifest(job, stage, read_manifest(directory) if start else None)
+        earlier = read_manifest(directory) if start else {}
+        with set_stage(job, earlier.get("threads", {}).get("count")) as stage, _Attempts(directory) as attempts:
+            manifest = build_manifest(job, stage, earlier or None)
             writer.write_manifest(shared(job, manifest))
             point_latest(directory)  # now that nothing is refused any more
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))

@@ -84,6 +84,11 @@ class _Parallel(TypedDict, total=False):
     gpus: Count
 
 
+class _Threads(TypedDict):
+    count: Count
+    ratios: dict[str, Figure]
+
+
 class _EngineSettings(TypedDict, total=False):
     kind: str
 
@@ -120,6 +125,7 @@ class _Manifest(TypedDict, total=False):
     engine: str | None
     forward: str | None
     parallel: _Parallel | None
+    threads: _Threads
     part: _Part
     shards: list[_Shard]
     suite: _Suite

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specbench.decode.check import check_engine
+from specbench.decode.threads import ThreadChoice, choose_threads
 from specbench.job import Job
 from specbench.material import model_options
 from specbench.measure.plan import WARMUP
@@ -15,7 +16,7 @@ from specbench.method import Peer
 from specbench.record import EngineKind
 from specbench.session import Entry, Turn
 from specbench.target.attention import allow_cudnn_attention
-from specbench.target.choose import TENSOR, make_engine, make_timed, use_threads
+from specbench.target.choose import TENSOR, make_engine, make_timed
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
 from specbench.target.fast.attention import FastOptions
@@ -32,7 +33,7 @@ class Stage:
 
     next_turn: see ``Session``. warmup: cases to decode before the clock counts. note: on the choice of the engine.
     readers: the methods whose drafts come from what the target computes, where it is driven along a record: how much
-    of them is accepted says nothing.
+    of them is accepted says nothing. threads: of the CPU that it decodes on.
     """
 
     engine: Engine
@@ -41,16 +42,20 @@ class Stage:
     warmup: tuple[Case, ...]
     note: str | None = None
     readers: frozenset[str] = frozenset()
+    threads: ThreadChoice | None = None
 
 
 @contextlib.contextmanager
-def set_stage(job: Job) -> Iterator[Stage]:
+def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
     """The target of a job, loaded, its methods bound; both are closed in the end.
 
+    threads: those of the run that is resumed, if any.
     Raises InputError when the target cannot be driven or a method cannot be served.
     """
     stage = _load(job)
     try:
+        if job.way != TENSOR and job.config.engine.kind != EngineKind.REPLAY:
+            stage = replace(stage, threads=choose_threads(stage.engine, job.config.model.threads, threads))
         yield replace(stage, readers=frozenset(entry.name for entry in job.entries if _bind(entry, stage)))
     finally:
         for entry in job.entries:
@@ -69,7 +74,6 @@ def _load(job: Job) -> Stage:
     if job.way == TENSOR:
         return _share(job, seed)
     model = load_model(job.card, seed=seed, **model_options(config))
-    use_threads(model, config.model.threads)
     if config.engine.kind == EngineKind.TIMED:
         return _time(job, model)
     wanted = config.engine

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from specbench.decode.loop import Request, Transcript, decode
@@ -24,9 +25,6 @@ from specbench.measure.clock import Clock, without_collector
 from specbench.stats import Estimate, speedup
 from specbench.target.engine import Engine
 from specbench.types import InputError
-
-if TYPE_CHECKING:
-    import torch
 
 Floats = NDArray[np.float64]
 
@@ -91,6 +89,12 @@ def pair_named(text: str) -> tuple[str, str]:
         raise InputError(f"pair={text}: expected one of {', '.join((*PAIRS, *RUNTIMES))}")
     ours, _, peer = text.partition(":")
     return ours, peer
+
+
+def choose_pairs(dtype: str) -> list[str]:
+    """Those of transformers; on a CPU in float32, which all compute in, those of other runtimes that are installed."""
+    beside = dtype == "float32" and not torch.cuda.is_available()
+    return [*PAIRS, *(list_installed() if beside else ())]
 
 
 def list_installed() -> list[str]:

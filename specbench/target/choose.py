@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from specbench.record import EngineKind
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Engine
@@ -21,7 +19,6 @@ from specbench.types import InputError
 AUTO, TENSOR, PIPELINE = "auto", "tensor", "pipeline"
 WAYS = (AUTO, TENSOR, PIPELINE)
 SHARED = (EngineKind.AUTO, EngineKind.FAST)  # engines that can run on several ranks
-SMALL = 32_000_000  # parameters below which more than one CPU thread costs more than it brings
 
 
 def make_engine(
@@ -77,21 +74,6 @@ def _explain_unfit(model: Any, attention: str) -> str | None:
     if attention != "sdpa":
         return f"model.attention={attention} asks for the library's own attention"
     return explain_unfit(model)
-
-
-def choose_threads(model: Any) -> int | None:
-    """CPU threads to decode with: one for a model so small that a second one costs time; None = torch's choice."""
-    parameters = list(model.parameters())
-    if parameters[0].device.type == "cpu" and sum(each.numel() for each in parameters) < SMALL:
-        return 1
-    return None
-
-
-def use_threads(model: Any, asked: int | None) -> None:
-    """Set torch's thread count for this run where the configuration does not (``asked`` is None)."""
-    chosen = choose_threads(model) if asked is None else None
-    if chosen is not None:
-        torch.set_num_threads(chosen)
 
 
 def choose_parallelism(
