@@ -285,6 +285,9 @@ def main() -> None:
         code = _fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
         code = _fail(_explain(error, overrides))
+    except KeyboardInterrupt:  # while the jobs of a launcher are waited for
+        print("specbench: interrupted; the same command goes on from what is done", file=sys.stderr)
+        code = INTERRUPTED
     sys.exit(code)
 
 

@@ -27,6 +27,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from specbench.screen import ending_as_interrupts
 from specbench.types import InputError
 
 # Of Hydra's own settings: what may be called. Hydra takes no launcher and no sweeper that is not one of its plugins.
@@ -78,7 +79,7 @@ def run_jobs(
         _refuse_calls(cfg)
         package = _require_launcher(cfg.hydra.launcher._target_)
         try:
-            with _killed_as_results() if package == SUBMITIT else contextlib.nullcontext():
+            with ending_as_interrupts(), _killed_as_results() if package == SUBMITIT else contextlib.nullcontext():
                 batches = hydra.multirun(name, task, list(overrides))
         except (InputError, HydraException, OmegaConfBaseException):
             raise

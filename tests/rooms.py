@@ -154,7 +154,7 @@ ROOMS: dict[str, Room] = {
         "one run on several workers: what is left of it, and the merge",
         may="job manifest measure merge run store types",
     ),
-    "sweep": Room("jobs on one of Hydra's launchers, and how each ended", may="types"),
+    "sweep": Room("jobs on one of Hydra's launchers, and how each ended", may="screen types"),
     "cli": Room(
         "the command `specbench`; it and `sweep` are the rooms that import Hydra",
         may="config job launch material measure merge names record run shards sweep types",

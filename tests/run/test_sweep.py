@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import signal
 import sys
 from dataclasses import replace
 
@@ -50,9 +51,9 @@ def test_a_killed_job_and_a_refused_one_are_a_line_each(replay, tmp_path, monkey
     jobs = ["+method.deadly._target_=deadly.Deadly", "+method.deadly.num_draft=3,-5"]
     place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=submitit_local"]
     monkeypatch.setattr(sys, "argv", ["specbench", "-m", *replay, *jobs, *place])
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert end.value.code == cli.USAGE
+    assert ended.value.code == cli.USAGE
     said = capsys.readouterr().out
     assert "failed: +method.deadly.num_draft=3: ended without a result" in said
     assert "failed: +method.deadly.num_draft=-5: method.deadly.num_draft=-5: expected" in said
@@ -69,19 +70,34 @@ def test_a_launcher_that_is_not_installed_says_how_to_install_it(name, monkeypat
         sweep._require_launcher(target)
 
 
-def test_a_launcher_that_gives_up_is_a_line(replay, tmp_path, monkeypatch, capsys):
-    """joblib's does with its first killed worker."""
+def give_up(*given, **named):
+    raise RuntimeError("a worker was killed")
 
-    def give_up(*given, **named):
-        raise RuntimeError("a worker was killed")
 
-    monkeypatch.setattr(Hydra, "multirun", give_up)
+def end(*given, **named):
+    signal.raise_signal(signal.SIGTERM)
+    raise AssertionError("it went on")
+
+
+@pytest.mark.parametrize(
+    ("launch", "code", "said"),
+    [
+        (give_up, sweep.KILLED, "failed: all jobs: the launcher gave up (RuntimeError)"),
+        (end, cli.INTERRUPTED, "interrupted; the same command goes on from what is done"),
+    ],
+)
+def test_a_launcher_that_gives_up_and_a_command_that_is_ended(
+    launch, code, said, replay, tmp_path, monkeypatch, capsys
+):
+    """joblib's gives up with its first killed worker."""
+    monkeypatch.setattr(Hydra, "multirun", launch)
     place = ["method.pld.num_draft=3,5", f"hydra.sweep.dir={tmp_path}"]
     monkeypatch.setattr(sys, "argv", ["specbench", "-m", *replay, *place])
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert end.value.code == sweep.KILLED
-    assert "failed: all jobs: the launcher gave up (RuntimeError)" in capsys.readouterr().out
+    assert ended.value.code == code
+    printed = capsys.readouterr()
+    assert said in printed.out + printed.err
 
 
 def test_slurm_without_accounts_is_asked_by_its_queue(monkeypatch):
