@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import random
+import shutil
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +27,7 @@ from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.host.vectors import exponential
 from specbench.types import CaseError, Draft, Needs
 
+ROOT = Path(__file__).parents[2]
 NEEDS = Needs(hidden=(0, 1, 2), node_topk=3)
 EPSILON = {torch.float32: 1e-6, torch.bfloat16: 3e-2}  # relative, root mean square; of a few rows
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -176,6 +181,25 @@ def test_what_it_cannot_run_torch_computes(extra, dtype, reason):
     assert engine.compiled is None
     assert reason in engine.uncompiled
     assert engine_for(build("llama"), compiled=False).uncompiled is None
+
+
+def test_without_a_folder_for_compiled_code_torch_computes(tmp_path):
+    """As an installation of another user, started without a home: in a process of its own, from files without cache."""
+    shutil.copytree(ROOT / "specbench", tmp_path / "specbench", ignore=shutil.ignore_patterns("__pycache__", "assets"))
+    code = (
+        "import torch, transformers\n"
+        "from specbench.target.fast.engine import FastEngine\n"
+        f"config = transformers.AutoConfig.for_model('llama', **{BASE!r})\n"
+        "model = transformers.AutoModelForCausalLM.from_config(config).eval()\n"
+        "print(FastEngine(model, 64, frozenset(), 8).describe_forward())\n"
+    )
+    # Root writes anywhere, so the folders are ones that nobody can make.
+    blocker = "import numba.core.caching as caching\ncaching.CacheImpl._locator_classes = []\n"
+    told = subprocess.run(
+        [sys.executable, "-c", blocker + code], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout  # fmt: skip
+    assert told.startswith("operations of torch, since numba has no folder for what it compiles")
+    assert str(tmp_path) not in told
 
 
 @given(st.lists(st.floats(-87, 88, width=32), min_size=1, max_size=50))

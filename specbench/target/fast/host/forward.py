@@ -30,8 +30,14 @@ def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | 
     """The compiled forward of a model on a CPU, if it is wanted and can run it; else why not, if that is news."""
     if not wanted or model.device.type != "cpu":
         return None, None
-    reason = _explain_unfit(model)
-    return (None, reason) if reason else (CompiledForward(model), None)
+    if reason := _explain_unfit(model):
+        return None, reason
+    try:
+        # numba, which takes a while to load
+        from specbench.target.fast.host.kernels import forward
+    except RuntimeError:  # numba's, which holds a path
+        return None, "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
+    return CompiledForward(model, forward), None
 
 
 def _explain_unfit(model: CompactModel) -> str | None:
@@ -61,10 +67,8 @@ class CompiledForward:
     A row's result has the same bits in a frame of any width: see ``kernels``. Tensors are valid until the next call.
     """
 
-    def __init__(self, model: CompactModel) -> None:
-        """model: one that ``find_compiled`` takes."""
-        from specbench.target.fast.host.kernels import forward  # numba and what it compiled take a while to load
-
+    def __init__(self, model: CompactModel, forward: Any) -> None:
+        """model: one that ``find_compiled`` takes. forward: ``kernels.forward``."""
         self._forward = forward
         self._model = model
         layers, kinds = model.layers, list(model.windows)
