@@ -72,6 +72,7 @@ class Draft:
     passenger: (N,) bool, nodes computed for their logits only: they and their descendants are never accepted.
     source: (N,) index into ``Method.sources``, where a node came from.
     score: (N,) from 0 to 1, the drafter's estimate that a node is accepted where its parent is; None without one.
+    depth: of a tree whose parents are on the device, the most levels that it may have; None has them read.
     """
 
     tokens: Sequence[int] | Tensor = ()
@@ -80,6 +81,7 @@ class Draft:
     passenger: Sequence[bool] | None = None
     source: Sequence[int] | None = None
     score: Sequence[float] | None = None
+    depth: int | None = None
 
     @classmethod
     def chain(cls, tokens: Sequence[int], source: int | None = None, probs: Tensor | None = None) -> Draft:
@@ -164,6 +166,7 @@ class Step:
     fed: (N+1,) int64 tokens of ALL rows, row 0 = root, row i + 1 = node i of the draft; only with topk or hidden.
     topk: (N+1, k) of the same rows. hidden: layer -> (N+1, D) of the same rows.
     late: 1 where the last emitted token is the first of the late chain, else 0.
+    parents: (N,) of the draft, where it had them on the device.
     """
 
     root: int
@@ -174,3 +177,4 @@ class Step:
     topk: TopK | None = None
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     late: int = 0
+    parents: Sequence[int] | None = None

@@ -234,6 +234,8 @@ def _without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
     """A step for the log, without tensors, which would hold device memory."""
     if draft.probs is not None:
         draft = replace(draft, probs=None)
+    if step.parents is not None:
+        draft = replace(draft, parents=step.parents)
     if step.fed is not None:
         step = replace(step, fed=None, topk=None, hidden={})
     return draft, step

@@ -67,14 +67,15 @@ class Walk:
         self._trials = Uniforms(np.random.default_rng([seed, 1]))
         self._given = given
 
-    def pick(self, logits: Tensor, depths: Sequence[int]) -> Tensor:
+    def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
         """(rows, V) raw logits -> (rows,) the token each row chooses; depths: (rows,) 0 = the root."""
         if self._given is not None:
             return torch.full((len(logits),), self._given, device=logits.device)
         if self.sampling is None:
             return logits.argmax(-1)
-        numbers = upload(self._picks.ahead(depths), logits.device, torch.float64)
-        return draw(self.sampling(logits), numbers)
+        places = range(len(logits)) if isinstance(depths, Tensor) else depths
+        numbers = upload(self._picks.ahead(places), logits.device, torch.float64)
+        return draw(self.sampling(logits), numbers[depths] if isinstance(depths, Tensor) else numbers)
 
     def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
         """Verify by whole distributions: nodes that were drawn, then ``late`` where all are accepted; or lossily.

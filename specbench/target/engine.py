@@ -30,8 +30,8 @@ class Verdict:
 class Verifier(Protocol):
     """The walker as an engine sees it (``specbench.decode.walk.Walk``)."""
 
-    def pick(self, logits: Tensor, depths: Sequence[int]) -> Tensor:
-        """(rows, V) raw logits -> (rows,) chosen tokens."""
+    def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
+        """(rows, V) raw logits -> (rows,) chosen tokens. depths: (rows,) 0 = the root, on the host or the device."""
 
     def follow(
         self, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]

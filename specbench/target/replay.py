@@ -50,12 +50,12 @@ class ReplayEngine(Engine):
         """Take the draft; there is nothing to compute."""
         request = self._request
         request.take(draft, self.max_nodes)
-        self.fed = _count_batch(request.parents) if request.needs.rows else len(draft.tokens) + 1
+        self.fed = _count_batch(request.host_parents) if request.needs.rows else len(draft.tokens) + 1
         request.laps.lap("forward")
 
     def settle(self, left: int, late: Draft | None = None) -> Step:
         """Accept what agrees with the recording; see ``Engine.settle``."""
-        draft, parents, start = self._request.draft, self._request.parents, self._emitted
+        draft, parents, start = self._request.draft, self._request.host_parents, self._emitted
         upcoming = self._answer[start : start + min(left, len(draft.tokens) + 1)]
         tokens = cast(Sequence[int], draft.tokens.tolist()) if isinstance(draft.tokens, Tensor) else draft.tokens
         if isinstance(parents, range) and draft.passenger is None:

@@ -21,6 +21,7 @@ from specbench.target.engine import Engine, Laps, Verdict, Verifier
 from specbench.target.facade import Target
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame
+from specbench.target.fast.layout import DraftLayout
 from specbench.types import Draft, Needs, Prefill
 
 NO_TOKEN = -1  # picked behind the record's end, so nothing that is drafted there is accepted
@@ -37,12 +38,12 @@ class RecordedPicks:
         self._walk, self._answer = walk, answer
         self._emitted = 0
 
-    def picks_at(self, depths: np.ndarray | Sequence[int]) -> np.ndarray:
+    def picks_at(self, depths: np.ndarray | Sequence[int] | Tensor) -> np.ndarray:
         """(rows,) int64 picks of rows at these depths, 0 = the root."""
         found: np.ndarray = self._answer[self._emitted + np.asarray(depths)]
         return found
 
-    def pick(self, logits: Tensor, depths: Sequence[int]) -> Tensor:
+    def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
         """See ``Verifier.pick``."""
         self._walk.pick(logits, depths)
         return torch.from_numpy(self.picks_at(depths)).to(logits.device)
@@ -84,7 +85,9 @@ class TimedEager(AlongRecord, EagerEngine):
 
 
 class TimedFast(AlongRecord, FastEngine):
-    """The fast engine along a record, at one argmax more a step."""
+    """The fast engine along a record, at one argmax more a step, and one read-back for a tree of the device's."""
+
+    lays_out = False  # the record's picks are chosen by depths, on the host
 
     def make_frame(self, width: int) -> Frame:
         """See ``FastEngine``; its picks are forced, also in what is recorded."""
@@ -96,6 +99,7 @@ class TimedFast(AlongRecord, FastEngine):
         """The device's own acceptance, of the picks that the record has for these depths."""
         request = self.request
         if isinstance(request.walk, RecordedPicks):
+            assert isinstance(request.layout, DraftLayout)
             request.frame.force(request.walk.picks_at(request.layout.depths))
         else:
             forced = request.frame.forced

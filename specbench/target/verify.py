@@ -18,7 +18,8 @@ from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step,
 class ActiveRequest:
     """The request that an engine decodes, and its last draft.
 
-    walk: not set where only the forwards run. root: the last emitted token. parents: (N,) of ``draft``, on the host.
+    walk: not set where only the forwards run. root: the last emitted token.
+    parents: (N,) of ``draft``, on the host; those that the device lays out, from the read-back on.
     topk: of the last forward's rows, see ``Step``.
     """
 
@@ -27,18 +28,24 @@ class ActiveRequest:
     walk: Verifier = field(init=False)
     root: int = ROOT
     draft: Draft = EMPTY
-    parents: Sequence[int] = ()
+    parents: Sequence[int] | Tensor = ()
     topk: TopK | None = None
 
-    def take(self, draft: Draft, max_nodes: int) -> None:
-        """Make ``draft`` the last one. Raises CaseError where its lengths differ or it is too large."""
+    def take(self, draft: Draft, max_nodes: int, on_device: bool = False) -> None:
+        """Make ``draft`` the last one. on_device: its parents may stay there.
+
+        Raises CaseError where its lengths differ or it is too large.
+        """
         nodes = len(draft.tokens)
         if nodes != len(draft.parents):
             raise CaseError(f"draft of {nodes} tokens has {len(draft.parents)} parents; expected as many")
         if nodes > max_nodes:
             raise CaseError(f"draft of {nodes} nodes; expected at most {max_nodes} (engine.max_nodes)")
         self.draft = draft
-        self.parents = draft.parents.tolist() if isinstance(draft.parents, Tensor) else draft.parents
+        self.parents = draft.parents
+        stays = on_device and draft.depth is not None and draft.passenger is None and draft.probs is None
+        if isinstance(draft.parents, Tensor) and not (stays and not self.needs.rows and not self.walk.lossy):
+            self.parents = draft.parents.tolist()
 
     def emit_first(self, logits: Tensor, hidden: Mapping[int, Tensor]) -> Prefill:
         """Pick the first token; what reading the prompt gave.
@@ -55,26 +62,34 @@ class ActiveRequest:
         return Prefill(self.root, hidden, self.topk)
 
     def verify(
-        self, logits: Tensor, depths: Sequence[int], fed: Tensor, late: Draft | None
+        self, logits: Tensor, depths: Sequence[int] | Tensor, fed: Tensor, late: Draft | None
     ) -> tuple[list[int], list[int], bool]:
         """(accepted path, the tokens to emit, whether the last one is the late chain's).
 
         logits: (N+1, V) raw, row 0 the root's.
-        depths: (N,) of the draft's nodes.
+        depths: (N+1,) of the rows, 0 = the root.
         fed: (N+1,) int64 tokens of the rows, on the device.
         """
         walk, draft = self.walk, self.draft
         if walk.sampling is not None and (walk.lossy or _is_drawn(draft) or _is_drawn(late)):
             verdict = walk.verify(logits, draft, fed, late)
             return verdict.path, verdict.tokens, verdict.late
-        picks, back = self._pick(logits, [0, *depths], fed if isinstance(draft.tokens, Tensor) else None)
+        picks, back = self._pick(logits, depths, fed if isinstance(draft.tokens, Tensor) else None)
         tokens = back[1:] if back is not None else cast(Sequence[int], draft.tokens)
-        path = walk.follow(tokens, self.parents, draft.passenger, picks)
+        path = walk.follow(tokens, self.host_parents, draft.passenger, picks)
         last = picks[path[-1] + 1] if path else picks[0]
         kept = continues(late, len(path) == len(tokens), last)
         return path, [*(int(tokens[node]) for node in path), last], kept
 
-    def _pick(self, logits: Tensor, depths: Sequence[int], fed: Tensor | None) -> tuple[list[int], list[int] | None]:
+    @property
+    def host_parents(self) -> Sequence[int]:
+        """``parents`` behind the read-back."""
+        assert not isinstance(self.parents, Tensor)
+        return self.parents
+
+    def _pick(
+        self, logits: Tensor, depths: Sequence[int] | Tensor, fed: Tensor | None
+    ) -> tuple[list[int], list[int] | None]:
         """The rows' tokens, and ``fed`` on the host.
 
         logits: (rows, V). depths: (rows,) 0 = the root. fed: (rows,) int64 or None.
@@ -86,12 +101,17 @@ class ActiveRequest:
         return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
 
     def read(self, *given: Tensor) -> list[list[float]]:
-        """(n,) tensors on the host, and ``topk`` where the method reads it: the step's only synchronisation."""
+        """(n,) tensors on the host, with ``parents`` and ``topk`` where they belong there: the only synchronisation."""
         parts, best = [*given], self.topk if self.needs.read_topk else None
+        if isinstance(self.parents, Tensor):
+            parts.append(self.parents)
         if best is not None and best.ids.device.type != "cpu":
             *parts, ids = download(*parts, best.ids)
             self.topk = TopK(ids.long(), best.logits)
-        return read_numbers(*parts) if len(parts) > 1 else [parts[0].tolist()]
+        found = read_numbers(*parts) if len(parts) > 1 else [parts[0].tolist()]
+        if isinstance(self.parents, Tensor):
+            self.parents = [int(parent) for parent in found.pop()]
+        return found
 
     def close_step(
         self,
@@ -104,8 +124,11 @@ class ActiveRequest:
     ) -> Step:
         """The step that emitted these tokens; its last one is the next root. See ``Step``."""
         root, self.root = self.root, emitted[-1]
+        shape = self.host_parents if isinstance(self.draft.parents, Tensor) else None
         self.walk.advance(len(emitted))
-        return Step(root, tuple(emitted), tuple(path[: len(emitted) - 1]), done, fed, self.topk, hidden, int(late))
+        return Step(
+            root, tuple(emitted), tuple(path[: len(emitted) - 1]), done, fed, self.topk, hidden, int(late), shape
+        )
 
 
 def _is_drawn(draft: Draft | None) -> bool:

@@ -27,8 +27,9 @@ from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.attention import FastOptions
 from specbench.target.fast.compact import explain_unfit
 from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.frame import Frame, lay_out
+from specbench.target.fast.frame import Frame
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets
+from specbench.target.fast.layout import lay_out
 from specbench.target.fast.linear import Linear, can_pack
 from specbench.target.fast.static_kv import StaticKV
 from specbench.types import ROOT, CaseError, Draft, Needs
@@ -194,18 +195,18 @@ def test_a_mask_that_shows_siblings_is_caught():
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     engine = engine_for(model)
-    lay = Frame._lay_out
+    lay = Frame.lay_out
 
     def open_mask(frame, layout):
         lay(frame, layout)
         for each in frame._biases:
             each.host[: len(layout), : len(layout)] = 0
 
-    Frame._lay_out = open_mask
+    Frame.lay_out = open_mask
     try:
         assert run(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
     finally:
-        Frame._lay_out = lay
+        Frame.lay_out = lay
 
 
 def test_eos_and_limit_inside_a_draft():

@@ -56,20 +56,23 @@ def grow(run: Growing, top_k: int, depth: int, nodes: int) -> Draft:
             scores, place = below.topk(min(top_k, len(below)))
             ids, rows, numbers = kept[-1][0][place], place // top_k, place + start
             start += len(below)
-    return _best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes)
+    return _best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes, depth + 1)
 
 
-def _best(candidates: list[Tensor], nodes: int) -> Draft:
+def _best(candidates: list[Tensor], nodes: int, depth: int) -> Draft:
     """The best of C candidates in level order, as a draft.
 
     candidates: ids (C,) int64, log probabilities of their paths (C,) and their own (C,), parents (C,) int64.
+    depth: levels of them.
     """
     ids, scores, steps, parents = candidates
     order = torch.sort(scores, descending=True, stable=True).indices  # of equal ones the shallower first
     chosen = torch.sort(order[:nodes]).values
     above = torch.searchsorted(chosen, parents[chosen])  # of the root's children 0, corrected below
     above = torch.where(parents[chosen] < 0, -1, above)
-    hosted = torch.stack([above.double(), steps[chosen].exp().double()]).tolist()  # the draft's only read-back
+    if above.device.type != "cpu":  # there the engine lays the tree out
+        return Draft(ids[chosen], above, source=[0] * len(chosen), depth=depth)
+    hosted = torch.stack([above.double(), steps[chosen].exp().double()]).tolist()
     return Draft(ids[chosen], [int(parent) for parent in hosted[0]], score=hosted[1], source=[0] * len(chosen))
 
 

@@ -83,7 +83,7 @@ class EagerEngine(Engine):
         """Feed the root and the draft's nodes; the result waits for ``settle``."""
         request = self.request
         request.take(draft, self.max_nodes)
-        parents, depths = request.parents, compute_depths(request.parents)
+        parents, depths = request.host_parents, compute_depths(request.host_parents)
         if isinstance(draft.tokens, Tensor):  # drafted on the device: they come back with the picks, in one read
             fed = torch.cat([upload([request.root], self.device), draft.tokens.to(self.device)])
         else:
@@ -109,7 +109,7 @@ class EagerEngine(Engine):
             "fed": request.fed if needs.node_topk or needs.hidden else None,
             "hidden": {layer: request.select(output.hidden_states[layer]) for layer in needs.hidden},
         }
-        path, tokens, kept = request.verify(logits, request.depths, request.fed, late)
+        path, tokens, kept = request.verify(logits, [0, *request.depths], request.fed, late)
         emitted, done = cut(tokens, self.eos, left)
         self.commit(path[: len(emitted) - 1])
         request.laps.lap("verify")

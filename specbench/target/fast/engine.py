@@ -21,19 +21,19 @@ from specbench.target.engine import Engine, Laps, Silent, Verifier
 from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.attention import SDPA, FastOptions, TreeMask, find_attention, find_small_ops
 from specbench.target.fast.compact import CompactModel, ForwardInput, make_prompt_input
-from specbench.target.fast.frame import DraftLayout, FastRequest, Frame, lay_out
+from specbench.target.fast.device_layout import Layouts
+from specbench.target.fast.frame import FastRequest, Frame
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
 from specbench.target.fast.host.forward import find_compiled
 from specbench.target.fast.linear import can_pack
 from specbench.target.transfer import upload
-from specbench.target.tree import RowBatch, build_causal_mask, compute_depths
+from specbench.target.tree import build_causal_mask
 from specbench.target.verify import compute_gaps, continues, cut, find_top
 from specbench.types import Draft, Needs, Prefill, Step
 
 STANDING = 8192  # [tokens] of context that a GPU holds room for from the start; a longer request records anew
 FRAMES = 256  # widths whose buffers are kept on a CPU
 STANDARD = FastOptions()
-LAYOUTS = 1024  # layouts are remembered, so that chains and fixed trees are laid out once
 
 
 class FastEngine(Engine):
@@ -52,6 +52,7 @@ class FastEngine(Engine):
     """
 
     kind = EngineKind.FAST
+    lays_out = True  # drafts whose parents are on the device, without reading them
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class FastEngine(Engine):
         # Memory of their own: else they, recorded once a width, would write over the hidden states of later forwards.
         self.acceptances = Graphs(self.device)
         self.shared_logits = torch.empty(0)  # shared by all graphs: one for each would take gigabytes
-        self._layouts: dict[object, DraftLayout] = {}
+        self._layouts = Layouts()
         self._standing = 0  # [tokens] of context that there is always room for
         self._prepared: dict[tuple[tuple[int, ...], bool], None] = {}
         self.cache = self.compact.new_cache()
@@ -181,14 +182,14 @@ class FastEngine(Engine):
     def forward(self, draft: Draft) -> None:
         """Feed the root and the draft's nodes; the result waits for ``settle``."""
         request = self.request
-        request.take(draft, self.max_nodes)
+        request.take(draft, self.max_nodes, self.lays_out)
         self._clean = False
-        layout = request.layout = self._lay_out(request)
+        layout = request.layout = self._layouts.find(request.parents, request.draft, request.needs.rows)
         width = self.buckets.width(len(layout))
         self.announce(width)
         self._make_room(width)
         frame = request.frame = self.make_frame(width)
-        frame.fill(request.root, draft.tokens, request.length, layout)
+        frame.fill(request.root, draft.tokens, request.length, layout, self.acceptances.run)
         self.fed = len(layout)
         length = self.buckets.length(request.length + width, self.cache.capacity)
         request.laps.lap("prepare")
@@ -201,18 +202,6 @@ class FastEngine(Engine):
 
     def announce(self, width: int) -> None:
         """Nothing here; see the class."""
-
-    def _lay_out(self, request: FastRequest) -> DraftLayout:
-        """The draft's layout, remembered for drafts of the same shape."""
-        parents, passenger, as_rows = request.parents, request.draft.passenger, request.needs.rows
-        shape = parents if isinstance(parents, range) else tuple(parents)
-        key = shape, None if passenger is None else tuple(passenger), as_rows
-        if key not in self._layouts:
-            if len(self._layouts) == LAYOUTS:
-                self._layouts.clear()
-            batch = RowBatch.of(parents, compute_depths(parents)) if as_rows else None
-            self._layouts[key] = lay_out(parents, request.draft, batch)
-        return self._layouts[key]
 
     def _make_room(self, width: int) -> None:
         """A batch of rows may be wider than any draft: k rows of w tokens are k (w + 1) rows of a forward."""
@@ -278,9 +267,10 @@ class FastEngine(Engine):
     def _verify(self, late: Draft | None) -> tuple[list[int], list[int], bool]:
         """See ``ActiveRequest.verify``; then the accepted rows are moved together."""
         request = self.request
-        depths = request.layout.depths if request.layout.nodes is None else request.layout.depths[request.layout.nodes]
         fed = request.select(request.frame.ids)
-        path, tokens, kept = request.verify(request.select(request.logits), depths[1:].tolist(), fed, late)
+        path, tokens, kept = request.verify(
+            request.select(request.logits), request.layout.depths_in(request.frame), fed, late
+        )
         if rows := request.layout.rows_to_move(path):
             slots = request.frame.slots
             self.cache.move(slots[upload(rows, self.device)], slots[1 : len(rows) + 1])

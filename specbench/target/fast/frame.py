@@ -1,7 +1,5 @@
-"""A draft in the rows of a forward: its layout, and the buffers of one width that it is written into.
+"""The buffers of one width that a draft is written into.
 
-A layout is a tree below one root, or a forest with a root for each row of a batch. So one mask, one acceptance and one
-compaction serve chains, trees and batches, and no row needs a copy of the keys and values it shares.
 The buffers never move: a draft is only their content. On a CPU host and device share them; on a GPU the host's are
 pinned and copied without waiting, which is safe because every step ends with a read-back before the next one is filled.
 """
@@ -16,96 +14,13 @@ import torch
 from torch import Tensor
 
 from specbench.target.fast.attention import Attend, TreeMask, count_words, pack_bits
+from specbench.target.fast.layout import DraftLayout, Layout, Run, lay_out
 from specbench.target.transfer import upload
-from specbench.target.tree import RowBatch, compute_depths, is_chain
 from specbench.target.verify import ActiveRequest
-from specbench.types import EMPTY, ROOT, Draft
+from specbench.types import EMPTY
 
 NEVER = float("-inf")
 INFINITE_BITS = -0x80  # 0xff80, minus infinity in bfloat16, read as int16
-
-
-@dataclass(frozen=True, slots=True)
-class DraftLayout:
-    """The n rows of a forward, in numpy arrays of int64.
-
-    parents: (n,) row of each row's parent; a root is its own.
-    depths: (n,) 0 = a root. depth: the largest.
-    reach: (n,) the depth where a row may be accepted, else -1 (passengers, their descendants, padding of a short row).
-    chain: row i hangs from row i - 1.
-    source: (n,) index into root and draft (0 = the root) of what is fed in each row; None = in their own order.
-    nodes: (N+1,) the row of the root and of each node; None = in their own order.
-    """
-
-    parents: np.ndarray
-    depths: np.ndarray
-    reach: np.ndarray
-    depth: int
-    chain: bool
-    source: np.ndarray | None = None
-    nodes: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        """n."""
-        return len(self.parents)
-
-    def seen(self) -> np.ndarray:
-        """(n, n) bool: the rows that each row sees, its ancestors and itself."""
-        if self.chain:
-            return np.tri(len(self), dtype=bool)
-        bits: list[int] = []
-        for row, parent in enumerate(self.parents.tolist()):
-            bits.append(1 << row | (bits[parent] if parent != row else 0))
-        width = (len(self) + 7) // 8
-        packed = np.frombuffer(b"".join(each.to_bytes(width, "little") for each in bits), dtype=np.uint8)
-        return np.unpackbits(packed.reshape(-1, width), axis=1, count=len(self), bitorder="little").view(bool)
-
-    def node_of(self, row: int) -> int:
-        """The draft's node that a row holds."""
-        return (row if self.source is None else int(self.source[row])) - 1
-
-    def rows_to_move(self, path: Sequence[int]) -> list[int]:
-        """The rows of an accepted path; none where they lie together behind the root already."""
-        rows = [node + 1 if self.nodes is None else int(self.nodes[node + 1]) for node in path]
-        return [] if rows == list(range(1, len(rows) + 1)) else rows
-
-
-def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> DraftLayout:
-    """The layout of a draft. parents: its own, on the host. batch: where it is fed as rows.
-
-    Raises ValueError when a parent does not stand before its child.
-    """
-    if batch is not None:
-        return _forest(batch, parents, draft.passenger)
-    if parents == range(ROOT, len(parents) - 1) and draft.passenger is None:
-        depths = np.arange(len(parents) + 1)
-        return DraftLayout(np.maximum(depths - 1, 0), depths, depths, len(parents), True)
-    found = [0, *compute_depths(parents)]
-    depths = np.array(found)
-    rows = np.array([0, *parents]) + 1
-    rows[0] = 0
-    return DraftLayout(rows, depths, _reach(depths, parents, draft.passenger), max(found), is_chain(parents))
-
-
-def _reach(depths: np.ndarray, parents: Sequence[int], passenger: Sequence[bool] | None) -> np.ndarray:
-    if passenger is None:
-        return depths
-    reach = depths.copy()
-    for node, parent in enumerate(parents):
-        if passenger[node] or (parent != ROOT and reach[parent + 1] < 0):
-            reach[node + 1] = -1
-    return reach
-
-
-def _forest(batch: RowBatch, parents_of_nodes: Sequence[int], passenger: Sequence[bool] | None) -> DraftLayout:
-    places = batch.places.numpy()
-    rows, width = places.shape
-    depths = np.tile(np.arange(width), rows)
-    parents = np.arange(rows * width) - (depths > 0)
-    source = places.ravel()
-    reach_of_nodes = _reach(np.array([0, *compute_depths(parents_of_nodes)]), parents_of_nodes, passenger)
-    reach = np.where((source > 0) | (depths == 0), reach_of_nodes[source], -1)
-    return DraftLayout(parents, depths, reach, width - 1, False, source, batch.nodes.numpy())
 
 
 _ALONE = lay_out((), EMPTY, None)
@@ -136,7 +51,7 @@ class Frame:
         attend: Attend | None = None,
     ) -> None:
         """windows: attention kind -> sliding window [positions]. attend: the attention by bits, None = by a mask."""
-        self.width, self._windows, self._attend = width, windows, attend
+        self.width, self.windows, self._attend = width, windows, attend
         step = [Buffer(size, torch.int64, device) for size in (1, width)]
         lying = [Buffer(width, torch.int64, device), Buffer(width, torch.int64, device)]
         lying += [Buffer(shape, torch.float32, device) for shape in ((width,), (width, width))]
@@ -149,7 +64,7 @@ class Frame:
         self.slots = torch.zeros_like(self.steps)
         self.wrong = torch.zeros(width, dtype=torch.float32, device=device)
         self._step, self._lying, self._biases = step, lying, biases
-        self._layout: DraftLayout | None = None
+        self.layout: Layout | None = None
         self._forced: Buffer | None = None
 
     def read(self) -> tuple[int, np.ndarray, np.ndarray, list[np.ndarray]]:
@@ -162,7 +77,7 @@ class Frame:
 
         length: [slots] of keys. positions: (width,). groups: query heads that share keys.
         """
-        window, bias = self._windows[kind], self.bias[kind]
+        window, bias = self.windows[kind], self.bias[kind]
         if self._attend:
             return TreeMask(self._attend, self.past, self.depths, bias, window)
         column = torch.arange(length, device=bias.device)
@@ -189,11 +104,13 @@ class Frame:
         self._forced.values[: len(picks)] = picks
         self._forced.send()
 
-    def fill(self, root: int, tokens: Sequence[int] | Tensor, past: int, layout: DraftLayout) -> None:
-        """Enter a draft. tokens: of its nodes, on the host or the device."""
-        if layout is not self._layout:
-            self._lay_out(layout)
-            self._layout = layout
+    def fill(
+        self, root: int, tokens: Sequence[int] | Tensor, past: int, layout: Layout, run: Run | None = None
+    ) -> None:
+        """Enter a draft. tokens: of its nodes, on the host or the device. run: of ``Graphs``, see ``DeviceLayout``."""
+        if layout is not self.layout:
+            layout.enter(self, run)
+            self.layout = layout
         held, ids = (each.values for each in self._step)
         held[0], ids[0] = past, root
         on_host = not isinstance(tokens, Tensor)
@@ -210,7 +127,7 @@ class Frame:
         """Enter a root alone in front of all slots: the last draft may lie behind the keys that a recording reads."""
         self.fill(0, (), 0, _ALONE)
 
-    def _enter(self, tokens: Tensor, layout: DraftLayout) -> None:
+    def _enter(self, tokens: Tensor, layout: Layout) -> None:
         """Tokens that were drafted on the device stay there."""
         if layout.source is None:
             self.ids[1 : len(layout)] = tokens
@@ -218,7 +135,8 @@ class Frame:
             source = upload(layout.source, self.ids.device)
             self.ids[: len(layout)] = torch.cat([self.ids[:1], tokens])[source]
 
-    def _lay_out(self, layout: DraftLayout) -> None:
+    def lay_out(self, layout: DraftLayout) -> None:
+        """Enter a layout that the host knows."""
         count = len(layout)
         depths, parents, reach, above = (each.values for each in self._lying)
         seen = np.eye(self.width, dtype=bool)
@@ -226,7 +144,7 @@ class Frame:
         depths[:], parents[:], reach[:] = 0, 0, -1
         depths[:count], parents[:count], reach[:count] = layout.depths, layout.parents, layout.reach
         above[:] = seen & (depths > 0)
-        for bias, window in zip(self._biases, self._windows.values(), strict=True):
+        for bias, window in zip(self._biases, self.windows.values(), strict=True):
             near = seen if window is None else seen & (depths[:, None] - depths[None, :] < window)
             bias.values[:] = pack_bits(near) if self._attend else np.where(near, 0, bias.never)
         for each in (*self._lying, *self._biases):
@@ -263,7 +181,7 @@ class FastRequest(ActiveRequest):
     """
 
     length: int = 0
-    layout: DraftLayout = field(init=False)
+    layout: Layout = field(init=False)
     frame: Frame = field(init=False)
     key: tuple[int, int, tuple[int, ...]] = field(init=False)
     moved: int = field(init=False)

@@ -32,6 +32,8 @@ APART = 1024  # [tokens] of the sequences that are read beside the request in on
 class RankEngine(FastEngine):
     """What every rank is: the fast engine on a share of the weights, whose layers end in sums over the ranks."""
 
+    lays_out = False  # a draft's parents are sent from the host
+
     def __init__(
         self,
         share: Any,
@@ -164,7 +166,7 @@ class Leader(RankEngine):
             taps=request.needs.hidden,
             moves=self._moves,
             tokens=tokens.tolist() if isinstance(tokens, Tensor) else tokens,
-            parents=request.parents,
+            parents=request.host_parents,
         )
         self._team.send(message)
         self._moves = []
