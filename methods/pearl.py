@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_lm.draft_lm import DraftRequest, choose_token
-from methods.parts.draft_lm.forward_time import mark, seconds_between
+from methods.parts.draft_lm.forward_time import Mark, mark, seconds_between
 from methods.parts.draft_lm.parallel_draft import DraftActor, ParallelDraft, ParallelDrafter
 from methods.parts.draft_lm.port import Backend, Ticket
 from specbench.method import Drafter
@@ -32,30 +32,48 @@ class _Session:
         self._random = torch.Generator(actor.lm.device).manual_seed(seed)
         self._distribution = actor.distributions if actor.sampling is not None else None
         self._settled = 0
+        self._reads = actor.lm.device.type == "cpu"  # each token as it is drafted; a GPU would wait for each
 
     def extend(self, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
         """Go on behind the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS."""
         del self._tokens[keep:]
         self._settled = min(self._settled, keep)
         self._tokens += tail
+        start, ended = len(self._tokens), self._tokens[-1] in self._actor.eos
+        drafted: list[Any] = []
         drawn_from: list[Tensor] = []
-        seconds: list[float] = []
-        start = len(self._tokens)
-        while len(self._tokens) < start + count and self._tokens[-1] not in self._actor.eos:
-            self._tokens.append(self._next(drawn_from, seconds, fresh=not seconds))
-        probs = torch.stack(drawn_from) if drawn_from else None
-        return {"tokens": self._tokens[start:], "probs": probs, "seconds": seconds}
+        marks: list[tuple[Mark, Mark]] = []
+        states: list[Tensor] = []  # of the random numbers, behind each token
+        while len(drafted) < count and not ended:
+            drafted.append(self._next(drafted, drawn_from, marks))
+            ended = self._reads and drafted[-1] in self._actor.eos
+            if drawn_from and not self._reads:
+                states.append(self._random.get_state())
+        kept = drafted if self._reads or not drafted else self._read(drafted, start, states)
+        self._tokens += kept
+        if kept:
+            self._settled = len(self._tokens) - 1
+        probs = torch.stack(drawn_from[: len(kept)]) if drawn_from else None
+        return {"tokens": kept, "probs": probs, "seconds": [seconds_between(*pair) for pair in marks]}
 
-    def _next(self, drawn_from: list[Tensor], seconds: list[float], fresh: bool) -> int:
+    def _next(self, drafted: list[Any], drawn_from: list[Tensor], marks: list[tuple[Mark, Mark]]) -> Any:
         device = self._actor.lm.device
         before = mark(device)
-        row = self._request.feed(self._tokens, self._settled) if fresh else self._request.step(self._tokens[-1])
-        after = mark(device)
-        # What reads back: ``after`` has been passed.
-        token = int(choose_token(row, self._distribution, self._random, drawn_from))
-        self._settled = len(self._tokens)
-        seconds.append(seconds_between(before, after))
-        return token
+        row = self._request.step(drafted[-1]) if drafted else self._request.feed(self._tokens, self._settled)
+        marks.append((before, mark(device)))
+        token = choose_token(row, self._distribution, self._random, drawn_from)
+        return int(token) if self._reads else token
+
+    def _read(self, drafted: list[Tensor], start: int, states: list[Tensor]) -> list[int]:
+        """What was drafted on the device, in one read-back, up to an EOS: what lies behind it was drafted in vain."""
+        tokens = torch.stack(drafted).tolist()
+        self._request.name(start, tokens)
+        ends = [place for place, token in enumerate(tokens) if token in self._actor.eos]
+        if not ends:
+            return tokens
+        if states:
+            self._random.set_state(states[ends[0]])
+        return tokens[: ends[0] + 1]
 
 
 class PearlActor(DraftActor):

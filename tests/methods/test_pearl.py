@@ -7,8 +7,10 @@ import torch
 
 from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, run
 from methods import pearl
-from methods.pearl import Pearl
-from models import build, plain_greedy
+from methods.parts.draft_lm.draft_lm import DraftLM
+from methods.parts.draft_lm.draft_method import TargetTraits
+from methods.pearl import Pearl, PearlActor
+from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.types import Draft, InputError, Step
 
@@ -139,3 +141,24 @@ def test_one_seed_of_the_drafter_gives_one_draft():
 def test_gamma_is_checked():
     with pytest.raises(InputError, match="gamma=0"):
         Pearl("x", gamma=0)
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling(1.0)], ids=["T0", "T1"])
+def test_tokens_that_are_read_together_are_those_that_are_read_one_by_one(sampling):
+    """As on a GPU: beyond an EOS nothing is kept, and the random numbers go on as if nothing had been drafted there."""
+    draft = build("llama", torch.float64)
+    eos = frozenset(range(0, VOCAB, 6))
+    sessions = []
+    for reads in (True, False):
+        actor = PearlActor(DraftLM(draft, 512), TargetTraits(VOCAB, eos, sampling, torch.device("cpu")), {})
+        sessions.append(actor.session([5, 7], 3))
+        sessions[-1]._reads = reads
+    keep, lengths = 2, set()
+    for tail in ([], [9], [11, 13], [], [8], [9, 10], [14], [15]):
+        ours, theirs = (session.extend(keep, tail, 5) for session in sessions)
+        assert ours["tokens"] == theirs["tokens"]
+        assert (ours["probs"] is None) == (sampling is None or not ours["tokens"])
+        assert ours["probs"] is None or torch.allclose(ours["probs"], theirs["probs"])
+        lengths.add(len(ours["tokens"]))
+        keep += len(tail) + len(ours["tokens"]) // 2
+    assert len(lengths) > 1

@@ -47,7 +47,7 @@ MOST = {
     "opt_tree": (8, 0, 6, 0),
     "ouroboros": (13, 0, 13, 0),
     "ouroboros_warm": (13, 0, 13, 0),
-    "pearl": (5, 0, 5, 0),
+    "pearl": (2, 0, 2, 0),
     "pld": (1, 0, 1, 0),
     "pld_llama_cache": (1, 0, 1, 0),
     "pld_llama_simple": (1, 0, 1, 0),
@@ -122,7 +122,7 @@ def test_the_table_holds_the_methods_that_there_are():
 @pytest.mark.parametrize("sampling", [pytest.param(None, marks=pytest.mark.exhaustive), DRAWN], ids=["T0", "T0.8"])
 def test_what_a_gpu_does_otherwise_takes_the_steps_of_a_cpu(sampling):
     """Chains and shapes that are not read, the ratio test of all nodes at once: the steps of the bundled pair."""
-    drafts = "method=[speculative_sampling,specinfer,eagle2]", "model.heads.eagle=random"
+    drafts = "method=[speculative_sampling,specinfer,eagle2,pearl]", "model.heads.eagle=random"
     job = job_for("model=tiny", *drafts, "suite.categories=[rag]", "suite.limit=1")
     prompt, card = job.prompts.ids(job.suite.cases[0].turns[:1], [])[-60:], job.card
     for method in (entry.method for entry in job.entries):
