@@ -9,13 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, plain, write_head
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, inner_inch, plain, write_head
 from specbench.report.plots.scene import Series
 from specbench.report.text.label import break_lines
 
 _WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 1.6}
 _OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
 _WIDTH_INCH = 3.9
+_AXIS_INCH = 0.3  # beside the bars of a narrow sheet
 _NAME_CHARS = 24
 _BAR_INCH = 0.075  # the narrowest that shows its hatch in a column
 _GROUP_SHARE = 0.84  # of a group, its bars
@@ -70,7 +71,7 @@ def _rows(bars: int, names: Sequence[str]) -> list[range]:
     """Places of the categories row by row, alike in number; bars: in a group."""
     longest = max(len(line) for name in names for line in name.split("\n"))
     group_inch = max(_BAR_INCH * bars / _GROUP_SHARE, _CHAR_INCH * longest + 0.06)
-    most = max(1, int(_WIDTH_INCH / group_inch))
+    most = max(1, int(min(_WIDTH_INCH, inner_inch() - _AXIS_INCH) / group_inch))
     each = -(-len(names) // -(-len(names) // most))
     return [range(start, min(start + each, len(names))) for start in range(0, len(names), each)]
 

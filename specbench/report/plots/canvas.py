@@ -68,7 +68,7 @@ def fit(canvas: Figure) -> Bbox:
     """Narrow the figure until all that is drawn, names beside the axes too, fits the sheet. Returns its box [inch]."""
     for _ in range(3):  # narrower axes may have other ticks
         box = canvas.get_tightbbox()
-        over = box.width - _inner_inch()
+        over = box.width - inner_inch()
         if over <= 0.005 or canvas.get_figwidth() - over < _LEAST_INCH:
             return box
         canvas.set_figwidth(canvas.get_figwidth() - over)
@@ -92,7 +92,7 @@ def add_legend(canvas: Figure, names: Sequence[str], handles: Sequence[Any]) -> 
     box = fit(canvas)
     names = [plain(break_lines(name, _LEGEND_CHARS)) for name in names]
     longest = max(len(line) for name in names for line in name.split("\n"))
-    columns = int(np.clip(_inner_inch() / (_CHAR_INCH * longest + _LEGEND_ENTRY_INCH), 1, len(names)))
+    columns = int(np.clip(inner_inch() / (_CHAR_INCH * longest + _LEGEND_ENTRY_INCH), 1, len(names)))
     canvas.legend(
         list(handles),
         names,
@@ -119,7 +119,7 @@ def drawing(style: str = SCREEN) -> Iterator[None]:
         yield
 
 
-def _inner_inch() -> float:
+def inner_inch() -> float:
     """Of a sheet, what is drawn on: all plots are laid out for the widest sheet, and narrowed where it is less."""
     return min(SHEET_INCH, float(mpl.rcParams["figure.figsize"][0])) - 2 * _PAD_INCH
 
