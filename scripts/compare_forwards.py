@@ -19,7 +19,6 @@ from specbench.bench.ceilings import measure_ceilings
 from specbench.bench.latency import Bench, whole_numbers
 from specbench.cli import job_of, with_exit_code
 from specbench.material import model_options
-from specbench.target.choose import use_threads
 from specbench.target.fast.attention import FastOptions
 from specbench.target.fast.engine import FastEngine
 from specbench.target.load import load_model
@@ -43,7 +42,6 @@ def main() -> None:
     job = job_of(["method=[]", *given.overrides])
     model = load_model(job.card, **model_options(job.config))
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
-    use_threads(model, job.config.model.threads)
     engines = [FastEngine(model, job.card.context, frozenset(), 256, options=FastOptions(compiled=compiled))
                for compiled in (True, False, True)]  # fmt: skip
     if engines[0].compiled is None:

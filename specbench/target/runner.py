@@ -21,7 +21,7 @@ from specbench.target.fast.compact import CompactModel, ForwardInput, explain_un
 from specbench.target.fast.engine import FRAMES, STANDING
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
 from specbench.target.fast.held_kv import HeldKV
-from specbench.target.fast.host.forward import find_compiled
+from specbench.target.fast.host.forward import SHORT, find_compiled
 from specbench.target.fast.linear import can_pack
 from specbench.target.fast.row_frame import ROOMS, RowFrame
 from specbench.target.transfer import upload
@@ -155,7 +155,7 @@ class CompactRunner(Runner):
     def run(self, cache: HeldKV, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
         """See ``Runner.run``."""
         start, count, last = cache.length, len(ids), wanted == 1
-        if start == 0 and tree is None:
+        if start == 0 and tree is None and not (self._compiled and count <= SHORT):
             return self._read_prompt(cache, ids, wanted)
         rows = tree or TreeRows(None, places)
         if self._compiled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
+import runpy
 import shutil
 import subprocess
 import sys
@@ -200,6 +201,18 @@ def test_without_a_folder_for_compiled_code_torch_computes(tmp_path):
     ).stdout  # fmt: skip
     assert told.startswith("operations of torch, since numba has no folder for what it compiles")
     assert str(tmp_path) not in told
+
+
+def test_the_script_compares_both_ways(monkeypatch, capsys):
+    monkeypatch.setattr(
+        sys, "argv", ["compare_forwards", "model=tiny", "--fed", "1,3", "--blocks", "1", "--rounds", "1"]
+    )
+    assert runpy.run_path(str(ROOT / "scripts" / "compare_forwards.py"))["main"]() in (0, None)
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [line.split("|")[1].strip() for line in table[2:]] == ["1", "3"]
+    monkeypatch.setattr(sys, "argv", ["compare_forwards", "model=tiny", "model.dtype=float64"])
+    assert runpy.run_path(str(ROOT / "scripts" / "compare_forwards.py"))["main"]() == 2
+    assert "the model is float64" in capsys.readouterr().err
 
 
 @given(st.lists(st.floats(-87, 88, width=32), min_size=1, max_size=50))

@@ -24,7 +24,7 @@ from specbench.target.fast.compact import CompactModel, ForwardInput, make_promp
 from specbench.target.fast.device_layout import Layouts
 from specbench.target.fast.frame import FastRequest, Frame
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
-from specbench.target.fast.host.forward import find_compiled
+from specbench.target.fast.host.forward import SHORT, find_compiled
 from specbench.target.fast.linear import can_pack
 from specbench.target.transfer import upload
 from specbench.target.tree import build_causal_mask
@@ -172,6 +172,8 @@ class FastEngine(Engine):
     def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """(T, D) states of a prompt's tokens, read into an empty cache, and layer -> (T, D) of ``taps``."""
         count = len(prompt)
+        if self.compiled and count <= SHORT:
+            return self.compiled.read(self.cache, prompt, taps)
         masks: dict[str, Tensor | None] = {}
         for kind, window in self.windows.items():
             narrow = window is not None and window < count

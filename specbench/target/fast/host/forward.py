@@ -23,6 +23,7 @@ from specbench.target.tree import TreeRows
 DTYPES = (torch.float32, torch.bfloat16)
 # Numbers of which heads and rows of weights are multiples, so that no vector is filled in part.
 HEAD, ROW = 16, 32
+SHORT = 128  # [tokens] of a prompt that is read faster than by torch, which multiplies and attends to blocks of rows
 ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; a draft model may run beside the target
 
 
@@ -117,6 +118,13 @@ class CompiledForward:
         positions = past + depths
         return self._run(cache, ids, positions, positions, (past, past), biases, frame.width, tuple(sorted(taps)))
 
+    def read(self, cache: StaticKV, ids: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """A prompt's (T, D) states into an empty cache, and layer -> (T, D) of ``taps``."""
+        places, last = np.arange(len(ids)), len(self._model.layers)
+        wanted, rows = tuple(sorted({*taps, last})), TreeRows(None, range(len(ids)))
+        _, hidden = self._run(cache, np.array(ids), places, places, (0, 0), self._list_biases(rows), 1, wanted)
+        return hidden[last], {tap: hidden[tap] for tap in taps}
+
     def feed(
         self, cache: StaticKV, ids: np.ndarray, turned: np.ndarray, start: int, rows: TreeRows, wanted: int
     ) -> Tensor:
@@ -124,10 +132,13 @@ class CompiledForward:
 
         turned: (m,) the positions that the embedding turns them to. rows: what they see behind the context.
         """
-        biases = [np.where(rows.list_near(window), 0, 1).astype(self._slots.dtype)
-                  for window in self._model.windows.values()]  # fmt: skip
         places, held = np.array(rows.places[-len(ids) :]), start + len(ids) - len(rows.places)
-        return self._run(cache, ids, places, turned, (start, held), biases, wanted, ())[0]
+        return self._run(cache, ids, places, turned, (start, held), self._list_biases(rows), wanted, ())[0]
+
+    def _list_biases(self, rows: TreeRows) -> list[np.ndarray]:
+        """Of each kind of attention (m, n), 0 where a row sees a node."""
+        windows = self._model.windows.values()
+        return [np.where(rows.list_near(window), 0, 1).astype(self._slots.dtype) for window in windows]
 
     def _run(
         self,
