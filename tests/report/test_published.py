@@ -212,12 +212,12 @@ def test_tables_say_where_both_were_measured(measured, tmp_path):
     ]
     assert tables[0].meaning.startswith("Figures with a counterpart here: 2 of 3.")
     assert "a: no corpus, theirs a & b." in tables[0].meaning
-    files = {path.suffix: path.read_text() for path in write_published(matches, tables, tmp_path)}
-    assert r"P\|L\_D" not in files[".md"]
-    assert r"P\|L_D" in files[".md"]
-    assert r"a \& b" in files[".tex"]
-    assert files[".tex"].count(r"\begin{tabular}") == 2
-    rows = list(csv.DictReader(files[".csv"].splitlines()))
+    files = {path.name.partition(".")[2]: path.read_text() for path in write_published(matches, tables, tmp_path)}
+    assert r"P\|L\_D" not in files["md"]
+    assert r"P\|L_D" in files["md"]
+    assert r"a \& b" in files["notes.tex"]
+    assert files["tex"].count(r"\begin{tabular}") == 2
+    rows = list(csv.DictReader(files["csv"].splitlines()))
     assert [row["note"] for row in rows] == [
         "no corpus, theirs a & b",
         "another machine",

@@ -9,6 +9,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from hypothesis import strategies as st
 from target.test_fast import COUNT, any_draft, run
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from models import BASE, EVERY_FAMILY, FAMILIES, VOCAB, build, scripts
+from models import BASE, EVERY_FAMILY, FAMILIES, VOCAB, build, plain_greedy, scripts
 from specbench.decode.walk import Walk
 from specbench.target.engine import Silent
+from specbench.target.fast.accept import accept
 from specbench.target.fast.attention import FastOptions
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.host.vectors import exponential
@@ -115,6 +117,38 @@ def test_a_row_has_the_same_bits_as_decoded_alone(family, name, draft, length):
     compare_bits(compiled(family, name), list(range(3, 3 + length)), draft, lines(list(draft.parents)))
 
 
+@pytest.mark.parametrize("name", TYPES)
+@settings(max_examples=40, deadline=None)
+@given(draft=trees(), data=st.data())
+def test_it_accepts_what_torch_accepts(name, draft, data):
+    """Outcome, keys and values, for picks that follow the tree half of the time; forced picks; not a number."""
+    passenger = [data.draw(st.integers(0, 5)) == 0 for _ in draft.parents]
+    draft = replace(draft, passenger=passenger)
+    engine = started(compiled("llama", name), [5, 6, 7], Needs())
+    engine.forward(draft)
+    frame, moved = engine.request.frame, engine.request.moved
+    logits = torch.randn(len(draft) + 1, VOCAB).to(TYPES[name])
+    for node, parent in enumerate(draft.parents):
+        if data.draw(st.booleans()):
+            logits[parent + 1] = torch.where(torch.arange(VOCAB) == draft.tokens[node], 9.0, 1.0)
+    if data.draw(st.integers(0, 9)) == 0:
+        logits[data.draw(st.integers(0, len(draft))), 3] = math.nan
+    before, found = engine.cache.whole.clone(), []
+    for way in (accept, engine.compiled.accept):
+        with torch.inference_mode():
+            engine.cache.whole.copy_(before)
+            found.append((way(logits, frame, engine.cache, moved), engine.cache.whole.clone()))
+    (theirs, moved_by_torch), (ours, moved_by_us) = found
+    depth = 0 if math.isnan(theirs[2]) else int(theirs[0])
+    assert math.isnan(theirs[2]) == math.isnan(ours[2])
+    if not math.isnan(theirs[2]):
+        assert torch.equal(ours[:2], theirs[:2])
+        kept = slice(3 + (0 if moved else 1), 3 + (0 if moved else 1) + depth)
+        assert torch.equal(ours[kept], theirs[kept])
+        assert not moved or torch.equal(ours[3 + moved : 3 + moved + depth], theirs[3 + moved : 3 + moved + depth])
+        assert torch.equal(moved_by_us[:, :, : 4 + depth], moved_by_torch[:, :, : 4 + depth])
+
+
 def test_torchs_forward_has_other_bits():
     """What the check above finds where products depend on the number of rows."""
     engine = engine_for(build("llama"), compiled=False)
@@ -142,6 +176,16 @@ def test_threads_give_the_same_bits():
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+def test_leaving_accepted_nodes_where_they_were_drafted_is_caught(monkeypatch):
+    model = build("llama")
+    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    engine = engine_for(model)
+    assert run(engine, scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
+    real = engine.compiled._accept
+    monkeypatch.setattr(engine.compiled, "_accept", lambda *given: real(*given[:6], given[6][:0], *given[7:]))
+    assert run(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
 
 
 def test_weights_are_read_in_place():

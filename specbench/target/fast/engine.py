@@ -261,7 +261,8 @@ class FastEngine(Engine):
         """Greedy acceptance of the last draft: accepted nodes, and the tokens to emit."""
         request = self.request
         frame, moved = request.frame, request.moved
-        call = partial(accept, request.logits, frame, self.cache, moved)
+        how = self.compiled.accept if self.compiled else accept
+        call = partial(how, request.logits, frame, self.cache, moved)
         (numbers,) = request.read(self.acceptances.run((frame.width, moved), call))
         outcome = Outcome.read(numbers, moved, self.dtype)
         return [request.layout.node_of(row) for row in outcome.rows], outcome.tokens

@@ -23,6 +23,7 @@ from specbench.target.tree import TreeRows
 DTYPES = (torch.float32, torch.bfloat16)
 # Numbers of which heads and rows of weights are multiples, so that no vector is filled in part.
 HEAD, ROW = 16, 32
+NO_PICKS = np.empty(0, dtype=np.int64)
 SHORT = 128  # [tokens] of a prompt that is read faster than by torch, which multiplies and attends to blocks of rows
 ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; a draft model may run beside the target
 
@@ -35,10 +36,10 @@ def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | 
         return None, reason
     try:
         # numba, which takes a while to load
-        from specbench.target.fast.host.kernels import forward
+        from specbench.target.fast.host import kernels
     except RuntimeError:  # numba's, which holds a path
         return None, "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
-    return CompiledForward(model, forward), None
+    return CompiledForward(model, kernels), None
 
 
 def _explain_unfit(model: CompactModel) -> str | None:
@@ -68,9 +69,9 @@ class CompiledForward:
     A row's result has the same bits in a frame of any width: see ``kernels``. Tensors are valid until the next call.
     """
 
-    def __init__(self, model: CompactModel, forward: Any) -> None:
-        """model: one that ``find_compiled`` takes. forward: ``kernels.forward``."""
-        self._forward = forward
+    def __init__(self, model: CompactModel, kernels: Any) -> None:
+        """model: one that ``find_compiled`` takes. kernels: the module, which is loaded where it is needed."""
+        self._forward, self._accept = kernels.forward, kernels.accept
         self._model = model
         layers, kinds = model.layers, list(model.windows)
         norms = [layers[0].before]
@@ -118,6 +119,20 @@ class CompiledForward:
         positions = past + depths
         return self._run(cache, ids, positions, positions, (past, past), biases, frame.width, tuple(sorted(taps)))
 
+    def accept(self, logits: Tensor, frame: Frame, cache: StaticKV, moved: int) -> Tensor:
+        """See ``specbench.target.fast.accept.accept``."""
+        out = np.empty(3 + (2 * moved or frame.width), dtype=np.float32)
+        forced = NO_PICKS if frame.forced is None else frame.forced.numpy()
+        shape = frame.ids.numpy(), frame.parents.numpy(), frame.reach.numpy(), int(frame.past[0])
+        self._accept(_stored(logits), forced, *shape, self._view(cache), moved, out)
+        return torch.from_numpy(out)
+
+    def _view(self, cache: StaticKV) -> np.ndarray:
+        """(L, 2K, S, size), a cache's own memory."""
+        if cache.whole is not self._held:
+            self._held, self._slots = cache.whole, _stored(cache.whole)
+        return self._slots
+
     def read(self, cache: StaticKV, ids: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """A prompt's (T, D) states into an empty cache, and layer -> (T, D) of ``taps``."""
         places, last = np.arange(len(ids)), len(self._model.layers)
@@ -154,14 +169,13 @@ class CompiledForward:
         """See ``kernels.forward``. begin: start and held. biases: of each kind of attention."""
         if taps not in self._taps:
             self._taps[taps] = np.array(taps, dtype=np.int64)
-        if cache.whole is not self._held:
-            self._held, self._slots = cache.whole, _stored(cache.whole)
+        slots = self._view(cache)
         if wanted > len(self._logits):
             self._logits = torch.empty(wanted, len(self._model.head.weight), dtype=torch.float32)
         tapped = torch.empty(len(taps), len(ids), self._model.embedding.shape[1], dtype=torch.float32)
         logits, threads = self._logits[:wanted], torch.get_num_threads()
         given = (ids, places, turned, *begin, biases[0], biases[-1], *self._constants,
-                 self._slots, self._taps[taps], tapped.numpy(), logits.numpy())  # fmt: skip
+                 slots, self._taps[taps], tapped.numpy(), logits.numpy())  # fmt: skip
         if threads == 1:
             self._forward(*given, None)
         else:

@@ -10,7 +10,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from specbench.target.fast.host.small_kernels import add_norm, copy, enter, finish, gate, normalise, rotate, soften
+from specbench.target.fast.host.small_kernels import (
+    ZERO,
+    add_norm,
+    copy,
+    enter,
+    find_peak,
+    finish,
+    gate,
+    normalise,
+    rotate,
+    soften,
+)
 from specbench.target.fast.host.vectors import ITEM, LANES, dot_tile, mix_tile, narrow, widen
 
 TILE = 4  # rows of weights that are multiplied together
@@ -221,3 +232,43 @@ def forward(ids, places, turned, start, held, bias, other_bias, windows, kinds, 
     if tap < len(taps):
         copy(normed, tapped[tap])
     project(normed[count - len(logits) :], addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)
+
+
+@njit(cache=True, error_model="numpy", nogil=True)
+def accept(logits, forced, ids, parents, reach, past, slots, moved, out):
+    """See ``specbench.target.fast.accept.accept``. logits: (n, V) as stored. forced: (n,) picks, or none of them.
+
+    ids, parents, reach: (n,), see ``Frame``. slots: (L, 2K, S, size). out: what ``Outcome`` reads, written here.
+    """
+    count, best = len(ids), 0
+    picks, right, total = np.empty(count, np.int64), np.zeros(count, np.bool_), ZERO
+    for row in range(count):
+        peak, place = find_peak(logits[row])
+        picks[row] = forced[row] if len(forced) else place
+        total += peak
+    for row in range(count):
+        above = parents[row]
+        right[row] = above == row or (right[above] and reach[row] >= 0 and picks[above] == ids[row])
+        if right[row] and reach[row] > reach[best]:
+            best = row
+    depth = int(reach[best])
+    out[0], out[1], out[2] = depth, picks[best], total
+    if not moved:
+        for row in range(count):
+            out[3 + row] = ids[row]
+        return
+    row = best
+    for place in range(depth - 1, -1, -1):
+        out[3 + place], out[3 + moved + place] = ids[row], row
+        row = parents[row]
+    for place in range(depth):  # a path's rows ascend, so that none is written over before it is read
+        move(slots, past + int(out[3 + moved + place]), past + 1 + place)
+
+
+@njit(cache=True, error_model="numpy")
+def move(slots, source, target):
+    """Copy keys and values of one slot to another, in all layers and heads. slots: (L, 2K, S, size)."""
+    for layer in range(len(slots) if source != target else 0):
+        for head in range(slots.shape[1]):
+            for place in range(slots.shape[3]):
+                slots[layer, head, target, place] = slots[layer, head, source, place]

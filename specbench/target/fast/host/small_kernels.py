@@ -27,6 +27,27 @@ def soften(scores):
     return peak, total
 
 
+@njit(cache=True, error_model="numpy", fastmath=ORDER | {"nnan"})
+def _find_largest(numbers):
+    peak = widen(numbers[0])
+    for place in range(len(numbers)):
+        peak = max(peak, widen(numbers[place]))
+    return peak
+
+
+@njit(cache=True, error_model="numpy")
+def find_peak(numbers):
+    """The largest of (V,) stored numbers and the first place that has it; NaN where one of them is not a number."""
+    peak, broken = _find_largest(numbers), 0
+    for place in range(len(numbers)):
+        number = widen(numbers[place])
+        broken += number != number
+    place = 0
+    while place < len(numbers) - 1 and widen(numbers[place]) != peak:
+        place += 1
+    return np.float32(np.nan) if broken else peak, place
+
+
 @njit(cache=True, error_model="numpy", fastmath=ORDER)
 def normalise(row, weight, epsilon, like, out):
     """out = row over its root mean square, times weight, (size,) each; rounded as ``like`` is stored."""
