@@ -24,7 +24,7 @@ LANES = 16 if FEATURES.get("avx512f") else 8  # partial sums of a row
 PAIRED = bool(FEATURES.get("avx512bf16"))  # an instruction multiplies bfloat16 two at a time
 if PAIRED:
     llvm.initialize_native_asmparser()  # which numba needs for an instruction that is given by name
-AHEAD = 3  # tiles
+AHEAD = 3  # tiles in single precision, whose bytes are fetched ahead
 WORD, HALF_WORD, SINGLE = ir.IntType(32), ir.IntType(16), ir.FloatType()
 VECTOR = ir.VectorType(SINGLE, LANES)
 ITEM = 4  # [bytes] of a number in single precision
@@ -137,7 +137,8 @@ def dot_tile(typing, rows, columns, weight, inputs, size, out, out_step, like, g
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address, given, size, out, out_step = args[2:7]
         weights, vectors = _Rows(builder, address, size, stored), _Rows(builder, given, size, entered)
-        ahead = builder.mul(size, size.type(AHEAD * high))  # processors do not fetch so many streams by themselves
+        # Processors do not fetch so many streams by themselves.
+        ahead = builder.mul(size, size.type(high * AHEAD * (2 if stored == BFLOAT16 else 1)))
         sums = [[cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES)) for _ in range(wide)]
                 for _ in range(high)]  # fmt: skip
         with cgutils.for_range_slice(builder, size.type(0), size, size.type(step), size.type) as (place, _):
