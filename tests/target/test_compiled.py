@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import random
 import runpy
 import shutil
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -27,6 +30,7 @@ from specbench.target.engine import Silent
 from specbench.target.fast.accept import accept
 from specbench.target.fast.attention import FastOptions
 from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.host import kernels
 from specbench.target.fast.host.vectors import exponential
 from specbench.types import CaseError, Draft, Needs
 
@@ -172,6 +176,7 @@ def test_threads_give_the_same_bits():
             torch.set_num_threads(threads)
             started(engine, list(range(30)), Needs()).forward(Draft.chain(list(range(9))))
             found.append(engine.request.logits.clone())
+            assert threads == 1 or numba.get_num_threads() == min(threads, numba.config.NUMBA_NUM_THREADS)
     finally:
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
@@ -210,6 +215,33 @@ def test_numbers_that_are_not_finite_are_found(broken):
         engine.settle(COUNT)
 
 
+@pytest.mark.parametrize("strange", [-1, VOCAB])
+def test_an_id_without_an_embedding_is_found(strange):
+    """As torch finds it: no memory beyond the table is read."""
+    engine = compiled("llama", "f32")
+    with pytest.raises(IndexError, match="no row in the embedding"):
+        started(engine, [5, strange])
+    with pytest.raises(IndexError, match="no row in the embedding"):
+        started(engine, [5, 6]).forward(Draft.chain([7, strange]))
+
+
+def test_a_layer_asked_for_twice_is_tapped_once():
+    engine = compiled("llama", "f32")
+    found = []
+    for taps in ((0, 1, 2), (1, 1, 0, 2, 2)):
+        started(engine, [5, 6], Needs(hidden=taps)).forward(Draft.chain([7]))
+        found.append(engine.request.hidden)
+    assert all(torch.equal(found[0][layer], found[1][layer]) for layer in (0, 1, 2))
+
+
+def test_a_cache_that_moves_is_freed_first():
+    engine = started(compiled("llama", "bf16"), [5, 6])
+    engine.forward(Draft())
+    held = weakref.ref(engine.cache.whole)
+    engine.cache.reserve(engine.cache.capacity + 1)
+    assert held() is None
+
+
 @pytest.mark.parametrize(
     ("extra", "dtype", "reason"),
     [
@@ -245,6 +277,16 @@ def test_without_a_folder_for_compiled_code_torch_computes(tmp_path):
     ).stdout  # fmt: skip
     assert told.startswith("operations of torch, since numba has no folder for what it compiles")
     assert str(tmp_path) not in told
+
+
+def test_it_is_of_what_numba_compiles_for(monkeypatch):
+    """The environment may ask numba for less than the processor has, and for code in Python."""
+    code = "from specbench.target.fast.host import vectors; print(vectors.LANES, vectors.PAIRED)"
+    asked = {**os.environ, "NUMBA_CPU_NAME": "generic"}
+    told = subprocess.run([sys.executable, "-c", code], env=asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["8", "False"]
+    monkeypatch.setattr(kernels, "forward", kernels.forward.py_func)
+    assert "numba compiles nothing" in engine_for(build("llama")).uncompiled
 
 
 def test_the_script_compares_both_ways(monkeypatch, capsys):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | 
         from specbench.target.fast.host import kernels
     except RuntimeError:  # numba's, which holds a path
         return None, "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
+    if isinstance(kernels.forward, FunctionType):
+        return None, "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
     return CompiledForward(model, kernels), None
 
 
@@ -56,6 +59,9 @@ def _explain_unfit(model: CompactModel) -> str | None:
         return "maps other than those of q, k and v have a bias"
     if model.head.bias is not None:
         return "its head has a bias"
+    products = [model.head, *(each for layer in model.layers for each in _products(layer))]
+    if not all(each.weight.is_contiguous() for each in products):
+        return "a map's weights do not lie row behind row"
     return None
 
 
@@ -71,7 +77,7 @@ class CompiledForward:
 
     def __init__(self, model: CompactModel, kernels: Any) -> None:
         """model: one that ``find_compiled`` takes. kernels: the module, which is loaded where it is needed."""
-        self._forward, self._accept = kernels.forward, kernels.accept
+        self._forward, self._accept, self._wake = kernels.forward, kernels.accept, kernels.wake
         self._model = model
         layers, kinds = model.layers, list(model.windows)
         norms = [layers[0].before]
@@ -94,8 +100,7 @@ class CompiledForward:
             self._stack(list(model.small.sin)),
         )
         self._taps: dict[tuple[int, ...], np.ndarray] = {}
-        self._logits, self._tapped = torch.empty(0), torch.empty(0)
-        self._held, self._slots = torch.empty(0), _stored(model.embedding[:0])
+        self._logits = torch.empty(0, len(model.head.weight), dtype=torch.float32)
 
     def _stack(self, parts: Sequence[Tensor]) -> np.ndarray:
         stacked: np.ndarray = torch.stack([part.float() for part in parts]).numpy()
@@ -117,27 +122,21 @@ class CompiledForward:
         """Logits (width, V) and layer -> (width, D) hidden states, see ``CompactModel``; writes keys and values."""
         past, ids, depths, biases = frame.read()
         positions = past + depths
-        return self._run(cache, ids, positions, positions, (past, past), biases, frame.width, tuple(sorted(taps)))
+        return self._run(cache, ids, positions, positions, (past, past), biases, frame.width, tuple(sorted({*taps})))
 
     def accept(self, logits: Tensor, frame: Frame, cache: StaticKV, moved: int) -> Tensor:
         """See ``specbench.target.fast.accept.accept``."""
         out = np.empty(3 + (2 * moved or frame.width), dtype=np.float32)
         forced = NO_PICKS if frame.forced is None else frame.forced.numpy()
         shape = frame.ids.numpy(), frame.parents.numpy(), frame.reach.numpy(), int(frame.past[0])
-        self._accept(_stored(logits), forced, *shape, self._view(cache), moved, out)
+        self._accept(_stored(logits), forced, *shape, _stored(cache.whole), moved, out)
         return torch.from_numpy(out)
-
-    def _view(self, cache: StaticKV) -> np.ndarray:
-        """(L, 2K, S, size), a cache's own memory."""
-        if cache.whole is not self._held:
-            self._held, self._slots = cache.whole, _stored(cache.whole)
-        return self._slots
 
     def read(self, cache: StaticKV, ids: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """A prompt's (T, D) states into an empty cache, and layer -> (T, D) of ``taps``."""
         places, last = np.arange(len(ids)), len(self._model.layers)
         wanted, rows = tuple(sorted({*taps, last})), TreeRows(None, range(len(ids)))
-        _, hidden = self._run(cache, np.array(ids), places, places, (0, 0), self._list_biases(rows), 1, wanted)
+        _, hidden = self._run(cache, np.array(ids), places, places, (0, 0), self._list_biases(rows), 0, wanted)
         return hidden[last], {tap: hidden[tap] for tap in taps}
 
     def feed(
@@ -152,8 +151,8 @@ class CompiledForward:
 
     def _list_biases(self, rows: TreeRows) -> list[np.ndarray]:
         """Of each kind of attention (m, n), 0 where a row sees a node."""
-        windows = self._model.windows.values()
-        return [np.where(rows.list_near(window), 0, 1).astype(self._slots.dtype) for window in windows]
+        windows, dtype = self._model.windows.values(), _stored(self._model.embedding).dtype
+        return [np.where(rows.list_near(window), 0, 1).astype(dtype) for window in windows]
 
     def _run(
         self,
@@ -169,17 +168,19 @@ class CompiledForward:
         """See ``kernels.forward``. begin: start and held. biases: of each kind of attention."""
         if taps not in self._taps:
             self._taps[taps] = np.array(taps, dtype=np.int64)
-        slots = self._view(cache)
         if wanted > len(self._logits):
-            self._logits = torch.empty(wanted, len(self._model.head.weight), dtype=torch.float32)
+            self._logits = self._logits.new_empty(wanted, self._logits.shape[1])
         tapped = torch.empty(len(taps), len(ids), self._model.embedding.shape[1], dtype=torch.float32)
         logits, threads = self._logits[:wanted], torch.get_num_threads()
         given = (ids, places, turned, *begin, biases[0], biases[-1], *self._constants,
-                 slots, self._taps[taps], tapped.numpy(), logits.numpy())  # fmt: skip
+                 _stored(cache.whole), self._taps[taps], tapped.numpy(), logits.numpy())  # fmt: skip
         if threads == 1:
             self._forward(*given, None)
         else:
             with ONE_AT_A_TIME:
+                self._wake(threads)
+                if torch.get_num_threads() != threads:  # numba's first start sets OpenMP's count, which is torch's too
+                    torch.set_num_threads(threads)
                 self._forward(*given, threads)
         hidden = {tap: states.to(self._model.dtype) for tap, states in zip(taps, tapped, strict=True)}
         return logits.to(self._model.dtype), hidden

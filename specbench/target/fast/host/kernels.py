@@ -7,8 +7,10 @@ that decoding token by token gives. numba's cache notices a change of this file,
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numba import njit, prange
+from numba import config, njit, prange, set_num_threads
 
 from specbench.target.fast.host.small_kernels import (
     ZERO,
@@ -24,7 +26,13 @@ from specbench.target.fast.host.small_kernels import (
 )
 from specbench.target.fast.host.vectors import ITEM, LANES, dot_tile, mix_tile, narrow, widen
 
+SETTINGS: Any = config  # numba's, from the environment
 TILE = 4  # rows of weights that are multiplied together
+
+
+def wake(threads):
+    """Of numba's threads, one a core, only those that have work are woken by the calling thread's next forward."""
+    set_num_threads(min(threads, SETTINGS.NUMBA_NUM_THREADS))
 
 
 @njit(cache=True, error_model="numpy")
@@ -198,6 +206,9 @@ def forward(ids, places, turned, start, held, bias, other_bias, windows, kinds, 
     norms: (2L + 1, D). head_norms: (L, H + K, size), or (L, 0, size). head_bias: (L, H + 2K, size), or (L, 0, size).
     cos, sin: (P, size). slots: (L, 2K, S, size), as stored. taps: which states, ascending.
     """
+    for each in ids:
+        if not 0 <= each < len(table):
+            raise IndexError("a token id has no row in the embedding; expected ids that the model's vocabulary holds")
     count, width, layers, shares = len(ids), table.shape[1], len(slots), 1 if threads is None else threads
     keys, size = slots.shape[1] // 2, slots.shape[3]
     rows, normed, added, heads, mixed, pairs, gated = make_rows(count, width, queries, keys, size, inner)

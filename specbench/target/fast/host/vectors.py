@@ -17,11 +17,12 @@ from llvmlite import ir
 from numba import extending, njit, types
 from numba.core import cgutils
 from numba.core.errors import TypingError
+from numba.core.registry import cpu_target
 
 intrinsic: Any = extending.intrinsic
-FEATURES = llvm.get_host_cpu_features()
-LANES = 16 if FEATURES.get("avx512f") else 8  # partial sums of a row
-PAIRED = bool(FEATURES.get("avx512bf16"))  # an instruction multiplies bfloat16 two at a time
+FEATURES = cpu_target.target_context.codegen().magic_tuple()[-1].split(",")  # that numba compiles for
+LANES = 16 if "+avx512f" in FEATURES else 8  # partial sums of a row
+PAIRED = LANES == 16 and "+avx512bf16" in FEATURES  # an instruction multiplies bfloat16 two at a time
 if PAIRED:
     llvm.initialize_native_asmparser()  # which numba needs for an instruction that is given by name
 AHEAD = 3  # tiles in single precision, whose bytes are fetched ahead
