@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specbench.target.engine import Engine
+from specbench.target.fast.accept import accept
 from specbench.target.fast.engine import FastEngine
 from specbench.types import Draft, Step
 
@@ -113,6 +114,7 @@ class ShiftedSlot(Fault):
 
     def plant(self) -> None:
         """See the class."""
+        self.wrap(self.engine, "accept_rows", lambda _: accept)  # which moves slots by the cache
         self.wrap(self.engine.cache, "move", self._move)
 
     def _move(self, real: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor, Tensor], None]:

@@ -188,6 +188,9 @@ class CompactRunner(Runner):
 
     def prepare(self, cache: HeldKV, shapes: Iterable[Shape]) -> None:
         """See ``Runner.prepare``."""
+        if self._compiled:  # before a request waits for it
+            self.run(cache, [0], [0], None, 1)
+            cache.truncate(0)
         if not self.buckets.widths:
             return
         self._make_room(cache, 1)

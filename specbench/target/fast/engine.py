@@ -80,6 +80,7 @@ class FastEngine(Engine):
             table, small = context + self._widest, find_small_ops(attention, self.device, self.dtype)
             self.compact = CompactModel(model, table, context, False, small)
             self.compiled, self.uncompiled = find_compiled(self.compact, compiled)
+            self.accept_rows = self.compiled.accept if self.compiled else accept
             if self.compiled is None and options.pack and can_pack(self.dtype, self.device):
                 self.compact = CompactModel(model, table, context, True, small)
         self._attend = find_attention(attention, self.device, self.dtype, self.compact.size)
@@ -261,8 +262,7 @@ class FastEngine(Engine):
         """Greedy acceptance of the last draft: accepted nodes, and the tokens to emit."""
         request = self.request
         frame, moved = request.frame, request.moved
-        how = self.compiled.accept if self.compiled else accept
-        call = partial(how, request.logits, frame, self.cache, moved)
+        call = partial(self.accept_rows, request.logits, frame, self.cache, moved)
         (numbers,) = request.read(self.acceptances.run((frame.width, moved), call))
         outcome = Outcome.read(numbers, moved, self.dtype)
         return [request.layout.node_of(row) for row in outcome.rows], outcome.tokens
