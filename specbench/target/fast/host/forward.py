@@ -55,6 +55,8 @@ def _explain_unfit(model: CompactModel) -> str | None:
         return f"a row of weights has {odd[0]} numbers, not a multiple of {ROW}"
     if len(model.windows) > 2:
         return f"its layers are of {len(model.windows)} kinds, not of one or two"
+    if any(window is not None and window < 1 for window in model.windows.values()):
+        return "a sliding window has no position"
     if any(each.bias is not None for layer in model.layers for each in _products(layer)[1:]):
         return "maps other than those of q, k and v have a bias"
     if model.head.bias is not None:
