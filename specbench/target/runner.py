@@ -17,12 +17,11 @@ from torch import Tensor
 
 from specbench.target.eager.cache import SlotCache
 from specbench.target.family import find_windows
-from specbench.target.fast.compact import CompactModel, ForwardInput, explain_unfit
+from specbench.target.fast.compact import ForwardInput, explain_unfit
 from specbench.target.fast.engine import FRAMES, STANDING
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
 from specbench.target.fast.held_kv import HeldKV
-from specbench.target.fast.host.forward import SHORT, find_compiled
-from specbench.target.fast.linear import can_pack
+from specbench.target.fast.host.forward import SHORT, build_forward
 from specbench.target.fast.row_frame import ROOMS, RowFrame
 from specbench.target.transfer import upload
 from specbench.target.tree import TreeRows, build_additive_mask, build_causal_mask
@@ -132,10 +131,9 @@ class CompactRunner(Runner):
         super().__init__(model, context)
         self.buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
         with torch.no_grad():
-            self._model = CompactModel(model, context, context, False)
-            self._compiled, _ = find_compiled(self._model, compiled and self.buckets == EXACT)
-            if self._compiled is None and can_pack(self.dtype, self.device):
-                self._model = CompactModel(model, context, context, True)
+            self._model, self._compiled, _ = build_forward(
+                model, context, context, pack=True, compiled=compiled and self.buckets == EXACT
+            )
         self._rooms = Buckets(ROOMS) if self.buckets.widths else EXACT
         self._standing = min(STANDING, context) + self.buckets.widths[-1] if self.buckets.widths else 0
         self._frames: dict[tuple[int, int], RowFrame] = {}
@@ -160,9 +158,10 @@ class CompactRunner(Runner):
         rows = tree or TreeRows(None, places)
         if self._compiled:
             self._make_room(cache, start + count)
-            cache.length = start + count
             fed, turned = np.asarray(ids), np.minimum(rows.places[-count:], self._context - 1)
-            return self._compiled.feed(cache, np.minimum(fed, self.rows - 1), turned, start, rows, wanted)
+            logits = self._compiled.feed(cache, np.minimum(fed, self.rows - 1), turned, start, rows, wanted)
+            cache.length = start + count
+            return logits
         graphed = count <= max(self.buckets.widths, default=count)
         buckets, rooms = (self.buckets, self._rooms) if graphed else (EXACT, EXACT)
         width, room = buckets.width(count), rooms.width(len(rows.places))

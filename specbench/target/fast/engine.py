@@ -20,12 +20,11 @@ from specbench.record import EngineKind
 from specbench.target.engine import Engine, Laps, Silent, Verifier
 from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.attention import SDPA, FastOptions, TreeMask, find_attention, find_small_ops
-from specbench.target.fast.compact import CompactModel, ForwardInput, make_prompt_input
+from specbench.target.fast.compact import ForwardInput, make_prompt_input
 from specbench.target.fast.device_layout import Layouts
 from specbench.target.fast.frame import FastRequest, Frame
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
-from specbench.target.fast.host.forward import SHORT, find_compiled
-from specbench.target.fast.linear import can_pack
+from specbench.target.fast.host.forward import SHORT, build_forward
 from specbench.target.transfer import upload
 from specbench.target.tree import build_causal_mask
 from specbench.target.verify import compute_gaps, continues, cut, find_top
@@ -78,11 +77,9 @@ class FastEngine(Engine):
         self._widest = self.buckets.width(max_nodes + 1)  # grows with the batches of rows that come
         with torch.no_grad():
             table, small = context + self._widest, find_small_ops(attention, self.device, self.dtype)
-            self.compact = CompactModel(model, table, context, False, small)
-            self.compiled, self.uncompiled = find_compiled(self.compact, compiled)
-            self.accept_rows = self.compiled.accept if self.compiled else accept
-            if self.compiled is None and options.pack and can_pack(self.dtype, self.device):
-                self.compact = CompactModel(model, table, context, True, small)
+            built = build_forward(model, table, context, pack=options.pack, compiled=compiled, small=small)
+        self.compact, self.compiled, self.uncompiled = built
+        self.accept_rows = self.compiled.accept if self.compiled else accept
         self._attend = find_attention(attention, self.device, self.dtype, self.compact.size)
         windows = self.compact.windows.items()  # one that no position leaves is none
         self.windows = {kind: window if window and window < context else None for kind, window in windows}

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from specbench.target.fast.compact import CompactModel
 from specbench.target.fast.frame import Frame
+from specbench.target.fast.linear import can_pack
+from specbench.target.fast.small_ops import SmallOps
 from specbench.target.fast.static_kv import StaticKV
 from specbench.target.tree import TreeRows
 
@@ -27,6 +29,20 @@ HEAD, ROW = 16, 32
 NO_PICKS = np.empty(0, dtype=np.int64)
 SHORT = 128  # [tokens] of a prompt that is read faster than by torch, which multiplies and attends to blocks of rows
 ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; a draft model may run beside the target
+
+
+def build_forward(
+    model: Any, positions: int, limit: int, *, pack: bool, compiled: bool, small: type[SmallOps] = SmallOps
+) -> tuple[CompactModel, CompiledForward | None, str | None]:
+    """A library's model as a compact one, and see ``find_compiled``; packed where torch computes.
+
+    positions, limit, small: see ``CompactModel``.
+    """
+    compact = CompactModel(model, positions, limit, False, small)
+    found, reason = find_compiled(compact, compiled)
+    if found is None and pack and can_pack(compact.dtype, compact.device):
+        compact = CompactModel(model, positions, limit, True, small)
+    return compact, found, reason
 
 
 def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | None, str | None]:
