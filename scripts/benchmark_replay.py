@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.cli import job_of, with_exit_code, with_own_groups
-from specbench.run import execute
+from specbench.execution import execute
 from specbench.store import read_run
 
 PARTS = {"1/4": ["suite.part=1/4"], "all": []}

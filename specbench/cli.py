@@ -2,8 +2,8 @@
 Only this file and ``sweep`` use Hydra.
 
 The way of a run, from here down: ``cli`` composes; ``job`` checks and reads everything but weights (``material``);
-``launch`` shows the run, and reports at its end; ``run`` opens the directory and writes (``store``, ``manifest``);
-``stage`` loads the target and binds the methods; ``session`` decodes.
+``launch`` shows the run, and reports at its end; ``execution`` opens the directory and writes (``store``,
+``manifest``); ``stage`` loads the target and binds the methods; ``session`` decodes.
 A wrong setting ends with a message and exit code 2, where it can be seen without weights before a model is loaded.
 """
 
@@ -31,6 +31,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.config import Config, digest, near, refuse_extras, refuse_unusable
+from specbench.execution import SHARDS, locked
 from specbench.job import Job, prepare
 from specbench.launch import FAILED, INTERRUPTED, report_jobs, run_job, say_failed
 from specbench.material import suite_name
@@ -38,7 +39,6 @@ from specbench.measure.identity import hide_in_file
 from specbench.merge import part_name
 from specbench.names import Plain, file_name, printable
 from specbench.record import EngineKind
-from specbench.run import SHARDS, locked
 from specbench.shards import begin_shards, join_shards, missing, needs_shards
 from specbench.sweep import Ended, run_jobs, this_job
 from specbench.types import InputError

@@ -24,10 +24,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from specbench.execution import execute
 from specbench.job import Job
 from specbench.names import Plain, printable
 from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord, EngineKind
-from specbench.run import execute
 from specbench.screen import Screen, ending_as_interrupts
 from specbench.store import DISK_FAULTS, RECORDS
 from specbench.target.tensor_parallel.team import TeamError

@@ -19,12 +19,12 @@ import pandas as pd
 
 from specbench import stats
 from specbench.config import near
+from specbench.execution import execute
 from specbench.job import Job
 from specbench.profile import Profile
 from specbench.record import VANILLA, EngineKind
 from specbench.report.data.facts import read_facts
 from specbench.report.data.predict import predict
-from specbench.run import execute
 from specbench.store import read_run
 from specbench.types import InputError
 

@@ -90,7 +90,7 @@ ROOMS: dict[str, Room] = {
         "what a run was made with, and the check of a resumed one",
         may="specbench job measure method record session stage target types",
     ),
-    "run": Room(
+    "execution": Room(
         "a job's run: open or resume, decode, write",
         may="job manifest measure record session stage store types",
     ),
@@ -143,7 +143,7 @@ ROOMS: dict[str, Room] = {
     ),
     "launch": Room(
         "a run as a user sees it: display, log, report, exit code",
-        may="job names record report report.tables report.text run screen store target.tensor_parallel",
+        may="execution job names record report report.tables report.text screen store target.tensor_parallel",
     ),
     "merge": Room(
         "the parts of a run, made anywhere, become the run",
@@ -152,16 +152,16 @@ ROOMS: dict[str, Room] = {
     ),
     "shards": Room(
         "one run on several workers: what is left of it, and the merge",
-        may="job manifest measure merge run store types",
+        may="execution job manifest measure merge store types",
     ),
     "sweep": Room("jobs on one of Hydra's launchers, and how each ended", may="screen types"),
     "cli": Room(
         "the command `specbench`; it and `sweep` are the rooms that import Hydra",
-        may="config job launch material measure merge names record run shards sweep types",
+        may="config execution job launch material measure merge names record shards sweep types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",
-        may="config job profile record report.data run stats store types",
+        may="config execution job profile record report.data stats store types",
     ),
     "bench": Room(
         "measurements of the harness and the machine, for scripts only",

@@ -17,12 +17,12 @@ from hydra.types import RunMode
 from compose import composed, job_for
 from specbench.cli import _plain
 from specbench.config import digest
+from specbench.execution import execute
 from specbench.job import make_entry
 from specbench.record import PHASES, VANILLA
 from specbench.report.build import read_findings
 from specbench.report.data.findings import Findings, gather
 from specbench.report.locate import find_runs
-from specbench.run import execute
 from specbench.store import read_run
 
 CONF = Path(__file__).resolve().parent.parent / "conf"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from compose import explain_missing, job_for
+from specbench.execution import execute
 from specbench.record import VANILLA, CaseRecord
-from specbench.run import execute
 from specbench.store import read_run
 
 SIZE = 12  # methods a run

@@ -9,10 +9,10 @@ from omegaconf import Container
 
 from compose import entry_of, job_for, method_names, settings_of
 from specbench import cli
+from specbench.execution import execute
 from specbench.measure.plan import RESETS
 from specbench.method import Peer
 from specbench.record import VANILLA
-from specbench.run import execute
 from specbench.store import read_run
 from specbench.types import InputError
 

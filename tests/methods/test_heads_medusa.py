@@ -14,7 +14,7 @@ from methods.hydra_heads import HydraRun, HydraTree
 from methods.medusa import Medusa, head_count
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
-from specbench.run import execute
+from specbench.execution import execute
 from specbench.store import read_manifest
 from specbench.types import InputError, Prefill, Step
 

@@ -18,8 +18,8 @@ from methods.pearl import Pearl, PearlActor
 from methods.vanilla import Vanilla
 from models import EVERY_FAMILY, build, plain_greedy
 from specbench.decode.sampling import Sampling
+from specbench.execution import execute
 from specbench.record import VANILLA
-from specbench.run import execute
 from specbench.store import read_run
 from specbench.types import CaseError, Draft, InputError, Step
 

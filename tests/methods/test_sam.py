@@ -16,7 +16,7 @@ from methods.parts.lookup.suffix_automaton import SuffixAutomaton
 from methods.sam.method import AUXILIARY, DYNAMIC, SAM, STATIC
 from methods.sam.static_automaton import StaticAutomaton, build_automaton
 from specbench import cli
-from specbench.run import execute
+from specbench.execution import execute
 from specbench.store import read_run
 from specbench.types import InputError, Prefill, Step, TopK
 

@@ -9,9 +9,9 @@ from places import Places, spread_layers
 
 import specbench.stage
 from compose import entry_of, job_for, method_names
+from specbench.execution import execute
 from specbench.method import Peer
 from specbench.record import VANILLA
-from specbench.run import execute
 from specbench.store import read_run
 
 SUITE = ("suite.limit=1", "suite.first=1", "decode.max_new_tokens=14", "measure=quick", "measure.warmup=0")

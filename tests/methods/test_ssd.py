@@ -13,7 +13,7 @@ from compose import job_for
 from methods.parts.lookup.suffix_array import SuffixArray
 from methods.parts.lookup.suffix_kernels import END
 from methods.ssd import CACHE, RANDOM, Spacelike, TokenRing
-from specbench.run import execute
+from specbench.execution import execute
 from specbench.store import read_run
 from specbench.types import InputError, Prefill
 

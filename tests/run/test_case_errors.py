@@ -10,7 +10,7 @@ import torch
 from compose import job_for
 from methods.pld import PromptLookup
 from specbench import stage
-from specbench.run import execute
+from specbench.execution import execute
 from specbench.store import read_run
 
 OPTIONS = ("method=[pld]", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0")

@@ -17,9 +17,9 @@ import pytest
 from run.test_resume import timeless
 
 from compose import job_for
+from specbench.execution import execute
 from specbench.input import InputError
 from specbench.measure import environment
-from specbench.run import execute
 from specbench.store import MANIFEST, RECORDS, read_run
 
 CASES = 2

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from compose import job_for
+from specbench.execution import execute
 from specbench.merge import join_parts, main, merge, split_part
 from specbench.report import read_findings
-from specbench.run import execute
 from specbench.store import MANIFEST, RECORDS, RunError, read_run
 
 METHODS = ("vanilla", "vanilla_aa", "pld")

@@ -14,8 +14,8 @@ import specbench.stage
 import specbench.target.tensor_parallel.start
 from compose import job_for
 from methods.pld import PromptLookup
+from specbench.execution import execute
 from specbench.launch import FAILED, run_job
-from specbench.run import execute
 from specbench.store import read_manifest, read_run
 from specbench.target.choose import choose_parallelism
 from specbench.target.tensor_parallel.start import start

@@ -17,13 +17,13 @@ import pytest
 import torch
 from filelock import FileLock
 
-import specbench.run
+import specbench.execution
 import specbench.stage
 from compose import job_for
 from specbench import cli
 from specbench.config import ADDED, digest
+from specbench.execution import execute
 from specbench.record import CaseRecord
-from specbench.run import execute
 from specbench.store import MANIFEST, RECORDS, point_latest, read_run
 from specbench.types import InputError
 
@@ -132,7 +132,7 @@ def test_latest_points_to_no_run_that_was_refused(tmp_path, monkeypatch):
         raise InputError("method.pld: cannot be bound")
 
     with monkeypatch.context() as patch:
-        patch.setattr(specbench.run, "set_stage", refuse)
+        patch.setattr(specbench.execution, "set_stage", refuse)
         with pytest.raises(InputError, match="cannot be bound"):
             run(tmp_path / "r")
     assert (tmp_path / "latest").readlink() == Path("refused")

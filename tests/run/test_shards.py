@@ -12,7 +12,7 @@ from run.test_merge import counted
 
 from compose import job_for
 from specbench import cli
-from specbench.run import AT, DEATHS, execute
+from specbench.execution import AT, DEATHS, execute
 from specbench.store import MANIFEST, RECORDS, read_run
 
 METHODS = 2

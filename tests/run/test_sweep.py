@@ -14,8 +14,8 @@ from hydra._internal.hydra import Hydra
 
 from compose import composed, job_for
 from specbench import cli, sweep
+from specbench.execution import execute
 from specbench.input import InputError
-from specbench.run import execute
 from specbench.store import RECORDS, read_run
 
 LINES = [

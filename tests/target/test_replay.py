@@ -14,9 +14,9 @@ from models import Scripted
 from specbench.answers import read_answers
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
+from specbench.execution import execute
 from specbench.measure.clock import Clock
 from specbench.record import VANILLA
-from specbench.run import execute
 from specbench.store import read_run
 from specbench.target.engine import Silent
 from specbench.target.replay import ReplayEngine

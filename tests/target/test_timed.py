@@ -17,8 +17,8 @@ from specbench import cli
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
+from specbench.execution import execute
 from specbench.measure.clock import Clock
-from specbench.run import execute
 from specbench.store import read_manifest, read_run
 from specbench.target import weights
 from specbench.target.eager.engine import EagerEngine

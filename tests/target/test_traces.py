@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compose import job_for
+from specbench.execution import execute
 from specbench.material import _trace_warnings
-from specbench.run import execute
 from specbench.store import read_run
 from specbench.suite.prompt import PromptBuilder
 from specbench.target.load import locate, read_tokenizer
