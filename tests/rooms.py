@@ -42,6 +42,11 @@ ROOMS: dict[str, Room] = {
         may="input names store",
         never="torch",
     ),
+    "load": Room(
+        "requests that share a server: arrivals, the schedule, a simulated server",
+        may="profile record",
+        never="torch",
+    ),
     "method": Room("the contract of a method", may="target types", never="transformers"),
     "target": Room(
         "the engine interface, what a method sees of the target, loading, families, trees, verification",

@@ -142,6 +142,14 @@ class Profile:
         """[ms] of the forward and of the host time that every step of this engine pays, vanilla's too."""
         return self.forward_ms(fed, context) + self.surface.rest_ms(self._width(fed), context)
 
+    def shared_ms(self, fed: ArrayLike, context: ArrayLike, requests: int) -> Floats:
+        """[ms] of a step that ``requests`` share: (S,) tokens fed in all, (S,) mean context of a request.
+
+        It reads the context of each, while a token attends to its own request's.
+        """
+        others = self.forward_ms(1.0, requests * np.asarray(context)) - self.forward_ms(1.0, context)
+        return self.step_ms(fed, context) + others
+
     def _least_ms(self, width: Floats, context: ArrayLike) -> Floats:
         """[ms] that the weights' products alone take, for points outside of what was measured, else 0.
 

@@ -112,9 +112,7 @@ def _shared(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], coun
 
 def _step_ms(profile: Profile, count: int, fed: Floats, context: Floats) -> Floats:
     """U of the module's docstring."""
-    one = np.ones(len(fed))
-    others = profile.forward_ms(one, count * context) - profile.forward_ms(one, context)
-    return profile.step_ms(count * fed, context) + others
+    return profile.shared_ms(count * fed, context, count)
 
 
 def _pays_to(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], asked: Sequence[int]) -> int:

@@ -1,0 +1,195 @@
+"""The schedule of a server with room for several requests: admit, read prompts in chunks, one forward for all, repeat.
+
+It knows neither model nor clock: a ``Server`` has both, so an engine and a simulation are run by the same loop. The
+latency of a request counts from its intended arrival. The first requests of a stretch (the ramp) are not measured;
+behind the last measured one requests go on arriving until all that are measured have ended, so that nothing is
+measured while the server empties.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+NEVER = float("inf")
+
+
+class Guest(Protocol):
+    """A request inside a server, which has one of its seats."""
+
+    unread: int  # [tokens] of its prompt
+    emitted: int  # tokens of its last forward
+    done: bool  # it ended, or failed
+
+
+class Server(Protocol):
+    """What serves requests."""
+
+    def now(self) -> float:
+        """[s] since the start of the stretch."""
+
+    def wait(self, until_s: float) -> None:
+        """Let time pass: there is nothing to do."""
+
+    def admit(self, question: Any) -> Guest:
+        """Take a request in; nothing is computed."""
+
+    def read(self, seat: Any, tokens: int) -> None:
+        """Read at most so many tokens of the prompt; with the last of them comes the first token of the answer."""
+
+    def step(self, seats: Sequence[Any]) -> int:
+        """One forward for all; returns its rows."""
+
+    def leave(self, seat: Any) -> Any:
+        """The request ended, its room is free. Returns what the same user asks next, None for nothing."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request's stay; times in seconds since the start of the stretch, NEVER where it did not come so far.
+
+    begin_s: its prompt begins to be read. first_s: its first token. forwards: those that it took part in, without gaps.
+    """
+
+    question: Any
+    measured: bool
+    arrival_s: float
+    seat: Any = None
+    begin_s: float = NEVER
+    first_s: float = NEVER
+    end_s: float = NEVER
+    forwards: range = range(0)
+
+
+@dataclass(slots=True)
+class Served:
+    """What happened in a stretch. The lists have one entry a forward: when it ended [s], its requests, rows, tokens.
+
+    visits: all, in order of admission; those that were not measured may not have ended.
+    """
+
+    visits: list[Visit] = field(default_factory=list)
+    ends_s: list[float] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    emitted: list[int] = field(default_factory=list)
+
+    def measured(self) -> list[Visit]:
+        """The measured visits."""
+        return [visit for visit in self.visits if visit.measured]
+
+    def window(self) -> tuple[float, float]:
+        """[s] From the first measured arrival to the last measured end."""
+        own = self.measured()
+        return min(visit.arrival_s for visit in own), max(visit.end_s for visit in own)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What is served. seats: requests at once.
+
+    ramp: first arrivals that are not measured. measured: arrivals behind them, which are.
+    chunk: [tokens] of prompts that are read between two forwards; 0 = every waiting prompt, whole.
+    """
+
+    seats: int
+    ramp: int
+    measured: int
+    chunk: int = 0
+
+
+def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch) -> Served:
+    """One stretch. questions: without end. arrivals: [s] intended; None = as soon as a seat is free (closed loop)."""
+    return _Service(server, questions, arrivals, stretch).run()
+
+
+class _Service:
+    def __init__(
+        self, server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
+    ) -> None:
+        self._server, self._questions, self._arrivals, self._stretch = server, questions, arrivals, stretch
+        self._free = deque([server.now()] * stretch.seats)  # since when each seat is
+        self._next_s = next(arrivals) if arrivals else NEVER
+        self._came = 0
+        self._left = stretch.measured  # conversations that have not ended
+        self._waiting: deque[Visit] = deque()  # their users hold a seat already
+        self._reading: deque[Visit] = deque()
+        self._decoding: list[Visit] = []
+        self._served = Served()
+
+    def run(self) -> Served:
+        while self._left > 0:
+            self._admit()
+            if self._reading:
+                self._read()
+            if self._decoding:
+                self._step()
+            elif not (self._reading or self._waiting or (self._free and self._arrivals is None)):
+                self._server.wait(self._next_s)
+        return self._served
+
+    def _admit(self) -> None:
+        """Who waits for an answer to a next turn first, then arrivals while there are seats."""
+        while self._waiting:
+            self._enter(self._waiting.popleft())
+        while self._free:
+            if self._arrivals is None:
+                arrival_s = self._free.popleft()
+            elif self._next_s <= self._server.now():
+                self._free.popleft()
+                arrival_s, self._next_s = self._next_s, next(self._arrivals, NEVER)
+            else:
+                return
+            begun = self._came - self._stretch.ramp
+            self._came += 1
+            self._enter(Visit(next(self._questions), 0 <= begun < self._stretch.measured, arrival_s))
+
+    def _enter(self, visit: Visit) -> None:
+        visit.seat = self._server.admit(visit.question)
+        self._served.visits.append(visit)
+        self._reading.append(visit)
+
+    def _read(self) -> None:
+        """A chunk of the prompts that wait, the first one first."""
+        room = self._stretch.chunk or NEVER
+        while self._reading and room > 0:
+            visit = self._reading[0]
+            seat, before = visit.seat, visit.seat.unread
+            if visit.begin_s == NEVER:
+                visit.begin_s = self._server.now()
+            self._server.read(seat, int(min(room, before)))
+            room -= before - seat.unread
+            if seat.done or not seat.unread:
+                self._reading.popleft()
+                visit.first_s = self._server.now()
+                start = len(self._served.ends_s)
+                visit.forwards = range(start, start)
+                if seat.done:
+                    self._end(visit)
+                else:
+                    self._decoding.append(visit)
+
+    def _step(self) -> None:
+        served, active = self._served, self._decoding
+        served.rows.append(self._server.step([visit.seat for visit in active]))
+        served.ends_s.append(self._server.now())
+        served.requests.append(len(active))
+        served.emitted.append(sum(visit.seat.emitted for visit in active))
+        ended = [visit for visit in active if visit.seat.done]
+        if ended:
+            self._decoding = [visit for visit in active if not visit.seat.done]
+            for visit in ended:
+                visit.forwards = range(visit.forwards.start, len(served.ends_s))
+                self._end(visit)
+
+    def _end(self, visit: Visit) -> None:
+        """Its user asks on, or leaves the seat."""
+        visit.end_s = self._server.now()
+        follow = self._server.leave(visit.seat)
+        if follow is not None:
+            self._waiting.append(Visit(follow, visit.measured, visit.end_s))
+            return
+        self._free.append(visit.end_s)
+        self._left -= visit.measured
