@@ -67,6 +67,11 @@ class Walk:
         self._trials = Uniforms(np.random.default_rng([seed, 1]))
         self._given = given
 
+    @property
+    def picks_best(self) -> bool:
+        """See ``Verifier``."""
+        return self.sampling is None and self._given is None
+
     def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
         """(rows, V) raw logits -> (rows,) the token each row chooses; depths: (rows,) 0 = the root."""
         if self._given is not None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from specbench.record import EngineKind
-from specbench.types import Draft, Needs, Prefill, Step
+from specbench.types import CaseError, Draft, InputError, Needs, Prefill, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,10 @@ class Verifier(Protocol):
         """Raw logits -> probabilities; None is greedy."""
 
     @property
+    def picks_best(self) -> bool:
+        """Each pick is the row's argmax, whatever its depth."""
+
+    @property
     def lossy(self) -> bool:
         """Every draft goes to ``verify``."""
 
@@ -67,8 +71,65 @@ class Silent:
         """Close a phase."""
 
 
+SILENT = Silent()
+
+
+class Batch(ABC):
+    """Places for requests that share forwards, and join and leave between steps.
+
+    A step is ``forward``, then ``settle``; ``open``, ``prefill`` and ``close`` come between two steps. Tensors of a
+    ``Step`` are valid until the next forward or prefill. A handle is what ``open`` returns.
+    requests: places. tokens: [tokens] of prompt and answer that each has room for. fed: rows of the last forward.
+    """
+
+    requests: int
+    tokens: int
+    fed: int
+
+    @property
+    @abstractmethod
+    def free(self) -> int:
+        """Places that no request has."""
+
+    @abstractmethod
+    def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Any:
+        """Give a request a place; computes nothing. Raises CaseError where prompt and ``limit`` do not fit."""
+
+    @abstractmethod
+    def prefill(self, handle: Any, most: int | None = None) -> Prefill | None:
+        """Read the next ``most`` tokens of the prompt, None = all; None until its last one is read.
+
+        Raises CaseError where logits are not finite.
+        """
+
+    @abstractmethod
+    def forward(self, drafts: Sequence[tuple[Any, Draft]]) -> None:
+        """Enqueue one forward over root and draft of each; a draft that is refused fails in ``settle``, alone."""
+
+    @abstractmethod
+    def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
+        """Of each draft of the last forward: verified, cut at EOS and at ``left`` tokens, its accepted path committed.
+
+        A request that cannot go on has the error in place of its step; close it. The others' steps are good.
+        left: (B,). lates: (B,) see ``Engine.settle``.
+        """
+
+    @abstractmethod
+    def close(self, handle: Any) -> None:
+        """Take a request's place back, whatever state it is in; a second time it does nothing."""
+
+    def end(self) -> None:
+        """Free the memory."""
+
+
+def require_place(batch: Batch) -> None:
+    """Raise RuntimeError where none is free: the scheduler counts places."""
+    if not batch.free:
+        raise RuntimeError(f"all of {batch.requests} places are taken; expected a request to be closed first")
+
+
 class Engine(ABC):
-    """One loaded target; one request at a time."""
+    """One loaded target; one request at a time, or a batch of them beside it."""
 
     kind: EngineKind
     device: torch.device  # where its tensors are
@@ -109,6 +170,19 @@ class Engine(ABC):
     @abstractmethod
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
         """Teacher-forced: how far the logit of each of ``ids`` is below the best of the others (< 0: it is ahead)."""
+
+    def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> Batch:
+        """A batch with a cache of its own. Raises InputError where the engine has none.
+
+        requests, tokens: see ``Batch``. laps: the clock of its steps.
+        """
+        raise InputError(
+            f"engine={self.kind.value}: it decodes one request at a time; expected engine=fast or eager on one process"
+        )
+
+    def bound_walk(self, walk: Verifier) -> Verifier:
+        """The verifier of the next request, given the walk's."""
+        return walk
 
     def close(self) -> None:
         """Free what outlives the engine, such as processes."""

@@ -7,14 +7,16 @@ decodes exactly as with the model, at the cost of a few comparisons a step.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from specbench.record import EngineKind
-from specbench.target.engine import Engine, Laps, Verifier
+from specbench.target.engine import SILENT, Batch, Engine, Laps, Verifier, require_place
 from specbench.target.verify import ActiveRequest, continues, cut, find_accepted_path
 from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step
 
@@ -76,9 +78,83 @@ class ReplayEngine(Engine):
         self._request.laps.lap("verify")
         return step
 
+    def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> ReplayBatch:
+        """See ``Engine.batch``; ``load`` what a request replays before it is opened."""
+        return ReplayBatch(self, requests, laps)
+
+    def load_another(self) -> ReplayEngine:
+        """An engine of its own for the answer that is loaded."""
+        other = ReplayEngine(self.eos, self.max_nodes)
+        other.context, other._answer = self.context, self._answer
+        return other
+
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
         """Nothing can be judged: there are no logits."""
         raise CaseError("a replay has no logits to compare; expected measure.lossless=false")
+
+
+@dataclass(slots=True, eq=False)
+class Replayed:
+    """A request of a ``ReplayBatch``. refused: why its last draft was not taken."""
+
+    prompt: Sequence[int]
+    engine: ReplayEngine
+    first: Prefill
+    prompt_read: int = 0
+    refused: CaseError | None = None
+
+
+class ReplayBatch(Batch):
+    """A replay for each request; nothing is shared, since nothing is computed."""
+
+    def __init__(self, engine: ReplayEngine, requests: int, laps: Laps) -> None:
+        """See ``Engine.batch``."""
+        self.requests, self.tokens, self.fed = requests, sys.maxsize, 0
+        self._engine, self._laps = engine, laps
+        self._open: set[Replayed] = set()
+        self._drafted: list[Replayed] = []
+
+    @property
+    def free(self) -> int:
+        """See ``Batch``."""
+        return self.requests - len(self._open)
+
+    def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Replayed:
+        """See ``Batch``."""
+        require_place(self)
+        engine = self._engine.load_another()
+        handle = Replayed(prompt, engine, engine.start(prompt, limit, walk, needs, SILENT))
+        self._open.add(handle)
+        return handle
+
+    def prefill(self, handle: Replayed, most: int | None = None) -> Prefill | None:
+        """See ``Batch``."""
+        count = len(handle.prompt)
+        handle.prompt_read = count if most is None else min(count, handle.prompt_read + most)
+        return handle.first if handle.prompt_read == count else None
+
+    def forward(self, drafts: Sequence[tuple[Replayed, Draft]]) -> None:
+        """See ``Batch``."""
+        self._drafted, self.fed = [handle for handle, _ in drafts], 0
+        for handle, draft in drafts:
+            handle.refused = None
+            try:
+                handle.engine.forward(draft)
+                self.fed += handle.engine.fed
+            except CaseError as error:
+                handle.refused = error
+        self._laps.lap("forward")
+
+    def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
+        """See ``Batch``."""
+        given = zip(self._drafted, left, lates or [None] * len(left), strict=True)
+        found = [handle.refused or handle.engine.settle(most, late) for handle, most, late in given]
+        self._laps.lap("verify")
+        return found
+
+    def close(self, handle: Replayed) -> None:
+        """See ``Batch``."""
+        self._open.discard(handle)
 
 
 def _count_batch(parents: Sequence[int]) -> int:

@@ -32,6 +32,7 @@ class RecordedPicks:
 
     sampling = None
     lossy = False
+    picks_best = False
 
     def __init__(self, walk: Verifier, answer: np.ndarray) -> None:
         """answer: (n,) int64, padded with ``NO_TOKEN`` as far as a draft may reach."""
@@ -76,8 +77,11 @@ class AlongRecord(Engine):
 
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """Read the prompt and emit the record's first token; see ``Engine.start``."""
-        walk = walk if self._answer is None else RecordedPicks(walk, self._answer)
-        return super().start(prompt, limit, walk, needs, laps)  # type: ignore[safe-super]
+        return super().start(prompt, limit, self.bound_walk(walk), needs, laps)  # type: ignore[safe-super]
+
+    def bound_walk(self, walk: Verifier) -> Verifier:
+        """See ``Engine``."""
+        return walk if self._answer is None else RecordedPicks(walk, self._answer)
 
 
 class TimedEager(AlongRecord, EagerEngine):

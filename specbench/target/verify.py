@@ -70,13 +70,23 @@ class ActiveRequest:
         depths: (N+1,) of the rows, 0 = the root.
         fed: (N+1,) int64 tokens of the rows, on the device.
         """
-        walk, draft = self.walk, self.draft
-        if walk.sampling is not None and (walk.lossy or _is_drawn(draft) or _is_drawn(late)):
-            verdict = walk.verify(logits, draft, fed, late)
+        draft = self.draft
+        if self.is_drawn(late):
+            verdict = self.walk.verify(logits, draft, fed, late)
             return verdict.path, verdict.tokens, verdict.late
         picks, back = self._pick(logits, depths, fed if isinstance(draft.tokens, Tensor) else None)
-        tokens = back[1:] if back is not None else cast(Sequence[int], draft.tokens)
-        path = walk.follow(tokens, self.host_parents, draft.passenger, picks)
+        return self.follow(back[1:] if back is not None else cast(Sequence[int], draft.tokens), picks, late)
+
+    def is_drawn(self, late: Draft | None) -> bool:
+        """Whether the walk compares distributions, since nodes were drawn or the rule is lossy."""
+        walk = self.walk
+        return walk.sampling is not None and (walk.lossy or _is_drawn(self.draft) or _is_drawn(late))
+
+    def follow(
+        self, tokens: Sequence[int], picks: Sequence[int], late: Draft | None
+    ) -> tuple[list[int], list[int], bool]:
+        """See ``verify``. tokens: (N,) of the draft. picks: (N+1,) of the rows."""
+        path = self.walk.follow(tokens, self.host_parents, self.draft.passenger, picks)
         last = picks[path[-1] + 1] if path else picks[0]
         kept = continues(late, len(path) == len(tokens), last)
         return path, [*(int(tokens[node]) for node in path), last], kept
@@ -102,13 +112,10 @@ class ActiveRequest:
 
     def read(self, *given: Tensor) -> list[list[float]]:
         """(n,) tensors on the host, with ``parents`` and ``topk`` where they belong there: the only synchronisation."""
-        parts, best = [*given], self.topk if self.needs.read_topk else None
+        parts = [*given]
         if isinstance(self.parents, Tensor):
             parts.append(self.parents)
-        if best is not None and best.ids.device.type != "cpu":
-            *parts, ids = download(*parts, best.ids)
-            self.topk = TopK(ids.long(), best.logits)
-        found = read_numbers(*parts) if len(parts) > 1 else [parts[0].tolist()]
+        found, self.topk = read_with_top(parts, self.topk, self.needs.read_topk)
         if isinstance(self.parents, Tensor):
             self.parents = [int(parent) for parent in found.pop()]
         return found
@@ -193,6 +200,14 @@ def require_finite(peaks: Sequence[float], dtype: torch.dtype) -> None:
             "the target's logits are NaN or infinite; expected finite numbers"
             f" (model.dtype={str(dtype).removeprefix('torch.')}: try bfloat16 or float32)"
         )
+
+
+def read_with_top(parts: list[Tensor], top: TopK | None, wanted: bool) -> tuple[list[list[float]], TopK | None]:
+    """(n,) tensors on the host in one wait for the device, and ``top`` with its ids there too where ``wanted``."""
+    if wanted and top is not None and top.ids.device.type != "cpu":
+        *parts, ids = download(*parts, top.ids)
+        top = TopK(ids.long(), top.logits)
+    return read_numbers(*parts) if len(parts) > 1 else [parts[0].tolist()], top
 
 
 def find_top(logits: Tensor, k: int) -> TopK | None:

@@ -126,6 +126,7 @@ class SlotCache(Cache):
     """All layers of one request. Layers of the same shape and device share one stacked buffer."""
 
     def __init__(self, shapes: Sequence[LayerShape]) -> None:
+        self.shapes = shapes
         self.slots = [SlotLayer() for _ in shapes]
         super().__init__(layers=list(self.slots))
         self._groups: dict[LayerShape, list[int]] = {}

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import Cache
 
 from specbench.record import EngineKind
+from specbench.target.eager.batch import EagerBatch
 from specbench.target.eager.cache import SlotCache
-from specbench.target.engine import Engine, Laps, Silent, Verifier
+from specbench.target.engine import SILENT, Engine, Laps, Verifier
 from specbench.target.family import find_windows
 from specbench.target.transfer import upload
 from specbench.target.tree import RowBatch, build_causal_mask, build_tree_mask, compute_depths
@@ -56,10 +58,10 @@ class EagerEngine(Engine):
         self.fed = 0
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.dtype
-        self._windows = find_windows(model.config)
+        self.windows = find_windows(model.config)
         self.cache = SlotCache.for_model(model)
         self._moves = DeviceMoves.of(model)
-        self.request = EagerRequest(Needs(), Silent())
+        self.request = EagerRequest(Needs(), SILENT)
 
     @torch.inference_mode()
     def reserve(self, tokens: int) -> None:
@@ -132,6 +134,11 @@ class EagerEngine(Engine):
         tokens = torch.tensor([*prompt, *ids[:-1]], device=self.device)
         return compute_gaps(self.run_model(tokens[None], None, (), len(ids), False).logits[0], ids)
 
+    @torch.inference_mode()
+    def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> EagerBatch:
+        """See ``Engine.batch``."""
+        return EagerBatch(self, requests, tokens, laps)
+
     def run_model(
         self, tokens: Tensor, parents: Sequence[int] | None, depths: Sequence[int], last: int, want_hidden: bool
     ) -> Any:
@@ -146,13 +153,19 @@ class EagerEngine(Engine):
         mask = self._mask(length, parents, depths, past)
         if parents is not None:
             self.request.laps.lap("prepare")
+        return self.call_model(tokens, positions, mask, self.cache, last, want_hidden)
+
+    def call_model(
+        self, tokens: Tensor, positions: Tensor, mask: Any, cache: Cache, last: int, want_hidden: bool
+    ) -> Any:
+        """The library's forward. tokens: (k, T). positions: (k, T) or (1, T). mask, last: see ``run_model``."""
         if self._moves:
             self._moves.forget()
         return self.model(
             input_ids=tokens,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=self.cache,
+            past_key_values=cache,
             use_cache=True,
             logits_to_keep=last,
             output_hidden_states=want_hidden,
@@ -161,9 +174,9 @@ class EagerEngine(Engine):
     def _mask(self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int) -> Any:
         """One mask, or one a kind of layer; None where causal attention over everything is meant: the fastest path."""
         plain = parents is None or not len(parents)
-        if plain and list(self._windows.values()) == [None]:
+        if plain and list(self.windows.values()) == [None]:
             return None
-        masks = {kind: self._build(length, parents, depths, past, size) for kind, size in self._windows.items()}
+        masks = {kind: self._build(length, parents, depths, past, size) for kind, size in self.windows.items()}
         return next(iter(masks.values())) if len(masks) == 1 else masks
 
     def _build(

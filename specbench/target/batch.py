@@ -1,0 +1,275 @@
+"""A batch on a model: each request has a place with slots of its own, its own draft, and its own random numbers.
+
+A forward feeds the rows of its requests one behind the other; a row sees its own request alone. What is here is the
+same for every engine: places, prompts in chunks, verification with one read-back for all. An engine adds the forward
+and the compaction.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specbench.target.engine import Batch, Engine, Laps, Verifier, require_place
+from specbench.target.transfer import upload
+from specbench.target.tree import compute_depths
+from specbench.target.verify import ActiveRequest, cut, find_top, read_with_top, require_finite
+from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
+
+
+@dataclass(slots=True, eq=False)
+class Handle(ActiveRequest):
+    """A request of a batch. place: which of the batch's it has; the lowest that is free, so that they lie together.
+
+    length: [tokens] held: of the prompt while it is read, then the context without its last one, the root.
+    clean: its slots hold finite numbers. refused: why its last draft was not fed.
+    chunks: logits and hidden states of the prompt's chunks so far, where they are asked for.
+    """
+
+    prompt: Sequence[int] = ()
+    place: int = ROOT
+    length: int = 0
+    clean: bool = True
+    refused: CaseError | None = None
+    chunks: list[tuple[Tensor, Mapping[int, Tensor]]] = field(default_factory=list)
+
+    @property
+    def prompt_read(self) -> int:
+        """[tokens] of the prompt that are read."""
+        return min(self.length, len(self.prompt))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """The n rows of a forward: of each request its root, then its nodes; or a chunk of its prompt, as a chain.
+
+    parents: of each request (N,), as in its draft. bounds: (B + 1,) where the rows of each begin, and n.
+    ids: (n,) int64.
+    """
+
+    handles: Sequence[Handle]
+    parents: Sequence[Sequence[int]]
+    bounds: Sequence[int]
+    ids: Tensor
+
+    def __len__(self) -> int:
+        """n."""
+        return self.bounds[-1]
+
+    def slice_of(self, number: int) -> slice:
+        """The rows of one request."""
+        return slice(self.bounds[number], self.bounds[number + 1])
+
+    def depths_of(self, number: int) -> list[int]:
+        """(N + 1,) of the rows of one request, 0 = the root."""
+        parents = self.parents[number]
+        return [*range(len(parents) + 1)] if isinstance(parents, range) else [0, *compute_depths(parents)]
+
+
+class SlotBatch(Batch):
+    """Requests of a model: each place has slots of its own."""
+
+    def __init__(self, engine: Engine, requests: int, tokens: int, laps: Laps) -> None:
+        """See ``Engine.batch``."""
+        self.requests, self.tokens = requests, min(tokens, engine.context)
+        self.room = self.tokens + engine.max_nodes + 1  # [slots] of a place
+        self.fed = 0
+        self.engine, self._laps = engine, laps
+        self._open: dict[int, Handle] = {}  # by place
+        self._drafted: Sequence[Handle] = ()  # of the last forward, those whose draft was refused among them
+        self._rows = PackedRows((), (), (0,), torch.empty(0))
+        self._logits = torch.empty(0)
+        self._hidden: Mapping[int, Tensor] = {}
+
+    @abstractmethod
+    def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """Enqueue a forward: logits (wanted, V) of the last rows, and layer -> (n, D) hidden states.
+
+        Row i of a request goes to slot ``length`` + i of its place.
+        """
+
+    @abstractmethod
+    def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy keys and values (m,) from slots to slots of the same place, all in one operation; both may overlap."""
+
+    @abstractmethod
+    def wipe(self, place: int) -> None:
+        """Zero the slots of a place: a request left numbers there that are not finite."""
+
+    @property
+    def free(self) -> int:
+        """See ``Batch``."""
+        return self.requests - len(self._open)
+
+    def lengths(self) -> list[int]:
+        """[tokens] that each place holds."""
+        found = [0] * self.requests
+        for place, handle in self._open.items():
+            found[place] = handle.length
+        return found
+
+    def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Handle:
+        """See ``Batch``."""
+        if len(prompt) + limit > self.tokens:
+            raise CaseError(
+                f"prompt of {len(prompt)} and answer of {limit} tokens; expected at most {self.tokens} together, which"
+                " a place in the batch has room for"
+            )
+        require_place(self)
+        place = next(each for each in range(self.requests) if each not in self._open)
+        handle = self._open[place] = Handle(needs, self._laps, prompt=prompt, place=place)
+        handle.walk = self.engine.bound_walk(walk)
+        return handle
+
+    @torch.inference_mode()
+    def close(self, handle: Handle) -> None:
+        """See ``Batch``."""
+        if self._open.get(handle.place) is handle:
+            del self._open[handle.place]
+            if not handle.clean:
+                self.wipe(handle.place)
+
+    @torch.inference_mode()
+    def prefill(self, handle: Handle, most: int | None = None) -> Prefill | None:
+        """See ``Batch``."""
+        needs, start = handle.needs, handle.length
+        chunk = handle.prompt[start : None if most is None else start + most]
+        handle.clean = False
+        rows = PackedRows([handle], [range(ROOT, len(chunk) - 2)], [0, len(chunk)], upload(chunk, self.engine.device))
+        logits, hidden = self.feed(rows, needs.hidden, len(chunk) if needs.prompt_topk else 1)
+        handle.length += len(chunk)
+        whole = handle.length == len(handle.prompt)
+        if (handle.chunks or not whole) and (needs.prompt_topk or needs.prompt_hidden):
+            handle.chunks.append((logits.clone(), hidden))
+        if not whole:
+            return None
+        if parts := handle.chunks:
+            logits = torch.cat([each for each, _ in parts])
+            hidden = {layer: torch.cat([each[layer] for _, each in parts]) for layer in needs.hidden}
+            handle.chunks = []
+        prefill = handle.emit_first(logits, hidden)
+        handle.clean = True
+        return prefill
+
+    @torch.inference_mode()
+    def forward(self, drafts: Sequence[tuple[Handle, Draft]]) -> None:
+        """See ``Batch``."""
+        self._drafted = [handle for handle, _ in drafts]
+        for handle, draft in drafts:
+            handle.refused = None
+            try:
+                handle.take(draft, self.engine.max_nodes)
+            except CaseError as error:
+                handle.refused = error
+        self._rows = rows = self._pack([handle for handle in self._drafted if handle.refused is None])
+        self._laps.lap("prepare")
+        if rows.handles:
+            taps = sorted({layer for handle in rows.handles for layer in handle.needs.hidden})
+            self._logits, self._hidden = self.feed(rows, taps, len(rows))
+        self.fed = len(rows)
+        self._laps.lap("forward")
+
+    def _pack(self, handles: Sequence[Handle]) -> PackedRows:
+        bounds, parts, ids = [0], [], []  # parts: ids on the device; ids: those behind them, on the host
+        for handle in handles:
+            handle.clean = False
+            tokens = handle.draft.tokens
+            ids.append(handle.root)
+            if isinstance(tokens, Tensor):
+                parts += [upload(ids, self.engine.device), tokens.to(self.engine.device)]
+                ids = []
+            else:
+                ids.extend(tokens)
+            bounds.append(bounds[-1] + 1 + len(tokens))
+        rest = upload(ids, self.engine.device)
+        packed = torch.cat([*parts, rest]) if parts else rest
+        return PackedRows(handles, [handle.host_parents for handle in handles], bounds, packed)
+
+    @torch.inference_mode()
+    def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
+        """See ``Batch``."""
+        back = self._read_back() if self._rows.handles else _ReadBack([], [], None, None)
+        found: list[Step | CaseError] = []
+        fed = iter(range(len(self._rows.handles)))
+        for handle, most, late in zip(self._drafted, left, lates or [None] * len(left), strict=True):
+            if handle.refused is not None:
+                found.append(handle.refused)
+                continue
+            try:
+                found.append(self._accept(handle, next(fed), back, most, late))
+            except CaseError as error:
+                found.append(error)
+        if back.moves:
+            self.move(*zip(*back.moves, strict=True))
+        self._laps.lap("verify")
+        return found
+
+    def _read_back(self) -> _ReadBack:
+        """The only wait for the device, but for drafts whose nodes were drawn."""
+        rows, logits = self._rows, self._logits
+        top = find_top(logits, max((handle.needs.node_topk for handle in rows.handles), default=0))
+        peaks, picks = logits.max(-1)
+        if not all(handle.walk.picks_best for handle in rows.handles):
+            picks = torch.cat([self._pick(number, picks) for number in range(len(rows.handles))])
+        parts = [peaks, picks]
+        if any(isinstance(handle.draft.tokens, Tensor) for handle in rows.handles):
+            parts.append(rows.ids)
+        found, top = read_with_top(parts, top, any(handle.needs.read_topk for handle in rows.handles))
+        return _ReadBack(found[0], [int(pick) for pick in found[1]], [*map(int, found[2])] if parts[2:] else None, top)
+
+    def _pick(self, number: int, best: Tensor) -> Tensor:
+        """The picks of one request's rows, by its own numbers; none are needed where distributions are compared."""
+        handle, part = self._rows.handles[number], self._rows.slice_of(number)
+        if handle.walk.picks_best or handle.is_drawn(None):
+            return best[part]
+        return handle.walk.pick(self._logits[part], self._rows.depths_of(number))
+
+    def _accept(self, handle: Handle, number: int, back: _ReadBack, left: int, late: Draft | None) -> Step:
+        """The step of the request whose rows are the ``number``-th. Raises CaseError."""
+        part, needs, past, draft = self._rows.slice_of(number), handle.needs, handle.length, handle.draft
+        require_finite(back.peaks[part], self._logits.dtype)
+        if handle.is_drawn(late):
+            verdict = handle.walk.verify(self._logits[part], draft, self._rows.ids[part], late)
+            path, tokens, kept = verdict.path, verdict.tokens, verdict.late
+        else:
+            fed = back.ids[part][1:] if back.ids else cast(Sequence[int], draft.tokens)
+            path, tokens, kept = handle.follow(fed, back.picks[part], late)
+        emitted, done = cut(tokens, self.engine.eos, left)
+        back.moves += [
+            (handle.place, past + 1 + node, past + 1 + depth)
+            for depth, node in enumerate(path[: len(emitted) - 1])
+            if node != depth
+        ]
+        handle.length, handle.clean = past + len(emitted), True
+        handle.topk = back.top_of(part, needs.node_topk)
+        return handle.close_step(
+            emitted,
+            path,
+            done,
+            kept and len(emitted) == len(tokens),
+            fed=self._rows.ids[part] if needs.node_topk or needs.hidden else None,
+            hidden={layer: self._hidden[layer][part] for layer in needs.hidden},
+        )
+
+
+@dataclass(slots=True)
+class _ReadBack:
+    """Of a forward's n rows: the largest logits, the picks, and on the host the ids where some were on the device.
+
+    top: (n, k). moves: (place, source, target) of accepted nodes, as they are found.
+    """
+
+    peaks: list[float]
+    picks: list[int]
+    ids: list[int] | None
+    top: TopK | None
+    moves: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def top_of(self, part: slice, k: int) -> TopK | None:
+        """The best ``k`` of one request's rows."""
+        return None if self.top is None or not k else TopK(self.top.ids[part, :k], self.top.logits[part, :k])

@@ -1,0 +1,219 @@
+"""Whoever shares its forwards, a request emits what it emits alone; requests join, leave and fail at any time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import VOCAB, Scripted, build, plain_greedy, scripts
+from specbench.decode.loop import Request, decode, derive_seed
+from specbench.decode.sampling import Sampling
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
+from specbench.target.eager.engine import EagerEngine
+from specbench.target.engine import Silent
+from specbench.target.padded import PaddedRows
+from specbench.target.replay import ReplayEngine
+from specbench.types import CaseError, Draft, Needs, Step
+
+COUNT, CONTEXT, NODES = 14, 96, 24
+EACH = pytest.mark.parametrize("kind", ["eager"])
+NAMES = ("chain", "wide", "repeated", "empty", "as_tensors")
+
+
+def engine_for(kind: str, model):
+    return {"eager": EagerEngine}[kind](model, CONTEXT, frozenset(), NODES)
+
+
+@dataclass
+class Question:
+    prompt: list[int]
+    script: object
+    sampling: Sampling | None
+    seed: int
+    ids: list[int] = field(default_factory=list)
+    accept: list[int] = field(default_factory=list)
+    handle: object = None
+    drafter: object = None
+
+    def alone(self, engine) -> tuple[list[int], list[int]]:
+        request = Request(self.prompt, COUNT, self.sampling, self.seed)
+        out = decode(engine, Scripted(self.script), request, Clock(torch.device("cpu")))
+        return out.ids, out.accept
+
+
+def draw_questions(model, number: int, rng: random.Random, sampling: Sampling | None) -> list[Question]:
+    found = []
+    for seed in range(number):
+        prompt = [rng.randrange(3, VOCAB) for _ in range(rng.choice([1, 4, 20]))]
+        truth = plain_greedy(model, prompt, COUNT + 8)
+        found.append(Question(prompt, scripts(truth)[rng.choice(NAMES)], sampling, seed))
+    return found
+
+
+def decode_together(batch, questions: list[Question], rng: random.Random) -> None:
+    """Requests join when there is a place and chance says so; each forward is of a random part of those that decode."""
+    waiting, reading, running = list(questions), [], []
+    while waiting or reading or running:
+        if waiting and batch.free and rng.random() < 0.6:
+            each = waiting.pop(0)
+            walk = Walk(each.sampling, derive_seed(each.seed, "verify"))
+            each.handle = batch.open(each.prompt, COUNT, walk, Needs())
+            reading.append(each)
+        for each in [one for one in reading if rng.random() < 0.7]:
+            prefill = batch.prefill(each.handle, rng.choice([None, 3, 7]))
+            if prefill is not None:
+                each.ids.append(prefill.token)
+                each.drafter = Scripted(each.script).begin(each.prompt, prefill, 0)
+                reading.remove(each)
+                running.append(each)
+        part = [each for each in running if rng.random() < 0.8]
+        rng.shuffle(part)
+        batch.forward([(each.handle, each.drafter.propose(each.prompt + each.ids, NODES)) for each in part])
+        for each, step in zip(part, batch.settle([COUNT - len(each.ids) for each in part]), strict=True):
+            assert isinstance(step, Step), step
+            each.ids += step.emitted
+            each.accept.append(len(step.emitted))
+            if step.done:
+                batch.close(each.handle)
+                running.remove(each)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build("llama", torch.float64)
+
+
+@EACH
+@settings(max_examples=6, deadline=None)
+@given(places=st.sampled_from([2, 3, 8]), seed=st.integers(0, 2**16), warm=st.booleans())
+def test_ids_and_steps_are_those_of_a_request_alone(model, kind, places, seed, warm):
+    rng = random.Random(seed)
+    engine = engine_for(kind, model)
+    questions = draw_questions(model, places + 2, rng, Sampling(0.8) if warm else None)
+    batch = engine.batch(places, CONTEXT)
+    decode_together(batch, questions, rng)
+    assert batch.free == places
+    for each in questions:
+        assert (each.ids, each.accept) == each.alone(engine)
+
+
+def _sees_the_neighbour(monkeypatch, batch):
+    build = PaddedRows.build_mask
+    monkeypatch.setattr(PaddedRows, "build_mask", lambda *given: build(*given).roll(1, 0))
+
+
+def _moves_by_anothers_path(monkeypatch, batch):
+    move = batch.move
+    monkeypatch.setattr(batch, "move", lambda places, *slots: move([*places[1:], places[0]], *slots))
+
+
+def _shares_numbers(monkeypatch, batch):
+    opened, walk = batch.open, Walk(Sampling(0.8), 0)
+    monkeypatch.setattr(batch, "open", lambda prompt, limit, own, needs: opened(prompt, limit, walk, needs))
+
+
+@EACH
+@pytest.mark.parametrize("wrong", [_sees_the_neighbour, _moves_by_anothers_path, _shares_numbers])
+def test_a_request_that_meets_another_emits_other_ids(model, monkeypatch, wrong, kind):
+    rng, engine = random.Random(3), engine_for(kind, model)
+    questions = draw_questions(model, 3, rng, Sampling(0.8) if wrong is _shares_numbers else None)
+    for each in questions:
+        each.script = scripts(plain_greedy(model, each.prompt, COUNT + 8))["wide"]
+    batch = engine.batch(3, CONTEXT)
+    wrong(monkeypatch, batch)
+    decode_together(batch, questions, rng)
+    monkeypatch.undo()
+    assert any((each.ids, each.accept) != each.alone(engine) for each in questions)
+
+
+@EACH
+def test_a_request_that_fails_leaves_the_others_alone(model, kind):
+    engine = engine_for(kind, model)
+    batch = engine.batch(3, 40)
+    good, large, broken = ([5, 6, 7], [8, 9], [10, 11, 12])
+    handles = [batch.open(prompt, 8, Walk(None, 0), Needs()) for prompt in (good, large, broken)]
+    firsts = [batch.prefill(handle).token for handle in handles]
+    with pytest.raises(RuntimeError, match="all of 3 places are taken"):
+        batch.open(good, 1, Walk(None, 0), Needs())
+    with pytest.raises(CaseError, match=r"prompt of 3 and answer of 38 tokens; expected at most 40 together"):
+        batch.open(good, 38, Walk(None, 0), Needs())
+    break_slots(batch, handles[2].place)
+    batch.forward([(handles[0], Draft()), (handles[1], Draft.chain([3] * 25)), (handles[2], Draft())])
+    assert batch.fed == 2
+    step, refused, nan = batch.settle([7, 7, 7])
+    assert [firsts[0], *step.emitted] == plain_greedy(model, good, 2)
+    assert "draft of 25 nodes" in str(refused)
+    assert "NaN or infinite" in str(nan)
+    for handle in [*handles[1:], handles[1]]:
+        batch.close(handle)
+    assert batch.free == 2
+    again = [batch.open(prompt, 8, Walk(None, 0), Needs()) for prompt in (large, broken)]
+    assert [batch.prefill(each).token for each in again] == firsts[1:]
+    batch.forward([(each, Draft()) for each in again])
+    for prompt, first, step in zip((large, broken), firsts[1:], batch.settle([7, 7]), strict=True):
+        assert [first, *step.emitted] == plain_greedy(model, prompt, 2)
+    batch.end()
+
+
+def break_slots(batch, place: int) -> None:
+    """Numbers that are not finite in all that a place has."""
+    with torch.inference_mode():
+        for stack in batch._stacks:
+            stack[:, place] = float("nan")
+
+
+@EACH
+def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
+    """Top tokens and hidden states, of prompts in chunks and of drafts, the place between two that draft left out."""
+    needs = Needs(hidden=(1, 2), prompt_hidden=True, node_topk=3, prompt_topk=4)
+    engine = engine_for(kind, model)
+    batch, prompts = engine.batch(3, 40), ([5, 6, 7, 8, 9], [11], [12, 13, 14])
+    handles = [batch.open(prompt, 8, Walk(None, 0), needs) for prompt in prompts]
+    draft = Draft([3, 4, 5], [-1, -1, 1])
+    for handle, most in zip(handles, (2, 2, None), strict=True):
+        found = None
+        while found is None:
+            found = batch.prefill(handle, most)
+        _agree(found, engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent()))
+    batch.forward([(handles[2], draft), (handles[0], Draft())])
+    for handle, given_draft, found in zip(
+        (handles[2], handles[0]), (draft, Draft()), batch.settle([7, 7]), strict=True
+    ):
+        engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent())
+        engine.forward(given_draft)
+        _agree(found, engine.settle(7))
+
+
+def _agree(found, right) -> None:
+    assert found.topk.ids.tolist() == right.topk.ids.tolist()
+    torch.testing.assert_close(found.topk.logits, right.topk.logits)
+    assert found.hidden.keys() == right.hidden.keys()
+    for layer, states in right.hidden.items():
+        torch.testing.assert_close(found.hidden[layer], states)
+    if isinstance(right, Step):
+        assert (found.emitted, found.path, found.fed.tolist()) == (right.emitted, right.path, right.fed.tolist())
+
+
+def test_replays_are_opened_one_for_each_answer():
+    engine, answers = ReplayEngine(frozenset(), NODES), {(5, 6): [7, 8, 9, 10], (11,): [12, 13, 14]}
+    batch, out = engine.batch(2, 0), []
+    for prompt, answer in answers.items():
+        engine.load(prompt, answer)
+        handle = batch.open(prompt, 4, Walk(None, 0), Needs())
+        assert len(prompt) == 1 or batch.prefill(handle, 1) is None
+        out.append((handle, [batch.prefill(handle).token]))
+    drafts = [Draft.chain([8, 9]), Draft.chain([1] * 25)]
+    batch.forward([(handle, draft) for (handle, _), draft in zip(out, drafts, strict=True)])
+    step, refused = batch.settle([3, 2])
+    assert (step.emitted, step.done, batch.fed, batch.free) == ((8, 9, 10), True, 3, 0)
+    assert isinstance(refused, CaseError)
+    batch.close(out[0][0])
+    batch.forward([(out[1][0], Draft.chain([13]))])
+    assert batch.settle([2])[0].emitted == (13, 14)
+    assert batch.free == 1
