@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 
 from omegaconf import MISSING
 
+from specbench.load.settings import ALONE, LoadConfig
 from specbench.types import InputError
 
 LONGEST_PART = 255  # [bytes] of a file's name
@@ -28,12 +29,13 @@ ADDED: dict[str, dict[str, Any]] = {
     "engine": {"attention": "sdpa", "compiled": True},
     "model": {"cudnn_attention": False},
     "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}},
+    "load": ALONE,
     "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
     "methods.pld.PromptLookup": {"min_ngram": 1},
     "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
 }
 OUTSIDE = ("report", "run")  # groups that change no record, and settings of others that do not
-OUTSIDE_OF = {"measure": ("fresh", "price_per_hour"), "suite": ("home",)}
+OUTSIDE_OF = {"measure": ("fresh", "price_per_hour"), "suite": ("home",), "load": ("slo",)}
 
 
 @dataclass
@@ -66,15 +68,13 @@ class HeadsConfig:
 class ModelConfig:
     """path: hub id, local folder, or ``bundled:NAME``; null with ``random`` set.
 
-    name: for tables; default the last part of the path. tokenizer: folder or hub id; default the path.
-    template: fschat template name, ``raw``, a file *.jinja, or null = the tokenizer's chat template.
-    context: [tokens], default the config's.
-    device: auto | cpu | cuda | cuda:N. gpus: share the model between this many (on cpu: processes).
+    name: for tables; default the last part of the path. tokenizer: folder or hub id; default the path. template: fschat
+    template name, ``raw``, a file *.jinja, or null = the tokenizer's chat template. context: [tokens], default the
+    config's. device: auto | cpu | cuda | cuda:N. gpus: share the model between this many (on cpu: processes).
     cudnn_attention: let torch take cuDNN's attention kernels on a GPU, for engine and peers.
     parallel: how they share it: auto | tensor | pipeline. check_ranks: compare the ranks after every step (tensor).
-    threads: CPU threads, null = measured. draft: the usual draft model for this target.
-    heads: the usual trained heads. frozen_table: an n-gram table built with its tokenizer (Cacheback); datastore: a
-    corpus (REST).
+    threads: CPU threads, null = measured. draft, heads: the usual draft model and trained heads for this target.
+    frozen_table: an n-gram table built with its tokenizer (Cacheback); datastore: a corpus (REST).
     """
 
     path: str | None = None
@@ -191,9 +191,8 @@ class DecodeConfig:
 class MeasureConfig:
     """rounds: timings of each case. control: the A/A row. warmup: [cases] before the clock counts.
 
-    lossless: judge every id by teacher forcing. keep_trees: [cases] whose whole draft trees are recorded.
-    fresh: start anew and keep the old run aside. seed: of the order within blocks. price_per_hour: of the machine, in
-    any currency, for the cost of a million tokens.
+    lossless: judge every id by teacher forcing. keep_trees: [cases] whose whole draft trees are recorded. fresh: start
+    anew and keep the old run aside. seed: of the order within blocks. price_per_hour: of the machine, in any currency.
     """
 
     rounds: int = 1
@@ -210,8 +209,8 @@ class MeasureConfig:
 class ReportConfig:
     """What is written when the run ends; ``specbench-report`` can always write it later.
 
-    style: of the plots: screen | paper | a style file of matplotlib. identify: manifest and page may name the home
-    directory, the user and the host.
+    style: of the plots: screen | paper | a style file of matplotlib. identify: manifest and page may name home
+    directory, user and host.
     """
 
     plots: bool = True
@@ -237,6 +236,7 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     measure: MeasureConfig = field(default_factory=MeasureConfig)
+    load: LoadConfig = field(default_factory=LoadConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
@@ -252,6 +252,7 @@ def decisive(resolved: Mapping[str, Any]) -> dict[str, Any]:
 def digest(resolved: Mapping[str, Any]) -> str:
     """Hash of everything that can change a record."""
     kept = {group: _as_before(values, group) for group, values in decisive(resolved).items()}
+    kept = {group: values for group, values in kept.items() if values or group != "load"}  # one request: as before
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 

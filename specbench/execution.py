@@ -16,6 +16,8 @@ import torch
 from filelock import FileLock, Timeout
 
 from specbench.job import Job
+from specbench.load.session import LoadSession
+from specbench.load.settings import ONE
 from specbench.manifest import add_warnings, build_manifest, check_same, shared
 from specbench.measure.energy import gpus_in_use, open_meter
 from specbench.measure.plan import resume_at
@@ -65,7 +67,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 def _execute(job: Job, directory: Path, observe: Observer) -> list[str]:
     writer, done = _open(job, directory)
-    whole = len(done) // len(job.rows)  # blocks
+    whole = done[-1].block + 1 if done else 0
     start = resume_at(job.plan, whole, [entry.reset for entry in job.entries])
     if start < whole:
         log.warning("a method keeps state between cases: blocks from %d on run again, %d were done", start, whole)
@@ -102,7 +104,10 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
             writer.write_manifest(shared(job, manifest))
             point_latest(directory)  # now that nothing is refused any more
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))
-            session = Session(stage.engine, stage.target, stage.next_turn, job.rows, settings, meter)
+            kind = Session if config.load.kind == ONE else LoadSession
+            session = kind(stage.engine, stage.target, stage.next_turn, job.rows, settings, meter)
+            if isinstance(session, LoadSession):
+                session.under(config.load, [case for block in job.plan if block.round == 0 for case in block.cases])
             add_warnings(manifest, session.warm_up(stage.warmup))
             blocks = session.run(job.plan, start, attempts.deadly)
             for records in attempts.watch(blocks, start):
@@ -186,7 +191,7 @@ def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
     there = any((directory / name).exists() for name in (RECORDS, MANIFEST))
     if job.config.measure.fresh and there and not _begun_by(job.launch, directory):
         set_aside(directory)
-    writer = RunWriter(directory, [row.name for row in job.rows])
+    writer = RunWriter(directory, [row.name for row in job.rows], [len(block.cases) for block in job.plan])
     if (directory / MANIFEST).exists() or (directory / RECORDS).exists():
         check_same(job, read_manifest(directory), directory)
     return writer, writer.resume()

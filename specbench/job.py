@@ -21,8 +21,9 @@ import pydantic
 
 from specbench.config import Config, near
 from specbench.decode.sampling import Sampling
+from specbench.load.settings import ONE, check_load
 from specbench.material import gather
-from specbench.measure.plan import RESETS, Block, make_plan
+from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
 from specbench.method import Method, Peer
 from specbench.record import CONTROL, VANILLA, EngineKind
 from specbench.session import Entry
@@ -83,6 +84,7 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, whole: str) -
         if entry.reset not in RESETS:
             raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
     _check_first_draft(config, entries)
+    _check_load(config, entries)
     material = gather(config)
     check_attention(config.engine.attention, config.engine.kind, material.card)
     way, why = _way_between_gpus(config, material.card, entries)
@@ -94,8 +96,7 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, whole: str) -
     if config.measure.control:  # vanilla's own method under a second name
         rows.append(replace(entries[0], name=CONTROL))
     resets = {row.name: row.reset for row in rows}
-    _check_blocks(len(material.suite.cases), config.measure.rounds)
-    plan = make_plan(material.suite.cases, resets, config.measure.rounds, config.measure.seed, material.suite.whole)
+    plan = _plan(config, material.suite, resets)
     return Job(
         config=config,
         resolved=resolved,
@@ -124,6 +125,39 @@ def _check_first_draft(config: Config, entries: Sequence[Entry]) -> None:
             f"method.{peers[0]}: has a loop of its own, which decode.first_draft=prefill does not reach; expected"
             " methods of the harness's loop, or decode.first_draft=after"
         )
+
+
+def _check_load(config: Config, entries: Sequence[Entry]) -> None:
+    """Raise InputError for values that make no sense, and for what no shared forward serves."""
+    check_load(config.load)
+    if config.load.kind == ONE:
+        return
+    refused = (
+        ("decode.first_draft", config.decode.first_draft != "after", "after"),
+        ("suite.part", config.suite.part is not None, "the whole suite"),
+        ("run.shards", config.run.shards != 1, "1"),
+    )
+    for key, wrong, expected in refused:
+        if wrong:
+            raise InputError(f"{key}: expected {expected} with load={config.load.kind}, or load=one")
+    for entry in entries:
+        if isinstance(entry.method, Peer):
+            raise InputError(
+                f"method.{entry.name}: has a loop of its own, for one request; leave it out, or run it with load=one"
+            )
+        if entry.reset == "category":
+            raise InputError(
+                f"method.{entry.name}.reset=category: requests of several categories are in flight at once; expected"
+                " turn, case, never or run, or load=one"
+            )
+
+
+def _plan(config: Config, suite: Suite, resets: Mapping[str, str]) -> Sequence[Block]:
+    rounds = config.measure.rounds
+    _check_blocks(len(suite.cases), rounds)
+    if config.load.kind != ONE:
+        return plan_stretches(suite.cases, tuple(resets), rounds, config.load.block)
+    return make_plan(suite.cases, resets, rounds, config.measure.seed, suite.whole)
 
 
 def _check_blocks(cases: int, rounds: int) -> None:

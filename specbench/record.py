@@ -27,6 +27,7 @@ OVERALL = "overall"  # the row of all categories in tables: no category may have
 PHASES = ("prepare", "draft", "forward", "verify", "update")
 EXACT = ConfigDict(extra="forbid")
 LARGEST = 2**31 - 1
+_ADDED = ("shard", "stretch", "load")  # of a merged run, or of one under load; other records do not have them
 _SLACK, _SLACK_S = 1.1, 0.01  # by which two clocks may differ, the GPU's and the host's
 _FIX = "expected a record as specbench writes it; restore the file, or begin anew with measure.fresh=true"
 
@@ -67,6 +68,32 @@ class TreeRecord(TypedDict):
     late: NotRequired[bool]
 
 
+class TurnLoad(TypedDict):
+    """A turn among other requests. arrival_s: intended, since its stretch began. queue_s: until its prompt was read.
+
+    requests, rows: (steps,) of each forward that it took part in. Its ``prefill_s`` counts from when its prompt began
+    to be read, ``step_s`` is the time between its bursts, and ``phases_s`` are those of all requests together.
+    """
+
+    arrival_s: Seconds
+    queue_s: Seconds
+    requests: list[Count]
+    rows: list[Count]
+
+
+class StretchRecord(TypedDict):
+    """What a server did from the first measured arrival to the last measured end, the same in all of its records.
+
+    tokens: emitted to any request. forwards, requests, rows: how many, and sums over them.
+    """
+
+    seconds: Seconds
+    tokens: Count
+    forwards: Count
+    requests: Count
+    rows: Count
+
+
 @dataclass(slots=True)
 class TurnRecord:
     """One turn of one case under one method.
@@ -78,7 +105,7 @@ class TurnRecord:
     prompt; empty in records of older runs.
     sources: name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: parts of decoding.
     energy_j: [J] of the GPUs, None where nothing counts it.
-    trees: (steps,) whole drafts of a sample of cases.
+    trees: (steps,) whole drafts of a sample of cases. load: under load only.
     """
 
     __pydantic_config__ = EXACT
@@ -100,6 +127,7 @@ class TurnRecord:
     trees: list[TreeRecord] | None = None
     step_s: list[Seconds] = field(default_factory=list)
     energy_j: Amount | None = None
+    load: TurnLoad | None = None
 
     @property
     def in_prefill(self) -> bool:
@@ -115,6 +143,7 @@ class TurnRecord:
         """What does not agree with the rest of the turn; None for a good one."""
         lengths = [len(held) for held in (self.accept, self.proposed, self.depth, self.fed)]
         lengths += [len(held) for held in (self.step_s, self.trees) if held]
+        lengths += [len(self.load[name]) for name in ("requests", "rows")] if self.load else []
         if len(set(lengths)) > 1:
             return f"accept, proposed, depth, fed, step_s and trees have lengths {lengths}, one entry a step each"
         if not self.ids:
@@ -192,7 +221,7 @@ class Lossless:
 class CaseRecord:
     """One case under one method in one round. position: place within its block, 0 = ran first.
 
-    shard: of a merged run, the place in the manifest's ``shards`` of the one that measured it.
+    shard: of a merged run, the place in the manifest's ``shards`` of the one that measured it. stretch: under load.
     """
 
     __pydantic_config__ = EXACT
@@ -210,13 +239,11 @@ class CaseRecord:
     state_bytes: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     error: Failure | None = None
     shard: Count | None = None
+    stretch: StretchRecord | None = None
 
     def to_json(self) -> str:
         """One line, no newline inside."""
-        values = _fields(self)
-        if self.shard is None:  # of a run that is whole from the start
-            del values["shard"]
-        return json.dumps(values, default=_fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return json.dumps(_fields(self), default=_fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: bytes | str, where: str = "record") -> CaseRecord:
@@ -262,4 +289,5 @@ def _fields(value: Any) -> dict[str, Any]:
     """A dataclass as its fields, without the deep copy that ``asdict`` makes of every list."""
     if not dataclasses.is_dataclass(value):
         raise TypeError(f"a {type(value).__name__} cannot be written to a record")
-    return {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
+    values = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
+    return {name: held for name, held in values.items() if held is not None or name not in _ADDED}

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from specbench.decode.loop import Request, decode
+from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
 from specbench.lossless import judge_block
 from specbench.measure.clock import Clock, without_collector
@@ -114,7 +114,11 @@ class Session:
         """
         for block in plan[start:]:
             if block.index in deadly:
-                yield [_record_of(block, place, name, _KILLED) for place, name in enumerate(block.order)]
+                yield [
+                    record_of(block, case, place, name, _KILLED)
+                    for place, name in enumerate(block.order)
+                    for case in block.cases
+                ]
                 continue
             for entry in self._entries.values():
                 if block.index == start or starts_span(plan, block.index, entry.reset):
@@ -133,7 +137,7 @@ class Session:
         return records
 
     def _case(self, block: Block, place: int, name: str, prompts: dict[str, list[list[int]]]) -> CaseRecord:
-        record = _record_of(block, place, name)
+        record = record_of(block, block.case, place, name)
         prompts[name] = []
         try:
             self._turns(block.case, block, record, prompts[name])
@@ -142,7 +146,7 @@ class Session:
         except TeamError:  # no case can be decoded any more
             raise
         except Exception as error:  # the boundary of a case: recorded whole, excluded visibly
-            _fail(record, error)
+            fail(record, error)
         return record
 
     def _turns(self, case: Case, block: Block, record: CaseRecord, prompts: list[list[int]]) -> None:
@@ -151,36 +155,40 @@ class Session:
             if turn and entry.reset == "turn":
                 entry.method.reset()
             asked = self._next_turn(case, answers)
-            request = Request(
-                prompt=asked.prompt,
-                limit=min(self._settings.max_new_tokens, asked.length or self._settings.max_new_tokens),
-                sampling=self._settings.sampling,
-                seed=self._settings.seed,
-                names=(case.id, turn, block.round),
-                keep_trees=0 <= block.place < self._settings.keep_trees,
-                in_prefill=self._settings.in_prefill,
-            )
+            request = self._request(asked, (case.id, turn, block.round), block)
             before = self._meter.joules() if self._meter else None
             transcript = decode(self._engine, entry.method, request, self._clock)
             energy_j = self._meter.since(before) if self._meter else None
-            known = asked.text if len(transcript.ids) == asked.length else None
-            answers.append(answer_text(self._tokenizer, transcript.ids) if known is None else known)
+            answers.append(self._text(asked, transcript))
             prompts.append(asked.prompt)
-            decoded = {entry.name: getattr(transcript, entry.name) for entry in fields(transcript)}
-            record.turns.append(
-                TurnRecord(
-                    **decoded,
-                    prompt_tokens=len(asked.prompt),
-                    text=answers[-1],
-                    prompt_ids=asked.prompt if record.method == VANILLA else None,
-                    energy_j=energy_j,
-                )
-            )
+            record.turns.append(turn_record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
+
+    def _request(self, asked: Turn, names: tuple[object, ...], block: Block) -> Request:
+        settings = self._settings
+        return Request(
+            prompt=asked.prompt,
+            limit=min(settings.max_new_tokens, asked.length or settings.max_new_tokens),
+            sampling=settings.sampling,
+            seed=settings.seed,
+            names=names,
+            keep_trees=0 <= block.place < settings.keep_trees,
+            in_prefill=settings.in_prefill,
+        )
+
+    def _text(self, asked: Turn, transcript: Transcript) -> str:
+        """The answer as text: the recorded one where all of it was decoded."""
+        known = asked.text if len(transcript.ids) == asked.length else None
+        return answer_text(self._tokenizer, transcript.ids) if known is None else known
 
 
-def _record_of(block: Block, place: int, name: str, error: Failure | None = None) -> CaseRecord:
+def turn_record(method: str, asked: Turn, transcript: Transcript, text: str, **more: Any) -> TurnRecord:
+    decoded = {entry.name: getattr(transcript, entry.name) for entry in fields(transcript)}
+    prompt = asked.prompt if method == VANILLA else None
+    return TurnRecord(**decoded, prompt_tokens=len(asked.prompt), text=text, prompt_ids=prompt, **more)
+
+
+def record_of(block: Block, case: Case, place: int, name: str, error: Failure | None = None) -> CaseRecord:
     """A record to be filled. error: of a case that is not tried."""
-    case = block.case
     about = (case.id, case.category, case.subcategory, name, block.round, block.index, place)
     return CaseRecord(*about, "error" if error else "ok", [], error=error)
 
@@ -190,7 +198,7 @@ def _without_surrogates(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _fail(record: CaseRecord, error: Exception) -> None:
+def fail(record: CaseRecord, error: Exception) -> None:
     """Make an error row of a record: what was decoded before stays only if it can be written."""
     record.status = "error"
     record.error = Failure(

@@ -179,10 +179,13 @@ def parse_lines(path: Path) -> Iterator[tuple[CaseRecord, int]]:
 class RunWriter:
     """The one writer of a run's directory."""
 
-    def __init__(self, directory: Path, methods: Iterable[str]) -> None:
-        """methods: those with a record in every block, vanilla included; a block with fewer is incomplete."""
+    def __init__(self, directory: Path, methods: Iterable[str], cases: Sequence[int] = ()) -> None:
+        """methods: those with a record of each case in every block, vanilla included; one with fewer is incomplete.
+
+        cases: of each block, where it is not one.
+        """
         self.directory = directory
-        self._methods = frozenset(methods)
+        self._methods, self._cases = frozenset(methods), cases
         self._path = directory / RECORDS
 
     def resume(self) -> list[CaseRecord]:
@@ -193,13 +196,14 @@ class RunWriter:
         for folder in (self.directory, self.directory / "tables", self.directory / "plots"):
             remove_partials(folder)
         for record, end in parse_lines(self._path):
-            if record.block != block or record.method in {entry.method for entry in pending}:
+            each = self._cases[block] if block < len(self._cases) else 1
+            if record.block != block or [entry.method for entry in pending].count(record.method) == each:
                 raise RunError(
                     f"{self._path}: block {block} lacks a record (found block {record.block}, {record.method});"
                     " the file was changed by hand: move the run aside with measure.fresh=true"
                 )
             pending.append(record)
-            if {entry.method for entry in pending} == self._methods:
+            if {entry.method for entry in pending} == self._methods and len(pending) == each * len(self._methods):
                 kept.extend(pending)
                 pending, safe, block = [], end, block + 1
         if self._path.is_file() and self._path.stat().st_size != safe:

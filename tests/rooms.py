@@ -35,7 +35,7 @@ ROOMS: dict[str, Room] = {
     "schema": Room("what a manifest holds", may="input record", never="torch"),
     "store": Room("the run directory, append-only; atomic writes", may="input record schema", never="torch"),
     "stats": Room("ratios and bootstrap intervals: pure functions", never="torch"),
-    "config": Room("the schema of the settings, and the message for a mistyped one", may="types", never="torch"),
+    "config": Room("the schema of the settings, and the message for a mistyped one", may="load types", never="torch"),
     "answers": Room("Spec-Bench's answer files, read and written", may="input record store", never="torch"),
     "profile": Room(
         "what a forward costs: measured grids, published fits, bytes and operations",
@@ -43,8 +43,8 @@ ROOMS: dict[str, Room] = {
         never="torch",
     ),
     "load": Room(
-        "requests that share a server: arrivals, the schedule, a simulated server",
-        may="profile record",
+        "requests that share a server: settings, arrivals, the schedule, a simulated server",
+        may="input profile record",
         never="torch",
     ),
     "method": Room("the contract of a method", may="target types", never="transformers"),
@@ -82,9 +82,13 @@ ROOMS: dict[str, Room] = {
         "one loaded target and its methods, block by block",
         may="decode lossless measure method record suite target target.tensor_parallel types",
     ),
+    "load.session": Room(
+        "the same, with requests that share forwards",
+        may="decode load lossless measure method record session types",
+    ),
     "job": Room(
         "from a configuration to a checked job, without weights",
-        may="config decode material measure method record session suite target target.choose trace types",
+        may="config decode load material measure method record session suite target target.choose trace types",
     ),
     "stage": Room(
         "the loaded target with the methods bound to it",
@@ -97,7 +101,7 @@ ROOMS: dict[str, Room] = {
     ),
     "execution": Room(
         "a job's run: open or resume, decode, write",
-        may="job manifest measure record session stage store types",
+        may="job load load.session manifest measure record session stage store types",
     ),
     "report.text": Room(
         "how figures and rows are spelled; tokens as text",

@@ -220,7 +220,7 @@ def _steps(
         drafter.observe(step)
         clock.lap("update")
         clock.mark()
-        log.append((*_without_tensors(draft, step), engine.fed))
+        log.append((*without_tensors(draft, step), engine.fed))
         done = step.done
     return log
 
@@ -230,7 +230,7 @@ def _rounded(seconds: Sequence[float]) -> list[float]:
     return [round(value, 7) for value in seconds]
 
 
-def _without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
+def without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
     """A step for the log, without tensors, which would hold device memory."""
     if draft.probs is not None:
         draft = replace(draft, probs=None)

@@ -20,7 +20,7 @@ class Guest(Protocol):
     """A request inside a server, which has one of its seats."""
 
     unread: int  # [tokens] of its prompt
-    emitted: int  # tokens of its last forward
+    emitted: int  # tokens of its last forward, or of its prompt's
     done: bool  # it ended, or failed
 
 
@@ -36,8 +36,8 @@ class Server(Protocol):
     def admit(self, question: Any) -> Guest:
         """Take a request in; nothing is computed."""
 
-    def read(self, seat: Any, tokens: int) -> None:
-        """Read at most so many tokens of the prompt; with the last of them comes the first token of the answer."""
+    def read(self, seat: Any, tokens: int) -> float | None:
+        """Read so many tokens of the prompt. Returns when the first token of the answer came [s], None = not yet."""
 
     def step(self, seats: Sequence[Any]) -> int:
         """One forward for all; returns its rows."""
@@ -159,11 +159,11 @@ class _Service:
             seat, before = visit.seat, visit.seat.unread
             if visit.begin_s == NEVER:
                 visit.begin_s = self._server.now()
-            self._server.read(seat, int(min(room, before)))
+            first_s = None if seat.done else self._server.read(seat, int(min(room, before)))
             room -= before - seat.unread
             if seat.done or not seat.unread:
                 self._reading.popleft()
-                visit.first_s = self._server.now()
+                visit.first_s = self._server.now() if first_s is None else first_s
                 start = len(self._served.ends_s)
                 visit.forwards = range(start, start)
                 if seat.done:

@@ -77,12 +77,14 @@ class SimulatedServer:
     def admit(self, question: SimulatedAnswer) -> SimulatedGuest:
         return SimulatedGuest(question, question.prompt)
 
-    def read(self, seat: SimulatedGuest, tokens: int) -> None:
+    def read(self, seat: SimulatedGuest, tokens: int) -> float | None:
         self._now_s += 1e-3 * float(self._profile.step_ms(tokens, seat.context))
         seat.unread -= tokens
         seat.context += tokens
-        if not seat.unread:
-            seat.emitted, seat.done = 1, not len(seat.answer.accept)
+        if seat.unread:
+            return None
+        seat.emitted, seat.done = 1, not len(seat.answer.accept)
+        return self._now_s
 
     def step(self, seats: Sequence[SimulatedGuest]) -> int:
         rows = context = 0

@@ -32,6 +32,7 @@ class Block:
     """One case in one round: the methods in the order in which they run.
 
     place: its index in the plan of the whole, where the run has a part of it (``suite.part``).
+    more: under load, the cases that are served in the same stretch.
     """
 
     index: int
@@ -39,6 +40,12 @@ class Block:
     case: Case
     order: tuple[str, ...]
     place: int
+    more: tuple[Case, ...] = ()
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """All of them."""
+        return (self.case, *self.more)
 
 
 def make_plan(
@@ -56,6 +63,21 @@ def make_plan(
             order = list(names)
             random.Random(f"{seed}/{turn}/{case.id}").shuffle(order)
             blocks.append(Block(len(blocks), turn, case, tuple(order), turn * len(places) + places[case.id]))
+    return blocks
+
+
+def plan_stretches(cases: Sequence[Case], methods: Sequence[str], rounds: int, size: int) -> list[Block]:
+    """All blocks under load, of ``size`` cases each, the last of a round of fewer.
+
+    Every second block has the methods in the opposite order: of any two of them the order is A B B A, in which a
+    machine that drifts at a constant rate slows both alike.
+    """
+    blocks: list[Block] = []
+    for turn in range(rounds):
+        for start in range(0, len(cases), size):
+            order = methods if len(blocks) % 2 == 0 else tuple(reversed(methods))
+            first, *more = cases[start : start + size]
+            blocks.append(Block(len(blocks), turn, first, tuple(order), len(blocks), tuple(more)))
     return blocks
 
 

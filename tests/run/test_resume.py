@@ -253,7 +253,7 @@ def test_a_setting_that_came_later_leaves_the_hash_at_its_default():
     """Runs from before it go on under the same name; another value makes another run."""
     for place, added in ADDED.items():
         for key, default in added.items():
-            groups = {"measure": {}, "suite": {}, "decode": {"seed": 0}, "model": {"path": "x"}}
+            groups = {"measure": {}, "suite": {}, "decode": {"seed": 0}, "model": {"path": "x"}, "load": {}}
             before = {**groups, "method": {"one": {"_target_": place, "k": 1}}}
             inside = (place,) if place in groups else ("method", "one")
             later, other = copy.deepcopy(before), copy.deepcopy(before)

@@ -1,0 +1,225 @@
+"""The decode loop of several requests: each proposes, one forward for all, each learns from its own outcome.
+
+A request decodes as ``specbench.decode.loop`` decodes it alone: the same walk, the same seeds, the same method; only
+its forwards are shared. What raises in one request ends that request and no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from specbench.decode.loop import Entry, Request, Transcript, derive_seed, without_tensors
+from specbench.decode.walk import Walk
+from specbench.method import Drafter, Method
+from specbench.target.engine import Batch
+from specbench.types import EMPTY, CaseError, Draft, Step
+
+
+class Question(Protocol):
+    """What is asked of a server; everything that it raises is its own request's failure."""
+
+    @property
+    def method(self) -> Method:
+        """Whose state no other request has, or a shared one."""
+
+    def request(self) -> Request:
+        """The request, made when it is admitted."""
+
+    def close(self, guest: SharedRequest) -> Question | None:
+        """It has ended: ``guest`` has its transcript or its error. Returns what the same user asks next."""
+
+
+class Budgets(Protocol):
+    """How many nodes each request may draft."""
+
+    def share(self, guests: Sequence[SharedRequest], most: int) -> Sequence[int]:
+        """A number for each; 0 = its drafter is not asked. most: that an engine takes."""
+
+    def trim(self, guests: Sequence[SharedRequest], drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """What is fed of the drafts."""
+
+    def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
+        """A step's outcome."""
+
+
+@dataclass(slots=True)
+class SharedRequest:
+    """A request among others. unread: [tokens] of its prompt. emitted: tokens of its last forward.
+
+    spent: [s] by phase, of the server when its first token came. log: as in the loop of one request.
+    """
+
+    question: Question
+    unread: int = 0
+    emitted: int = 0
+    done: bool = False
+    error: Exception | None = None
+    transcript: Transcript = field(default_factory=Transcript)
+    handle: Any = None
+    request: Request | None = None
+    drafter: Drafter | None = None
+    context: list[int] = field(default_factory=list)
+    end: int = 0
+    log: list[Entry] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def boundary(self) -> Iterator[None]:
+        """What is raised inside ends this request, and is kept for its record."""
+        try:
+            yield
+        except Exception as error:
+            self.error, self.done, self.unread, self.emitted = error, True, 0, 0
+
+
+class SharedLaps:
+    """Time of all requests by phase; a GPU's is read at the end of a step, when its picks are on the host."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = defaultdict(float)
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """The time since the last lap belongs to ``phase``."""
+        now = time.perf_counter()
+        self.spent[phase] += now - self._last
+        self._last = now
+
+
+class SharedServer:
+    """A batch behind the schedule's interface (``specbench.load.scheduler.Server``)."""
+
+    def __init__(self, batch: Batch, laps: SharedLaps, eos: frozenset[int], max_nodes: int, budgets: Budgets) -> None:
+        """laps: also the batch's. eos, max_nodes: of its engine."""
+        self._batch, self._laps, self._eos, self._most, self._budgets = batch, laps, eos, max_nodes, budgets
+        self._open: set[int] = set()
+        self._start = time.perf_counter()
+
+    def now(self) -> float:
+        return time.perf_counter() - self._start
+
+    def wait(self, until_s: float) -> None:
+        time.sleep(max(0.0, until_s - self.now()))
+
+    def admit(self, question: Question) -> SharedRequest:
+        guest = SharedRequest(question)
+        with guest.boundary():
+            guest.request = request = question.request()
+            prompt, method = request.prompt, question.method
+            room = self._batch.tokens - len(prompt)
+            if room < 1:
+                raise CaseError(
+                    f"prompt of {len(prompt)} tokens; expected fewer than the {self._batch.tokens} that a request has"
+                    " room for (leave the case out, or raise load.tokens or model.context)"
+                )
+            limit = min(request.limit, room)
+            guest.transcript.finish = "context" if limit < request.limit else "length"
+            guest.end = len(prompt) + limit
+            walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), method.typical)
+            guest.handle = self._batch.open(prompt, limit, walk, method.needs)
+            guest.unread = len(prompt)
+        return guest
+
+    def read(self, guest: SharedRequest, tokens: int) -> float | None:
+        first_s = None
+        with guest.boundary():
+            assert guest.request is not None
+            prefill = self._batch.prefill(guest.handle, tokens)
+            guest.unread -= tokens
+            if prefill is not None:
+                self._laps.lap("prefill")
+                first_s = self.now()
+                prompt, names = guest.request.prompt, (*guest.request.names, "draft")
+                guest.drafter = guest.question.method.begin(prompt, prefill, derive_seed(guest.request.seed, *names))
+                self._laps.lap("update")
+                guest.context = [*prompt, prefill.token]
+                guest.spent = dict(self._laps.spent)
+                guest.emitted = 1
+                guest.done = len(guest.context) == guest.end or prefill.token in self._eos
+        self._laps.lap("prefill")
+        return first_s
+
+    @torch.inference_mode()
+    def step(self, guests: Sequence[SharedRequest]) -> int:
+        begun = time.perf_counter()
+        self._laps.lap("idle")
+        drafts = self._propose(guests)
+        active = [guest for guest in guests if not guest.done]
+        if not active:
+            return 0
+        concurrent = [guest for guest in active if guest.question.method.needs.concurrent]
+        for guest in concurrent:
+            with guest.boundary():
+                guest.drafter.launch()  # type: ignore[union-attr]
+        self._batch.forward([(guest.handle, draft) for guest, draft in zip(active, drafts, strict=True)])
+        lates = [_join(guest) for guest in active] if concurrent else None
+        if concurrent:
+            self._laps.lap("draft")
+        steps = self._batch.settle([guest.end - len(guest.context) for guest in active], lates)
+        for guest, draft, step in zip(active, drafts, steps, strict=True):
+            if guest.error is None:
+                with guest.boundary():
+                    _learn(guest, draft, step)
+        self._laps.lap("update")
+        self._budgets.observe(drafts, steps, self._batch.fed, time.perf_counter() - begun)
+        return self._batch.fed
+
+    def _propose(self, guests: Sequence[SharedRequest]) -> Sequence[Draft]:
+        """A draft of each request that did not fail."""
+        drafts: list[Draft] = []
+        for guest, budget in zip(guests, self._budgets.share(guests, self._most), strict=True):
+            with guest.boundary():
+                assert guest.drafter is not None
+                drafts.append(guest.drafter.propose(guest.context, budget) if budget else EMPTY)
+        kept = self._budgets.trim([guest for guest in guests if not guest.done], drafts)
+        self._laps.lap("draft")
+        return kept
+
+    def leave(self, guest: SharedRequest) -> Question | None:
+        if guest.handle is not None:
+            self._batch.close(guest.handle)
+        with guest.boundary():
+            _finish(guest, self._laps.spent, self._eos)
+        return guest.question.close(guest)
+
+
+def _join(guest: SharedRequest) -> Draft | None:
+    """What a concurrent drafter has drafted meanwhile."""
+    late = None
+    if guest.error is None and guest.drafter is not None and guest.question.method.needs.concurrent:
+        with guest.boundary():
+            late = guest.drafter.join()
+    return late
+
+
+def _learn(guest: SharedRequest, draft: Draft, step: Step | CaseError) -> None:
+    """Enter one forward's outcome."""
+    if isinstance(step, CaseError):
+        raise step
+    assert guest.drafter is not None
+    guest.context.extend(step.emitted)
+    guest.emitted, guest.done = len(step.emitted), step.done
+    guest.drafter.observe(step)
+    guest.log.append((*without_tensors(draft, step), 1 + len(draft)))
+
+
+def _finish(guest: SharedRequest, spent: Mapping[str, float], eos: frozenset[int]) -> None:
+    """Fill in the transcript, but for the times that the schedule has."""
+    if guest.error is not None or guest.drafter is None or guest.request is None:
+        return
+    guest.drafter.finish(guest.context)
+    out, method = guest.transcript, guest.question.method
+    out.ids = guest.context[len(guest.request.prompt) :]
+    if out.ids[-1] in eos:
+        out.finish = "eos"
+    out.trees = [] if guest.request.keep_trees else None
+    out.count(guest.log, method.sources)
+    out.stats = {name: float(value) for name, value in guest.drafter.stats().items()}
+    out.phases_s = {phase: spent[phase] - guest.spent.get(phase, 0.0) for phase in spent if phase != "idle"}

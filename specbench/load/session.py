@@ -1,0 +1,201 @@
+"""Decodes the blocks of a plan under load: in each, every method serves the same cases in a stretch of its own.
+
+In front of the measured cases of a stretch come those of the ramp, and behind them others until all measured ones have
+ended. Both are cases of the suite; a method that keeps state learns from them too, but they have no record.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from specbench.decode.budgets import make_budgets
+from specbench.decode.loop import Request, derive_seed
+from specbench.decode.together import SharedLaps, SharedRequest, SharedServer
+from specbench.load.scheduler import Served, Stretch, Visit, serve
+from specbench.load.settings import LoadConfig, make_arrivals
+from specbench.lossless import judge_block
+from specbench.measure.clock import without_collector
+from specbench.measure.plan import Block
+from specbench.method import Method
+from specbench.record import CaseRecord, StretchRecord, TurnLoad
+from specbench.session import Entry, Session, Turn, fail, record_of, turn_record
+from specbench.types import Case, CaseError
+
+log = logging.getLogger(__name__)
+PRIVATE = ("turn", "case")  # reset policies under which no request sees what another one taught
+
+
+@dataclass(slots=True)
+class SharedTurn:
+    """A turn of a case: what the server is asked (``specbench.decode.together.Question``).
+
+    method: of the case alone, or of all. answers: of the turns before.
+    """
+
+    session: LoadSession
+    block: Block
+    case: Case
+    entry: Entry
+    method: Method
+    number: int = 0
+    answers: tuple[str, ...] = ()
+    asked: Turn | None = None
+    guest: SharedRequest | None = None
+
+    def request(self) -> Request:
+        """Asked when it is admitted: an engine that replays loads the answer then."""
+        if self.entry.reset == "turn" or (self.entry.reset == "case" and not self.number):
+            self.method.reset()
+        self.asked, request = self.session.ask(self)
+        return request
+
+    def close(self, guest: SharedRequest) -> SharedTurn | None:
+        """The next turn of the case; its method is free behind the last."""
+        self.guest = guest
+        if guest.error is None and self.number + 1 < len(self.case.turns):
+            return self.session.follow(self)
+        self.session.give_back(self)
+        return None
+
+
+class LoadSession(Session):
+    """A session whose blocks are stretches of requests that share forwards."""
+
+    def ask(self, turn: SharedTurn) -> tuple[Turn, Request]:
+        """What a turn asks, now that those before it are answered."""
+        asked = self._next_turn(turn.case, turn.answers)
+        return asked, self._request(asked, (turn.case.id, turn.number, turn.block.round), turn.block)
+
+    def follow(self, turn: SharedTurn) -> SharedTurn:
+        """The next turn of the same case."""
+        assert turn.asked is not None
+        assert turn.guest is not None
+        answers = (*turn.answers, self._text(turn.asked, turn.guest.transcript))
+        return SharedTurn(self, turn.block, turn.case, turn.entry, turn.method, turn.number + 1, answers)
+
+    def give_back(self, turn: SharedTurn) -> None:
+        """Another case may have its method's state."""
+        self._free.append(turn.method)
+
+    def under(self, load: LoadConfig, cases: Sequence[Case]) -> LoadSession:
+        """Set the load, and the cases of the suite, which ramps are taken from."""
+        self.load, self._cases = load, tuple(cases)
+        return self
+
+    def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
+        if block.index < 0:  # of the warm-up
+            return super()._block(block, judge)
+        records: list[CaseRecord] = []
+        prompts: dict[tuple[str, str], list[list[int]]] = {}
+        for place, name in enumerate(block.order):
+            with without_collector(freeze=True):
+                records += self._stretch(block, place, self._entries[name], prompts)
+        for case in block.cases if judge else ():
+            own = [record for record in records if record.case == case.id]
+            asked = {record.method: prompts.get((record.method, case.id), []) for record in own}
+            try:
+                judge_block(own, asked, self._engine.gaps, self._settings.dtype)
+            except (CaseError, torch.OutOfMemoryError) as error:
+                log.warning("case %s could not be judged: %s", case.id, error)
+        return records
+
+    def _stretch(
+        self, block: Block, place: int, entry: Entry, prompts: dict[tuple[str, str], list[list[int]]]
+    ) -> list[CaseRecord]:
+        """The records of one method. An error outside of a request's own is that of all of them."""
+        records = {case.id: record_of(block, case, place, entry.name) for case in block.cases}
+        try:
+            served = self._serve(block, entry)
+            about = _summarise(served)
+            for visit in served.measured():
+                turn: SharedTurn = visit.question
+                record = records[turn.case.id]
+                record.stretch = about
+                self._enter(record, turn, visit, served)
+                prompts.setdefault((entry.name, turn.case.id), []).append(turn.asked.prompt if turn.asked else [])
+            for record in records.values():
+                record.state_bytes = int(entry.method.state_bytes())
+                CaseRecord.from_json(record.to_json())
+        except Exception as error:  # the boundary of a stretch: recorded whole, excluded visibly
+            for record in records.values():
+                fail(record, error)
+        return list(records.values())
+
+    def _enter(self, record: CaseRecord, turn: SharedTurn, visit: Visit, served: Served) -> None:
+        """A turn's figures with the times of the schedule."""
+        guest = turn.guest
+        assert guest is not None
+        if guest.error is not None:
+            fail(record, guest.error)
+            return
+        assert turn.asked is not None
+        ends = np.array([visit.first_s, *served.ends_s[visit.forwards.start : visit.forwards.stop]])
+        out = guest.transcript
+        out.prefill_s, out.decode_s = visit.first_s - visit.begin_s, visit.end_s - visit.first_s
+        out.step_s = [round(float(seconds), 7) for seconds in np.diff(ends)]
+        forwards = slice(visit.forwards.start, visit.forwards.stop)
+        shared = TurnLoad(
+            arrival_s=visit.arrival_s,
+            queue_s=max(0.0, visit.begin_s - visit.arrival_s),
+            requests=served.requests[forwards],
+            rows=served.rows[forwards],
+        )
+        text = self._text(turn.asked, out)
+        record.turns.append(turn_record(record.method, turn.asked, out, text, load=shared))
+
+    def _serve(self, block: Block, entry: Entry) -> Served:
+        load, engine = self.load, self._engine
+        seats = self._open_states(entry)
+        laps = SharedLaps()
+        batch = engine.batch(seats, load.tokens or engine.context, laps)
+        try:
+            budgets = make_budgets(load.budget, load.nodes or engine.max_nodes)
+            server = SharedServer(batch, laps, engine.eos, engine.max_nodes, budgets)
+            ramp = load.requests if load.ramp is None else load.ramp
+            stretch = Stretch(seats, ramp, len(block.cases), load.chunk)
+            arrivals = make_arrivals(load, derive_seed(self._settings.seed, "arrivals", block.index))
+            return serve(server, self._questions(block, entry, ramp), arrivals, stretch)
+        finally:
+            batch.end()
+
+    def _open_states(self, entry: Entry) -> int:
+        """Make the states that the requests in flight decode with. Returns how many may be in flight."""
+        others = self.load.requests - 1
+        shared = entry.reset not in PRIVATE
+        found = [entry.method if shared else _private(entry.method) for _ in range(others)]
+        self._free = deque([entry.method, *(method for method in found if method is not None)])
+        return len(self._free)
+
+    def _questions(self, block: Block, entry: Entry, ramp: int) -> Iterator[Any]:
+        """The cases before the block, its own, and those behind it, around the suite without end."""
+        first = next(place for place, case in enumerate(self._cases) if case.id == block.case.id)
+        for place in itertools.count(first - ramp):
+            case = self._cases[place % len(self._cases)]
+            yield SharedTurn(self, block, case, entry, self._free.popleft())
+
+
+def _private(method: Method) -> Method | None:
+    own = copy.deepcopy(method)
+    own.reset()
+    return own
+
+
+def _summarise(served: Served) -> StretchRecord:
+    """Of the measured part."""
+    begin, end = served.window()
+    ends = np.array(served.ends_s)
+    inside = (ends > begin) & (ends <= end)
+    sums = [int(np.array(column)[inside].sum()) for column in (served.emitted, served.requests, served.rows)]
+    first = sum(begin < visit.first_s <= end for visit in served.visits)
+    return StretchRecord(
+        seconds=end - begin, tokens=sums[0] + first, forwards=int(inside.sum()), requests=sums[1], rows=sums[2]
+    )

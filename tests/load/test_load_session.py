@@ -1,0 +1,149 @@
+"""Runs under load, of recorded answers: each request decodes as it does alone, whoever shares its forwards."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from compose import job_for
+from methods.pld import _Lookup
+from specbench.execution import execute
+from specbench.load import session
+from specbench.record import CaseRecord
+from specbench.store import RECORDS, read_run
+from specbench.types import InputError
+
+LOADED = ("load=closed", "load.requests=3", "load.block=5", "load.ramp=2", "load.chunk=7")
+METHODS = ("method=[pld,sam,cacheback_no_frozen]", "model.tokenizer=bundled:tiny")
+
+
+class _Stop(Exception):
+    pass
+
+
+def decode(folder: Path, trace: Path, *overrides: str, stop_after: int | None = None) -> dict[tuple, CaseRecord]:
+    def observe(records, done, total):
+        if done == stop_after:
+            raise _Stop
+
+    job = job_for("model=replay", f"model.trace={trace}", *METHODS, "measure.warmup=0", *overrides)
+    if stop_after is None:
+        execute(job, folder, observe)
+    else:
+        with pytest.raises(_Stop):
+            execute(job, folder, observe)
+    return {(record.method, record.case): record for record in read_run(folder).records}
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> Path:
+    """Twelve cases that repeat themselves, every third of two turns."""
+    drawn, lines = random.Random(5), []
+    for number in range(12):
+        phrase = [drawn.randrange(5, 40) for _ in range(8)]
+        turns, prompt = [], [1, 2, number + 3, *phrase]
+        for _ in range(1 + (number % 3 == 0)):
+            ids = [token for _ in range(4) for token in (*phrase, drawn.randrange(5, 40))][: drawn.randrange(12, 36)]
+            turns.append({"prompt_ids": prompt, "ids": ids})
+            prompt = [*prompt, *ids, 4]
+        lines.append(json.dumps({"case": str(number), "category": "qa", "turns": turns}))
+    path = tmp_path_factory.mktemp("trace") / "trace.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, trace):
+    return decode(tmp_path_factory.mktemp("alone") / "r", trace)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory, trace):
+    return decode(tmp_path_factory.mktemp("loaded") / "r", trace, *LOADED)
+
+
+def work_of(records: dict[tuple, CaseRecord]) -> dict[tuple, list]:
+    """What no clock decides."""
+    return {
+        key: [(turn.ids, turn.accept, turn.proposed, turn.fed, turn.sources) for turn in record.turns]
+        for key, record in records.items()
+    }
+
+
+def test_requests_decode_as_they_do_alone(alone, loaded):
+    assert work_of(loaded) == work_of(alone)
+
+
+def test_a_state_that_requests_share_would_change_what_is_accepted(tmp_path, trace, alone, monkeypatch):
+    monkeypatch.setattr(session, "_private", lambda method: method)
+    assert work_of(decode(tmp_path / "r", trace, *LOADED)) != work_of(alone)
+
+
+def test_stretches_alternate_and_records_hold_the_load(loaded):
+    orders: dict[int, list[str]] = {}
+    for record in loaded.values():
+        orders.setdefault(record.block, [""] * 4)[record.position] = record.method
+        assert record.stretch["forwards"] > 0
+        assert record.stretch["seconds"] > 0
+        for turn in record.turns:
+            assert len(turn.load["requests"]) == len(turn.accept) == len(turn.step_s)
+            assert max(turn.load["requests"]) <= 3
+            assert all(rows >= fed for rows, fed in zip(turn.load["rows"], turn.fed, strict=True))
+    assert orders[0] == orders[1][::-1] == orders[2]
+    full = [count for record in loaded.values() for turn in record.turns for count in turn.load["requests"]]
+    assert full.count(3) > 0.7 * len(full)  # the load is held until the last measured request ends
+
+
+def test_one_request_that_fails_is_its_own_error_row(tmp_path, trace, alone, monkeypatch):
+    real = _Lookup.observe
+
+    def observe(self, step):
+        if self.broken:
+            raise ValueError("this request alone")
+        real(self, step)
+
+    def propose(self, context, budget, real=_Lookup.propose):
+        self.broken = context[2] == 3 + 4  # case 4
+        return real(self, context, budget)
+
+    monkeypatch.setattr(_Lookup, "broken", False, raising=False)
+    monkeypatch.setattr(_Lookup, "observe", observe)
+    monkeypatch.setattr(_Lookup, "propose", propose)
+    records = decode(tmp_path / "r", trace, *LOADED)
+    assert [key for key, record in records.items() if record.status != "ok"] == [("pld", "4")]
+    assert "this request alone" in records["pld", "4"].error["message"]
+    rest = {key: work for key, work in work_of(records).items() if key != ("pld", "4")}
+    assert rest == {key: work for key, work in work_of(alone).items() if key != ("pld", "4")}
+
+
+def test_a_run_that_was_cut_goes_on_at_its_block(tmp_path, trace, loaded):
+    decode(tmp_path / "r", trace, *LOADED, stop_after=1)
+    path = tmp_path / "r" / RECORDS
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines) + lines[0][:50])  # half a line, and half a block before it
+    records = decode(tmp_path / "r", trace, *LOADED)
+    assert len(path.read_text().splitlines()) == len(loaded)
+    assert work_of(records) == work_of(loaded)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:27]))  # 20 of the first block, 7 of the next
+    assert work_of(decode(tmp_path / "r", trace, *LOADED)) == work_of(loaded)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("load=closed", "load.requests=0"), "load.requests=0: expected a whole number of at least 1"),
+        (("load=poisson", "load.rate=0"), "load.rate=0.0: expected a finite number above 0"),
+        (("load=closed", "load.rate=2"), "load.rate=2.0: expected a rate with load=poisson"),
+        (("load=trace", "load.times=nowhere.json"), "load.times nowhere.json: no such file"),
+        (("load=closed", "load.kind=queue"), "load.kind=queue: expected one of one, closed, poisson, trace"),
+        (("load=closed", "suite.part=1/2"), "suite.part: expected the whole suite with load=closed"),
+        (("load=closed", "decode.first_draft=prefill"), "decode.first_draft: expected after with load=closed"),
+        (("load=closed", "method.pld.reset=category"), "method.pld.reset=category: requests of several categories"),
+    ],
+)
+def test_what_no_load_serves_is_refused(trace, overrides, message):
+    with pytest.raises(InputError, match=message):
+        job_for("model=replay", f"model.trace={trace}", *METHODS, *overrides)
