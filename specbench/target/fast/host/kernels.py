@@ -2,7 +2,7 @@
 
 Each row is computed by the same operations in the same order whichever rows are fed beside it: its products by
 ``dot_tile``, its attention over the tokens that it sees in the order of the text. So verifying a draft gives the bits
-that decoding token by token gives. numba's cache notices a change of this file, not of the two that it imports.
+that decoding token by token gives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ from specbench.target.fast.host.small_kernels import (
 from specbench.target.fast.host.vectors import ITEM, LANES, dot_tile, mix_tile, narrow, widen
 
 SETTINGS: Any = config  # numba's, from the environment
+BUILT_ON = "e9fe5816"  # small_kernels.py: numba's cache notices a change of this file, not of those that it imports
 TILE = 4  # rows of weights that are multiplied together
+# [bytes] of an input row for which one row of weights after the other is fastest: it stays in the first cache, and the
+# ends of rows do not count; measured, weights in memory.
+SHORTEST, LONGEST = 1536, 16 << 10
 
 
 def wake(threads):
@@ -48,18 +52,20 @@ def multiply(rows, count, size, weights, like, out, width, start, stop):
             given, made = rows.ctypes.data + row * size * item, out + (row * width + first) * ITEM
             left = min(count - row, 4)
             if left == 4:
-                dot_tile(TILE, 4, weight, given, size, made, width, like, rows)
+                dot_tile(TILE, 4, TILE, weight, given, size, made, width, like, rows)
             elif left == 3:
-                dot_tile(TILE, 3, weight, given, size, made, width, like, rows)
+                dot_tile(TILE, 3, TILE, weight, given, size, made, width, like, rows)
             elif left == 2:
-                dot_tile(TILE, 2, weight, given, size, made, width, like, rows)
+                dot_tile(TILE, 2, TILE, weight, given, size, made, width, like, rows)
+            elif count == 1 and SHORTEST <= size * item <= LONGEST:
+                dot_tile(TILE, 1, 1, weight, given, size, made, width, like, rows)
             else:
-                dot_tile(TILE, 1, weight, given, size, made, width, like, rows)
+                dot_tile(TILE, 1, TILE, weight, given, size, made, width, like, rows)
             row += left
     for first in range(whole, stop):
         for row in range(count):
             given, made = rows.ctypes.data + row * size * item, out + (row * width + first) * ITEM
-            dot_tile(1, 1, weights + first * size * stored, given, size, made, width, like, rows)
+            dot_tile(1, 1, 1, weights + first * size * stored, given, size, made, width, like, rows)
 
 
 @njit(cache=True, error_model="numpy", parallel=True)

@@ -8,7 +8,7 @@ each number of rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -124,36 +124,46 @@ def _store(builder: Any, address: Any, place: Any, value: Any) -> None:
     builder.store(value, builder.inttoptr(at, value.type.as_pointer())).align = ITEM
 
 
+def _accumulate(builder: Any, multiply: Any, held: Sequence[Any], loaded: Iterable[tuple[int, Any]], sums: Any) -> None:
+    """Add to sums[row][column] the products of a row's vector and those of the columns."""
+    for row, weight in loaded:
+        for total, vector in zip(sums[row], held, strict=True):
+            builder.store(multiply(builder, weight, vector, builder.load(total)), total)
+
+
 @intrinsic(prefer_literal=True)
-def dot_tile(typing, rows, columns, weight, inputs, size, out, out_step, like, given):
+def dot_tile(typing, rows, columns, together, weight, inputs, size, out, out_step, like, given):
     """out[c, r] = weight[r] . inputs[c], rows of ``size`` numbers, whole vectors, for ``rows`` r and ``columns`` c.
 
-    rows, columns: literal counts. weight, inputs, out: addresses. out_step: [elements] between its rows.
+    rows, columns: literal counts. together: literal, how many rows of weights are read side by side; one row after the
+    other is one stream, which the processor fetches ahead by itself.
+    weight, inputs, out: addresses. out_step: [elements] between its rows.
     like, given: arrays of the types that weights and inputs are stored in; out is single.
     """
     high, wide, stored, entered = rows.literal_value, columns.literal_value, _stored(like), _stored(given)
+    side = together.literal_value
     pairs = stored == entered == BFLOAT16
     step, multiply = (2 * LANES, _multiply_pairs) if pairs else (LANES, _multiply_add)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address, given, size, out, out_step = args[2:7]
+        address, given, size, out, out_step = args[3:8]
         weights, vectors = _Rows(builder, address, size, stored), _Rows(builder, given, size, entered)
-        # Processors do not fetch so many streams by themselves.
-        ahead = builder.mul(size, size.type(high * AHEAD * (2 if stored == BFLOAT16 else 1)))
+        distance = size.type(high * AHEAD * (2 if stored == BFLOAT16 else 1))
+        ahead = builder.mul(size, distance) if side > 1 else None
         sums = [[cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES)) for _ in range(wide)]
                 for _ in range(high)]  # fmt: skip
-        with cgutils.for_range_slice(builder, size.type(0), size, size.type(step), size.type) as (place, _):
-            held = [vectors.load(column, place, None, pairs) for column in range(wide)]
-            for row in range(high):
-                loaded = weights.load(row, place, ahead, pairs)
-                for total, vector in zip(sums[row], held, strict=True):
-                    builder.store(multiply(builder, loaded, vector, builder.load(total)), total)
+        for first in range(0, high, side):
+            near = range(first, first + side)
+            with cgutils.for_range_slice(builder, size.type(0), size, size.type(step), size.type) as (place, _):
+                held = [vectors.load(column, place, None, pairs) for column in range(wide)]
+                loaded = ((row, weights.load(row, place, ahead, pairs)) for row in near)
+                _accumulate(builder, multiply, held, loaded, sums)
         for column in range(wide):
             place = builder.mul(out_step, out_step.type(column))
             _store(builder, out, place, _add_lanes(builder, [builder.load(each[column]) for each in sums]))
         return context.get_dummy_value()
 
-    return types.void(rows, columns, *[types.intp] * 5, like, given), generate
+    return types.void(rows, columns, together, *[types.intp] * 5, like, given), generate
 
 
 @intrinsic(prefer_literal=True)
