@@ -6,6 +6,7 @@ import contextlib
 import io
 import runpy
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -22,14 +23,20 @@ class Done:
 
 def run_script(name: str, *arguments: object) -> Done:
     """``python scripts/<name>.py ARGUMENTS``."""
-    path, out, err, code = SCRIPTS / f"{name}.py", io.StringIO(), io.StringIO(), 0
+    path = str(SCRIPTS / f"{name}.py")
+    return run_main(lambda: runpy.run_path(path, run_name="__main__"), *arguments, name=path)
+
+
+def run_main(main: Callable[[], object], *arguments: object, name: str = "specbench") -> Done:
+    """A command's ``main`` with these arguments."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
     with (
-        mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]),
+        mock.patch.object(sys, "argv", [name, *map(str, arguments)]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
         try:
-            runpy.run_path(str(path), run_name="__main__")
+            main()
         except SystemExit as end:
             code = int(end.code or 0)
     return Done(code, out.getvalue(), err.getvalue())

@@ -17,7 +17,7 @@ from methods.pld import PromptLookup
 from methods.sam.method import SAM
 from methods.token_recycling import TokenRecycling
 from methods.vanilla import Vanilla
-from specbench.bench.engine_check import random_model
+from specbench.bench.engine_check import CASES, random_model
 from specbench.bench.goals import Goal, goals_text
 from specbench.measure.environment import machine, versions
 from specbench.method import Method
@@ -123,6 +123,16 @@ class Day:
         """Prompts of some hundred tokens whose words come again."""
         count, length = (1, 60) if self.rehearse else (6, 400)
         return [[(37 * case + 11 * place) % 997 + 3 for place in range(length)] for case in range(count)]
+
+    @property
+    def cases(self) -> int:
+        """Requests of each small model and method."""
+        return 1 if self.rehearse else CASES
+
+    @property
+    def buffer_bytes(self) -> int | None:
+        """Of the buffers that the read bandwidth is measured on; None = the device's own."""
+        return 1 << 22 if self.rehearse else None
 
     @property
     def tokens(self) -> int:

@@ -17,7 +17,7 @@ from specbench.bench.goals import Goal, against_generate, roofline, steadiness, 
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.fast.attention import FLEX, FUSED, TRITON
+from specbench.target.fast.attention import FLEX, FUSED, SDPA, TRITON
 from specbench.target.fast.engine import FastEngine
 from specbench.types import EMPTY, Draft, Needs
 
@@ -47,23 +47,28 @@ def _held(day: Day) -> int:
 
 def time_forwards(day: Day) -> list[Goal]:
     """T(tokens fed, context) over the bounds of the same process."""
-    contexts, fed = ([64], (1, 8)) if day.rehearse else ([480, 1024, 2000], FED)
-    return roofline(day.engine, day.model, contexts, fed)
+    return _compare_with_bounds(day, day.engine, [480, 1024, 2000])
+
+
+def _compare_with_bounds(day: Day, engine: FastEngine, contexts: list[int]) -> list[Goal]:
+    if day.rehearse:
+        return roofline(engine, day.model, [64], (1, 8), rounds=3, size=day.buffer_bytes)
+    return roofline(engine, day.model, contexts, FED)
 
 
 def try_our_kernels(day: Day, way: str) -> list[Goal]:
     """The engine with another ``engine.attention``: recordings, ids against SDPA's, forwards over the same bounds."""
-    way = way if day.device.type == "cuda" else FLEX  # a CPU does not run our kernels
+    if day.device.type != "cuda":  # where our kernels do not run
+        way = {TRITON: FLEX, FUSED: SDPA}[way]
     engine = day.make_engine(way)
     requests = [(name, prompt) for name in day.few_methods for prompt in day.prompts[:2]]
     parted = sum(
-        ids_of(engine, day.methods[name], prompt, day.device)
-        != ids_of(day.engine, day.methods[name], prompt, day.device)
+        ids_of(engine, day.methods[name], prompt, day.device, day.tokens)
+        != ids_of(day.engine, day.methods[name], prompt, day.device, day.tokens)
         for name, prompt in requests
     )
     goals = [*_record(day, engine), Goal(f"ids by {way} that part from SDPA's, of {len(requests)}", float(parted))]
-    contexts, fed = ([64], (1, 8)) if day.rehearse else ([480, 2000], FED)
-    goals += roofline(engine, day.model, contexts, fed)
+    goals += _compare_with_bounds(day, engine, [480, 2000])
     engine.drop_recordings()
     return goals
 

@@ -176,5 +176,4 @@ def _products(day: Day, weights: Tensor, count: int) -> list[Call]:
 
 
 def _seconds_a_byte(day: Day) -> float:
-    size = 64 << 20 if day.rehearse else None
-    return 1 / (measure_ceilings(day.device, day.dtype, size).read_gb_s * 1e9)
+    return 1 / (measure_ceilings(day.device, day.dtype, day.buffer_bytes).read_gb_s * 1e9)

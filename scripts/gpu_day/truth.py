@@ -36,7 +36,7 @@ def missing_packages() -> list[str]:
 def compare_ids(day: Day) -> list[Goal]:
     """Small models of every family in float32: the fast engine's ids and logits against the eager one's."""
     day.bind(random_model("llama", SMALL, torch.float32, day.device))
-    return equality({name: day.methods[name] for name in day.few_methods}, day.device)
+    return equality({name: day.methods[name] for name in day.few_methods}, day.device, day.cases)
 
 
 def look_at_ties(day: Day) -> list[Goal]:
@@ -52,9 +52,9 @@ def grow_and_run_out(day: Day) -> list[Goal]:
     day.bind(day.model)
     engine, vanilla = day.engine, day.methods["vanilla"]
     short = day.prompts[0][:50]
-    first = ids_of(engine, vanilla, short, day.device)
-    ids_of(engine, vanilla, (day.prompts[0] * 40)[: engine.context - 200], day.device)
-    behind_long = ids_of(engine, vanilla, short, day.device)
+    first = ids_of(engine, vanilla, short, day.device, day.tokens)
+    ids_of(engine, vanilla, (day.prompts[0] * 40)[: engine.context - 200], day.device, day.tokens)
+    behind_long = ids_of(engine, vanilla, short, day.device, day.tokens)
     context, engine.context = engine.context, 1 << 42
     refused = 0.0
     try:
@@ -63,7 +63,7 @@ def grow_and_run_out(day: Day) -> list[Goal]:
         refused = 1.0
     finally:
         engine.context = context
-    behind_none = ids_of(engine, vanilla, short, day.device)
+    behind_none = ids_of(engine, vanilla, short, day.device, day.tokens)
     return [
         Goal("ids that part behind a long request", float(behind_long != first), 0),
         Goal("a request without memory is refused", refused, 1, least=True),

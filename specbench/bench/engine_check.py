@@ -40,8 +40,11 @@ def random_model(family: str, sizes: Mapping[str, Any], dtype: torch.dtype, devi
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
 
 
-def equality(methods: Mapping[str, Method], device: torch.device) -> list[Goal]:
-    """Small models of every family in float32: requests whose ids part, and the logits' largest relative difference."""
+def equality(methods: Mapping[str, Method], device: torch.device, cases: int = CASES) -> list[Goal]:
+    """Small models of every family in float32: requests whose ids part, and the logits' largest relative difference.
+
+    cases: requests of each family and method.
+    """
     parted, worst, requests = 0, 0.0, 0
     for family, extra in FAMILIES.values():
         model = random_model(family, {**SMALL, **extra}, torch.float32, device)
@@ -49,7 +52,7 @@ def equality(methods: Mapping[str, Method], device: torch.device) -> list[Goal]:
         check_engine(engines[1], model)
         worst = max(worst, _apart(engines, model))
         for method in methods.values():
-            for case in range(CASES):
+            for case in range(cases):
                 eager, fast = (ids_of(engine, method, _prompt(case, 499), device) for engine in engines)
                 parted += eager != fast
                 requests += 1
@@ -91,10 +94,10 @@ def ties(model: Any, methods: Mapping[str, Method], vocab: int) -> list[Goal]:
     ]
 
 
-def ids_of(engine: Any, method: Method, prompt: list[int], device: torch.device) -> list[int]:
+def ids_of(engine: Any, method: Method, prompt: list[int], device: torch.device, tokens: int = TOKENS) -> list[int]:
     """What a method emits for one request, after a reset."""
     method.reset()
-    return decode(engine, method, Request(prompt, TOKENS, None, 0), Clock(device)).ids
+    return decode(engine, method, Request(prompt, tokens, None, 0), Clock(device)).ids
 
 
 def _prompt(case: int, vocab: int) -> list[int]:

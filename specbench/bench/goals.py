@@ -77,15 +77,25 @@ FED = (1, 64)
 ROUNDS = 15
 
 
-def roofline(engine: Engine, model: Any, contexts: Sequence[int], fed: Sequence[int] = FED) -> list[Goal]:
-    """Forwards of ``fed`` tokens over max(bytes / read bandwidth, operations / matmul rate); FED have a goal."""
+def roofline(
+    engine: Engine,
+    model: Any,
+    contexts: Sequence[int],
+    fed: Sequence[int] = FED,
+    rounds: int = ROUNDS,
+    size: int | None = None,
+) -> list[Goal]:
+    """Forwards of ``fed`` tokens over max(bytes / read bandwidth, operations / matmul rate); FED have a goal.
+
+    size: see ``measure_ceilings``.
+    """
     embedding = model.get_input_embeddings().weight
     device, shape = embedding.device, ModelShape(**shape_of(model))
-    before = measure_ceilings(device, embedding.dtype)
+    before = measure_ceilings(device, embedding.dtype, size)
     bench = Bench(engine, device, len(embedding))
     drafts = [Draft.chain(bench.ids(count - 1)) if count > 1 else EMPTY for count in fed]
-    times = {context: bench.visit(drafts, context, ROUNDS, Needs()) for context in contexts}
-    found = best_of(before, measure_ceilings(device, embedding.dtype))
+    times = {context: bench.visit(drafts, context, rounds, Needs()) for context in contexts}
+    found = best_of(before, measure_ceilings(device, embedding.dtype, size))
     goals = [
         Goal("read bandwidth", found.read_gb_s, unit="GB/s"),
         Goal("copy bandwidth", found.copy_gb_s, unit="GB/s"),

@@ -109,7 +109,7 @@ def test_the_kernel_is_sdpa(drawn, splits, tile):
 
 
 @pytest.mark.exhaustive
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(trees(100), st.sampled_from([1, 2, 4, 16]), st.sampled_from([SMALL, SINGLE, *TILES]))
 def test_the_kernel_is_sdpa_everywhere(drawn, splits, tile):
     check(drawn, splits, tile)
