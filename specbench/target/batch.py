@@ -8,7 +8,7 @@ and the compaction.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from specbench.target.engine import Batch, Engine, Laps, Verifier, require_place
 from specbench.target.transfer import upload
 from specbench.target.tree import compute_depths
-from specbench.target.verify import ActiveRequest, cut, find_top, read_with_top, require_finite
+from specbench.target.verify import ActiveRequest, continues, cut, find_top, read_with_top, require_finite
 from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
 
@@ -71,6 +71,10 @@ class PackedRows:
         return [*range(len(parents) + 1)] if isinstance(parents, range) else [0, *compute_depths(parents)]
 
 
+# number of a request in the rows -> its accepted nodes and the tokens to emit; raises CaseError
+Accepted = Callable[[int], tuple[list[int], list[int]]]
+
+
 class SlotBatch(Batch):
     """Requests of a model: each place has slots of its own."""
 
@@ -96,6 +100,10 @@ class SlotBatch(Batch):
     @abstractmethod
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy keys and values (m,) from slots to slots of the same place, all in one operation; both may overlap."""
+
+    def accept_greedily(self, rows: PackedRows, logits: Tensor) -> Accepted | None:
+        """Verify every draft by the rows' argmax and move the accepted paths, on the device; None: it is not done."""
+        return None
 
     @abstractmethod
     def wipe(self, place: int) -> None:
@@ -213,8 +221,11 @@ class SlotBatch(Batch):
         """The only wait for the device, but for drafts whose nodes were drawn."""
         rows, logits = self._rows, self._logits
         top = find_top(logits, max((handle.needs.node_topk for handle in rows.handles), default=0))
+        best = all(handle.walk.picks_best for handle in rows.handles)
+        if best and (accepted := self.accept_greedily(rows, logits)):
+            return _ReadBack([], [], None, top, accepted)
         peaks, picks = logits.max(-1)
-        if not all(handle.walk.picks_best for handle in rows.handles):
+        if not best:
             picks = torch.cat([self._pick(number, picks) for number in range(len(rows.handles))])
         parts = [peaks, picks]
         if any(isinstance(handle.draft.tokens, Tensor) for handle in rows.handles):
@@ -232,19 +243,15 @@ class SlotBatch(Batch):
     def _accept(self, handle: Handle, number: int, back: _ReadBack, left: int, late: Draft | None) -> Step:
         """The step of the request whose rows are the ``number``-th. Raises CaseError."""
         part, needs, past, draft = self._rows.slice_of(number), handle.needs, handle.length, handle.draft
-        require_finite(back.peaks[part], self._logits.dtype)
-        if handle.is_drawn(late):
-            verdict = handle.walk.verify(self._logits[part], draft, self._rows.ids[part], late)
-            path, tokens, kept = verdict.path, verdict.tokens, verdict.late
+        if back.accepted:
+            path, tokens = back.accepted(number)
+            kept = continues(late, len(path) == len(draft), tokens[-1])
         else:
-            fed = back.ids[part][1:] if back.ids else cast(Sequence[int], draft.tokens)
-            path, tokens, kept = handle.follow(fed, back.picks[part], late)
+            path, tokens, kept = self._follow(handle, part, back, late)
         emitted, done = cut(tokens, self.engine.eos, left)
-        back.moves += [
-            (handle.place, past + 1 + node, past + 1 + depth)
-            for depth, node in enumerate(path[: len(emitted) - 1])
-            if node != depth
-        ]
+        if not back.accepted:
+            moved = enumerate(path[: len(emitted) - 1])
+            back.moves += [(handle.place, past + 1 + node, past + 1 + to) for to, node in moved if node != to]
         handle.length, handle.clean = past + len(emitted), True
         handle.topk = back.top_of(part, needs.node_topk)
         return handle.close_step(
@@ -256,18 +263,31 @@ class SlotBatch(Batch):
             hidden={layer: self._hidden[layer][part] for layer in needs.hidden},
         )
 
+    def _follow(
+        self, handle: Handle, part: slice, back: _ReadBack, late: Draft | None
+    ) -> tuple[list[int], list[int], bool]:
+        """See ``ActiveRequest.verify``."""
+        require_finite(back.peaks[part], self._logits.dtype)
+        if handle.is_drawn(late):
+            verdict = handle.walk.verify(self._logits[part], handle.draft, self._rows.ids[part], late)
+            return verdict.path, verdict.tokens, verdict.late
+        fed = back.ids[part][1:] if back.ids else cast(Sequence[int], handle.draft.tokens)
+        return handle.follow(fed, back.picks[part], late)
+
 
 @dataclass(slots=True)
 class _ReadBack:
     """Of a forward's n rows: the largest logits, the picks, and on the host the ids where some were on the device.
 
-    top: (n, k). moves: (place, source, target) of accepted nodes, as they are found.
+    top: (n, k). accepted: where the device has done it all; peaks and picks are empty then.
+    moves: (place, source, target) of accepted nodes, as they are found.
     """
 
     peaks: list[float]
     picks: list[int]
     ids: list[int] | None
     top: TopK | None
+    accepted: Accepted | None = None
     moves: list[tuple[int, int, int]] = field(default_factory=list)
 
     def top_of(self, part: slice, k: int) -> TopK | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,17 +19,21 @@ from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Silent
+from specbench.target.fast.batch import FastBatch
+from specbench.target.fast.engine import FastEngine
+from specbench.target.fast.host.forward import CompiledForward
 from specbench.target.padded import PaddedRows
 from specbench.target.replay import ReplayEngine
 from specbench.types import CaseError, Draft, Needs, Step
 
 COUNT, CONTEXT, NODES = 14, 96, 24
-EACH = pytest.mark.parametrize("kind", ["eager"])
+EACH = pytest.mark.parametrize("kind", ["eager", "fast", "compiled"])
 NAMES = ("chain", "wide", "repeated", "empty", "as_tensors")
 
 
 def engine_for(kind: str, model):
-    return {"eager": EagerEngine}[kind](model, CONTEXT, frozenset(), NODES)
+    model = model["float32" if kind == "compiled" else "float64"]
+    return {"eager": EagerEngine}.get(kind, FastEngine)(model, CONTEXT, frozenset(), NODES)
 
 
 @dataclass
@@ -51,7 +57,7 @@ def draw_questions(model, number: int, rng: random.Random, sampling: Sampling | 
     found = []
     for seed in range(number):
         prompt = [rng.randrange(3, VOCAB) for _ in range(rng.choice([1, 4, 20]))]
-        truth = plain_greedy(model, prompt, COUNT + 8)
+        truth = plain_greedy(model["float64"], prompt, COUNT + 8)
         found.append(Question(prompt, scripts(truth)[rng.choice(NAMES)], sampling, seed))
     return found
 
@@ -86,11 +92,13 @@ def decode_together(batch, questions: list[Question], rng: random.Random) -> Non
 
 @pytest.fixture(scope="module")
 def model():
-    return build("llama", torch.float64)
+    """Layers with and without a window. In single precision compiled code gives a row the same bits in any company."""
+    double = build("qwen2-mixed", torch.float64)
+    return {"float64": double, "float32": copy.deepcopy(double).float()}
 
 
 @EACH
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(places=st.sampled_from([2, 3, 8]), seed=st.integers(0, 2**16), warm=st.booleans())
 def test_ids_and_steps_are_those_of_a_request_alone(model, kind, places, seed, warm):
     rng = random.Random(seed)
@@ -106,11 +114,23 @@ def test_ids_and_steps_are_those_of_a_request_alone(model, kind, places, seed, w
 def _sees_the_neighbour(monkeypatch, batch):
     build = PaddedRows.build_mask
     monkeypatch.setattr(PaddedRows, "build_mask", lambda *given: build(*given).roll(1, 0))
+    lay_out = CompiledForward.lay_out
+    monkeypatch.setattr(
+        CompiledForward, "lay_out", lambda self, rows, starts: lay_out(self, rows, starts[:1] * len(starts))
+    )
 
 
 def _moves_by_anothers_path(monkeypatch, batch):
     move = batch.move
     monkeypatch.setattr(batch, "move", lambda places, *slots: move([*places[1:], places[0]], *slots))
+    accept = CompiledForward.accept_packed
+
+    def accept_wrongly(self, logits, ids, layout, *rest):
+        spans = layout.spans.copy()
+        spans[:, 2] = np.roll(spans[:, 2], 1)
+        return accept(self, logits, ids, replace(layout, spans=spans), *rest)
+
+    monkeypatch.setattr(CompiledForward, "accept_packed", accept_wrongly)
 
 
 def _shares_numbers(monkeypatch, batch):
@@ -124,7 +144,7 @@ def test_a_request_that_meets_another_emits_other_ids(model, monkeypatch, wrong,
     rng, engine = random.Random(3), engine_for(kind, model)
     questions = draw_questions(model, 3, rng, Sampling(0.8) if wrong is _shares_numbers else None)
     for each in questions:
-        each.script = scripts(plain_greedy(model, each.prompt, COUNT + 8))["wide"]
+        each.script = scripts(plain_greedy(model["float64"], each.prompt, COUNT + 8))["wide"]
     batch = engine.batch(3, CONTEXT)
     wrong(monkeypatch, batch)
     decode_together(batch, questions, rng)
@@ -147,7 +167,7 @@ def test_a_request_that_fails_leaves_the_others_alone(model, kind):
     batch.forward([(handles[0], Draft()), (handles[1], Draft.chain([3] * 25)), (handles[2], Draft())])
     assert batch.fed == 2
     step, refused, nan = batch.settle([7, 7, 7])
-    assert [firsts[0], *step.emitted] == plain_greedy(model, good, 2)
+    assert [firsts[0], *step.emitted] == plain_greedy(model["float64"], good, 2)
     assert "draft of 25 nodes" in str(refused)
     assert "NaN or infinite" in str(nan)
     for handle in [*handles[1:], handles[1]]:
@@ -157,14 +177,16 @@ def test_a_request_that_fails_leaves_the_others_alone(model, kind):
     assert [batch.prefill(each).token for each in again] == firsts[1:]
     batch.forward([(each, Draft()) for each in again])
     for prompt, first, step in zip((large, broken), firsts[1:], batch.settle([7, 7]), strict=True):
-        assert [first, *step.emitted] == plain_greedy(model, prompt, 2)
+        assert [first, *step.emitted] == plain_greedy(model["float64"], prompt, 2)
     batch.end()
 
 
 def break_slots(batch, place: int) -> None:
     """Numbers that are not finite in all that a place has."""
     with torch.inference_mode():
-        for stack in batch._stacks:
+        if isinstance(batch, FastBatch):
+            batch.cache.whole[:, :, place * batch.room : (place + 1) * batch.room] = float("nan")
+        for stack in getattr(batch, "_stacks", ()):
             stack[:, place] = float("nan")
 
 

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
 
 from specbench.target.fast.small_ops import SmallOps
@@ -58,6 +59,34 @@ class TreeMask:
     depths: Tensor
     bits: Tensor
     window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesMask:
+    """What packed rows see, for torch. room: [slots] of a place. places: those that take part. end: slots read of each.
+
+    laid: (k * q,) index of the packed row that lies there; padding has any. back: (n,) where each packed row lies.
+    seen: (k, 1, groups * q, end) additive.
+    """
+
+    room: int
+    places: slice
+    end: int
+    laid: Tensor
+    back: Tensor
+    seen: Tensor
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """(n, H, size) queries, (1, K, slots, size) keys and values -> (n, H, size)."""
+        count, (heads, size), key_heads = len(self.seen), query.shape[1:], keys.shape[1]
+        width, groups = len(self.laid) // count, heads // key_heads
+        laid = query[self.laid].view(count, width, key_heads, groups, size).permute(0, 2, 3, 1, 4)
+        packed = laid.reshape(count, key_heads, groups * width, size)
+        held = [each[0].unflatten(1, (-1, self.room))[:, self.places, : self.end] for each in (keys, values)]
+        own, beside = (each.transpose(0, 1) for each in held)
+        mixed = functional.scaled_dot_product_attention(packed, own, beside, attn_mask=self.seen)
+        mixed = mixed.view(count, key_heads, groups, width, size).permute(0, 3, 1, 2, 4)
+        return mixed.reshape(count * width, heads, size)[self.back]
 
 
 def count_words(rows: int) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specbench.target.family import find_windows, list_attention_kinds
-from specbench.target.fast.attention import TreeMask
+from specbench.target.fast.attention import PlacesMask, TreeMask
 from specbench.target.fast.linear import Linear
 from specbench.target.fast.small_ops import Norm, Rotate, SmallOps
 from specbench.target.fast.static_kv import StaticKV
@@ -45,7 +45,7 @@ class ForwardInput:
     """The input of a forward over n rows: tokens, positions, cache slots and masks.
 
     ids, positions, slots: (n,) int64.
-    length: [slots] of the keys that are read, the fed ones included.
+    length: [slots] of the keys that are read, the fed ones included. first: the slot where reading starts.
     masks: attention kind -> additive (groups * n, length), or lengths and bits; None = all keys that are read.
     prompt: a prompt from an empty cache; masks are (n, n) then, None = causal.
     """
@@ -54,8 +54,9 @@ class ForwardInput:
     positions: Tensor
     slots: Tensor
     length: int
-    masks: Mapping[str, Tensor | TreeMask | None]
+    masks: Mapping[str, Tensor | TreeMask | PlacesMask | None]
     prompt: bool = False
+    first: int = 0
 
 
 def explain_unsupported(config: Any) -> str | None:
@@ -135,7 +136,7 @@ class CompactModel:
         """
         hidden = functional.embedding(rows.ids, self.embedding)
         rotate = self.small.make_rotation(rows.positions)
-        read = cache.read(rows.length)
+        read = cache.read(rows.length, rows.first)
         normed = self.layers[0].before(hidden)
         tapped = {0: hidden}
         for number, layer in enumerate(self.layers):
@@ -167,10 +168,12 @@ class CompactModel:
             key.copy_(layer.heads[1](key))
         query = rotate(heads, slots, rows.slots)
         mask = rows.masks[layer.kind]
-        if isinstance(mask, TreeMask):
+        if mask is None or isinstance(mask, Tensor):
+            mixed = (self._prompt if rows.prompt else self._draft)(query, keys, values, mask)
+        elif isinstance(mask, TreeMask):
             mixed = mask.attend(query, keys, values, mask)
         else:
-            mixed = (self._prompt if rows.prompt else self._draft)(query, keys, values, mask)
+            mixed = mask.attend(query, keys, values)
         return layer.out(mixed.reshape(len(normed), -1))
 
     def _prompt(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -220,9 +223,9 @@ def _norm(module: Any) -> Norm:
 
 
 def make_prompt_input(
-    ids: Sequence[int] | Tensor, device: torch.device, masks: Mapping[str, Tensor | None]
+    ids: Sequence[int] | Tensor, device: torch.device, masks: Mapping[str, Tensor | None], start: int = 0
 ) -> ForwardInput:
-    """A prompt from an empty cache."""
+    """A prompt, into empty slots from ``start`` on."""
     ids = torch.as_tensor(ids, device=device)
     places = torch.arange(len(ids), device=device)
-    return ForwardInput(ids, places, places, len(ids), masks, prompt=True)
+    return ForwardInput(ids, places, places + start if start else places, len(ids), masks, True, start)

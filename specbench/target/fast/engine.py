@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from specbench.record import EngineKind
-from specbench.target.engine import Engine, Laps, Silent, Verifier
+from specbench.target.engine import SILENT, Engine, Laps, Verifier
 from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.attention import SDPA, FastOptions, TreeMask, find_attention, find_small_ops
+from specbench.target.fast.batch import FastBatch
 from specbench.target.fast.compact import ForwardInput, make_prompt_input
 from specbench.target.fast.device_layout import Layouts
 from specbench.target.fast.frame import FastRequest, Frame
@@ -93,7 +94,7 @@ class FastEngine(Engine):
         self._prepared: dict[tuple[tuple[int, ...], bool], None] = {}
         self.cache = self.compact.new_cache()
         self._clean = True  # the cache holds finite numbers: no request broke off in the middle
-        self.request = FastRequest(Needs(), Silent())
+        self.request = FastRequest(Needs(), SILENT)
 
     def describe_forward(self) -> str:
         """See ``Engine``."""
@@ -172,11 +173,20 @@ class FastEngine(Engine):
         count = len(prompt)
         if self.compiled and count <= SHORT:
             return self.compiled.read(self.cache, prompt, taps)
-        masks: dict[str, Tensor | None] = {}
+        return self.compact(self.make_prompt_input(prompt), self.cache, taps)
+
+    def make_prompt_input(self, prompt: Sequence[int] | Tensor, start: int = 0) -> ForwardInput:
+        """The forward's input of a prompt in empty slots from ``start`` on."""
+        count, masks = len(prompt), dict[str, Tensor | None].fromkeys(self.windows)
         for kind, window in self.windows.items():
-            narrow = window is not None and window < count
-            masks[kind] = build_causal_mask(count, window, self.dtype)[0, 0].to(self.device) if narrow else None
-        return self.compact(make_prompt_input(prompt, self.device, masks), self.cache, taps)
+            if window is not None and window < count:
+                masks[kind] = build_causal_mask(count, window, self.dtype)[0, 0].to(self.device)
+        return make_prompt_input(prompt, self.device, masks, start)
+
+    @torch.inference_mode()
+    def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> FastBatch:
+        """See ``Engine.batch``."""
+        return FastBatch(self, requests, tokens, laps)
 
     @torch.inference_mode()
     def forward(self, draft: Draft) -> None:

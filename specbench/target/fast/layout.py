@@ -125,10 +125,11 @@ def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> Dra
     depths = np.array(found)
     rows = np.array([0, *parents]) + 1
     rows[0] = 0
-    return DraftLayout(rows, depths, _reach(depths, parents, draft.passenger), max(found), is_chain(parents))
+    return DraftLayout(rows, depths, mark_reach(depths, parents, draft.passenger), max(found), is_chain(parents))
 
 
-def _reach(depths: np.ndarray, parents: Sequence[int], passenger: Sequence[bool] | None) -> np.ndarray:
+def mark_reach(depths: np.ndarray, parents: Sequence[int], passenger: Sequence[bool] | None) -> np.ndarray:
+    """The ``reach`` of a tree's rows, root and nodes in the draft's order."""
     if passenger is None:
         return depths
     reach = depths.copy()
@@ -144,6 +145,6 @@ def _forest(batch: RowBatch, parents_of_nodes: Sequence[int], passenger: Sequenc
     depths = np.tile(np.arange(width), rows)
     parents = np.arange(rows * width) - (depths > 0)
     source = places.ravel()
-    reach_of_nodes = _reach(np.array([0, *compute_depths(parents_of_nodes)]), parents_of_nodes, passenger)
+    reach_of_nodes = mark_reach(np.array([0, *compute_depths(parents_of_nodes)]), parents_of_nodes, passenger)
     reach = np.where((source > 0) | (depths == 0), reach_of_nodes[source], -1)
     return DraftLayout(parents, depths, reach, width - 1, False, source, batch.nodes.numpy())

@@ -44,9 +44,9 @@ class StaticKV:
         self.capacity = capacity
         return True
 
-    def read(self, length: int) -> tuple[Tensor, ...]:
-        """Layer by layer the keys, then the values of the first ``length`` slots: views (1, K, length, size)."""
-        return self._all.narrow(3, 0, length).unbind(0)
+    def read(self, length: int, first: int = 0) -> tuple[Tensor, ...]:
+        """Layer by layer the keys, then the values of the slots from ``first`` on: views (1, K, length, size)."""
+        return self._all.narrow(3, first, length).unbind(0)
 
     def clear(self) -> None:
         """Zero every slot: what is masked must still be finite."""

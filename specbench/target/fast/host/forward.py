@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.target.batch import PackedRows
 from specbench.target.fast.compact import CompactModel
 from specbench.target.fast.frame import Frame
 from specbench.target.fast.linear import can_pack
@@ -53,12 +55,12 @@ def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | 
         return None, reason
     try:
         # numba, which takes a while to load
-        from specbench.target.fast.host import kernels
+        from specbench.target.fast.host import kernels, packed
     except RuntimeError:  # numba's, which holds a path
         return None, "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
     if isinstance(kernels.forward, FunctionType):
         return None, "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
-    return CompiledForward(model, kernels), None
+    return CompiledForward(model, kernels, packed), None
 
 
 def _explain_unfit(model: CompactModel) -> str | None:
@@ -87,15 +89,26 @@ def _products(layer: Any) -> list[Any]:
     return [layer.qkv, layer.out, layer.gate_up, layer.down]
 
 
+@dataclass(frozen=True, slots=True)
+class PackedLayout:
+    """Where the rows of several requests lie: arguments of ``kernels.forward`` and of ``packed``."""
+
+    parents: np.ndarray
+    spans: np.ndarray
+    depths: np.ndarray
+    biases: np.ndarray
+
+
 class CompiledForward:
     """The forward over frames of one compact model, whose weights it reads in place.
 
     A row's result has the same bits in a frame of any width: see ``kernels``. Tensors are valid until the next call.
     """
 
-    def __init__(self, model: CompactModel, kernels: Any) -> None:
-        """model: one that ``find_compiled`` takes. kernels: the module, which is loaded where it is needed."""
-        self._forward, self._accept, self._wake = kernels.forward, kernels.accept, kernels.wake
+    def __init__(self, model: CompactModel, kernels: Any, packed: Any) -> None:
+        """model: one that ``find_compiled`` takes. kernels, packed: modules, which are loaded where they are needed."""
+        self._packed = packed
+        self._forward, self._accept, self._wake = kernels.forward, packed.accept, kernels.wake
         self._model = model
         layers, kinds = model.layers, list(model.windows)
         norms = [layers[0].before]
@@ -140,7 +153,8 @@ class CompiledForward:
         """Logits (width, V) and layer -> (width, D) hidden states, see ``CompactModel``; writes keys and values."""
         past, ids, depths, biases = frame.read()
         positions = past + depths
-        return self._run(cache, ids, positions, positions, (past, past), biases, frame.width, tuple(sorted({*taps})))
+        span = [[0, frame.width, 0, past, past]]
+        return self._run(cache, ids, positions, positions, span, biases, frame.width, taps)
 
     def accept(self, logits: Tensor, frame: Frame, cache: StaticKV, moved: int) -> Tensor:
         """See ``specbench.target.fast.accept.accept``."""
@@ -150,11 +164,43 @@ class CompiledForward:
         self._accept(_stored(logits), forced, *shape, _stored(cache.whole), moved, out)
         return torch.from_numpy(out)
 
+    def lay_out(self, rows: PackedRows, starts: Sequence[int]) -> PackedLayout:
+        """starts: (B,) the first slot of each request."""
+        above: list[int] = []
+        for parents in rows.parents:
+            above.append(0)
+            above.extend(range(len(parents)) if isinstance(parents, range) else [parent + 1 for parent in parents])
+        counts = np.diff(rows.bounds)
+        held = [handle.length for handle in rows.handles]
+        spans = np.column_stack([rows.bounds[:-1], counts, starts, held, held])
+        count, most, windows = len(rows), int(counts.max()), self._constants[0]
+        found = PackedLayout(np.array(above), spans, np.empty(count, np.int64),
+                             np.empty((len(windows), count, most), _stored(self._model.embedding).dtype))  # fmt: skip
+        seen = np.zeros((count, most), np.bool_)
+        self._packed.lay_out(found.parents, spans, windows, found.depths, seen, found.biases)
+        return found
+
+    def feed_packed(
+        self, cache: StaticKV, ids: Tensor, layout: PackedLayout, wanted: int, taps: Sequence[int]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Logits (wanted, V) of the last rows, and layer -> (n, D) hidden states. ids: (n,)."""
+        places = layout.depths + np.repeat(layout.spans[:, 4], layout.spans[:, 1])
+        return self._run(cache, ids.numpy(), places, places, layout.spans, [*layout.biases], wanted, taps)
+
+    def accept_packed(
+        self, logits: Tensor, ids: Tensor, layout: PackedLayout, reach: np.ndarray, cache: StaticKV, moved: int
+    ) -> np.ndarray:
+        """See ``packed.accept_all``."""
+        out = np.empty((len(layout.spans), 3 + 2 * max(moved, 1)), dtype=np.float32)
+        shape = ids.numpy(), layout.parents, reach.astype(np.float32), layout.spans
+        self._packed.accept_all(_stored(logits), NO_PICKS, *shape, _stored(cache.whole), max(moved, 1), out)
+        return out
+
     def read(self, cache: StaticKV, ids: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """A prompt's (T, D) states into an empty cache, and layer -> (T, D) of ``taps``."""
         places, last = np.arange(len(ids)), len(self._model.layers)
-        wanted, rows = tuple(sorted({*taps, last})), TreeRows(None, range(len(ids)))
-        _, hidden = self._run(cache, np.array(ids), places, places, (0, 0), self._list_biases(rows), 0, wanted)
+        rows, span = TreeRows(None, range(len(ids))), [[0, len(ids), 0, 0, 0]]
+        _, hidden = self._run(cache, np.array(ids), places, places, span, self._list_biases(rows), 0, [*taps, last])
         return hidden[last], {tap: hidden[tap] for tap in taps}
 
     def feed(
@@ -165,7 +211,8 @@ class CompiledForward:
         turned: (m,) the positions that the embedding turns them to. rows: what they see behind the context.
         """
         places, held = np.array(rows.places[-len(ids) :]), start + len(ids) - len(rows.places)
-        return self._run(cache, ids, places, turned, (start, held), self._list_biases(rows), wanted, ())[0]
+        span = [[0, len(ids), 0, start, held]]
+        return self._run(cache, ids, places, turned, span, self._list_biases(rows), wanted, ())[0]
 
     def _list_biases(self, rows: TreeRows) -> list[np.ndarray]:
         """Of each kind of attention (m, n), 0 where a row sees a node."""
@@ -178,19 +225,20 @@ class CompiledForward:
         ids: np.ndarray,
         places: np.ndarray,
         turned: np.ndarray,
-        begin: tuple[int, int],
+        spans: Sequence[Sequence[int]] | np.ndarray,
         biases: Sequence[np.ndarray],
         wanted: int,
-        taps: tuple[int, ...],
+        asked: Sequence[int],
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """See ``kernels.forward``. begin: start and held. biases: of each kind of attention."""
+        """See ``kernels.forward``. biases: of each kind of attention. asked: taps."""
+        taps = tuple(sorted({*asked}))
         if taps not in self._taps:
             self._taps[taps] = np.array(taps, dtype=np.int64)
         if wanted > len(self._logits):
             self._logits = self._logits.new_empty(wanted, self._logits.shape[1])
         tapped = torch.empty(len(taps), len(ids), self._model.embedding.shape[1], dtype=torch.float32)
         logits, threads = self._logits[:wanted], torch.get_num_threads()
-        given = (ids, places, turned, *begin, biases[0], biases[-1], *self._constants,
+        given = (ids, places, turned, np.asarray(spans), biases[0], biases[-1], *self._constants,
                  _stored(cache.whole), self._taps[taps], tapped.numpy(), logits.numpy())  # fmt: skip
         if threads == 1:
             self._forward(*given, None)

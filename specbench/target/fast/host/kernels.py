@@ -1,4 +1,4 @@
-"""The compact forward as one compiled call, for drafts on a CPU.
+"""The compact forward as one compiled call, for drafts on a CPU, of one request or of several.
 
 Each row is computed by the same operations in the same order whichever rows are fed beside it: its products by
 ``dot_tile``, its attention over the tokens that it sees in the order of the text. So verifying a draft gives the bits
@@ -13,11 +13,9 @@ import numpy as np
 from numba import config, njit, prange, set_num_threads
 
 from specbench.target.fast.host.small_kernels import (
-    ZERO,
     add_norm,
     copy,
     enter,
-    find_peak,
     finish,
     gate,
     normalise,
@@ -112,39 +110,41 @@ def mix(shares, step, values, like, start, stop, out, count, size):
 
 
 @njit(cache=True, error_model="numpy")
-def list_seen(bias, positions, window, held, order, seen, oldest):
-    """What rows see: ``oldest`` (n,) on of the slots before ``held``, behind them the ``seen`` (n,) first of ``order``.
+def list_seen(bias, positions, window, span, order, seen, oldest):
+    """What rows see: ``oldest`` (n,) on of the slots that are held, behind them the ``seen`` (n,) first of ``order``.
 
-    bias: (n, m) 0 where a row sees slot held + j. window: [positions], below 0 for all. order: (n, m) slots.
+    bias: (n, m) 0 where a row sees the j-th slot behind those held. window: [positions], below 0 for all.
+    span: of the n rows, see ``forward``. order: (n, m) slots, counted from the request's first.
     """
-    for row in range(len(bias)):
+    _, count, _, begin, held = span
+    for row in range(count):
         oldest[row] = 0 if window < 0 else min(max(positions[row] - window + 1, 0), held)
         seen[row] = 0
-        for other in range(bias.shape[1]):
+        for other in range(begin + count - held):
             if bias[row, other] == 0:
                 order[row, seen[row]] = held + other
                 seen[row] += 1
 
 
 @njit(cache=True, error_model="numpy")
-def attend_head(heads, slots, key, held, order, seen, oldest, room, query, mixed, out):
+def attend_head(heads, slots, key, span, order, seen, oldest, room, query, mixed, out):
     """out[i, h] = attention of row i, heads h that read one key head. heads: (n, H + 2K, size), q scaled.
 
-    slots: (2K, S, size), as stored. held, order, seen, oldest: see ``list_seen``.
-    room: (n * groups, held + m) scratch. query, mixed: (n * groups, size) scratch. out: (n, H, size).
+    slots: (2K, S, size), as stored. span: of the n rows, see ``forward``. order, seen, oldest: see ``list_seen``.
+    room: (n * groups, held + m) scratch, or more. query, mixed: (n * groups, size) scratch. out: (n, H, size).
     """
-    count, size = len(heads), heads.shape[2]
-    keys, step = len(slots) // 2, room.shape[1]
+    size, (_, count, base, begin, held) = heads.shape[2], span
+    keys, step, end = len(slots) // 2, room.shape[1], begin + count
     groups, head = out.shape[1] // keys, slots.shape[1] * size * slots.itemsize
-    first, values = held, slots.ctypes.data + (keys + key) * head
+    first, start = held, slots.ctypes.data + key * head + base * size * slots.itemsize
+    values = start + keys * head
     for row in range(count):
         first = min(first, oldest[row])
         for group in range(groups):
             for place in range(size):
                 query[row * groups + group, place] = heads[row, key * groups + group, place]
                 mixed[row * groups + group, place] = 0
-    base = slots.ctypes.data + key * head
-    multiply(query, count * groups, size, base, slots, room.ctypes.data, step, 0, step)
+    multiply(query, count * groups, size, start, slots, room.ctypes.data, step, 0, end)
     for place in range(count * groups):
         row, scores = place // groups, room[place]
         for each in range(seen[row]):
@@ -166,20 +166,33 @@ def attend_head(heads, slots, key, held, order, seen, oldest, room, query, mixed
 
 
 @njit(cache=True, error_model="numpy")
-def attend(heads, slots, start, every, held, order, seen, oldest, room, query, mixed, out):
-    """See ``attend_head``, for key heads from ``start`` on, one of ``every``."""
-    for key in range(start, len(slots) // 2, every):
-        attend_head(heads, slots, key, held, order, seen, oldest, room, query, mixed, out)
+def attend(heads, slots, start, every, spans, order, seen, oldest, room, query, mixed, out):
+    """See ``attend_head``, for pairs of a request and a key head, from ``start`` on, one of ``every``."""
+    keys = len(slots) // 2
+    for pair in range(start, len(spans) * keys, every):
+        span = spans[pair // keys]
+        rows = slice(span[0], span[0] + span[1])
+        attend_head(
+            heads[rows], slots, pair % keys, span, order[rows], seen[rows], oldest[rows], room, query, mixed, out[rows]
+        )
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
-def attend_shared(heads, slots, held, order, seen, oldest, room, query, mixed, out):
-    """See ``attend_head``; each thread has its share of the key heads, and of the scratch."""
+def attend_shared(heads, slots, spans, order, seen, oldest, room, query, mixed, out):
+    """See ``attend``; each thread has its share of the pairs, and of the scratch."""
     threads = len(room)
     for thread in prange(threads):
         attend(
-            heads, slots, thread, threads, held, order, seen, oldest, room[thread], query[thread], mixed[thread], out
+            heads, slots, thread, threads, spans, order, seen, oldest, room[thread], query[thread], mixed[thread], out
         )
+
+
+@njit(cache=True, error_model="numpy")
+def rotate_all(heads, queries, cos, sin, positions, slots, spans):
+    """See ``rotate``, for the rows of each request."""
+    for first, count, base, begin, _ in spans:
+        own = slice(first, first + count)
+        rotate(heads[own], queries, cos, sin, positions[own], slots, base + begin)
 
 
 @njit(cache=True, error_model="numpy")
@@ -199,13 +212,14 @@ def make_scratch(shares, count, size, columns):
 
 
 @njit(cache=True, error_model="numpy", nogil=True)
-def forward(ids, places, turned, start, held, bias, other_bias, windows, kinds, queries, inner, table, addresses, norms,
+def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, queries, inner, table, addresses, norms,
             head_norms, head_bias, epsilon, cos, sin, slots, taps, tapped, logits, threads):  # fmt: skip
     """Feed n rows: logits (m, V) of the last m, and tapped (taps, n, D), in single precision.
 
-    ids, places, turned: (n,); positions, and where the embedding turns them to. start: the first row's slot; the others
-    follow.
-    held, bias, other_bias: see ``list_seen``; one for the layers of each kind, 0 and 1, as are windows (2,).
+    ids, places, turned: (n,); positions, and where the embedding turns them to.
+    spans: (B, 5) of each request its first row and its rows; the first of its slots, and counted from there the slot
+    of its first row, which the others follow, and the slots held, which all rows see.
+    bias, other_bias: see ``list_seen``; one for the layers of each kind, 0 and 1, as are windows (2,).
     kinds: (L,). queries, inner: H, I. table: (V, D) of the embeddings, as stored.
     addresses: (L + 1, 4) of the weights of q, k and v, of what follows attention, of gate and up, of down; in the last
     row of the head.
@@ -218,7 +232,8 @@ def forward(ids, places, turned, start, held, bias, other_bias, windows, kinds, 
     count, width, layers, shares = len(ids), table.shape[1], len(slots), 1 if threads is None else threads
     keys, size = slots.shape[1] // 2, slots.shape[3]
     rows, normed, added, heads, mixed, pairs, gated = make_rows(count, width, queries, keys, size, inner)
-    query, result, room = make_scratch(shares, count * queries // keys, size, held + bias.shape[1])
+    most = (spans[:, 1].max() * queries // keys, size, (spans[:, 3] + spans[:, 1]).max())
+    query, result, room = make_scratch(shares, *most)
     order, seen, oldest = np.empty(bias.shape, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     for row in range(count):
         for place in range(width):
@@ -231,15 +246,17 @@ def forward(ids, places, turned, start, held, bias, other_bias, windows, kinds, 
             tap += 1
         if kinds[layer] != kind:
             kind = kinds[layer]
-            list_seen(other_bias if kind else bias, places, windows[kind], held, order, seen, oldest)
+            for span in spans:
+                own, given = slice(span[0], span[0] + span[1]), other_bias if kind else bias
+                list_seen(given[own], places[own], windows[kind], span, order[own], seen[own], oldest[own])
         qkv, out, up, down = addresses[layer, 0], addresses[layer, 1], addresses[layer, 2], addresses[layer, 3]
         project(normed, qkv, table, heads.ctypes.data, heads.shape[1] * size, threads)
         finish(heads, head_bias[layer], head_norms[layer], epsilon, table)
-        rotate(heads, queries, cos, sin, turned, slots[layer], start)
+        rotate_all(heads, queries, cos, sin, turned, slots[layer], spans)
         if threads is None:
-            attend(heads, slots[layer], 0, 1, held, order, seen, oldest, room[0], query[0], result[0], mixed)
+            attend(heads, slots[layer], 0, 1, spans, order, seen, oldest, room[0], query[0], result[0], mixed)
         else:
-            attend_shared(heads, slots[layer], held, order, seen, oldest, room, query, result, mixed)
+            attend_shared(heads, slots[layer], spans, order, seen, oldest, room, query, result, mixed)
         project(mixed.reshape(count, queries * size), out, table, added.ctypes.data, width, threads)
         add_norm(rows, added, norms[2 * layer + 1], epsilon, table, normed)
         project(normed, up, table, pairs.ctypes.data, 2 * inner, threads)
@@ -249,43 +266,3 @@ def forward(ids, places, turned, start, held, bias, other_bias, windows, kinds, 
     if tap < len(taps):
         copy(normed, tapped[tap])
     project(normed[count - len(logits) :], addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)
-
-
-@njit(cache=True, error_model="numpy", nogil=True)
-def accept(logits, forced, ids, parents, reach, past, slots, moved, out):
-    """See ``specbench.target.fast.accept.accept``. logits: (n, V) as stored. forced: (n,) picks, or none of them.
-
-    ids, parents, reach: (n,), see ``Frame``. slots: (L, 2K, S, size). out: what ``Outcome`` reads, written here.
-    """
-    count, best = len(ids), 0
-    picks, right, total = np.empty(count, np.int64), np.zeros(count, np.bool_), ZERO
-    for row in range(count):
-        peak, place = find_peak(logits[row])
-        picks[row] = forced[row] if len(forced) else place
-        total += peak
-    for row in range(count):
-        above = parents[row]
-        right[row] = above == row or (right[above] and reach[row] >= 0 and picks[above] == ids[row])
-        if right[row] and reach[row] > reach[best]:
-            best = row
-    depth = int(reach[best])
-    out[0], out[1], out[2] = depth, picks[best], total
-    if not moved:
-        for row in range(count):
-            out[3 + row] = ids[row]
-        return
-    row = best
-    for place in range(depth - 1, -1, -1):
-        out[3 + place], out[3 + moved + place] = ids[row], row
-        row = parents[row]
-    for place in range(depth):  # a path's rows ascend, so that none is written over before it is read
-        move(slots, past + int(out[3 + moved + place]), past + 1 + place)
-
-
-@njit(cache=True, error_model="numpy")
-def move(slots, source, target):
-    """Copy keys and values of one slot to another, in all layers and heads. slots: (L, 2K, S, size)."""
-    for layer in range(len(slots) if source != target else 0):
-        for head in range(slots.shape[1]):
-            for place in range(slots.shape[3]):
-                slots[layer, head, target, place] = slots[layer, head, source, place]
