@@ -107,12 +107,20 @@ class _ModelSettings(TypedDict, total=False):
     revision: str | None
 
 
+class _LoadSettings(TypedDict, total=False):
+    kind: str
+    requests: Annotated[Count, Field(ge=1)]
+    rate: Amount | None
+    slo: dict[str, Amount | None]
+
+
 class _Settings(TypedDict, total=False):
     model: _ModelSettings
     suite: dict[str, Any]
     engine: _EngineSettings
     decode: _DecodeSettings
     measure: _MeasureSettings
+    load: _LoadSettings
 
 
 class _Manifest(TypedDict, total=False):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.measure.identity import hide_identity
+from specbench.report.data.detail import LOADED
 from specbench.report.data.facts import read_facts
 from specbench.report.data.findings import Findings, gather
 from specbench.report.data.headline import find_headlines
@@ -20,6 +21,7 @@ from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
 from specbench.report.tables.modelled import write_load
 from specbench.report.tables.pairs import pair_frame
+from specbench.report.tables.served import write_served
 from specbench.report.tables.shards import shards_table, write_shards
 from specbench.report.tables.tables import caption, write_details, write_tables
 from specbench.report.text.style import SCREEN, check_style
@@ -73,7 +75,9 @@ def build_report(
     output.mkdir(parents=True, exist_ok=True)
     remove_partials(output)
     files = write_tables(findings, output)
-    files += write_details(findings.detail, output, caption(findings.facts, findings.summary))
+    where = caption(findings.facts, findings.summary)
+    files += write_details(findings.detail, output, where)
+    files += write_served(findings.detail[LOADED], output, where)
     grids += default_grids(findings)
     if plots:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of a home that cannot be written

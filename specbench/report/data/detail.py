@@ -16,6 +16,7 @@ from specbench.record import CONTROL, OVERALL, PHASES, VANILLA, CaseRecord
 from specbench.report.data.predict import steps_of
 from specbench.report.data.reported import ROW, ReportedRun
 from specbench.report.data.rows import replayed
+from specbench.report.data.served import measure_load
 from specbench.report.data.trials import BLANK, ratio
 
 EDGES = {  # of the bins; powers of two, the last is open
@@ -57,7 +58,7 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
             for frame in (each for each in DETAILS.values() if not (each.drafts and silent)):
                 rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(records, facts.timed)]
     frames = {name: pd.DataFrame(rows[name], columns=[*ROW, *frame.columns]) for name, frame in DETAILS.items()}
-    return {TIME_SPLIT: split_time(summary), **frames}
+    return {TIME_SPLIT: split_time(summary), LOADED: measure_load(reported), **frames}
 
 
 def of_place(detail: Detail, model: str, suite: str) -> Detail:
@@ -187,7 +188,7 @@ def count_growth(records: Sequence[CaseRecord], timed: bool) -> Rows:
         )
 
 
-TIME_SPLIT = "time_split"  # the one frame that is not counted from records
+TIME_SPLIT, LOADED = "time_split", "load"  # frames that are not counted from a method's records alone
 DETAILS = {
     frame.name: frame
     for frame in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.record import CONTROL, VANILLA, EngineKind
@@ -26,6 +26,7 @@ class Facts:
     time_only: a model was driven along recorded answers: its times are real, and what was accepted is the record's.
     unaccepted: methods of such a run that draft from what the model computes; only the time of a step is known of them.
     in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill).
+    load: the settings of requests that shared forwards; empty where each ran alone.
     """
 
     model: str
@@ -47,13 +48,23 @@ class Facts:
     time_only: bool = False
     unaccepted: frozenset[str] = frozenset()
     in_prefill: bool = False
+    load: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ran_on(self) -> str:
         """'float32, cpu'; 'replayed' where no model was run; '' where the manifest has neither."""
         if not self.timed:
             return "replayed"
-        return ", ".join(filter(None, (self.dtype, self.device, TIME_ONLY if self.time_only else "")))
+        return ", ".join(filter(None, (self.dtype, self.device, TIME_ONLY if self.time_only else "", self.arrivals)))
+
+    @property
+    def arrivals(self) -> str:
+        """'8 requests at once'; '' where each ran alone."""
+        if not self.load:
+            return ""
+        rate = f", {self.load['rate']:g} a second" if self.load.get("rate") else ""
+        least = "" if self.load["kind"] == "closed" else "at most "
+        return f"{least}{self.load['requests']} request{'' if self.load['requests'] == 1 else 's'} at once{rate}"
 
 
 def read_facts(run: Run) -> Facts:
@@ -66,6 +77,7 @@ def read_facts(run: Run) -> Facts:
     if not methods:
         _lacks(run, "methods")
     kind = run.section("config", "engine").get("kind")
+    load = run.section("config", "load")
     temperature = manifest.get("temperature", run.section("config", "decode").get("temperature"))
     return Facts(
         model=str(model["name"]),
@@ -84,6 +96,7 @@ def read_facts(run: Run) -> Facts:
         engine=str(manifest.get("engine") or kind or ""),
         price=run.section("config", "measure").get("price_per_hour"),
         time_only=kind == EngineKind.TIMED,
+        load=load if load.get("kind", "one") != "one" else {},
         in_prefill=run.section("config", "decode").get("first_draft") == "prefill",
         unaccepted=frozenset(
             name for name, entry in methods.items() if kind == EngineKind.TIMED and entry.get("reads_target", False)

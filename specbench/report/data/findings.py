@@ -87,7 +87,9 @@ def _report_run(run: Run, facts: Facts, variants: Mapping[str, str], profile: Pr
     control, shards = read_control(run), read_shards(run, facts)
     if profile is None:
         return ReportedRun(run, facts, variants, control, shards=shards)
-    prediction = replace(predict(run, facts.peers | facts.unaccepted, profile), own=is_own(run, facts, profile))
+    prediction = replace(
+        predict(run, facts.peers | facts.unaccepted, profile), own=is_own(run, facts, profile) and not facts.load
+    )
     return ReportedRun(run, replace(facts, profile=profile.label), variants, control, prediction, shards)
 
 

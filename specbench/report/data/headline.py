@@ -150,7 +150,9 @@ def _say_under(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> s
     parts = [f"temperature {heat}", f"{cases} case{'s' if cases != 1 else ''}"]
     if figure == "mat":
         return f"Recorded answers, no speedup without a latency profile; {', '.join(parts)}."
-    first = "Modelled, one request at a time" if figure == "predicted_speedup" else "One request at a time"
+    alone = "One request at a time"
+    first = " or ".join(dict.fromkeys((entry.arrivals or alone).capitalize() for entry in facts))
+    first = f"Modelled, {alone.lower()}" if figure == "predicted_speedup" else first
     end = f"; {profiles}" if figure == "predicted_speedup" else ""
     return f"{first}, {', '.join(parts)}{end}."
 

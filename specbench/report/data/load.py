@@ -25,7 +25,7 @@ from specbench.profile import Profile
 from specbench.profile.surface import Floats
 from specbench.record import CONTROL, VANILLA, CaseRecord
 from specbench.report.data.findings import Findings
-from specbench.report.data.predict import steps_of
+from specbench.report.data.predict import shared_speedup, steps_of
 from specbench.report.data.reported import ROW
 from specbench.store import RunError
 
@@ -88,7 +88,7 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
             key, steps = entry.key(method), steps_of(entry.succeeded(method))
             if not len(steps[0]):
                 continue
-            speedups += [(*key, count, *_shared(profile, steps, count)) for count in concurrency]
+            speedups += [(*key, count, *shared_speedup(profile, steps, count)) for count in concurrency]
             pays.append((*key, float(steps[2].sum() / len(steps[0])), _pays_to(profile, steps, concurrency)))
         even += _break_even(profile, entry.place, entry.succeeded(VANILLA), concurrency)
     if not speedups:
@@ -101,20 +101,6 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
     )
 
 
-def _shared(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], count: int) -> tuple[float, float]:
-    """(speedup, share of steps outside of what was measured) with ``count`` requests at once."""
-    fed, context, _, each = steps
-    vanilla = _step_ms(profile, count, np.ones(len(each)), each).sum()
-    method = _step_ms(profile, count, fed, context).sum()
-    beyond = profile.outside(count * fed, context) | profile.outside(np.ones(len(fed)), count * context)
-    return float(vanilla / method), float(beyond.mean())
-
-
-def _step_ms(profile: Profile, count: int, fed: Floats, context: Floats) -> Floats:
-    """U of the module's docstring."""
-    return profile.shared_ms(count * fed, context, count)
-
-
 def _pays_to(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], asked: Sequence[int]) -> int:
     """The largest number of requests with a speedup above 1: of the powers of two and those that were asked for the
     last one that pays, then by bisection towards the next.
@@ -122,7 +108,7 @@ def _pays_to(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], ask
     The speedup need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
     """
     tried = sorted({1 << power for power in range(MOST.bit_length())} | {count for count in asked if count < MOST})
-    paying = [place for place, count in enumerate(tried) if _shared(profile, steps, count)[0] > PAYING]
+    paying = [place for place, count in enumerate(tried) if shared_speedup(profile, steps, count)[0] > PAYING]
     if not paying:
         return 0
     if tried[paying[-1]] == MOST:
@@ -130,7 +116,7 @@ def _pays_to(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], ask
     low, high = tried[paying[-1]], tried[paying[-1] + 1]
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _shared(profile, steps, middle)[0] > PAYING else (low, middle)
+        low, high = (middle, high) if shared_speedup(profile, steps, middle)[0] > PAYING else (low, middle)
     return low
 
 
@@ -142,7 +128,7 @@ def _break_even(
     mean = np.full(len(QUERIES), float(context.mean()) if len(context) else 0.0)
     fed = np.array(QUERIES, dtype=np.float64)
     for count in concurrency:
-        ratio = _step_ms(profile, count, fed, mean) / _step_ms(profile, count, np.ones(len(fed)), mean)
+        ratio = profile.shared_ms(count * fed, mean, count) / profile.shared_ms(count * np.ones(len(fed)), mean, count)
         beyond = profile.outside(count * fed, mean) | profile.outside(np.ones(len(fed)), count * mean)
         for query, value, far in zip(QUERIES, ratio, beyond, strict=True):
             yield (*place, count, query, float(value), int(far))

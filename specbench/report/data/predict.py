@@ -70,6 +70,15 @@ def steps_of(records: Sequence[CaseRecord]) -> tuple[Floats, Floats, Floats, Flo
     return tuple(np.concatenate(parts or none) for parts in (fed, context, emitted, each))  # type: ignore[return-value]
 
 
+def shared_speedup(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], count: int) -> tuple[float, float]:
+    """(speedup, share of steps outside of what was measured) with ``count`` requests at once."""
+    fed, context, _, each = steps
+    vanilla = profile.shared_ms(count * np.ones(len(each)), each, count).sum()
+    method = profile.shared_ms(count * fed, context, count).sum()
+    beyond = profile.outside(count * fed, context) | profile.outside(np.ones(len(fed)), count * context)
+    return float(vanilla / method), float(beyond.mean())
+
+
 def own_ms(record: CaseRecord) -> float:
     """[ms] The drafter's recorded time in all turns."""
     return 1e3 * sum(turn.phases_s.get(phase, 0.0) for turn in record.turns for phase in DRAFTER_PHASES)

@@ -159,7 +159,7 @@ def _speed(scope: _Scope) -> dict[str, float]:
         names = ("tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_low", "speedup_high", "speedup_hf")
         return dict.fromkeys((*names, "decode_speedup", "cost_per_million", "joules_per_token"), BLANK)
     against = _spread("speedup", _paired(scope.vanilla, cases))
-    if scope.method == VANILLA:  # the reference: 1 by definition, so an interval would say nothing
+    if scope.method == VANILLA or scope.facts.load:  # 1 by definition; cases that slow each other are no sample
         against |= {"speedup_low": BLANK, "speedup_high": BLANK}
     price = BLANK if scope.facts.price is None else scope.facts.price
     return {

@@ -81,6 +81,7 @@ def read_settings(run: Run, facts: Facts) -> dict[str, Any]:
     chosen = run.section("config", "suite")
     flat |= {f"suite.{key}": chosen[key] for key in _SELECTION if key in chosen}
     flat.setdefault("decode.temperature", facts.temperature)
+    flat |= flatten(facts.load, "load.") or {"load.requests": 1, "load.kind": "one"}
     return {key: value for key, value in flat.items() if key not in _NOT_NAMED and not key.startswith(_MATERIAL)}
 
 

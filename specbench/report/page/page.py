@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.record import OVERALL, VANILLA
+from specbench.report.data.detail import LOADED
 from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
 from specbench.report.data.headline import Headline, find_headlines
@@ -23,6 +24,7 @@ from specbench.report.page.why import why_section
 from specbench.report.tables.definitions import DEFINITIONS
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_tables
+from specbench.report.tables.served import served_tables
 from specbench.report.tables.settings import settings_table
 from specbench.report.tables.shards import shards_table
 from specbench.report.tables.tables import build_tables, caption, steps_table, tails_table
@@ -86,7 +88,9 @@ def _parts(findings: Findings, pictures: str, headlines: Sequence[Headline], loa
         "Warnings": _list(findings.warnings) if findings.warnings else "",
         "Why": why_section(findings),
         **{_HEADINGS[name]: _shaded(tables[name]) for name in _HEADINGS if name in tables},
-        "Under load": table_html(crossover_table(load)) if load is not None else "",
+        "Under load": "".join(
+            map(table_html, [*served_tables(findings.detail[LOADED]), *([crossover_table(load)] if load else [])])
+        ),
         "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else "",
         "Time only": "" if unranked.empty else "".join(map(table_html, timed)),
         "Method against method": "".join(map(table_html, pair_tables(findings, headlines))),

@@ -37,6 +37,7 @@ from specbench.report.plots.scatter import (
     find_prices,
 )
 from specbench.report.plots.scene import Scene, scenes
+from specbench.report.plots.served import draw_load_speedup, draw_served
 from specbench.report.plots.stacks import draw_sources, draw_time_split
 from specbench.report.plots.tails import draw_lengths, draw_tails, no_lengths
 from specbench.report.text.style import SCREEN
@@ -231,6 +232,18 @@ PLOTS = (
     Plot("tails", "How unevenly long the steps of a method take", draw_tails, _empty("tails", "no step was timed")),
     Plot("by_length", "Speed and acceptance by the length of the prompt or answer", draw_lengths, no_lengths),
     Plot("latency", "Time of a forward against the tokens fed", _price, _no_price),
+    Plot(
+        "load",
+        "Throughput against speed for a user",
+        draw_served,
+        _empty("load", "each request ran alone"),
+    ),
+    Plot(
+        "load_speedup",
+        "Speedup against load, measured",
+        draw_load_speedup,
+        lambda scene: "" if len(set(scene.detail["load"]["requests"])) > 1 else "fewer than two loads",
+    ),
     Plot(
         "crossover",
         "Load at which drafting stops paying",

@@ -15,11 +15,13 @@ from rich.text import Text
 
 from specbench.names import printable
 from specbench.record import CONTROL, OVERALL, VANILLA
+from specbench.report.data.detail import LOADED
 from specbench.report.data.facts import TIME_ONLY, Facts
 from specbench.report.data.findings import Findings
 from specbench.report.data.headline import Headline, find_headlines, sort_rows
 from specbench.report.data.load import Load
 from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
+from specbench.report.tables.served import served_tables
 from specbench.report.tables.shards import shards_table
 from specbench.report.text.label import (
     BLANK,
@@ -64,6 +66,8 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
         if lossy[rows.index].any():
             console.print(_text("lossy methods: their output may differ from vanilla's", style="bold"))
             console.print(_overall(rows[lossy[rows.index]], width))
+    for served in served_tables(findings.detail[LOADED]):
+        print_table(served, console)
     printed = []
     for entry in findings.reported:
         if entry.control is not None:

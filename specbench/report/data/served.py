@@ -1,0 +1,160 @@
+"""What requests that shared a server got: throughput, waits, and the speedup over vanilla under the same load.
+
+The unit of an interval is the stretch, not the request: requests of one stretch slow each other. A stretch of vanilla
+and one of the method serve the same cases, so they are paired.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from specbench import stats
+from specbench.record import CONTROL, VANILLA, CaseRecord, StretchRecord, TurnRecord
+from specbench.report.data.predict import shared_speedup, steps_of
+from specbench.report.data.reported import ROW, ReportedRun
+from specbench.report.data.trials import BLANK, ratio
+
+CONFIDENCE = 0.99
+SHARES = (50, 95, 99)
+WAITED = ("queue", "ttft", "itl", "tpot")
+LOAD = (
+    *ROW,
+    *("kind", "requests", "rate", "stretches", "served", "seconds", "tokens_per_s", "user_tokens_per_s"),
+    *("speedup", "speedup_low", "speedup_high", "user_speedup", "modelled_speedup", "mat", "mean_requests"),
+    *("mean_rows", "goodput", "kept", *(f"{wait}_p{share}_ms" for wait in WAITED for share in SHARES)),
+)
+_Stretches = dict[tuple[int, int], StretchRecord]
+
+
+@functools.cache
+def fewest(share: int) -> int:
+    """Requests of which with 99 % confidence at least two wait longer than the percentile: 11, 130, 662.
+
+    Source: MLPerf's rule for stopping early, for one wait above the estimate.
+    """
+    above, count = 1 - share / 100, 2
+    while (1 - above) ** count + count * above * (1 - above) ** (count - 1) > 1 - CONFIDENCE:
+        count += 1
+    return count
+
+
+def measure_load(reported: Sequence[ReportedRun]) -> pd.DataFrame:
+    """A row a method and run under load; without any such run no rows at all."""
+    rows = [row for entry in reported if entry.facts.load for row in _rows(entry)]
+    frame = pd.DataFrame(rows, columns=list(LOAD))
+    order = ["model", "suite", "kind", "rate", "requests"]
+    return frame.astype({"rate": float}).sort_values(order, kind="stable", ignore_index=True)
+
+
+def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
+    load = entry.facts.load
+    vanilla, theirs = _stretches(entry.run.records, VANILLA), entry.succeeded(VANILLA)
+    for method in entry.facts.methods:
+        own, records = _stretches(entry.run.records, method), entry.succeeded(method)
+        turns = [turn for record in records for turn in record.turns]
+        seconds = sum(stretch["seconds"] for stretch in own.values())
+        forwards = sum(stretch["forwards"] for stretch in own.values())
+        yield {
+            **dict(zip(ROW, entry.key(method), strict=True)),
+            "variant": _without_load(entry.variants.get(method, "")),
+            **{name: load.get(name) for name in ("kind", "requests", "rate")},
+            "stretches": len(own),
+            "served": len(turns),
+            "seconds": seconds,
+            "tokens_per_s": ratio(sum(stretch["tokens"] for stretch in own.values()), seconds),
+            "user_tokens_per_s": _rate(records),
+            **_speedup(vanilla, own, method),
+            "user_speedup": ratio(_rate(records), _rate(theirs)),
+            "modelled_speedup": _modelled(entry, method, records),
+            "mat": ratio(sum(sum(turn.accept) for turn in turns), sum(len(turn.accept) for turn in turns)),
+            "mean_requests": ratio(sum(stretch["requests"] for stretch in own.values()), forwards),
+            "mean_rows": ratio(sum(stretch["rows"] for stretch in own.values()), forwards),
+            **_goodput(turns, load.get("slo") or {}, seconds),
+            **_waits(turns),
+        }
+
+
+def _without_load(variant: str) -> str:
+    """A variant's name but for the load, which has columns of its own."""
+    return ",".join(part for part in variant.split(",") if not part.startswith("load."))
+
+
+def _stretches(records: Sequence[CaseRecord], method: str) -> _Stretches:
+    """(round, block) -> what the server did, of a method."""
+    return {
+        (record.round, record.block): record.stretch
+        for record in records
+        if record.method == method and record.stretch is not None
+    }
+
+
+def _rate(records: Sequence[CaseRecord]) -> float:
+    """[tokens/s] that a user sees after the first token, in the mean over time."""
+    turns = [turn for record in records for turn in record.turns]
+    return ratio(sum(sum(turn.accept) for turn in turns), sum(turn.decode_s for turn in turns))
+
+
+def _speedup(vanilla: _Stretches, own: _Stretches, method: str) -> dict[str, float]:
+    """Of the throughput, over the stretches of both."""
+    shared = [key for key in own if key in vanilla]
+    if not shared:
+        return dict.fromkeys(("speedup", "speedup_low", "speedup_high"), BLANK)
+    columns = [[side[key][name] for key in shared] for side in (vanilla, own) for name in ("seconds", "tokens")]
+    found = stats.speedup(*columns)
+    bounds = [BLANK if bound is None or method == VANILLA else bound for bound in (found.low, found.high)]
+    return {"speedup": found.value, "speedup_low": bounds[0], "speedup_high": bounds[1]}
+
+
+def _modelled(entry: ReportedRun, method: str, records: Sequence[CaseRecord]) -> float:
+    """What ``--concurrency`` says of a closed loop of as many requests."""
+    if entry.prediction is None or method in (VANILLA, CONTROL) or entry.facts.load.get("kind") != "closed":
+        return BLANK
+    steps = steps_of(records)
+    return shared_speedup(entry.prediction.profile, steps, entry.facts.load["requests"])[0] if len(steps[0]) else BLANK
+
+
+def _first_s(turn: TurnRecord) -> float:
+    """[s] From the intended arrival to the first token."""
+    return turn.prefill_s + (turn.load["queue_s"] if turn.load else 0.0)
+
+
+def _token_s(turn: TurnRecord) -> float:
+    """[s] Mean time of a token after the first."""
+    return turn.decode_s / sum(turn.accept) if turn.accept else 0.0
+
+
+def _goodput(turns: Sequence[TurnRecord], slo: dict[str, float | None], seconds: float) -> dict[str, float]:
+    """[requests/s] that kept the objective, and their share; blank without one."""
+    first, token = slo.get("ttft_ms"), slo.get("tpot_ms")
+    if first is None and token is None:
+        return {"goodput": BLANK, "kept": BLANK}
+    kept = sum(
+        (first is None or 1e3 * _first_s(turn) <= first) and (token is None or 1e3 * _token_s(turn) <= token)
+        for turn in turns
+    )
+    return {"goodput": ratio(kept, seconds), "kept": ratio(kept, len(turns))}
+
+
+def _waits(turns: Sequence[TurnRecord]) -> dict[str, float]:
+    """Percentiles [ms], blank where there are too few requests for one."""
+    found = {
+        "queue": [turn.load["queue_s"] for turn in turns if turn.load],
+        "ttft": [_first_s(turn) for turn in turns],
+        "itl": [seconds for turn in turns for seconds in turn.step_s],
+        "tpot": [_token_s(turn) for turn in turns if turn.accept],
+    }
+    return {
+        f"{wait}_p{share}_ms": _percentile(np.array(values), share) if len(turns) >= fewest(share) else BLANK
+        for wait, values in found.items()
+        for share in SHARES
+    }
+
+
+def _percentile(seconds: NDArray[np.float64], share: int) -> float:
+    return 1e3 * float(np.percentile(seconds, share)) if seconds.size else BLANK

@@ -1,0 +1,91 @@
+"""What requests that shared a server got, as two tables: throughput and speedup, and waiting times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench.report.data.served import SHARES, WAITED, fewest
+from specbench.report.text.label import Cell, format_interval, format_number
+from specbench.report.text.table import Table, format_tables, name_columns, without_blanks, write_texts
+
+_MEANING = (
+    "Tokens/s: output tokens of all requests. Speedup: of that, over vanilla under the same load, interval over"
+    " stretches. Tokens/s a user: of a request after its first token. Modelled: the speedup that the latency profile"
+    " gives a closed loop of equal requests, drafting time not counted. Requests, rows: mean of a forward. Goodput:"
+    " requests a second that keep the objective (load.slo)."
+)
+_TITLES = {
+    "queue": "Queue",
+    "ttft": "Time to first token",
+    "itl": "Inter-token latency",
+    "tpot": "Time per token",
+}
+_WAITS = (
+    "Milliseconds. Queue: from the intended arrival until the prompt is read. Time to first token: from the intended"
+    " arrival. Inter-token latency: the wait for the next burst. A percentile needs"
+    f" {', '.join(f'{fewest(share)} requests (p{share})' for share in SHARES)}, else it is blank."
+)
+
+
+def served_tables(frame: pd.DataFrame, where: str = "") -> tuple[Table, ...]:
+    """Both, of the rows of ``measure_load``; none where no run was under load."""
+    return (_served(frame, where), _waited(frame, where)) if len(frame) else ()
+
+
+def write_served(frame: pd.DataFrame, output: Path, where: str) -> list[Path]:
+    """tables/load.md and load.tex. Returns the files."""
+    tables = served_tables(frame, where)
+    texts = {f"load.{kind}": text for kind, text in format_tables(tables).items()} if tables else {}
+    return write_texts(output / "tables", texts) if texts else []
+
+
+def _served(frame: pd.DataFrame, where: str) -> Table:
+    """A row a method and load."""
+    names = {**_loads(frame), **name_columns(frame)}
+    figures = [_cells(row) for row in frame.to_dict("records")]
+    first = ("Stretches", "Tokens/s", "Speedup", "Modelled", "Tokens/s a user")
+    titles = (*first, "MAT", "Requests", "Rows", "Goodput", "Kept")
+    rows = _stack(names, figures)
+    return without_blanks(Table("load", where, _MEANING, (*names, *titles), rows, frozenset(), len(names)))
+
+
+def _waited(frame: pd.DataFrame, where: str) -> Table:
+    """A row a method and load."""
+    names = {**_loads(frame), **name_columns(frame)}
+    columns = [f"{wait}_p{share}_ms" for wait in WAITED for share in SHARES]
+    figures = [
+        [Cell(str(row["served"])), *(Cell(format_number(row[name])) for name in columns)]
+        for row in frame.to_dict("records")
+    ]
+    titles = ("Requests", *(f"{_TITLES[wait]} p{share}" for wait in WAITED for share in SHARES))
+    rows = _stack(names, figures)
+    return without_blanks(Table("load_waits", where, _WAITS, (*names, *titles), rows, frozenset(), len(names)))
+
+
+def _loads(frame: pd.DataFrame) -> dict[str, list[Cell]]:
+    """How many requests were in flight, or at which rate they came."""
+    rates = frame["rate"].notna()
+    counts = [Cell(str(int(count))) for count in frame["requests"]]
+    found = {"At once": counts} if not rates.all() else {}
+    return found | ({"A second": [Cell(format_number(rate)) for rate in frame["rate"]]} if rates.any() else {})
+
+
+def _cells(row: dict[str, Any]) -> Sequence[Cell]:
+    spread = format_interval(row["speedup_low"], row["speedup_high"])
+    kept = row["kept"]
+    return (
+        Cell(str(row["stretches"])),
+        Cell(format_number(row["tokens_per_s"])),
+        Cell(format_number(row["speedup"]), spread),
+        *(Cell(format_number(row[name])) for name in ("modelled_speedup", "user_tokens_per_s", "mat")),
+        *(Cell(format_number(row[name])) for name in ("mean_requests", "mean_rows", "goodput")),
+        Cell(format_number(kept) if pd.isna(kept) else f"{100 * kept:.0f} %"),
+    )
+
+
+def _stack(names: dict[str, list[Cell]], figures: Sequence[Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:
+    return tuple((*labels, *cells) for labels, cells in zip(zip(*names.values(), strict=True), figures, strict=True))

@@ -1,0 +1,97 @@
+"""Figures of requests that shared a server, from records small enough to work out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from report.conftest import write_run
+from report.handmade import record, turn
+
+from specbench.record import VANILLA, CaseRecord
+from specbench.report import build_report
+from specbench.report.data.findings import gather
+from specbench.report.data.served import fewest
+from specbench.store import Run
+
+SLO = {"ttft_ms": 600.0, "tpot_ms": None}
+
+
+def stretch_of(method: str, block: int, seconds: float, tokens: int, cases: int = 4) -> list[CaseRecord]:
+    """Each request waits ``case`` times 40 ms before its prompt is read."""
+    about = {"seconds": seconds, "tokens": tokens, "forwards": 10, "requests": 40, "rows": 70}
+    accept = [1] * 4 if method == VANILLA else [2, 2]
+    found = []
+    for case in range(cases):
+        load = {
+            "arrival_s": 0.1 * case,
+            "queue_s": 0.04 * case,
+            "requests": [4] * len(accept),
+            "rows": [7] * len(accept),
+        }
+        told = turn(accept, [0 if method == VANILLA else 2] * len(accept), step_s=[1.0 / len(accept)] * len(accept))
+        told.load = load
+        found.append(record(method, f"{block}-{case}", [told], block=block, stretch=about))
+    return found
+
+
+def run_of(make_manifest: Any, requests: int = 4, blocks: int = 8, cases: int = 4) -> Run:
+    records = []
+    for block in range(blocks):
+        records += stretch_of(VANILLA, block, 2.0, 100, cases)
+        records += stretch_of("pld", block, 1.0 + 0.1 * (block % 2), 75, cases)
+    manifest = make_manifest({"pld": {}})
+    manifest["config"]["load"] = {"kind": "closed", "requests": requests, "rate": None, "slo": SLO}
+    return Run(Path(f"r{requests}"), manifest, records)
+
+
+@pytest.fixture
+def rows(make_manifest):
+    frame = gather([run_of(make_manifest)]).detail["load"]
+    return {row["method"]: row for row in frame.to_dict("records")}
+
+
+def test_throughput_is_that_of_the_stretches_and_the_interval_over_them(rows):
+    vanilla, pld = rows[VANILLA], rows["pld"]
+    assert (vanilla["tokens_per_s"], vanilla["stretches"], vanilla["served"]) == (50.0, 8, 32)
+    assert pld["tokens_per_s"] == pytest.approx(75 / 1.05)
+    assert pld["speedup"] == pytest.approx(75 / 1.05 / 50)
+    assert 75 / 1.1 / 50 <= pld["speedup_low"] < pld["speedup"] < pld["speedup_high"] <= 1.5
+    assert np.isnan(vanilla["speedup_low"])
+    assert (pld["mat"], pld["mean_requests"], pld["mean_rows"]) == (2.0, 4.0, 7.0)
+    assert pld["user_tokens_per_s"] == vanilla["user_tokens_per_s"] == 4.0  # of decode_s = 1 for 4 tokens
+
+
+def test_waits_count_from_the_intended_arrival(rows):
+    """Prompts take 500 ms, the requests of a stretch have waited 0, 40, 80 and 120 ms."""
+    assert rows["pld"]["ttft_p50_ms"] == pytest.approx(560)
+    assert rows["pld"]["queue_p50_ms"] == pytest.approx(60)
+    assert rows["pld"]["itl_p50_ms"] == pytest.approx(500)
+    assert rows["pld"]["kept"] == 0.75  # 620 ms is beyond the objective of 600
+    assert rows["pld"]["goodput"] == pytest.approx(24 / 8.4)
+
+
+def test_a_percentile_of_too_few_requests_is_blank(rows, make_manifest):
+    assert [fewest(share) for share in (50, 90, 95, 99)] == [11, 64, 130, 662]
+    assert np.isnan(rows["pld"]["ttft_p95_ms"])
+    few = gather([run_of(make_manifest, blocks=2)]).detail["load"]
+    assert few["ttft_p50_ms"].isna().all()
+    assert few["speedup_low"].isna().all()
+    many = gather([run_of(make_manifest, blocks=5, cases=26)]).detail["load"]
+    assert many["ttft_p95_ms"].notna().all()
+    assert many["ttft_p99_ms"].isna().all()
+
+
+def test_a_line_a_method_over_the_loads(make_manifest, tmp_path):
+    runs = [run_of(make_manifest, count) for count in (2, 4)]
+    folders = [write_run(tmp_path / str(run.directory), run.manifest, run.records) for run in runs]
+    report = build_report(folders, tmp_path / "out")
+    frame = report.findings.detail["load"]
+    assert frame[["requests", "method", "variant"]].values.tolist() == [
+        [count, method, ""] for count in (2, 4) for method in (VANILLA, "pld")
+    ]
+    assert {"load.png", "load_speedup.png"} <= {path.name for path in report.files}
+    assert "4 requests at once" in (tmp_path / "out" / "report.html").read_text()
+    assert "At once" in (tmp_path / "out" / "tables" / "load.md").read_text()
