@@ -58,6 +58,8 @@ class Lookahead(Method):
     prefixes). pool_from_prompt: the n-grams of prompt and answer are pooled too.
     """
 
+    learned = ("pool",)
+
     by_node = True
     sources = ("pool", "window")
 

@@ -190,6 +190,8 @@ class Ouroboros(DraftModelMethod):
     dtype, device: of the draft; default the target's.
     """
 
+    learned = ("pool",)
+
     by_node = True
     sources = ("draft model", "phrases")
 

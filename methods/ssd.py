@@ -154,6 +154,8 @@ class Spacelike(Method):
     ring's size. unseen: none | random (tokens drafted where not even the last one was seen).
     """
 
+    learned = ("ring",)
+
     sources = ("cache", "random")
 
     def __init__(
@@ -193,6 +195,10 @@ class Spacelike(Method):
         self.ring.clear()
         self.array = SuffixArray.build(np.zeros(0, np.int32))
         self.finished = self.indexed = self._building = 0
+
+    def private(self) -> Method | None:
+        """See ``Method.private``; one thread builds one array."""
+        return None if self.rebuild == "background" else super().private()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The request itself is in the buffer only when it has ended."""

@@ -36,6 +36,8 @@ class TokenRecycling(Method):
     (SAM-Decoding's variant). tree: child counts level by level, in place of nodes and depth.
     """
 
+    learned = ("matrix",)
+
     def __init__(
         self,
         nodes: int = 80,

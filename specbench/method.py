@@ -7,6 +7,7 @@ what was learned), a ``Drafter`` is the state of ONE request and is dropped at i
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -61,6 +62,7 @@ class Method(ABC):
     by_node: bool = False  # it reads a step by the numbers of its own draft's nodes: no member of a hybrid
     typical: Typical | None = None  # lossy acceptance instead of the exact walker; ``lossless`` is False with it
     sources: tuple[str, ...] = ()  # names of ``Draft.source`` numbers
+    learned: tuple[str, ...] = ()  # names of the attributes that requests teach and ``reset`` empties
 
     @property
     def needs(self) -> Needs:
@@ -84,6 +86,19 @@ class Method(ABC):
 
     def reset(self) -> None:
         """Forget what was learned from requests; called after bind, then as the reset policy says."""
+
+    def private(self) -> Method | None:
+        """This method with ``learned`` of its own and all else shared, for one of several requests at once.
+
+        Itself where nothing is learned; None where its requests can only come one after the other. Call ``reset`` on
+        it, and never ``close``.
+        """
+        if not self.learned:
+            return self
+        own = copy.copy(self)
+        for name in self.learned:
+            setattr(own, name, copy.deepcopy(getattr(self, name)))
+        return own
 
     @abstractmethod
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
@@ -112,6 +127,9 @@ class Peer(Method):
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         raise NotImplementedError(f"{type(self).__name__} has its own decoding loop; the harness calls decode()")
+
+    def private(self) -> None:
+        """None: its loop decodes one request."""
 
     @abstractmethod
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:

@@ -111,6 +111,8 @@ class Cacheback(Method):
     (TDL counts what the last step committed, as the code feeds it again) | kept (one). growth: reference | merged.
     """
 
+    learned = ("dynamic",)
+
     sources = ("dynamic", "frozen")
 
     def __init__(

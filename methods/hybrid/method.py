@@ -50,6 +50,8 @@ class Hybrid(Method):
     known; strength: [observations] the weight of this prior.
     """
 
+    learned = ("rates",)
+
     def __init__(
         self,
         members: Mapping[str, Method],
@@ -111,6 +113,14 @@ class Hybrid(Method):
         self.rates.clear()
         for member in self.members.values():
             member.reset()
+
+    def private(self) -> Method | None:
+        """See ``Method.private``, of every member."""
+        own, members = super().private(), {name: member.private() for name, member in self.members.items()}
+        if not isinstance(own, Hybrid) or None in members.values():
+            return None
+        own.members = {name: member for name, member in members.items() if member is not None}
+        return own
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Every member begins, under a seed of its own."""

@@ -105,6 +105,8 @@ class SAM(Method):
     token_recycling | none; it drafts where no match has len_threshold tokens. tree, k: of Token Recycling.
     """
 
+    learned = ("auxiliary",)
+
     sources = ("dynamic", "static", "auxiliary")
 
     def __init__(

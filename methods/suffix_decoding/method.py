@@ -66,6 +66,8 @@ class SuffixDecoding(Method):
     last (recent), or the first of the reference's list of siblings.
     """
 
+    learned = ("answers",)
+
     sources = ("local", "global")
 
     def __init__(

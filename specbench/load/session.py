@@ -6,7 +6,6 @@ ended. Both are cases of the suite; a method that keeps state learns from them t
 
 from __future__ import annotations
 
-import copy
 import itertools
 import logging
 from collections import deque
@@ -171,7 +170,7 @@ class LoadSession(Session):
         """Make the states that the requests in flight decode with. Returns how many may be in flight."""
         others = self.load.requests - 1
         shared = entry.reset not in PRIVATE
-        found = [entry.method if shared else _private(entry.method) for _ in range(others)]
+        found = [entry.method if shared else entry.method.private() for _ in range(others)]
         self._free = deque([entry.method, *(method for method in found if method is not None)])
         return len(self._free)
 
@@ -181,12 +180,6 @@ class LoadSession(Session):
         for place in itertools.count(first - ramp):
             case = self._cases[place % len(self._cases)]
             yield SharedTurn(self, block, case, entry, self._free.popleft())
-
-
-def _private(method: Method) -> Method | None:
-    own = copy.deepcopy(method)
-    own.reset()
-    return own
 
 
 def _summarise(served: Served) -> StretchRecord:

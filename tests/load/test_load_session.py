@@ -11,7 +11,7 @@ import pytest
 from compose import job_for
 from methods.pld import _Lookup
 from specbench.execution import execute
-from specbench.load import session
+from specbench.method import Method
 from specbench.record import CaseRecord
 from specbench.store import RECORDS, read_run
 from specbench.types import InputError
@@ -78,7 +78,7 @@ def test_requests_decode_as_they_do_alone(alone, loaded):
 
 
 def test_a_state_that_requests_share_would_change_what_is_accepted(tmp_path, trace, alone, monkeypatch):
-    monkeypatch.setattr(session, "_private", lambda method: method)
+    monkeypatch.setattr(Method, "private", lambda method: method)
     assert work_of(decode(tmp_path / "r", trace, *LOADED)) != work_of(alone)
 
 

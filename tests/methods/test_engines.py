@@ -7,13 +7,16 @@ import contextlib
 import pytest
 import torch
 
-from compose import entry_of, method_names
+from compose import entry_of, method_names, settings_of
+from specbench.load.session import PRIVATE
 from specbench.method import Peer
 from specbench.target.fast.engine import FastEngine
 
 QUICK = ("decode.max_new_tokens=14", "measure=quick", "measure.warmup=0", "measure.lossless=false")
 SUITE = ("suite.limit=1", "suite.first=1", *QUICK)
 
+LOAD = ("load=closed", "load.requests=3", "load.block=2", "load.ramp=1", "load.chunk=16", "load.tokens=400")
+LOADED = ("token_recycling", "eagle3", "speculative_sampling")
 
 # One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, the library's loop.
 KINDS = ("pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative_sampling", "hf_generate")
@@ -38,6 +41,28 @@ def test_both_engines_take_the_same_steps(name, together):
             assert ours.ids == theirs.ids, key
             if key[0] not in peers:
                 assert (ours.accept, ours.proposed, ours.fed) == (theirs.accept, theirs.proposed, theirs.fed), key
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in LOADED else pytest.mark.exhaustive) for name in method_names()]
+)
+def test_requests_that_share_forwards_take_the_steps_that_they_take_alone(name, together):
+    """State of its own for each, also of draft models and heads, which draft one request after the other."""
+    cases = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast")
+    _, alone = together.run(name, *cases, fits=shares)
+    _, loaded = together.run(name, *cases, *LOAD, fits=shares)
+    assert alone.keys() == loaded.keys()
+    for key, expected in alone.items():
+        assert loaded[key].error is None, loaded[key].error
+        for theirs, ours in zip(expected.turns, loaded[key].turns, strict=True):
+            assert ours.ids == theirs.ids, key
+            if settings_of(key[0])["reset"] in PRIVATE:
+                assert (ours.accept, ours.proposed) == (theirs.accept, theirs.proposed), key
+
+
+def shares(name: str) -> bool:
+    """Whether requests of a method share forwards at all."""
+    return not isinstance(entry_of(name).method, Peer)
 
 
 @contextlib.contextmanager
