@@ -1,11 +1,30 @@
-"""How many nodes each of several requests may draft, and which of them are fed."""
+"""How many nodes each of several requests drafts, and which of their drafts' nodes are fed.
+
+Every node costs all requests of a forward. ``equal`` gives each the same share; ``score`` feeds the nodes that are
+most likely accepted, whosoever they are; ``controlled`` measures what budgets bring under the load that there is, and
+takes the best, so that drafting is turned down and off as load rises. A drafter is always asked, with a budget of 0
+too: some learn from being asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from specbench.decode.together import Budgets, SharedRequest
-from specbench.types import CaseError, Draft, Step
+import numpy as np
+from torch import Tensor
+
+from specbench.decode.together import Budgets, SharedRequest, TrimmedDraft
+from specbench.types import ROOT, CaseError, Draft, Step
+
+LEVELS = (0, 2, 8, 32, None)  # [nodes] a request that the controller chooses among; None = all that the method wants
+PROBE = 4  # [steps] that a level is tried for
+AGAIN, LATEST = 32, 4096  # [steps] until a level that lost is tried again, doubled each time
+CLEARLY = 0.8  # of the best rate: a level below it waits four times as long, and larger budgets are not tried
+MEMORY = 64  # [steps] that a level's rate is a mean of
+MARGIN = 1.02  # by which drafting must be ahead of not drafting
 
 
 class FullBudget:
@@ -14,15 +33,29 @@ class FullBudget:
     def share(self, guests: Sequence[SharedRequest], most: int) -> Sequence[int]:
         return [most] * len(guests)
 
-    def trim(self, guests: Sequence[SharedRequest], drafts: Sequence[Draft]) -> Sequence[Draft]:
-        return drafts
+    def trim(
+        self, guests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
+    ) -> Sequence[TrimmedDraft]:
+        return [(draft, None) for draft in drafts]
 
     def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
         """Nothing is learned."""
 
 
-class EqualBudget(FullBudget):
-    """The nodes of a forward, the same share for each. nodes: of a forward."""
+class _Shares(FullBudget):
+    """A method that does not keep to its share, as one of a fixed tree, is cut to it."""
+
+    def trim(
+        self, guests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
+    ) -> Sequence[TrimmedDraft]:
+        return [
+            cut_draft(draft, keep_likeliest([chances_of(draft)], share)[0]) if len(draft) > share else (draft, None)
+            for draft, share in zip(drafts, shares, strict=True)
+        ]
+
+
+class EqualBudget(_Shares):
+    """The same share of ``nodes``, those of a forward, for each."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
@@ -32,6 +65,165 @@ class EqualBudget(FullBudget):
         return [min(most, share + (place < rest)) for place in range(len(guests))]
 
 
+class ScoreBudget(EqualBudget):
+    """The likeliest ``nodes`` of all drafts: by ``Draft.score``, and how often nodes of that depth were accepted.
+
+    A draft that is drawn, or read by the rows of its nodes, keeps to an equal share.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(nodes)
+        self._tried: Counter[int] = Counter()
+        self._accepted: Counter[int] = Counter()
+
+    def share(self, guests: Sequence[SharedRequest], most: int) -> Sequence[int]:
+        equal = super().share(guests, most)
+        return [most if _may_cut(guest) else share for guest, share in zip(guests, equal, strict=True)]
+
+    def trim(
+        self, guests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
+    ) -> Sequence[TrimmedDraft]:
+        free = [place for place, guest in enumerate(guests) if _may_cut(guest) and drafts[place].probs is None]
+        fixed = sum(len(draft) for place, draft in enumerate(drafts) if place not in free)
+        kept = keep_likeliest([self._chances(drafts[place]) for place in free], max(0, self._nodes - fixed))
+        found: list[TrimmedDraft] = [(draft, None) for draft in drafts]
+        for place, nodes in zip(free, kept, strict=True):
+            found[place] = cut_draft(drafts[place], nodes)
+        return found
+
+    def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
+        for draft, step in zip(drafts, steps, strict=True):
+            if isinstance(step, Step) and len(draft):
+                reached = len(step.path)
+                self._accepted.update(range(1, reached + 1))
+                self._tried.update(range(1, min(reached + 1, max(_depths(draft), default=0)) + 1))
+
+    def _chances(self, draft: Draft) -> list[float]:
+        return chances_of(draft, lambda depth: (self._accepted[depth] + 1) / (self._tried[depth] + 2))
+
+
+@dataclass(slots=True)
+class _Level:
+    """emitted, seconds: of the last steps. due: the step at which it is tried again; wait: how long after that."""
+
+    emitted: float = 0.0
+    seconds: float = 0.0
+    due: int = 0
+    wait: int = AGAIN
+
+    @property
+    def rate(self) -> float:
+        """[tokens/s]"""
+        return self.emitted / self.seconds if self.seconds else 0.0
+
+    def add(self, emitted: int, seconds: float) -> None:
+        keep = 1 - 1 / MEMORY
+        self.emitted, self.seconds = keep * self.emitted + emitted, keep * self.seconds + seconds
+
+
+class Controller(_Shares):
+    """Takes the number of nodes a request that brings the most tokens a second, as measured with so many requests.
+
+    A level that loses is tried again after a wait that doubles, so that what is tried costs less and less.
+    """
+
+    def __init__(self) -> None:
+        self._levels: dict[int, list[_Level]] = {}
+        self._steps: Counter[int] = Counter()
+        self._load = self._tried = self._left = 0
+
+    def share(self, guests: Sequence[SharedRequest], most: int) -> Sequence[int]:
+        load = len(guests).bit_length()
+        if load != self._load:
+            self._load, self._left = load, 0
+        levels = self._levels.setdefault(load, [_Level() for _ in LEVELS])
+        if not self._left:
+            self._tried, self._left = self._choose(levels, self._steps[load])
+        nodes = LEVELS[self._tried]
+        return [most if nodes is None else min(most, nodes)] * len(guests)
+
+    def _choose(self, levels: Sequence[_Level], now: int) -> tuple[int, int]:
+        """(level, steps to stay at it): one that is due, else the best. Above a budget that clearly loses none is."""
+        best = _best(levels)
+        for place, level in enumerate(levels):
+            if place > 1 and levels[place - 1].rate < CLEARLY * levels[best].rate:
+                break
+            if level.due <= now and not (level.seconds and place == best):
+                return place, PROBE
+        return best, 1
+
+    def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
+        levels, level = self._levels[self._load], self._levels[self._load][self._tried]
+        level.add(sum(len(step.emitted) for step in steps if isinstance(step, Step)), seconds)
+        self._steps[self._load] += 1
+        self._left -= 1
+        if self._left == 0 and level.due <= self._steps[self._load]:
+            best = levels[_best(levels)]
+            longer = 4 if level.rate < CLEARLY * best.rate else 2
+            level.wait = AGAIN if level is best else min(LATEST, level.wait * longer)
+            level.due = self._steps[self._load] + level.wait
+
+
+def _best(levels: Sequence[_Level]) -> int:
+    """Not to draft, unless drafting is ahead of it by more than a little."""
+    place = max(range(len(levels)), key=lambda each: levels[each].rate)
+    return place if levels[place].rate > MARGIN * levels[0].rate else 0
+
+
+def _may_cut(guest: SharedRequest) -> bool:
+    """Whether nothing but the accepted path of its draft is read."""
+    method = guest.question.method
+    needs = method.needs
+    return not (needs.hidden or needs.node_topk or needs.rows or needs.concurrent or method.by_node)
+
+
+def _depths(draft: Draft) -> list[int]:
+    depths: list[int] = []
+    for parent in draft.parents:
+        depths.append(1 if int(parent) == ROOT else depths[int(parent)] + 1)
+    return depths
+
+
+def chances_of(draft: Draft, rate: Callable[[int], float] = lambda _: 0.5) -> list[float]:
+    """(N,) that a node is accepted: its score, or that of its depth shared with its siblings, times its parent's.
+
+    rate: depth -> how often nodes of that depth are accepted where their parent is.
+    """
+    depths, siblings = _depths(draft), Counter(int(parent) for parent in draft.parents)
+    found: list[float] = []
+    for node, parent in enumerate(map(int, draft.parents)):
+        own = rate(depths[node]) / siblings[parent] if draft.score is None else float(draft.score[node])
+        found.append(own * (1.0 if parent == ROOT else found[parent]))
+    return found
+
+
+def keep_likeliest(chances: Sequence[Sequence[float]], nodes: int) -> list[list[int]]:
+    """The nodes of each draft that are among the likeliest of all; a parent comes before its children."""
+    flat = np.array([chance for own in chances for chance in own])
+    owners = np.repeat(np.arange(len(chances)), [len(own) for own in chances])
+    firsts = np.cumsum([0, *(len(own) for own in chances)])
+    chosen = np.sort(np.argsort(-flat, kind="stable")[:nodes])
+    return [(chosen[owners[chosen] == place] - firsts[place]).tolist() for place in range(len(chances))]
+
+
+def cut_draft(draft: Draft, nodes: Sequence[int]) -> TrimmedDraft:
+    """The draft of these nodes alone, and their numbers in the whole one."""
+    if len(nodes) == len(draft):
+        return draft, None
+    place = {ROOT: ROOT} | {node: number for number, node in enumerate(nodes)}
+    parents = [place[int(draft.parents[node])] for node in nodes]
+    tokens = draft.tokens[list(nodes)] if isinstance(draft.tokens, Tensor) else [draft.tokens[node] for node in nodes]
+    kept: dict[str, Any] = {
+        name: [held[node] for node in nodes]
+        for name in ("passenger", "source", "score")
+        if (held := getattr(draft, name)) is not None
+    }
+    probs = None if draft.probs is None else draft.probs[list(nodes)]
+    return replace(draft, tokens=tokens, parents=parents, probs=probs, **kept), nodes
+
+
 def make_budgets(kind: str, nodes: int) -> Budgets:
-    """The budgets of ``load.budget``."""
-    return FullBudget() if kind == "full" else EqualBudget(nodes)
+    """The budgets of ``load.budget``. nodes: of a forward, for those that share them."""
+    if kind == "controlled":
+        return Controller()
+    return FullBudget() if kind == "full" else EqualBudget(nodes) if kind == "equal" else ScoreBudget(nodes)

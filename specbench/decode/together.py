@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,9 @@ from specbench.decode.loop import Entry, Request, Transcript, derive_seed, witho
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, Method
 from specbench.target.engine import Batch
-from specbench.types import EMPTY, CaseError, Draft, Step
+from specbench.types import CaseError, Draft, Step
+
+TrimmedDraft = tuple[Draft, Sequence[int] | None]  # and which nodes of the whole draft these are, None = all
 
 
 class Question(Protocol):
@@ -40,9 +42,11 @@ class Budgets(Protocol):
     """How many nodes each request may draft."""
 
     def share(self, guests: Sequence[SharedRequest], most: int) -> Sequence[int]:
-        """A number for each; 0 = its drafter is not asked. most: that an engine takes."""
+        """A number for each. most: that an engine takes."""
 
-    def trim(self, guests: Sequence[SharedRequest], drafts: Sequence[Draft]) -> Sequence[Draft]:
+    def trim(
+        self, guests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
+    ) -> Sequence[TrimmedDraft]:
         """What is fed of the drafts."""
 
     def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
@@ -150,7 +154,8 @@ class SharedServer:
     def step(self, guests: Sequence[SharedRequest]) -> int:
         begun = time.perf_counter()
         self._laps.lap("idle")
-        drafts = self._propose(guests)
+        trimmed = self._propose(guests)
+        drafts = [draft for draft, _ in trimmed]
         active = [guest for guest in guests if not guest.done]
         if not active:
             return 0
@@ -163,22 +168,24 @@ class SharedServer:
         if concurrent:
             self._laps.lap("draft")
         steps = self._batch.settle([guest.end - len(guest.context) for guest in active], lates)
-        for guest, draft, step in zip(active, drafts, steps, strict=True):
+        for guest, draft, step in zip(active, trimmed, steps, strict=True):
             if guest.error is None:
                 with guest.boundary():
-                    _learn(guest, draft, step)
+                    _learn(guest, *draft, step)
         self._laps.lap("update")
         self._budgets.observe(drafts, steps, self._batch.fed, time.perf_counter() - begun)
         return self._batch.fed
 
-    def _propose(self, guests: Sequence[SharedRequest]) -> Sequence[Draft]:
+    def _propose(self, guests: Sequence[SharedRequest]) -> Sequence[TrimmedDraft]:
         """A draft of each request that did not fail."""
         drafts: list[Draft] = []
-        for guest, budget in zip(guests, self._budgets.share(guests, self._most), strict=True):
+        given: list[int] = []
+        for guest, share in zip(guests, self._budgets.share(guests, self._most), strict=True):
             with guest.boundary():
                 assert guest.drafter is not None
-                drafts.append(guest.drafter.propose(guest.context, budget) if budget else EMPTY)
-        kept = self._budgets.trim([guest for guest in guests if not guest.done], drafts)
+                drafts.append(guest.drafter.propose(guest.context, share))
+                given.append(share)
+        kept = self._budgets.trim([guest for guest in guests if not guest.done], drafts, given)
         self._laps.lap("draft")
         return kept
 
@@ -199,14 +206,15 @@ def _join(guest: SharedRequest) -> Draft | None:
     return late
 
 
-def _learn(guest: SharedRequest, draft: Draft, step: Step | CaseError) -> None:
-    """Enter one forward's outcome."""
+def _learn(guest: SharedRequest, draft: Draft, kept: Sequence[int] | None, step: Step | CaseError) -> None:
+    """Enter one forward's outcome; the drafter sees the path in its whole draft."""
     if isinstance(step, CaseError):
         raise step
     assert guest.drafter is not None
     guest.context.extend(step.emitted)
     guest.emitted, guest.done = len(step.emitted), step.done
-    guest.drafter.observe(step)
+    whole = step if kept is None else replace(step, path=tuple(kept[node] for node in step.path))
+    guest.drafter.observe(whole)
     guest.log.append((*without_tensors(draft, step), 1 + len(draft)))
 
 

@@ -18,7 +18,7 @@ import torch
 
 from specbench.decode.budgets import make_budgets
 from specbench.decode.loop import Request, derive_seed
-from specbench.decode.together import SharedLaps, SharedRequest, SharedServer
+from specbench.decode.together import Budgets, SharedLaps, SharedRequest, SharedServer
 from specbench.load.scheduler import Served, Stretch, Visit, serve
 from specbench.load.settings import LoadConfig, make_arrivals
 from specbench.lossless import judge_block
@@ -88,6 +88,7 @@ class LoadSession(Session):
     def under(self, load: LoadConfig, cases: Sequence[Case]) -> LoadSession:
         """Set the load, and the cases of the suite, which ramps are taken from."""
         self.load, self._cases = load, tuple(cases)
+        self._budgets: dict[str, Budgets] = {}
         return self
 
     def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
@@ -157,8 +158,9 @@ class LoadSession(Session):
         laps = SharedLaps()
         batch = engine.batch(seats, load.tokens or engine.context, laps)
         try:
-            budgets = make_budgets(load.budget, load.nodes or engine.max_nodes)
-            server = SharedServer(batch, laps, engine.eos, engine.max_nodes, budgets)
+            if entry.name not in self._budgets:  # what is known of a load outlives a stretch
+                self._budgets[entry.name] = make_budgets(load.budget, load.nodes or engine.max_nodes)
+            server = SharedServer(batch, laps, engine.eos, engine.max_nodes, self._budgets[entry.name])
             ramp = load.requests if load.ramp is None else load.ramp
             stretch = Stretch(seats, ramp, len(block.cases), load.chunk)
             arrivals = make_arrivals(load, derive_seed(self._settings.seed, "arrivals", block.index))

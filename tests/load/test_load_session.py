@@ -131,6 +131,17 @@ def test_a_run_that_was_cut_goes_on_at_its_block(tmp_path, trace, loaded):
     assert work_of(decode(tmp_path / "r", trace, *LOADED)) == work_of(loaded)
 
 
+@pytest.mark.parametrize("budget", ["equal", "score", "controlled"])
+def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, budget):
+    records = decode(tmp_path / "r", trace, *LOADED, f"load.budget={budget}", "load.nodes=7")
+    answers = {key: [turn.ids for turn in record.turns] for key, record in records.items()}
+    assert answers == {key: [turn.ids for turn in record.turns] for key, record in alone.items()}
+    assert work_of(records) != work_of(loaded)
+    if budget != "controlled":
+        rows = [rows for record in records.values() for turn in record.turns for rows in turn.load["rows"]]
+        assert max(rows) == 3 + 7
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,7 @@ class Facts:
         """'float32, cpu'; 'replayed' where no model was run; '' where the manifest has neither."""
         if not self.timed:
             return "replayed"
-        return ", ".join(filter(None, (self.dtype, self.device, TIME_ONLY if self.time_only else "", self.arrivals)))
+        return ", ".join(filter(None, (self.dtype, self.device, TIME_ONLY if self.time_only else "")))
 
     @property
     def arrivals(self) -> str:
@@ -65,6 +65,12 @@ class Facts:
         rate = f", {self.load['rate']:g} a second" if self.load.get("rate") else ""
         least = "" if self.load["kind"] == "closed" else "at most "
         return f"{least}{self.load['requests']} request{'' if self.load['requests'] == 1 else 's'} at once{rate}"
+
+
+def say_loads(facts: Sequence[Facts]) -> str:
+    """'8 requests at once', of several runs 'several loads'; '' where each request ran alone."""
+    loads = dict.fromkeys(entry.arrivals for entry in facts)
+    return next(iter(loads)) if len(loads) == 1 else "several loads"
 
 
 def read_facts(run: Run) -> Facts:

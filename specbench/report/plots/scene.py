@@ -12,6 +12,7 @@ import pandas as pd
 from specbench.profile import Profile
 from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.detail import Detail, of_place
+from specbench.report.data.facts import say_loads
 from specbench.report.data.findings import Findings
 from specbench.report.data.load import Load
 from specbench.report.data.predict import steps_of
@@ -90,6 +91,7 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
         entries = [entry for entry in findings.reported if entry.place == (model, suite)]
         here = [entry.facts for entry in entries]
         kinds = "; ".join(dict.fromkeys(facts.ran_on for facts in here if facts.ran_on))
+        kinds = "; ".join(filter(None, (kinds, say_loads(here))))
         cases = int((rows["cases"] + rows["errors"]).max())
         yield Scene(
             model=model,

@@ -1,0 +1,66 @@
+"""Budgets of requests that share a forward: what is kept of drafts, and what the controller chooses."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from specbench.decode.budgets import LEVELS, Controller, EqualBudget, chances_of, cut_draft, keep_likeliest
+from specbench.types import Draft, Step
+
+
+def test_the_likeliest_nodes_of_all_drafts_are_kept_and_stay_trees():
+    tree = Draft([7, 8, 9, 10], [-1, -1, 0, 1], score=[0.9, 0.2, 0.5, 0.9], source=[0, 1, 0, 1])
+    chain = Draft([1, 2, 3], range(-1, 2), score=[0.8, 0.5, 0.1])
+    chances = [chances_of(tree), chances_of(chain)]
+    assert chances == [[0.9, 0.2, 0.45, pytest.approx(0.18)], [0.8, 0.4, pytest.approx(0.04)]]
+    assert keep_likeliest(chances, 4) == [[0, 2], [0, 1]]
+    assert keep_likeliest(chances, 0) == [[], []]
+    cut, nodes = cut_draft(tree, [1, 3])
+    assert (cut.tokens, cut.parents, cut.source, nodes) == ([8, 10], [-1, 0], [1, 1], [1, 3])
+
+
+def test_without_scores_siblings_share_the_chance_of_their_depth():
+    tree = Draft([1, 2, 3], [-1, -1, 0])
+    assert chances_of(tree, lambda depth: 0.8 / depth) == [0.4, 0.4, pytest.approx(0.16)]
+
+
+def test_equal_shares_add_up_to_the_nodes_of_a_forward():
+    guests = [SimpleNamespace()] * 5
+    assert EqualBudget(12).share(guests, 256) == [3, 3, 2, 2, 2]
+    assert EqualBudget(3000).share(guests, 256) == [256] * 5
+
+
+@pytest.mark.parametrize(
+    ("cost", "gain", "best"),
+    [
+        ((1.0, 1.1, 1.3, 2.0, 4.0), (1.0, 1.5, 2.0, 2.1, 2.1), 8),  # a machine with room: more nodes pay, to a point
+        ((1.0, 2.0, 4.0, 9.0, 20.0), (1.0, 1.5, 2.0, 2.1, 2.1), 0),  # a full one: none does
+        ((1.0, 1.0, 1.0, 1.0, 1.0), (1.0, 1.01, 1.01, 1.01, 1.01), 0),  # no gain beyond the margin
+    ],
+)
+def test_the_controller_finds_the_budget_that_pays_and_trying_costs_little(cost, gain, best):
+    control, guests = Controller(), [SimpleNamespace()] * 8
+    emitted = seconds = 0.0
+    chosen = []
+    for _ in range(2000):
+        nodes = control.share(guests, 256)[0]
+        level = LEVELS.index(nodes if nodes != 256 else None)
+        chosen.append(nodes)
+        tokens = gain[level] * 8
+        steps = [Step(0, (0,) * round(tokens * 100), (), False)]
+        control.observe([], steps, 0, 100 * cost[level])
+        emitted, seconds = emitted + tokens, seconds + cost[level]
+    assert chosen[-500:].count(best) > 470
+    assert emitted / seconds > 0.97 * 8  # not to draft at all gives 8
+
+
+def test_the_controller_learns_each_load_for_itself():
+    control = Controller()
+    for count, cost in ((1, 0.0), (64, 1.0)):
+        for _ in range(300):
+            nodes = control.share([SimpleNamespace()] * count, 256)[0]
+            control.observe([], [Step(0, (0,) * (1 + min(nodes, 2)), (), False)], 0, 1.0 + cost * nodes)
+        chosen = [control.share([SimpleNamespace()] * count, 256)[0]]
+        assert (chosen[0] > 0) is (cost == 0.0)
