@@ -167,25 +167,25 @@ class SlotBatch(Batch):
     @torch.inference_mode()
     def forward(self, drafts: Sequence[tuple[Handle, Draft]]) -> None:
         """See ``Batch``."""
-        self._drafted = [handle for handle, _ in drafts]
+        self._drafted, fed, most = [handle for handle, _ in drafts], [], self.engine.max_nodes
         for handle, draft in drafts:
-            handle.refused = None
+            handle.refused, handle.clean = None, False
             try:
-                handle.take(draft, self.engine.max_nodes)
+                handle.take(draft, most)
+                fed.append(handle)
             except CaseError as error:
                 handle.refused = error
-        self._rows = rows = self._pack([handle for handle in self._drafted if handle.refused is None])
+        self._rows = rows = self._pack(fed)
         self._laps.lap("prepare")
-        if rows.handles:
-            taps = sorted({layer for handle in rows.handles for layer in handle.needs.hidden})
-            self._logits, self._hidden = self.feed(rows, taps, len(rows))
+        if fed:
+            asked = [handle.needs.hidden for handle in fed if handle.needs.hidden]
+            self._logits, self._hidden = self.feed(rows, sorted({tap for taps in asked for tap in taps}), len(rows))
         self.fed = len(rows)
         self._laps.lap("forward")
 
     def _pack(self, handles: Sequence[Handle]) -> PackedRows:
-        bounds, parts, ids = [0], [], []  # parts: ids on the device; ids: those behind them, on the host
+        bounds, parts, ids, end = [0], [], [], 0  # parts: ids on the device; ids: those behind them, on the host
         for handle in handles:
-            handle.clean = False
             tokens = handle.draft.tokens
             ids.append(handle.root)
             if isinstance(tokens, Tensor):
@@ -193,7 +193,8 @@ class SlotBatch(Batch):
                 ids = []
             else:
                 ids.extend(tokens)
-            bounds.append(bounds[-1] + 1 + len(tokens))
+            end += 1 + len(tokens)
+            bounds.append(end)
         rest = upload(ids, self.engine.device)
         packed = torch.cat([*parts, rest]) if parts else rest
         return PackedRows(handles, [handle.host_parents for handle in handles], bounds, packed)
@@ -242,10 +243,10 @@ class SlotBatch(Batch):
 
     def _accept(self, handle: Handle, number: int, back: _ReadBack, left: int, late: Draft | None) -> Step:
         """The step of the request whose rows are the ``number``-th. Raises CaseError."""
-        part, needs, past, draft = self._rows.slice_of(number), handle.needs, handle.length, handle.draft
+        part, past, fed, hidden = self._rows.slice_of(number), handle.length, None, {}
         if back.accepted:
             path, tokens = back.accepted(number)
-            kept = continues(late, len(path) == len(draft), tokens[-1])
+            kept = late is not None and continues(late, len(path) == len(handle.draft), tokens[-1])
         else:
             path, tokens, kept = self._follow(handle, part, back, late)
         emitted, done = cut(tokens, self.engine.eos, left)
@@ -253,15 +254,12 @@ class SlotBatch(Batch):
             moved = enumerate(path[: len(emitted) - 1])
             back.moves += [(handle.place, past + 1 + node, past + 1 + to) for to, node in moved if node != to]
         handle.length, handle.clean = past + len(emitted), True
-        handle.topk = back.top_of(part, needs.node_topk)
-        return handle.close_step(
-            emitted,
-            path,
-            done,
-            kept and len(emitted) == len(tokens),
-            fed=self._rows.ids[part] if needs.node_topk or needs.hidden else None,
-            hidden={layer: self._hidden[layer][part] for layer in needs.hidden},
-        )
+        if back.top is not None or self._hidden:
+            needs = handle.needs
+            handle.topk = back.top_of(part, needs.node_topk)
+            hidden = {layer: self._hidden[layer][part] for layer in needs.hidden}
+            fed = self._rows.ids[part] if needs.node_topk or hidden else None
+        return handle.close_step(emitted, path, done, kept and len(emitted) == len(tokens), fed, hidden)
 
     def _follow(
         self, handle: Handle, part: slice, back: _ReadBack, late: Draft | None

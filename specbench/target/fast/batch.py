@@ -14,13 +14,15 @@ from torch import Tensor
 
 from specbench.target.batch import Accepted, PackedRows, SlotBatch
 from specbench.target.engine import Laps
-from specbench.target.fast.accept import Outcome
 from specbench.target.fast.attention import PlacesMask
 from specbench.target.fast.compact import ForwardInput
 from specbench.target.fast.host.forward import SHORT, PackedLayout
 from specbench.target.fast.layout import mark_reach
 from specbench.target.padded import PaddedRows
 from specbench.target.transfer import upload
+from specbench.target.verify import require_finite
+
+NAN = float("nan")
 
 if TYPE_CHECKING:
     from specbench.target.fast.engine import FastEngine
@@ -44,8 +46,7 @@ class FastBatch(SlotBatch):
         long = alone and len(rows) > SHORT
         self._layout = None
         if engine.compiled and not long:
-            starts = [each.place * self.room for each in rows.handles]
-            self._layout = engine.compiled.lay_out(rows, starts)
+            self._layout = engine.compiled.lay_out(rows, self.room)
             return engine.compiled.feed_packed(self.cache, rows.ids, self._layout, wanted, taps)
         fresh = alone and handle.length == 0
         given = engine.make_prompt_input(rows.ids, handle.place * self.room) if fresh else self._lay_out(rows)
@@ -57,17 +58,19 @@ class FastBatch(SlotBatch):
         compiled, layout = self.engine.compiled, self._layout
         if compiled is None or layout is None:
             return None
-        reach = layout.depths.copy()
+        moved = max(1, int(layout.reach.max()))
         for number, handle in enumerate(rows.handles):
             if handle.draft.passenger is not None:
                 part = rows.slice_of(number)
-                reach[part] = mark_reach(reach[part], rows.parents[number], handle.draft.passenger)
-        moved = int(layout.depths.max())
-        found = compiled.accept_packed(logits, rows.ids, layout, reach, self.cache, moved).tolist()
+                layout.reach[part] = mark_reach(layout.reach[part], rows.parents[number], handle.draft.passenger)
+        found = compiled.accept_packed(logits, rows.ids, layout, self.cache, moved)
 
         def read(number: int) -> tuple[list[int], list[int]]:
-            outcome = Outcome.read(found[number], moved, logits.dtype)
-            return [row - 1 for row in outcome.rows], outcome.tokens
+            numbers = found[number]
+            count = numbers[0]
+            if count < 0:
+                require_finite([NAN], logits.dtype)
+            return numbers[2 + moved : 2 + moved + count], [*numbers[2 : 2 + count], numbers[1]]
 
         return read
 

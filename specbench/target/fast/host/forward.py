@@ -24,6 +24,7 @@ from specbench.target.fast.linear import can_pack
 from specbench.target.fast.small_ops import SmallOps
 from specbench.target.fast.static_kv import StaticKV
 from specbench.target.tree import TreeRows
+from specbench.types import ROOT
 
 DTYPES = (torch.float32, torch.bfloat16)
 # Numbers of which heads and rows of weights are multiples, so that no vector is filled in part.
@@ -91,11 +92,12 @@ def _products(layer: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """Where the rows of several requests lie: arguments of ``kernels.forward`` and of ``packed``."""
+    """Where the rows of several requests lie; see ``packed.lay_out``."""
 
     parents: np.ndarray
     spans: np.ndarray
-    depths: np.ndarray
+    places: np.ndarray
+    reach: np.ndarray
     biases: np.ndarray
 
 
@@ -164,37 +166,37 @@ class CompiledForward:
         self._accept(_stored(logits), forced, *shape, _stored(cache.whole), moved, out)
         return torch.from_numpy(out)
 
-    def lay_out(self, rows: PackedRows, starts: Sequence[int]) -> PackedLayout:
-        """starts: (B,) the first slot of each request."""
+    def lay_out(self, rows: PackedRows, room: int) -> PackedLayout:
+        """room: [slots] of a place."""
         above: list[int] = []
         for parents in rows.parents:
-            above.append(0)
-            above.extend(range(len(parents)) if isinstance(parents, range) else [parent + 1 for parent in parents])
-        counts = np.diff(rows.bounds)
-        held = [handle.length for handle in rows.handles]
-        spans = np.column_stack([rows.bounds[:-1], counts, starts, held, held])
-        count, most, windows = len(rows), int(counts.max()), self._constants[0]
-        found = PackedLayout(np.array(above), spans, np.empty(count, np.int64),
-                             np.empty((len(windows), count, most), _stored(self._model.embedding).dtype))  # fmt: skip
-        seen = np.zeros((count, most), np.bool_)
-        self._packed.lay_out(found.parents, spans, windows, found.depths, seen, found.biases)
+            above.append(ROOT)
+            above.extend(parents)
+        ends, windows = iter(rows.bounds[1:]), self._constants[0]
+        spans = np.array([(first, next(ends) - first, each.place * room, each.length, each.length)
+                          for first, each in zip(rows.bounds, rows.handles, strict=False)])  # fmt: skip
+        count, most, stored = len(rows), int(spans[:, 1].max()), _stored(self._model.embedding).dtype
+        found = PackedLayout(np.array(above), spans, np.empty(count, np.int64), np.empty(count, np.float32),
+                             np.empty((len(windows), count, most), stored))  # fmt: skip
+        self._packed.lay_out(found.parents, spans, windows, found.places, found.reach, found.biases)
         return found
 
     def feed_packed(
         self, cache: StaticKV, ids: Tensor, layout: PackedLayout, wanted: int, taps: Sequence[int]
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Logits (wanted, V) of the last rows, and layer -> (n, D) hidden states. ids: (n,)."""
-        places = layout.depths + np.repeat(layout.spans[:, 4], layout.spans[:, 1])
-        return self._run(cache, ids.numpy(), places, places, layout.spans, [*layout.biases], wanted, taps)
+        biases = [layout.biases[0], layout.biases[-1]]
+        return self._run(cache, ids.numpy(), layout.places, layout.places, layout.spans, biases, wanted, taps)
 
     def accept_packed(
-        self, logits: Tensor, ids: Tensor, layout: PackedLayout, reach: np.ndarray, cache: StaticKV, moved: int
-    ) -> np.ndarray:
-        """See ``packed.accept_all``."""
-        out = np.empty((len(layout.spans), 3 + 2 * max(moved, 1)), dtype=np.float32)
-        shape = ids.numpy(), layout.parents, reach.astype(np.float32), layout.spans
-        self._packed.accept_all(_stored(logits), NO_PICKS, *shape, _stored(cache.whole), max(moved, 1), out)
-        return out
+        self, logits: Tensor, ids: Tensor, layout: PackedLayout, cache: StaticKV, moved: int
+    ) -> list[list[int]]:
+        """``found`` of ``packed.accept_all``. moved: at least 1."""
+        found = np.empty((len(layout.spans), 2 + 2 * moved), dtype=np.int64)
+        shape = ids.numpy(), layout.parents, layout.reach, layout.spans
+        self._packed.accept_all(_stored(logits), NO_PICKS, *shape, _stored(cache.whole), moved, found)
+        numbers: list[list[int]] = found.tolist()
+        return numbers
 
     def read(self, cache: StaticKV, ids: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """A prompt's (T, D) states into an empty cache, and layer -> (T, D) of ``taps``."""

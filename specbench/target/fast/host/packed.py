@@ -9,25 +9,29 @@ from specbench.target.fast.host.small_kernels import ZERO, find_peak
 
 
 @njit(cache=True, error_model="numpy")
-def lay_out(parents, spans, windows, depths, seen, biases):
-    """Fill depths (n,), seen (n, m), of zeros, and biases (kinds, n, m), 0 where a row sees another of its request's.
+def lay_out(parents, spans, windows, places, reach, biases):
+    """Fill places (n,), positions; reach (n,), depths; and biases (kinds, n, m), 0 where a row sees another.
 
-    parents: (n,) row of each row's parent, counted from its request's first; a root is its own.
+    parents: (n,) of each request its root's, below 0, then its nodes' as in their draft; turned to the row of each
+    row's parent, counted from its request's first, where a root is its own.
     spans: see ``kernels.forward``. windows: (kinds,) [positions], below 0 for all.
     """
+    seen = np.zeros(biases.shape[1:], np.bool_)
     for span in spans:
         own = slice(span[0], span[0] + span[1])
-        lay_out_one(parents[own], windows, depths[own], seen[own], biases[:, own])
+        lay_out_one(parents[own], windows, reach[own], seen[own], biases[:, own])
+        for row in range(span[0], span[0] + span[1]):
+            places[row] = span[4] + int(reach[row])
 
 
 @njit(cache=True, error_model="numpy")
 def lay_out_one(parents, windows, depths, seen, biases):
-    """See ``lay_out``, of one request."""
+    """See ``lay_out``, of one request. seen: (n, m), of zeros."""
     for row in range(len(parents)):
-        above = parents[row]
-        depths[row] = 0 if above == row else depths[above] + 1
+        above = parents[row] = max(parents[row] + 1, 0)
+        depths[row] = depths[above] + 1 if row else 0
         for other in range(row):
-            seen[row, other] = above != row and seen[above, other]
+            seen[row, other] = seen[above, other]
         seen[row, row] = True
         for kind in range(len(windows)):
             for other in range(len(parents)):
@@ -76,13 +80,18 @@ def move(slots, source, target):
 
 
 @njit(cache=True, error_model="numpy", nogil=True)
-def accept_all(logits, none, ids, parents, reach, spans, slots, moved, out):
+def accept_all(logits, none, ids, parents, reach, spans, slots, moved, found):
     """See ``specbench.target.fast.accept.accept``, for each of B requests; their accepted paths are moved together.
 
     logits: (n, V) as stored. none: no forced picks. ids, reach: (n,). parents, spans: see ``lay_out``.
-    slots: (L, 2K, S, size). moved: no draft is deeper. out: (B, 3 + 2 moved), a row what ``Outcome`` reads.
+    slots: (L, 2K, S, size). moved: no draft is deeper. found: (B, 2 + 2 moved) of each the number of accepted nodes,
+    below 0 where logits are not finite; the tokens to emit, the last of them first; then the nodes.
     """
+    out = np.empty(3 + 2 * moved, np.float32)
     for number in range(len(spans)):
         first, count, base, begin, _ = spans[number]
-        own = slice(first, first + count)
-        accept(logits[own], none, ids[own], parents[own], reach[own], base + begin, slots, moved, out[number])
+        own, row = slice(first, first + count), found[number]
+        accept(logits[own], none, ids[own], parents[own], reach[own], base + begin, slots, moved, out)
+        row[0], row[1] = int(out[0]) if np.isfinite(out[2]) else -1, int(out[1])
+        for place in range(int(out[0])):
+            row[2 + place], row[2 + moved + place] = int(out[3 + place]), int(out[3 + moved + place]) - 1
