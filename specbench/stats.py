@@ -11,7 +11,8 @@ Tibshirani, An Introduction to the Bootstrap (1993), section 13.3; paired log ra
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +53,7 @@ def speedup(
     tokens. NaN without cases, without tokens, or without time. Source: docs/measurement.md, section 2.
     """
     columns = _columns(baseline_s, baseline_tokens, method_s, method_tokens)
-    return _bootstrap(columns, _speedup_of_totals, resamples, seed)
+    return estimates([columns], resamples=resamples, seed=seed)[0]
 
 
 def ratio_of_totals(
@@ -62,7 +63,35 @@ def ratio_of_totals(
 
     numerator, denominator: (C,) a case's totals. NaN when the denominators sum to zero.
     """
-    return _bootstrap(_columns(numerator, denominator), _ratio_of_totals, resamples, seed)
+    return estimates([_columns(numerator, denominator)], resamples=resamples, seed=seed)[0]
+
+
+def estimates(
+    figures: Sequence[Sequence[ArrayLike] | Floats], *, resamples: int = RESAMPLES, seed: int = SEED
+) -> list[Estimate]:
+    """Several figures at once: those of as many cases see the same resamples, which are drawn once for all of them.
+
+    figures: the columns (C,) of each, four as ``speedup`` takes them, or two as ``ratio_of_totals`` does.
+    """
+    columns = [_columns(*given) for given in figures]
+    found = [Estimate(float(_figure(each.sum(axis=1))), None, None, each.shape[1]) for each in columns]
+    alike: dict[int, list[int]] = {}
+    for place, estimate in enumerate(found):
+        if resamples > 0 and estimate.count >= MIN_CASES and np.isfinite(estimate.value):
+            alike.setdefault(estimate.count, []).append(place)
+    for count, places in alike.items():
+        known: dict[bytes, Floats] = {}  # by content: methods share vanilla's columns
+        keys = [[hashlib.sha256(column.tobytes()).digest() for column in columns[place]] for place in places]
+        for place, own in zip(places, keys, strict=True):
+            known |= dict(zip(own, columns[place], strict=True))
+        draws: list[list[Floats]] = [[] for _ in places]
+        for weights in _all_weights(count, resamples, seed):
+            totals = {key: weights @ column for key, column in known.items()}
+            for drawn, own in zip(draws, keys, strict=True):
+                drawn.append(_figure(np.stack([totals[key] for key in own])))
+        for place, drawn in zip(places, draws, strict=True):
+            found[place] = _interval(found[place].value, np.concatenate(drawn), count)
+    return found
 
 
 def case_ratios(
@@ -176,16 +205,9 @@ def _speedup_of_totals(totals: Floats) -> Floats:
     return _ratio_of_totals(np.stack([_ratio_of_totals(totals[:2]), _ratio_of_totals(totals[2:])]))
 
 
-def _bootstrap(columns: Floats, figure: Callable[[Floats], Floats], resamples: int, seed: int) -> Estimate:
-    """The figure of the totals, with the interval of the same figure over resampled cases. columns: (K, C)."""
-    count = columns.shape[1]
-    value = float(figure(columns.sum(axis=1)))
-    if resamples < 1 or count < MIN_CASES or not np.isfinite(value):
-        return Estimate(value, None, None, count)
-    draws = []
-    for weights in _all_weights(count, resamples, seed):
-        draws.append(figure(np.stack([weights @ column for column in columns])))
-    return _interval(value, np.concatenate(draws), count)
+def _figure(totals: Floats) -> Floats:
+    """totals: (2, ...) or (4, ...) -> (...)."""
+    return _ratio_of_totals(totals) if len(totals) == 2 else _speedup_of_totals(totals)
 
 
 def _resamples(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:

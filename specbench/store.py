@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, overload
 
 import psutil
 
+from specbench.consistency import Consistency
 from specbench.input import InputError, parse_json, read_file, read_lines
-from specbench.record import VANILLA, CaseRecord
+from specbench.record import CaseRecord
 from specbench.schema import check_manifest
 
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a disk that was writable before
 _PARTIAL = re.compile(r"\..+\.(jsonl?|csv|md|tex|png|pdf|html)\.(?P<process>\d{1,9})\.partial")
-_Faults = Iterator[tuple[int, str]]  # the number of a line, and what is wrong with it
 
 
 class RunError(InputError):
@@ -41,7 +41,7 @@ class Run:
 
     directory: Path
     manifest: dict[str, Any]
-    records: list[CaseRecord]
+    records: Sequence[CaseRecord]
 
     def section(self, *keys: str) -> Mapping[str, Any]:
         """The mapping of the manifest below these keys; empty where it holds none."""
@@ -53,66 +53,55 @@ class Run:
 
 def read_run(directory: Path) -> Run:
     """Read a run, leaving out a last line that was cut by a kill. Raises InputError naming what is wrong."""
-    manifest = read_manifest(directory)
-    path = directory / RECORDS
-    records = [record for record, _ in parse_lines(path)]
-    faults = itertools.chain(
-        _repeats(records),
-        _disagreements(records),
-        _late_rounds(records, manifest.get("rounds")),
-        _wrong_verdicts(records),
-    )
-    for number, fault in faults:
-        raise RunError(f"{path}, line {number}: {fault}; expected the records of one run")
+    records: list[CaseRecord] = []
+    return replace(open_run(directory, records.append), records=records)
+
+
+def open_run(directory: Path, watch: Callable[[CaseRecord], None]) -> Run:
+    """The same without holding the records: ``watch`` gets each once, and the run reads those that it is asked for."""
+    manifest, records = read_manifest(directory), RecordFile(directory / RECORDS)
+    consistency = Consistency(manifest.get("rounds"))
+    for record in records.scan():
+        consistency.add(record)
+        watch(record)
+    if fault := consistency.find_fault(records):
+        raise RunError(f"{directory / RECORDS}, line {fault[0] + 1}: {fault[1]}; expected the records of one run")
     return Run(directory, manifest, records)
 
 
-def _repeats(records: Sequence[CaseRecord]) -> _Faults:
-    lines: dict[tuple[str, str, int], int] = {}
-    for number, record in enumerate(records, start=1):
-        first = lines.setdefault((record.case, record.method, record.round), number)
-        if first != number:
-            yield number, f"case {record.case}, {record.method}, round {record.round} is on line {first} already"
+class RecordFile(Sequence[CaseRecord]):
+    """The records of a file, each read when it is asked for."""
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._starts = array("q", [0])  # of each, and the end of the last
 
-def _disagreements(records: Sequence[CaseRecord]) -> _Faults:
-    """Of methods about the same case: they were asked the same question, in one block a round."""
-    known: dict[tuple[object, ...], tuple[object, int]] = {}
-    for number, record in enumerate(records, start=1):
-        said: dict[tuple[object, ...], object] = {
-            ("category", record.case): record.category,
-            ("subcategory", record.case): record.subcategory,
-            ("block", record.case, record.round): record.block,
-        }
-        if record.status == "ok":
-            said["number of turns", record.case] = len(record.turns)
-        for key, value in said.items():
-            before, first = known.setdefault(key, (value, number))
-            if before != value:
-                yield number, f"{key[0]} of case {record.case} is {value!r}, on line {first} it is {before!r}"
+    def scan(self) -> Iterator[CaseRecord]:
+        """All of them, with which they can be counted and found."""
+        for record, end in parse_lines(self._path):
+            self._starts.append(end)
+            yield record
 
+    def __len__(self) -> int:
+        return len(self._starts) - 1
 
-def _late_rounds(records: Sequence[CaseRecord], rounds: int | None) -> _Faults:
-    for number, record in enumerate(records, start=1):
-        if rounds is not None and record.round >= rounds:
-            yield number, f"round is {record.round}, counted from 0, and the manifest's rounds are {rounds}"
+    def __iter__(self) -> Iterator[CaseRecord]:
+        return (record for record, _ in parse_lines(self._path))
 
+    @overload
+    def __getitem__(self, place: int) -> CaseRecord: ...
 
-def _wrong_verdicts(records: Sequence[CaseRecord]) -> _Faults:
-    """Verdicts that the ids beside vanilla's contradict."""
-    answers = {
-        (record.case, record.round): [turn.ids for turn in record.turns]
-        for record in records
-        if record.method == VANILLA and record.status == "ok"
-    }
-    for number, record in enumerate(records, start=1):
-        reference, verdict = answers.get((record.case, record.round)), record.lossless
-        if reference is None or verdict is None or record.status != "ok":
-            continue
-        same = reference == [turn.ids for turn in record.turns]
-        if verdict.equal != same or (verdict.divergence is None) != same:
-            found = f"equal is {json.dumps(verdict.equal)}, divergence {json.dumps(verdict.divergence)}"
-            yield number, f"lossless.{found}, but the ids are {'' if same else 'not '}vanilla's"
+    @overload
+    def __getitem__(self, place: slice) -> list[CaseRecord]: ...
+
+    def __getitem__(self, place: int | slice) -> CaseRecord | list[CaseRecord]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(len(self))[place]]
+        number = range(len(self))[place]
+        with self._path.open("rb") as file:
+            file.seek(self._starts[number])
+            line = file.read(self._starts[number + 1] - self._starts[number] - 1)
+        return CaseRecord.from_json(line, f"{self._path}, line {number + 1}")
 
 
 def read_manifest(

@@ -25,6 +25,7 @@ from specbench.profile import Profile
 from specbench.record import VANILLA, EngineKind
 from specbench.report.data.facts import read_facts
 from specbench.report.data.predict import predict
+from specbench.report.data.trials import read_trials
 from specbench.store import read_run
 from specbench.types import InputError
 
@@ -134,8 +135,8 @@ class Tuner:
         if failed:
             raise InputError(f"method.{methods[0]}: {len(failed)} cases failed: {failed[0]['message']}")
         facts = read_facts(run)
-        cases = predict(run, facts.peers, self.profile).of(methods[0])
-        if not cases["steps"].sum():
+        cases = predict(read_trials(run.records), facts.peers, self.profile).cases.get(methods[0])
+        if cases is None or not cases["steps"].sum():
             why = "it decodes in a loop of its own" if methods[0] in facts.peers else "no answer has a decode step"
             raise InputError(f"method.{methods[0]}: nothing to price in suite.part={part}, {why}")
         return _steadied(cases)

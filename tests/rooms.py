@@ -33,7 +33,10 @@ ROOMS: dict[str, Room] = {
     "screen": Room("standard output and the signals of its end", never="torch"),
     "record": Room("what a run writes: a case's record and its turns", may="input", never="torch"),
     "schema": Room("what a manifest holds", may="input record", never="torch"),
-    "store": Room("the run directory, append-only; atomic writes", may="input record schema", never="torch"),
+    "consistency": Room("what the records of one run say of each other", may="record", never="torch"),
+    "store": Room(
+        "the run directory, append-only; atomic writes", may="consistency input record schema", never="torch"
+    ),
     "stats": Room("ratios and bootstrap intervals: pure functions", never="torch"),
     "config": Room("the schema of the settings, and the message for a mistyped one", may="load types", never="torch"),
     "answers": Room("Spec-Bench's answer files, read and written", may="input record store", never="torch"),
@@ -125,7 +128,7 @@ ROOMS: dict[str, Room] = {
     ),
     "report.page": Room(
         "`report.html` and its token view",
-        may="input names record report.data report.plots report.tables report.text store",
+        may="input measure names record report.data report.plots report.tables report.text store",
         never="torch transformers datasets",
     ),
     "report.compat": Room(

@@ -17,6 +17,7 @@ from specbench.report.data.headline import find_headlines
 from specbench.report.data.load import Load, model_load
 from specbench.report.data.profiles import choose_profiles
 from specbench.report.data.sweep import asked_grids, default_grids
+from specbench.report.data.trials import Tally
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
 from specbench.report.tables.modelled import write_load
@@ -26,7 +27,7 @@ from specbench.report.tables.shards import shards_table, write_shards
 from specbench.report.tables.tables import caption, write_details, write_tables
 from specbench.report.text.style import SCREEN, check_style
 from specbench.report.text.table import make_folder, to_csv, write_texts
-from specbench.store import Run, RunError, read_run, remove_partials
+from specbench.store import Run, RunError, open_run, remove_partials
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +103,18 @@ def read_findings(run_directories: Sequence[Path], profile: Path | None = None) 
     directories = list(dict.fromkeys(Path(directory).resolve() for directory in run_directories))
     if not directories:
         raise RunError("no run was given; expected at least one directory that `specbench` wrote (see results/latest)")
-    runs = [_shared(read_run(directory)) for directory in directories]
-    facts = [read_facts(run) for run in runs]
-    return gather(runs, choose_profiles(runs, facts, profile), facts)
+    tallies = [Tally() for _ in directories]
+    runs = [_shared(open_run(directory, tally.add)) for directory, tally in zip(directories, tallies, strict=True)]
+    trials = [tally.end(run.records) for run, tally in zip(runs, tallies, strict=True)]
+    facts = [read_facts(run, each.methods) for run, each in zip(runs, trials, strict=True)]
+    return gather(runs, choose_profiles(runs, facts, profile), facts, trials)
 
 
 def _shared(run: Run) -> Run:
     """Without home directory and user, which older runs name; as it is where it was to name them."""
     if run.section("config", "report").get("identify"):
         return run
-    records = [replace(each, error=hide_identity(each.error)) if each.error else each for each in run.records]
-    return replace(run, manifest=hide_identity(run.manifest), records=records)
+    return replace(run, manifest=hide_identity(run.manifest))
 
 
 def default_output(findings: Findings) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 from specbench.record import CaseRecord, Lossless, TurnRecord
 from specbench.report import summarise
 from specbench.report.data.rows import COLUMNS
+from specbench.report.data.trials import MethodTrials, read_trials
 from specbench.store import Run
 
 EQUAL = Lossless(True, None, 10, 0, 0, 0.0)
@@ -39,6 +40,12 @@ def record(method: str, case: str, turns: list[TurnRecord], category: str = "qa"
 def failed(method: str, case: str, category: str = "qa", **changes: Any) -> CaseRecord:
     error = {"type": "ValueError", "message": "no", "traceback": "...", "turn": 0}
     return record(method, case, [], category, status="error", error=error, lossless=None, **changes)
+
+
+def tried(records: list[CaseRecord]) -> MethodTrials:
+    """The trials of one method."""
+    found = read_trials(records)
+    return found.of(next(iter(found.methods), ""))
 
 
 def rows_of(

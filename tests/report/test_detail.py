@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from report.handmade import failed, record, turn
+from report.handmade import failed, record, tried, turn
 
 from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.report import build_report, gather
@@ -19,14 +19,14 @@ def detail_of(records, manifest):
 
 def test_gains_are_shares_of_all_steps():
     records = [record("pld", "a", [turn([1, 3, 1])]), record("pld", "b", [turn([4]), turn([1])])]
-    assert list(count_gains(records)) == [(1, 3, 0.6), (2, 0, 0.0), (3, 1, 0.2), (4, 1, 0.2)]
-    assert list(count_gains([])) == []
+    assert list(count_gains(tried(records))) == [(1, 3, 0.6), (2, 0, 0.0), (3, 1, 0.2), (4, 1, 0.2)]
+    assert list(count_gains(tried([]))) == []
 
 
 def test_positions_count_what_was_drafted_reached_and_accepted():
     # accepted 3 of depth 3, 0 of 3, 1 of 2, 2 of 3, and a step without a draft
     records = [record("pld", "a", [turn([4, 1, 2, 3, 1], depth=[3, 3, 2, 3, 0])])]
-    assert list(count_positions(records)) == [
+    assert list(count_positions(tried(records))) == [
         (1, 4, 4, 3, 3 / 4, 3 / 4),
         (2, 4, 3, 2, 2 / 4, 2 / 3),
         (3, 3, 2, 1, 1 / 3, 1 / 2),
@@ -34,10 +34,10 @@ def test_positions_count_what_was_drafted_reached_and_accepted():
 
 
 def test_a_position_that_no_step_reached_is_blank_and_late_tokens_are_none_of_it():
-    rows = list(count_positions([record("pld", "a", [turn([1, 1], depth=[2, 2])])]))
+    rows = list(count_positions(tried([record("pld", "a", [turn([1, 1], depth=[2, 2])])])))
     assert rows[1][:4] == (2, 2, 0, 0)
     assert math.isnan(rows[1][5])
-    assert list(count_positions([record("pearl", "a", [turn([9], depth=[2])])])) == [
+    assert list(count_positions(tried([record("pearl", "a", [turn([9], depth=[2])])]))) == [
         (1, 1, 1, 1, 1, 1),
         (2, 1, 1, 1, 1, 1),
     ]
@@ -45,7 +45,7 @@ def test_a_position_that_no_step_reached_is_blank_and_late_tokens_are_none_of_it
 
 def test_sources_are_shares_of_both():
     turns = [turn([2], sources={"dynamic": [6, 1]}), turn([3], sources={"dynamic": [0, 0], "frozen": [2, 2]})]
-    assert list(count_sources([record("cacheback", "a", turns)])) == [
+    assert list(count_sources(tried([record("cacheback", "a", turns)]))) == [
         ("dynamic", 6, 1, 0.75, 1 / 3, 1 / 6),
         ("frozen", 2, 2, 0.25, 2 / 3, 1.0),
     ]
@@ -118,5 +118,5 @@ def test_a_methods_own_figures_are_summed_and_averaged():
     def record(*turns):
         return CaseRecord("1", "qa", "", "card", 0, 0, 0, "ok", list(turns))
 
-    found = list(count_own_figures([record(turn(hits=3.0, misses=1.0), turn(hits=1.0)), record(turn())]))
+    found = list(count_own_figures(tried([record(turn(hits=3.0, misses=1.0), turn(hits=1.0)), record(turn())])))
     assert found == [("hits", 2, 4.0, 2.0), ("misses", 1, 1.0, 1.0)]

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from report.conftest import build_run
-from report.handmade import record, turn
+from report.handmade import record, tried, turn
 
 from specbench.record import VANILLA
 from specbench.report import build_report, gather, read_findings
@@ -41,15 +41,15 @@ def test_a_row_a_case_in_the_order_of_the_run():
         record("ssd", "a", [held(0.0, [1, 3], decode_s=1.5)]),
         record("ssd", "c", [turn([2])], block=2),  # says nothing of its state
     ]
-    assert list(count_growth(records, timed=True)) == [
+    assert list(count_growth(tried(records), timed=True)) == [
         ("a", "qa", 0, 0.0, 2, 4, 2.0, 5, 2.0),
         ("b", "rag", 0, 50.0, 3, 9, 3.0, 11, 3.0),
     ]
-    assert math.isnan(next(count_growth(records, timed=False))[-1])
+    assert math.isnan(next(count_growth(tried(records), timed=False))[-1])
 
 
 def test_an_answer_of_one_token_has_no_mat():
-    (row,) = count_growth([record("ssd", "a", [held(9.0, [])])], timed=True)
+    (row,) = count_growth(tried([record("ssd", "a", [held(9.0, [])])]), timed=True)
     assert math.isnan(row[DETAILS["growth"].columns.index("mat")])
 
 

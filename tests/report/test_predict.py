@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from profiles import FIT, MEASURED
-from report.handmade import failed, record, turn
+from report.handmade import failed, record, tried, turn
 from report.test_replayed import write_replay
 
 from specbench.profile import Fit, Grid, device_name, write_profile
@@ -18,8 +18,8 @@ from specbench.report import build_report, gather
 from specbench.report.cli import main
 from specbench.report.data.facts import TIME_ONLY, read_facts
 from specbench.report.data.load import MOST, model_load
-from specbench.report.data.predict import steps_of
 from specbench.report.data.profiles import choose_profiles, is_own
+from specbench.report.data.steps import contexts_of_tokens
 from specbench.report.plots.scatter import find_predicted, median_error
 from specbench.report.plots.scene import scenes
 from specbench.report.tables.modelled import crossover_table, prediction_table
@@ -38,7 +38,9 @@ def own(manifest, profile):
 
 
 def test_context_is_what_the_cache_holds_before_each_step():
-    fed, context, emitted, each = steps_of([record("pld", "a", [turn([3, 1], [4, 0], prompt_tokens=5)])])
+    steps = tried([record("pld", "a", [turn([3, 1], [4, 0], prompt_tokens=5)])]).turns.steps
+    [(fed, context, emitted)] = steps.read("fed", "context", "emitted")
+    each = contexts_of_tokens(context, emitted)
     assert fed.tolist() == [5, 1]
     assert context.tolist() == [5, 8]
     assert emitted.tolist() == [3, 1]

@@ -11,6 +11,7 @@ from specbench.report.data.control import Control
 from specbench.report.data.facts import read_facts
 from specbench.report.data.findings import gather
 from specbench.report.data.shards import MeasuredShard, doubt_shards, read_shards
+from specbench.report.data.trials import read_trials
 from specbench.report.tables.shards import shards_table
 from specbench.stats import Estimate
 from specbench.store import Run
@@ -54,7 +55,7 @@ def test_the_report_says_which_machine_measured_what():
         ],
     }
     run = Run(Path("runs/one"), manifest, records)
-    found = read_shards(run, read_facts(run))
+    found = read_shards(run, read_facts(run), read_trials(records))
     assert [each.per_token_s.value for each in found] == [2 / 3, 1.0]
     assert [each.control.retimed.value for each in found] == [1.0, 1.0]
     table = shards_table(gather([run]))

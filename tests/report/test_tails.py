@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from report.handmade import record, rows_of, turn
+from report.handmade import record, rows_of, tried, turn
 
 from specbench.record import VANILLA
 from specbench.report import build_report
@@ -14,7 +14,7 @@ from specbench.report.tables.tables import tails_table
 
 
 def tails(records):
-    (row,) = count_tails(records)
+    (row,) = count_tails(tried(records))
     return dict(zip(DETAILS["tails"].columns, row, strict=True))
 
 
@@ -33,12 +33,14 @@ def test_percentiles_of_waiting():
 
 
 def test_without_step_times_there_is_nothing_to_say():
-    assert not list(count_tails([record("pld", "a", [turn([1, 2])])]))
+    assert not list(count_tails(tried([record("pld", "a", [turn([1, 2])])])))
 
 
 def test_steps_fall_into_bins_of_position_and_context():
     steps = turn([10, 10, 2], [9, 9, 1], prompt_tokens=50, step_s=[0.001, 0.003, 0.005])
-    frame = pd.DataFrame(count_lengths([record("pld", "a", [steps])], True), columns=list(DETAILS["by_length"].columns))
+    frame = pd.DataFrame(
+        count_lengths(tried([record("pld", "a", [steps])]), True), columns=list(DETAILS["by_length"].columns)
+    )
     by = frame.set_index(["axis", "from"])
     assert by.loc[("position", 0), ["steps", "mat"]].tolist() == [2, 10]
     assert by.loc[("position", 16), ["steps", "mat"]].tolist() == [1, 2]
@@ -46,7 +48,7 @@ def test_steps_fall_into_bins_of_position_and_context():
     assert by.loc[("context", 0), "steps"] == 2  # contexts 50, 60, 70
     assert by.loc[("context", 64), "emitted"] == 2
     untimed = pd.DataFrame(
-        count_lengths([record("pld", "a", [steps])], False), columns=list(DETAILS["by_length"].columns)
+        count_lengths(tried([record("pld", "a", [steps])]), False), columns=list(DETAILS["by_length"].columns)
     )
     assert untimed["step_ms"].isna().all()
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from specbench.answers import Answer, read_answers
 from specbench.record import VANILLA
-from specbench.report.compat.export import answers_of
+from specbench.report.compat.export import answers_of, hold_records
 from specbench.report.compat.spec_bench import Score, doubts, score
 from specbench.report.data.facts import Facts
 from specbench.report.data.findings import Findings
@@ -51,7 +51,7 @@ def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataF
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for reported in findings.reported:
-        run, facts = reported.run, reported.facts
+        run, facts = hold_records(reported.run), reported.facts
         count = lru_cache(maxsize=None)(read_counter(tokenizer or find_tokenizer(run)))
         timed = facts.timed and not facts.time_only
         for method, scores in _scores(run, facts, count, notes).items():

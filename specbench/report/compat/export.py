@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
             f"run {run.directory}: {TIME_ONLY}; its answers are replayed; expected a run without model.trace"
         )
     files = []
+    run = hold_records(run)
     rounds = sorted({record.round for record in run.records})
     for number in rounds:
         place = folder / f"run_{number + 1}" if len(rounds) > 1 else folder
@@ -44,6 +46,11 @@ def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
             write_answers(path, answers_of(run, facts, method, number))
             files.append(path)
     return files
+
+
+def hold_records(run: Run) -> Run:
+    """The run with its records in memory: they are gone through for each method."""
+    return replace(run, records=list(run.records))
 
 
 def answers_of(run: Run, facts: Facts, method: str, number: int) -> list[Answer]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,18 +11,20 @@ from numpy.typing import NDArray
 from specbench.record import OVERALL
 from specbench.report.data.predict import MODELLED, Prediction
 from specbench.report.data.rows import category_order
+from specbench.report.data.trials import Column, Columns, Trials, fold_cases
 
-Column = NDArray[Any]
-_PLACE = "place"  # of a case among the run's, the same under every method
-_NO_ROWS = np.empty(0, dtype=np.intp)
+Rows = NDArray[np.int32]
+
+NOBODY = ""  # whose records there are none of
+_NO_ROWS = np.empty(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Cases:
     """Some rows of the folded records, in their order. columns: of all rows. rows: (C,) those that are meant."""
 
-    columns: Mapping[str, Column]
-    rows: NDArray[np.intp]
+    columns: Columns
+    rows: Rows
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -39,7 +39,7 @@ class Cases:
 
     def paired(self, other: Cases) -> tuple[Cases, Cases]:
         """The cases of both, in the order of this one: this method's and the other's."""
-        _, ours, theirs = np.intersect1d(self[_PLACE], other[_PLACE], assume_unique=True, return_indices=True)
+        _, ours, theirs = np.intersect1d(self["case"], other["case"], assume_unique=True, return_indices=True)
         order = np.argsort(ours)
         return Cases(self.columns, self.rows[ours[order]]), Cases(other.columns, other.rows[theirs[order]])
 
@@ -47,27 +47,50 @@ class Cases:
 class CasesOfRun:
     """All cases of a run, by category and method."""
 
-    def __init__(self, folded: pd.DataFrame, prediction: Prediction | None) -> None:
-        """folded: a row a (method, case), of ``fold_cases``. prediction: its figures become columns.
+    def __init__(self, trials: Trials, prediction: Prediction | None) -> None:
+        """prediction: its figures become columns.
 
         drafting: the methods that proposed a token in any case. categories: in the order that they are printed in.
         """
-        self._columns: dict[str, Column] = {str(name): folded[name].to_numpy() for name in folded}
-        self._names = folded.index.get_level_values("case").to_numpy()
-        self._columns[_PLACE] = pd.factorize(self._names)[0]
-        if prediction is not None:
-            modelled = prediction.cases[list(MODELLED)].reindex(folded.index)
-            self._columns |= {name: modelled[name].to_numpy() for name in MODELLED}
-        self.categories = category_order(folded["category"])
-        whole = folded.groupby("method", sort=False).indices
-        self._rows = {(OVERALL, method): rows for method, rows in whole.items()}
-        self._rows |= folded.groupby(["category", "method"], sort=False).indices
-        self.drafting = {method for method in whole if self.of(OVERALL, method)["proposed"].any()}
+        self._names, self._labels = trials.cases, trials.categories
+        predicted = prediction.cases if prediction else {}
+        self._columns = {
+            method: _with_modelled(fold_cases(trials.columns(method)), predicted.get(method))
+            for method in (*trials.methods, NOBODY)
+        }
+        self.categories = category_order(self._labels)
+        self._rows = {method: self._by_category(columns["category"]) for method, columns in self._columns.items()}
+        self.drafting = {method for method, columns in self._columns.items() if columns["proposed"].any()}
+
+    def _by_category(self, numbers: Column) -> dict[str, Rows]:
+        order = np.argsort(numbers, kind="stable").astype(np.int32)
+        found, starts = np.unique(numbers[order], return_index=True)
+        parts = np.split(order, starts[1:])
+        return {
+            str(self._labels[number]): rows for number, rows in zip(found, parts, strict=False)
+        }  # no record: one part
 
     def names(self, cases: Cases) -> Column:
         """(C,) which cases these are."""
-        return self._names[cases.rows]
+        return self._names[cases["case"]]
+
+    def categories_of(self, cases: Cases) -> Column:
+        """(C,) their categories."""
+        return self._labels[cases["category"]]
 
     def of(self, category: str, method: str) -> Cases:
         """A method's cases in a category, failed ones too."""
-        return Cases(self._columns, self._rows.get((category, method), _NO_ROWS))
+        columns = self._columns.get(method, self._columns[NOBODY])
+        if category == OVERALL:
+            return Cases(columns, np.arange(len(columns["case"]), dtype=np.int32))
+        return Cases(columns, self._rows.get(method, {}).get(category, _NO_ROWS))
+
+
+def _with_modelled(columns: Columns, predicted: pd.DataFrame | None) -> Columns:
+    """The columns with those of a prediction, NaN where a case has none."""
+    found = {name: np.full(len(columns["case"]), np.nan) for name in MODELLED}
+    if predicted is not None:
+        rows = pd.Index(columns["case"]).get_indexer(predicted["place"])
+        for name, values in found.items():
+            values[rows] = predicted[name]
+    return {**columns, **found}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specbench import stats
-from specbench.record import CONTROL, VANILLA
-from specbench.report.data.trials import trials
-from specbench.store import Run
+from specbench.report.data.trials import Columns
 
 MAX_WIDTH = 0.01  # a re-timing interval wider than this hides differences of a percent
 
@@ -39,13 +40,21 @@ class Control:
         return f"{text}: unsteady ({reason})"
 
 
-def read_control(run: Run) -> Control | None:
-    """The control of a run, paired block by block; None when the run has none."""
-    frame = trials(run.records)
-    frame = frame[frame["ok"]].set_index(["case", "round"])
-    first, again = (frame[frame["method"] == name] for name in (VANILLA, CONTROL))
-    common = first.index.intersection(again.index)
-    if common.empty:
+def read_control(first: Columns, again: Columns) -> Control | None:
+    """The control of these records of vanilla and of its repetition, paired block by block; None where no block has
+    both.
+    """
+    one, other = first["ok"], again["ok"]
+    keys, ours, theirs = np.intersect1d(
+        _blocks(first)[one], _blocks(again)[other], assume_unique=True, return_indices=True
+    )
+    if not len(keys):
         return None
-    first, again = first.loc[common], again.loc[common]
-    return Control(stats.retiming(first["time_s"], first["tokens"], again["time_s"], again["tokens"]))
+    order = np.argsort(ours)
+    pairs = [(first, np.flatnonzero(one)[ours[order]]), (again, np.flatnonzero(other)[theirs[order]])]
+    return Control(stats.retiming(*(rows[name][places] for rows, places in pairs for name in ("time_s", "tokens"))))
+
+
+def _blocks(rows: Columns) -> NDArray[np.int64]:
+    """(R,) a number for each case and round."""
+    return np.asarray(rows["case"].astype(np.int64) << 32 | rows["round"])

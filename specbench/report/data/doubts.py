@@ -23,7 +23,7 @@ def find_doubts(reported: ReportedRun, rows: pd.DataFrame) -> list[str]:
     overall = rows[rows["category"] == OVERALL]
     found = [
         *run.manifest.get("warnings", []),
-        *_coverage(run, facts, overall),
+        *_coverage(len(reported.trials.cases), facts, overall),
         *_methods(overall, facts),
         *_timing(run, facts, overall, reported.control),
         *doubt_shards(reported.shards),
@@ -32,8 +32,7 @@ def find_doubts(reported: ReportedRun, rows: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _coverage(run: Run, facts: Facts, overall: pd.DataFrame) -> Iterator[str]:
-    seen = len({record.case for record in run.records})
+def _coverage(seen: int, facts: Facts, overall: pd.DataFrame) -> Iterator[str]:
     if not seen:
         yield "no records: no case has finished yet"
     elif facts.planned and seen < facts.planned:
@@ -96,7 +95,8 @@ def _predictions(reported: ReportedRun) -> Iterator[str]:
     found = reported.prediction
     if found is None:
         return
-    share = found.cases["outside"].sum() / max(1, found.cases["steps"].sum())
+    outside, steps = (sum(cases[name].sum() for cases in found.cases.values()) for name in ("outside", "steps"))
+    share = outside / max(1, steps)
     if share > 0:
         yield (
             f"predicted speedups: {100 * share:.1f} % of the steps lie outside what the profile measured (fewer or more"

@@ -18,7 +18,6 @@ import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.findings import Findings
-from specbench.report.data.predict import Prediction
 
 FACTORS = ("mat", "forward", "overhead", "remainder")
 MEASURED, MODELLED = "measured", "modelled"
@@ -57,15 +56,13 @@ def _step_ms(row: pd.Series) -> float:
 def _modelled(findings: Findings) -> Iterator[dict[str, object]]:
     for reported in findings.reported:
         found = reported.prediction
-        if found is None or found.cases.empty:
-            continue
-        for method in found.cases.index.unique("method"):
-            factors, speedup = _of_profile(found, method)
+        for method, cases in (found.cases if found else {}).items():
+            factors, speedup = _of_profile(cases)
             yield _row(reported.key(method), MODELLED, factors, speedup)
 
 
-def _of_profile(found: Prediction, method: str) -> tuple[tuple[float, float, float], float]:
-    total = found.of(method).drop(columns="outside").sum()
+def _of_profile(cases: pd.DataFrame) -> tuple[tuple[float, float, float], float]:
+    total = cases.sum()
     ideal = total["vanilla_ideal_ms"] / total["ideal_ms"]
     mat = total["emitted"] / total["steps"]
     speedup = float(total["vanilla_ms"] / total["method_ms"])

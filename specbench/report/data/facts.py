@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,8 +73,11 @@ def say_loads(facts: Sequence[Facts]) -> str:
     return next(iter(loads)) if len(loads) == 1 else "several loads"
 
 
-def read_facts(run: Run) -> Facts:
-    """The facts of a run. Raises RunError where the manifest lacks what no table can do without."""
+def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
+    """The facts of a run. seen: the methods of its records, where they were read before.
+
+    Raises RunError where the manifest lacks what no table can do without.
+    """
     manifest = run.manifest
     model, suite, methods = (run.section(key) for key in ("model", "suite", "methods"))
     for section, found in (("model", model), ("suite", suite)):
@@ -88,7 +91,7 @@ def read_facts(run: Run) -> Facts:
     return Facts(
         model=str(model["name"]),
         suite=str(suite["name"]),
-        methods=_ordered(methods, run),
+        methods=_ordered(methods, (record.method for record in run.records) if seen is None else seen),
         lossy=frozenset(name for name, entry in methods.items() if not entry.get("lossless", True)),
         peers=frozenset(name for name, entry in methods.items() if entry.get("peer", False)),
         dtype=str(model.get("dtype") or ""),
@@ -117,10 +120,10 @@ def _lacks(run: Run, key: str) -> None:
     )
 
 
-def _ordered(methods: Mapping[str, Any], run: Run) -> tuple[str, ...]:
+def _ordered(methods: Mapping[str, Any], seen: Iterable[str]) -> tuple[str, ...]:
     """Vanilla, the control, the manifest's order, then those that only the records have."""
-    seen = dict.fromkeys(record.method for record in run.records)
-    names = [*(name for name in (VANILLA, CONTROL) if name in seen or name in methods), *methods, *seen]
+    found = dict.fromkeys(seen)
+    names = [*(name for name in (VANILLA, CONTROL) if name in found or name in methods), *methods, *found]
     return tuple(dict.fromkeys(names))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from specbench.profile import Profile
+from specbench.record import CONTROL, VANILLA
 from specbench.report.data.control import read_control
 from specbench.report.data.detail import Detail, read_detail
 from specbench.report.data.doubts import find_doubts
@@ -19,6 +20,7 @@ from specbench.report.data.reported import ReportedRun
 from specbench.report.data.rows import unite
 from specbench.report.data.shards import read_shards
 from specbench.report.data.summary import read_cases, summarise_run
+from specbench.report.data.trials import Trials, read_trials
 from specbench.report.data.variant import name_variants
 from specbench.store import Run
 
@@ -66,14 +68,18 @@ class Findings:
 
 
 def gather(
-    runs: Sequence[Run], profiles: Sequence[Profile | None] | None = None, facts: Sequence[Facts] | None = None
+    runs: Sequence[Run],
+    profiles: Sequence[Profile | None] | None = None,
+    facts: Sequence[Facts] | None = None,
+    trials: Sequence[Trials] | None = None,
 ) -> Findings:
-    """Read and judge the runs. profiles, facts: one a run, where they were read before.
+    """Read and judge the runs. profiles, facts, trials: one a run, where they were read before.
 
     Raises RunError where a manifest lacks its model, suite or methods.
     """
-    facts = facts or [read_facts(run) for run in runs]
-    entries = zip(runs, facts, name_variants(runs, facts), profiles or [None] * len(runs), strict=True)
+    trials = trials or [read_trials(run.records) for run in runs]
+    facts = facts or [read_facts(run, each.methods) for run, each in zip(runs, trials, strict=True)]
+    entries = zip(runs, trials, facts, name_variants(runs, facts), profiles or [None] * len(runs), strict=True)
     reported = [_report_run(*entry) for entry in entries]
     cases = [read_cases(entry) for entry in reported]
     frames = [summarise_run(*entry) for entry in zip(reported, cases, strict=True)]
@@ -83,14 +89,16 @@ def gather(
     return Findings(tuple(reported), summary, tuple(_merge(runs, doubts)), detail, contests)
 
 
-def _report_run(run: Run, facts: Facts, variants: Mapping[str, str], profile: Profile | None) -> ReportedRun:
-    control, shards = read_control(run), read_shards(run, facts)
+def _report_run(
+    run: Run, trials: Trials, facts: Facts, variants: Mapping[str, str], profile: Profile | None
+) -> ReportedRun:
+    control = read_control(trials.columns(VANILLA), trials.columns(CONTROL))
+    found = ReportedRun(run, trials, facts, variants, control, shards=read_shards(run, facts, trials))
     if profile is None:
-        return ReportedRun(run, facts, variants, control, shards=shards)
-    prediction = replace(
-        predict(run, facts.peers | facts.unaccepted, profile), own=is_own(run, facts, profile) and not facts.load
-    )
-    return ReportedRun(run, replace(facts, profile=profile.label), variants, control, prediction, shards)
+        return found
+    prediction = predict(trials, facts.peers | facts.unaccepted, profile)
+    prediction = replace(prediction, own=is_own(run, facts, profile) and not facts.load)
+    return replace(found, facts=replace(facts, profile=profile.label), prediction=prediction)
 
 
 def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str]:

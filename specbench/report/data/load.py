@@ -22,11 +22,11 @@ import numpy as np
 import pandas as pd
 
 from specbench.profile import Profile
-from specbench.profile.surface import Floats
-from specbench.record import CONTROL, VANILLA, CaseRecord
+from specbench.record import CONTROL, VANILLA
 from specbench.report.data.findings import Findings
-from specbench.report.data.predict import shared_speedup, steps_of
+from specbench.report.data.predict import shared_speedup
 from specbench.report.data.reported import ROW
+from specbench.report.data.steps import Steps
 from specbench.store import RunError
 
 USUAL = (1, 8, 32, 128)
@@ -85,12 +85,13 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
         for method in facts.methods:
             if method in (VANILLA, CONTROL) or method in facts.peers | facts.unaccepted:
                 continue
-            key, steps = entry.key(method), steps_of(entry.succeeded(method))
-            if not len(steps[0]):
+            key, steps = entry.key(method), entry.trials.of(method).turns.steps
+            if not len(steps):
                 continue
             speedups += [(*key, count, *shared_speedup(profile, steps, count)) for count in concurrency]
-            pays.append((*key, float(steps[2].sum() / len(steps[0])), _pays_to(profile, steps, concurrency)))
-        even += _break_even(profile, entry.place, entry.succeeded(VANILLA), concurrency)
+            emitted = sum(float(emitted.sum()) for (emitted,) in steps.read("emitted"))
+            pays.append((*key, emitted / len(steps), _pays_to(profile, steps, concurrency)))
+        even += _break_even(profile, entry.place, entry.trials.of(VANILLA).turns.steps, concurrency)
     if not speedups:
         return None
     return Load(
@@ -101,7 +102,7 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
     )
 
 
-def _pays_to(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], asked: Sequence[int]) -> int:
+def _pays_to(profile: Profile, steps: Steps, asked: Sequence[int]) -> int:
     """The largest number of requests with a speedup above 1: of the powers of two and those that were asked for the
     last one that pays, then by bisection towards the next.
 
@@ -121,11 +122,11 @@ def _pays_to(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], ask
 
 
 def _break_even(
-    profile: Profile, place: tuple[str, str], records: Sequence[CaseRecord], concurrency: Sequence[int]
+    profile: Profile, place: tuple[str, str], steps: Steps, concurrency: Sequence[int]
 ) -> Iterator[tuple[str | float, ...]]:
-    """At the mean context of these records, vanilla's."""
-    _, context, _, _ = steps_of(records)
-    mean = np.full(len(QUERIES), float(context.mean()) if len(context) else 0.0)
+    """At the mean context of these steps, vanilla's."""
+    contexts = sum(float(context.sum()) for (context,) in steps.read("context"))
+    mean = np.full(len(QUERIES), contexts / max(1, len(steps)))
     fed = np.array(QUERIES, dtype=np.float64)
     for count in concurrency:
         ratio = profile.shared_ms(count * fed, mean, count) / profile.shared_ms(count * np.ones(len(fed)), mean, count)

@@ -14,9 +14,10 @@ import numpy as np
 
 from specbench import stats
 from specbench.record import CONTROL, OVERALL, VANILLA
-from specbench.report.data.cases import Cases, CasesOfRun, Column
+from specbench.report.data.cases import Cases, CasesOfRun
 from specbench.report.data.reported import ReportedRun
-from specbench.stats import Estimate, Floats
+from specbench.report.data.trials import Column
+from specbench.stats import Estimate
 
 # of the columns that a contest decides, the one that it is held in
 HELD_IN = {
@@ -26,17 +27,20 @@ HELD_IN = {
 Entrant = tuple[str, str]  # method and variant
 
 
+Figure = Sequence[tuple[Cases, str | None]]  # the four columns of ``stats.rates``; None: ones
+
+
 @dataclass(slots=True)
 class Contest:
     """The methods of one model and suite in one figure, lossy ones apart from the others.
 
-    columns: (4, M, C), as ``stats.rates`` takes them. categories: (C,) of the cases.
+    figures: of each method, on the same cases in the same order. categories: (C,) of the cases.
     """
 
     place: tuple[str, str]
     figure: str
     entrants: tuple[Entrant, ...]
-    columns: Floats
+    figures: tuple[Figure, ...]
     categories: Column
     _rates: dict[str, stats.Rates] = field(default_factory=dict)
 
@@ -44,7 +48,9 @@ class Contest:
         """Everybody's figure in a category, worked out once."""
         if category not in self._rates:
             chosen = slice(None) if category == OVERALL else self.categories == category
-            self._rates[category] = stats.rates(self.columns[:, :, chosen])
+            columns = [[_column(*each)[chosen] for each in column] for column in zip(*self.figures, strict=True)]
+            # Another order in memory is another order of additions, and moves the last digit of a csv.
+            self._rates[category] = stats.rates(np.array(columns, dtype=np.float64, order="F"))
         return self._rates[category]
 
     def over(self, first: Entrant, second: Entrant) -> Estimate:
@@ -75,58 +81,57 @@ def hold_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """names, categories: (C,). columns: (4, C)."""
+    """names, categories: (C,) of the cases of the figure's columns."""
 
     names: Column
     categories: Column
-    columns: Floats
+    figure: Figure
 
 
 def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bool, Entrant, _Entry]]:
     """(figure, is it lossy, who, on which cases) of each method of a run that has the figure."""
     facts = reported.facts
     vanilla = cases.of(OVERALL, VANILLA)
+    vanilla = vanilla.where(vanilla["ok"])
     for method in facts.methods:
         if method == CONTROL:
             continue
         own = cases.of(OVERALL, method)
         own = own.where(own["ok"])
-        figures = {} if method in facts.unaccepted else {"mat": _of_mat(own)}
+        figures: dict[str, Figure] = {}
+        if method not in facts.unaccepted:
+            figures["mat"] = (own, None), (own, None), (own, "steps"), (own, "emitted")
         if facts.timed and method not in facts.unaccepted:
-            own_paired, other = own.paired(vanilla.where(vanilla["ok"]))
-            figures["time_only_speedup" if facts.time_only else "speedup"] = _of_speedup(own_paired, other)
+            paired, other = own.paired(vanilla)
+            name = "time_only_speedup" if facts.time_only else "speedup"
+            figures[name] = (other, "time_s"), (other, "tokens"), (paired, "time_s"), (paired, "tokens")
         if reported.prediction is not None:
-            figures["predicted_speedup"] = _of_prediction(own)
-        for figure, (kept, columns) in figures.items():
-            known = np.asarray(np.isfinite(columns).all(axis=0))
+            priced = (own, "vanilla_ms"), (own, "emitted"), (own, "method_ms"), (own, "emitted")
+            figures["predicted_speedup"] = priced
+        for name, figure in figures.items():
+            known = np.logical_and.reduce([np.isfinite(_column(*each)) for each in figure])
             if known.any():
-                kept = kept.where(known)
-                entry = _Entry(cases.names(kept), kept["category"], columns[:, known])
-                yield figure, method in facts.lossy, (method, reported.variants.get(method, "")), entry
+                kept = _select(figure, known)
+                entry = _Entry(cases.names(kept[-1][0]), cases.categories_of(kept[-1][0]), kept)
+                yield name, method in facts.lossy, (method, reported.variants.get(method, "")), entry
 
 
-_Figure = tuple[Cases, Floats]
+def _select(figure: Figure, chosen: Column) -> Figure:
+    """Of the figure's cases those that are chosen, a mask or places; columns of one method share them."""
+    kept = {id(cases): Cases(cases.columns, cases.rows[chosen]) for cases, _ in figure}
+    return tuple((kept[id(cases)], column) for cases, column in figure)
 
 
-def _of_mat(own: Cases) -> _Figure:
-    one = np.ones(len(own))
-    return own, np.stack([one, one, own["steps"], own["emitted"]]).astype(np.float64)
-
-
-def _of_speedup(own: Cases, vanilla: Cases) -> _Figure:
-    return own, np.stack([vanilla["time_s"], vanilla["tokens"], own["time_s"], own["tokens"]])
-
-
-def _of_prediction(own: Cases) -> _Figure:
-    return own, np.stack([own["vanilla_ms"], own["emitted"], own["method_ms"], own["emitted"]])
+def _column(cases: Cases, name: str | None) -> Column:
+    return np.ones(len(cases)) if name is None else cases[name]
 
 
 def _contest(place: tuple[str, str], figure: str, group: Mapping[Entrant, _Entry]) -> Contest:
     entries = list(group.values())
     names = functools.reduce(np.intersect1d, (entry.names for entry in entries))
     rows = [_rows(entry, names) for entry in entries]
-    columns = np.stack([entry.columns[:, chosen] for entry, chosen in zip(entries, rows, strict=True)], axis=1)
-    return Contest(place, figure, tuple(group), columns, entries[0].categories[rows[0]])
+    figures = tuple(_select(entry.figure, chosen) for entry, chosen in zip(entries, rows, strict=True))
+    return Contest(place, figure, tuple(group), figures, entries[0].categories[rows[0]])
 
 
 def _rows(entry: _Entry, names: Column) -> Column:

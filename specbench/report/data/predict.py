@@ -10,89 +10,86 @@ with T alone, so that measured over ideal is what is lost besides the forwards (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from specbench.profile import Profile
 from specbench.profile.surface import Floats
-from specbench.record import CONTROL, VANILLA, CaseRecord
-from specbench.report.data.trials import DRAFTER_PHASES
-from specbench.store import Run
+from specbench.record import CONTROL, VANILLA
+from specbench.report.data.steps import Steps, contexts_of_tokens
+from specbench.report.data.trials import Columns, Trials
 
 MODELLED = ("vanilla_ms", "method_ms", "vanilla_ideal_ms", "ideal_ms")
-PREDICTED = ("method", "case", "emitted", "steps", "outside", "own_ms", *MODELLED)
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a profile makes of one run. cases: a row a (method, case), indexed so, summed over the rounds.
+    """What a profile makes of one run. cases: method -> a row a case that failed in no round, summed over the rounds.
 
-    outside: steps whose time is an extension of what the profile measured. own_ms: the drafter's, part of method_ms.
+    place: of the case among the run's, by whose names the rows are indexed. outside: steps whose time is an extension
+    of what the profile measured. own_ms: the drafter's, part of method_ms.
     own: the profile is of the run's own machine, model and engine, so that measured and predicted may be compared.
     """
 
     profile: Profile
-    cases: pd.DataFrame
+    cases: Mapping[str, pd.DataFrame]
     own: bool = False
 
-    def of(self, method: str) -> pd.DataFrame:
-        """The rows of one method, indexed by case."""
-        return self.cases[self.cases.index.get_level_values("method") == method].droplevel("method")
+
+def predict(trials: Trials, silent: Collection[str], profile: Profile) -> Prediction:
+    """A run's cases under a profile; none of methods whose drafts are not known, as those of peers."""
+    found = {}
+    for method, each in trials.methods.items():
+        if method in silent or method in (VANILLA, CONTROL) or not len(each.turns):
+            continue
+        counted = {name: column[each.columns["counted"]] for name, column in each.columns.items()}
+        rows = pd.DataFrame({"place": counted["case"]} | _price(counted, each.turns.steps, profile))
+        cases = rows.groupby("place", sort=False, as_index=False).sum()
+        found[method] = cases.set_index(trials.cases[cases["place"]])
+    return Prediction(profile, found)
 
 
-def predict(run: Run, peers: Iterable[str], profile: Profile) -> Prediction:
-    """A run's cases under a profile; peers have none, since their drafts are not recorded."""
-    silent = {VANILLA, CONTROL, *peers}
-    rows = [_row(record, profile) for record in run.records if record.status == "ok" and record.method not in silent]
-    frame = pd.DataFrame(rows, columns=list(PREDICTED))
-    numbers = dict.fromkeys(PREDICTED[2:], float)
-    return Prediction(profile, frame.astype(numbers).groupby(["method", "case"], sort=False).sum())
+def _price(rows: Columns, steps: Steps, profile: Profile) -> dict[str, Floats]:
+    """Tokens, steps and times [ms] of each record. rows: of those whose steps these are."""
+    summed: dict[str, list[float]] = {name: [] for name in ("outside", *MODELLED)}
+    first = done = 0
+    ends = np.cumsum(rows["steps"])
+    for fed, context, emitted in steps.read("fed", "context", "emitted"):
+        done += len(fed)  # a block has whole records; those without a step may be in either
+        stop = len(ends) if done == len(steps) else int(np.searchsorted(ends, done, side="right"))
+        here, first = slice(first, stop), stop
+        each = contexts_of_tokens(context, emitted)
+        one = np.ones(len(each))
+        of_steps, of_tokens = (np.cumsum(rows[name][here]) for name in ("steps", "emitted"))
+        summed["outside"] += _sums(profile.outside(fed, context), of_steps)
+        summed["vanilla_ms"] += _sums(profile.step_ms(one, each), of_tokens)
+        summed["method_ms"] += _sums(profile.step_ms(fed, context), of_steps)
+        summed["vanilla_ideal_ms"] += _sums(profile.forward_ms(one, each), of_tokens)
+        summed["ideal_ms"] += _sums(profile.forward_ms(fed, context), of_steps)
+    found = {name: np.array(values or [0.0] * len(rows["case"])) for name, values in summed.items()}
+    own_ms = 1e3 * rows["drafter_s"]
+    known = {name: rows[name].astype(np.float64) for name in ("emitted", "steps")}
+    return {**known, **found, "own_ms": own_ms, "method_ms": found["method_ms"] + own_ms}
 
 
-def steps_of(records: Sequence[CaseRecord]) -> tuple[Floats, Floats, Floats, Floats]:
-    """Every decode step's fed, context and emitted, (S,) each, and the context of every emitted token, (E,).
-
-    Context: tokens in the cache before the forward, that is prompt and answer but for the root.
-    """
-    fed, context, emitted, each = [], [], [], []
-    for record in records:
-        for turn in record.turns:
-            accept = np.asarray(turn.accept, dtype=np.float64)
-            fed.append(np.asarray(turn.fed, dtype=np.float64))
-            start = turn.prompt_tokens - turn.in_prefill
-            context.append(start + np.cumsum(accept) - accept)
-            emitted.append(accept)
-            each.append(start + np.arange(accept.sum()))
-    none = [np.empty(0)]
-    return tuple(np.concatenate(parts or none) for parts in (fed, context, emitted, each))  # type: ignore[return-value]
-
-
-def shared_speedup(profile: Profile, steps: tuple[Floats, Floats, Floats, Floats], count: int) -> tuple[float, float]:
+def shared_speedup(profile: Profile, steps: Steps, count: int) -> tuple[float, float]:
     """(speedup, share of steps outside of what was measured) with ``count`` requests at once."""
-    fed, context, _, each = steps
-    vanilla = profile.shared_ms(count * np.ones(len(each)), each, count).sum()
-    method = profile.shared_ms(count * fed, context, count).sum()
-    beyond = profile.outside(count * fed, context) | profile.outside(np.ones(len(fed)), count * context)
-    return float(vanilla / method), float(beyond.mean())
+    totals = np.zeros(3)  # vanilla [ms], the method [ms], steps outside
+    for fed, context, emitted in steps.read("fed", "context", "emitted"):
+        each = contexts_of_tokens(context, emitted)
+        vanilla = profile.shared_ms(count * np.ones(len(each)), each, count)
+        method = profile.shared_ms(count * fed, context, count)
+        beyond = profile.outside(count * fed, context) | profile.outside(np.ones(len(fed)), count * context)
+        totals += vanilla.sum(), method.sum(), beyond.sum()
+    return float(totals[0] / totals[1]), float(totals[2] / len(steps))
 
 
-def own_ms(record: CaseRecord) -> float:
-    """[ms] The drafter's recorded time in all turns."""
-    return 1e3 * sum(turn.phases_s.get(phase, 0.0) for turn in record.turns for phase in DRAFTER_PHASES)
-
-
-def _row(record: CaseRecord, profile: Profile) -> tuple[str | float, ...]:
-    fed, context, emitted, each = steps_of([record])
-    one = np.ones(len(each))
-    return (
-        *(record.method, record.case, float(emitted.sum()), len(fed)),
-        int(profile.outside(fed, context).sum()),
-        own_ms(record),
-        float(profile.step_ms(one, each).sum()),
-        float(profile.step_ms(fed, context).sum()) + own_ms(record),
-        float(profile.forward_ms(one, each).sum()),
-        float(profile.forward_ms(fed, context).sum()),
-    )
+def _sums(values: NDArray[Any], ends: NDArray[np.int64]) -> list[float]:
+    """The sum of each record's values, which end at these places."""
+    return [float(values[start:end].sum()) for start, end in itertools.pairwise([0, *ends.tolist()])]

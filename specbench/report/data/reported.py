@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from specbench.record import CaseRecord
@@ -10,6 +10,7 @@ from specbench.report.data.control import Control
 from specbench.report.data.facts import Facts
 from specbench.report.data.predict import Prediction
 from specbench.report.data.shards import MeasuredShard
+from specbench.report.data.trials import Trials
 from specbench.store import Run
 
 Key = tuple[str, str, str, str]
@@ -25,6 +26,7 @@ class ReportedRun:
     """
 
     run: Run
+    trials: Trials
     facts: Facts
     variants: Mapping[str, str]
     control: Control | None = None
@@ -40,8 +42,11 @@ class ReportedRun:
         """Model, suite, method and variant: the names of the method's rows in every table."""
         return (*self.place, method, self.variants.get(method, ""))
 
+    def records(self, method: str) -> Iterator[CaseRecord]:
+        """The method's records, read again where the run does not hold them."""
+        return (self.run.records[place] for place in self.trials.columns(method)["record"].tolist())
+
     def succeeded(self, method: str) -> list[CaseRecord]:
-        """The method's records of cases that failed in no round, as in every other figure."""
-        records = [record for record in self.run.records if record.method == method]
-        failed = {record.case for record in records if record.status != "ok"}
-        return [record for record in records if record.case not in failed]
+        """Those of cases that failed in no round, as in every other figure."""
+        counted = self.trials.columns(method)["counted"]
+        return [record for record, good in zip(self.records(method), counted, strict=True) if good]

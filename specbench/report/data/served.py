@@ -7,7 +7,7 @@ and one of the method serve the same cases, so they are paired.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specbench import stats
 from specbench.record import CONTROL, VANILLA, CaseRecord, StretchRecord, TurnRecord
-from specbench.report.data.predict import shared_speedup, steps_of
+from specbench.report.data.predict import shared_speedup
 from specbench.report.data.reported import ROW, ReportedRun
 from specbench.report.data.trials import BLANK, ratio
 
@@ -54,9 +54,9 @@ def measure_load(reported: Sequence[ReportedRun]) -> pd.DataFrame:
 
 def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
     load = entry.facts.load
-    vanilla, theirs = _stretches(entry.run.records, VANILLA), entry.succeeded(VANILLA)
+    vanilla, theirs = _stretches(entry.records(VANILLA)), entry.succeeded(VANILLA)
     for method in entry.facts.methods:
-        own, records = _stretches(entry.run.records, method), entry.succeeded(method)
+        own, records = _stretches(entry.records(method)), entry.succeeded(method)
         turns = [turn for record in records for turn in record.turns]
         seconds = sum(stretch["seconds"] for stretch in own.values())
         forwards = sum(stretch["forwards"] for stretch in own.values())
@@ -71,7 +71,7 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
             "user_tokens_per_s": _rate(records),
             **_speedup(vanilla, own, method),
             "user_speedup": ratio(_rate(records), _rate(theirs)),
-            "modelled_speedup": _modelled(entry, method, records),
+            "modelled_speedup": _modelled(entry, method),
             "mat": ratio(sum(sum(turn.accept) for turn in turns), sum(len(turn.accept) for turn in turns)),
             "mean_requests": ratio(sum(stretch["requests"] for stretch in own.values()), forwards),
             "mean_rows": ratio(sum(stretch["rows"] for stretch in own.values()), forwards),
@@ -85,13 +85,9 @@ def _without_load(variant: str) -> str:
     return ",".join(part for part in variant.split(",") if not part.startswith("load."))
 
 
-def _stretches(records: Sequence[CaseRecord], method: str) -> _Stretches:
-    """(round, block) -> what the server did, of a method."""
-    return {
-        (record.round, record.block): record.stretch
-        for record in records
-        if record.method == method and record.stretch is not None
-    }
+def _stretches(records: Iterable[CaseRecord]) -> _Stretches:
+    """(round, block) -> what the server did, of one method's records."""
+    return {(record.round, record.block): record.stretch for record in records if record.stretch is not None}
 
 
 def _rate(records: Sequence[CaseRecord]) -> float:
@@ -111,12 +107,12 @@ def _speedup(vanilla: _Stretches, own: _Stretches, method: str) -> dict[str, flo
     return {"speedup": found.value, "speedup_low": bounds[0], "speedup_high": bounds[1]}
 
 
-def _modelled(entry: ReportedRun, method: str, records: Sequence[CaseRecord]) -> float:
+def _modelled(entry: ReportedRun, method: str) -> float:
     """What ``--concurrency`` says of a closed loop of as many requests."""
     if entry.prediction is None or method in (VANILLA, CONTROL) or entry.facts.load.get("kind") != "closed":
         return BLANK
-    steps = steps_of(records)
-    return shared_speedup(entry.prediction.profile, steps, entry.facts.load["requests"])[0] if len(steps[0]) else BLANK
+    steps = entry.trials.of(method).turns.steps
+    return shared_speedup(entry.prediction.profile, steps, entry.facts.load["requests"])[0] if len(steps) else BLANK
 
 
 def _first_s(turn: TurnRecord) -> float:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specbench import stats
-from specbench.record import VANILLA, CaseRecord
+from specbench.record import CONTROL, VANILLA
 from specbench.report.data.control import MAX_WIDTH, Control, read_control
 from specbench.report.data.facts import Facts
 from specbench.report.data.profiles import read_device
+from specbench.report.data.trials import Column, Columns, Trials
 from specbench.store import Run
 
 
@@ -27,27 +28,29 @@ class MeasuredShard:
     control: Control | None
 
 
-def read_shards(run: Run, facts: Facts) -> tuple[MeasuredShard, ...]:
+def read_shards(run: Run, facts: Facts, trials: Trials) -> tuple[MeasuredShard, ...]:
     """The shards of a merged run, in the order of its manifest; none of any other."""
-    shards = run.manifest.get("shards", [])
-    records: list[list[CaseRecord]] = [[] for _ in shards]
-    for record in run.records:
-        if record.shard is not None and record.shard < len(shards):
-            records[record.shard].append(record)
     machines = {process.get("shard"): process.get("machine", {}) for process in run.manifest.get("processes", [])}
+    shards = run.manifest.get("shards", [])
+    vanilla, again = ([_of_shard(trials.columns(name), n) for n in range(len(shards))] for name in (VANILLA, CONTROL))
+    speeds = stats.estimates([_per_token(rows) for rows in vanilla]) if facts.timed else [None] * len(shards)
     found = []
-    for number, shard in enumerate(shards):
-        manifest = run.manifest | {"machine": machines.get(number, {})}
-        own = replace(run, records=records[number], manifest=manifest)
-        speed, control = (_per_token(own.records), read_control(own)) if facts.timed else (None, None)
+    for number, (shard, speed) in enumerate(zip(shards, speeds, strict=True)):
+        own = replace(run, manifest=run.manifest | {"machine": machines.get(number, {})})
+        control = read_control(vanilla[number], again[number]) if facts.timed else None
         found.append(MeasuredShard(shard["part"], read_device(own, facts), shard["cases"], speed, control))
     return tuple(found)
 
 
-def _per_token(records: Sequence[CaseRecord]) -> stats.Estimate:
-    good = [record for record in records if record.method == VANILLA and record.status == "ok"]
-    seconds = [sum(turn.prefill_s + turn.decode_s for turn in record.turns) for record in good]
-    return stats.ratio_of_totals(seconds, [sum(len(turn.ids) for turn in record.turns) for record in good])
+def _of_shard(rows: Columns, number: int) -> Columns:
+    here = rows["shard"] == number
+    return {name: rows[name][here] for name in ("case", "round", "ok", "time_s", "wall_s", "tokens")}
+
+
+def _per_token(vanilla: Columns) -> tuple[Column, Column]:
+    """Columns of its time a token."""
+    good = vanilla["ok"]
+    return vanilla["wall_s"][good], vanilla["tokens"][good]
 
 
 def doubt_shards(shards: Sequence[MeasuredShard]) -> Iterator[str]:

@@ -15,17 +15,16 @@ import pandas as pd
 
 from specbench import stats
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
-from specbench.report.data.cases import Cases, CasesOfRun, Column
+from specbench.report.data.cases import Cases, CasesOfRun
 from specbench.report.data.facts import Facts, read_facts
 from specbench.report.data.predict import Prediction
 from specbench.report.data.reported import ReportedRun
 from specbench.report.data.rows import COLUMNS, unite
-from specbench.report.data.trials import BLANK, DRAFTER_PHASES, fold_cases, ratio, trials
+from specbench.report.data.trials import BLANK, DRAFTER_PHASES, Column, ratio, read_trials
 from specbench.report.data.variant import name_variants
 from specbench.store import Run
 
 PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
-_NO_ESTIMATE = stats.Estimate(BLANK, None, None, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +46,24 @@ def summarise(runs: Sequence[Run]) -> pd.DataFrame:
 
     Raises RunError where a manifest lacks its model, suite or methods.
     """
-    facts = [read_facts(run) for run in runs]
-    entries = zip(runs, facts, name_variants(runs, facts), strict=True)
+    trials = [read_trials(run.records) for run in runs]
+    facts = [read_facts(run, each.methods) for run, each in zip(runs, trials, strict=True)]
+    entries = zip(runs, trials, facts, name_variants(runs, facts), strict=True)
     reported = [ReportedRun(*entry) for entry in entries]
     return unite([summarise_run(entry, read_cases(entry)) for entry in reported])
 
 
 def read_cases(reported: ReportedRun) -> CasesOfRun:
     """One run's cases, each folded over its rounds."""
-    return CasesOfRun(fold_cases(trials(reported.run.records)), reported.prediction)
+    return CasesOfRun(reported.trials, reported.prediction)
 
 
 def summarise_run(reported: ReportedRun, cases: CasesOfRun) -> pd.DataFrame:
     """One run's rows."""
     rows = [
-        {"category": category, "variant": reported.variants.get(scope.method, ""), **_row(scope)}
+        {"category": category, "variant": reported.variants.get(scope.method, ""), **_row(scope, spreads)}
         for category in (OVERALL, *cases.categories)
-        for scope in _scopes(reported, cases, category)
+        for scope, spreads in _with_intervals(list(_scopes(reported, cases, category)))
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -85,7 +85,26 @@ def _succeeded(cases: Cases) -> Cases:
     return cases.where(cases["ok"])
 
 
-def _row(scope: _Scope) -> dict[str, Any]:
+def _with_intervals(scopes: Sequence[_Scope]) -> Iterator[tuple[_Scope, Mapping[str, stats.Estimate]]]:
+    """Each scope with its figures that have an interval; all are resampled together."""
+    wanted = [dict(_resampled(scope)) for scope in scopes]
+    found = iter(stats.estimates([columns for figures in wanted for columns in figures.values()]))
+    for scope, figures in zip(scopes, wanted, strict=True):
+        yield scope, {name: next(found) for name in figures}
+
+
+def _resampled(scope: _Scope) -> Iterator[tuple[str, tuple[Column, ...]]]:
+    """(figure, its columns) as ``stats.estimates`` takes them."""
+    cases = scope.cases
+    yield "mat", (cases["emitted"], cases["steps"])
+    if scope.facts.timed:
+        yield "speedup", _paired(scope.vanilla, cases)
+    if scope.prediction is not None:
+        rows = cases.where(~np.isnan(cases["method_ms"]))
+        yield "predicted_speedup", (rows["vanilla_ms"], rows["emitted"], rows["method_ms"], rows["emitted"])
+
+
+def _row(scope: _Scope, spreads: Mapping[str, stats.Estimate]) -> dict[str, Any]:
     cases = scope.cases
     row: dict[str, Any] = {
         "model": scope.facts.model,
@@ -98,7 +117,8 @@ def _row(scope: _Scope) -> dict[str, Any]:
         "close_steps": BLANK,
         "errors": scope.errors,
     }
-    row |= _mat(cases) | _drafting(scope) | _speed(scope) | _predicted(scope) | _times(scope) | _verdict(scope)
+    row |= _spread("mat", spreads["mat"]) | _drafting(scope) | _times(scope) | _verdict(scope)
+    row |= _speed(scope, spreads.get("speedup")) | _predicted(scope, spreads.get("predicted_speedup"))
     return row | _time_only(scope, row)
 
 
@@ -119,11 +139,6 @@ def _time_only(scope: _Scope, row: Mapping[str, Any]) -> dict[str, float]:
         bounds = [f"{name}_{side}" for name in ("mat", "predicted_speedup") for side in ("low", "high")]
         found |= dict.fromkeys((*gone, *bounds), BLANK)
     return found
-
-
-def _mat(cases: Cases) -> dict[str, float]:
-    estimate = stats.ratio_of_totals(cases["emitted"], cases["steps"])
-    return _spread("mat", estimate)
 
 
 def _spread(name: str, estimate: stats.Estimate) -> dict[str, float]:
@@ -153,12 +168,12 @@ def _drafting(scope: _Scope) -> dict[str, float]:
     }
 
 
-def _speed(scope: _Scope) -> dict[str, float]:
+def _speed(scope: _Scope, speedup: stats.Estimate | None) -> dict[str, float]:
     cases = scope.cases
-    if not scope.facts.timed:
+    if speedup is None:  # no model was timed
         names = ("tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_low", "speedup_high", "speedup_hf")
         return dict.fromkeys((*names, "decode_speedup", "cost_per_million", "joules_per_token"), BLANK)
-    against = _spread("speedup", _paired(scope.vanilla, cases))
+    against = _spread("speedup", speedup)
     if scope.method == VANILLA or scope.facts.load:  # 1 by definition; cases that slow each other are no sample
         against |= {"speedup_low": BLANK, "speedup_high": BLANK}
     price = BLANK if scope.facts.price is None else scope.facts.price
@@ -168,7 +183,7 @@ def _speed(scope: _Scope) -> dict[str, float]:
         "joules_per_token": ratio(cases["energy_j"].sum(), cases["all_tokens"].sum()),
         "decode_tokens_per_s": ratio(cases["decode_tokens"].sum(), cases["decode_time_s"].sum()),
         **against,
-        "speedup_hf": _paired(scope.papers, cases, resamples=0).value,
+        "speedup_hf": stats.estimates([_paired(scope.papers, cases)], resamples=0)[0].value,
         "decode_speedup": _decode_speedup(scope),
     }
 
@@ -180,26 +195,21 @@ def _decode_speedup(scope: _Scope) -> float:
     return ratio(before, spent)
 
 
-def _predicted(scope: _Scope) -> dict[str, float]:
+def _predicted(scope: _Scope, found: stats.Estimate | None) -> dict[str, float]:
     """Modelled from the steps with a latency profile (``predict``); blank without, and for vanilla."""
     blank = dict.fromkeys(("predicted_speedup", "predicted_speedup_low", "predicted_speedup_high", "efficiency"), BLANK)
-    if scope.prediction is None:
+    if scope.prediction is None or found is None or not found.count:
         return blank
     rows = scope.cases.where(~np.isnan(scope.cases["method_ms"]))
-    if not len(rows):
-        return blank
-    found = stats.speedup(rows["vanilla_ms"], rows["emitted"], rows["method_ms"], rows["emitted"])
     ideal = ratio(rows["vanilla_ideal_ms"].sum(), rows["ideal_ms"].sum())
     measured = _decode_speedup(scope) if scope.prediction.own else BLANK
     return _spread("predicted_speedup", found) | {"efficiency": ratio(measured, ideal)}
 
 
-def _paired(baseline: Cases, cases: Cases, resamples: int = stats.RESAMPLES) -> stats.Estimate:
-    """Speedup over the cases that both finished."""
+def _paired(baseline: Cases, cases: Cases) -> tuple[Column, ...]:
+    """Columns of the speedup over the cases that both finished."""
     ours, theirs = cases.paired(baseline)
-    if not len(ours):
-        return _NO_ESTIMATE
-    return stats.speedup(theirs["time_s"], theirs["tokens"], ours["time_s"], ours["tokens"], resamples=resamples)
+    return theirs["time_s"], theirs["tokens"], ours["time_s"], ours["tokens"]
 
 
 def _times(scope: _Scope) -> dict[str, float]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from specbench.record import VANILLA, CaseRecord, Lossless
+import numpy as np
+
+from specbench.measure.identity import hide_identity
+from specbench.record import VANILLA, CaseRecord
 from specbench.report.data.facts import flatten
 from specbench.report.data.findings import Findings
+from specbench.report.data.reported import ReportedRun
+from specbench.report.data.trials import Columns
 from specbench.report.page.elements import escape, table_html
 from specbench.report.text.label import BLANK, Cell, format_share, label
 from specbench.report.text.table import Table
@@ -43,69 +49,97 @@ _VERDICT_MEANING = (
     "violation lies beyond it. Vanilla's own ties are the noise floor. The gap is in logits. "
     "In a close step rounding may decide: an id is within one rounding step of its best rival."
 )
-_Judged = tuple[Run, CaseRecord, Lossless]
+_VERDICTS = ("record", "equal", "positions", "ties", "violations", "worst_gap", "close_steps")  # of the columns
 _HEADER = ("Method", "Case", "Round", "Turn", "Token", "Ties", "Violations", "Largest gap")
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The judged records of a method of one run, which is given by number. columns: as ``Trials`` lists them.
+
+    name: as printed. records: all of the run.
+    """
+
+    run: int
+    method: str
+    name: str
+    columns: Columns
+    records: Sequence[CaseRecord]
 
 
 def lossless_section(findings: Findings) -> str:
     """What every lossless method's answers held, then where they first leave vanilla's; '' when none was judged."""
-    records = [(run, record) for run in findings.runs for record in run.records if record.method not in findings.lossy]
-    judged = [(run, record, record.lossless) for run, record in records if record.lossless is not None]
-    others = [entry for entry in judged if entry[1].method != VANILLA]
-    if not others:
-        return ""
-    return table_html(_verdicts(findings, judged)) + _differences(others, len(findings.runs) > 1)
+    judged = list(_judged(findings))
+    others = [each for each in judged if each.method != VANILLA]
+    return table_html(_verdicts(judged)) + _differences(others) if others else ""
 
 
-def _verdicts(findings: Findings, judged: Sequence[_Judged]) -> Table:
-    """A row a method (of each run, where there are several), vanilla's too: its ties are the noise floor."""
-    several = len(findings.runs) > 1
+def _judged(findings: Findings) -> Iterator[_Judged]:
+    """By method; vanilla's too: its ties are the noise floor."""
     ranks = {name: rank for facts in findings.facts for rank, name in enumerate(facts.methods)}
-    groups: dict[str, list[Lossless]] = {}
-    for run, record, verdict in sorted(judged, key=lambda entry: ranks[entry[1].method]):
-        groups.setdefault(_name(run, record, several), []).append(verdict)
-    rows = tuple((Cell(name), *map(Cell, _figures(verdicts))) for name, verdicts in groups.items())
+    found = []
+    for number, reported in enumerate(findings.reported):
+        suffix = f" ({reported.run.directory.name})" if len(findings.runs) > 1 else ""
+        for method, each in reported.trials.methods.items():
+            judged = each.columns["judged"]
+            if method not in findings.lossy and judged.any():
+                columns = {name: each.columns[name][judged] for name in _VERDICTS}
+                found.append(_Judged(number, method, label(method) + suffix, columns, reported.run.records))
+    return iter(sorted(found, key=lambda each: ranks[each.method]))
+
+
+def _verdicts(judged: Sequence[_Judged]) -> Table:
+    """A row a method (of each run, where there are several)."""
+    groups: dict[str, list[Columns]] = {}
+    for each in judged:
+        groups.setdefault(each.name, []).append(each.columns)
+    rows = tuple((Cell(name), *map(Cell, _figures(_join(found)))) for name, found in groups.items())
     return Table("lossless", "", _VERDICT_MEANING, _VERDICT_HEADER, rows, frozenset())
 
 
-def _figures(verdicts: Sequence[Lossless]) -> Iterator[str]:
+def _join(parts: Sequence[Columns]) -> Columns:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _figures(verdicts: Columns) -> Iterator[str]:
     """What was forced is blank where ids were compared only."""
-    yield str(len(verdicts))
-    yield format_share(sum(verdict.equal for verdict in verdicts) / len(verdicts))
-    forced = [verdict for verdict in verdicts if verdict.positions > 0]
-    if not forced:
+    yield str(len(verdicts["equal"]))
+    yield format_share(int(verdicts["equal"].sum()) / len(verdicts["equal"]))
+    forced = verdicts["positions"] > 0
+    if not forced.any():
         yield from [BLANK] * (len(_VERDICT_HEADER) - 3)
         return
-    yield str(sum(verdict.positions for verdict in forced))
-    yield str(sum(verdict.ties for verdict in forced))
-    yield str(sum(verdict.violations for verdict in forced))
-    yield f"{max(verdict.worst_gap for verdict in forced):.2g}"
-    close = [verdict.close_steps for verdict in forced if verdict.close_steps is not None]
-    yield str(sum(close)) if close else BLANK
+    for name in ("positions", "ties", "violations"):
+        yield str(int(verdicts[name][forced].sum()))
+    yield f"{verdicts['worst_gap'][forced].max():.2g}"
+    close = verdicts["close_steps"][forced]
+    yield BLANK if np.isnan(close).all() else str(int(np.nansum(close)))
 
 
-def _name(run: Run, record: CaseRecord, several: bool) -> str:
-    return label(record.method) + (f" ({run.directory.name})" if several else "")
-
-
-def _differences(judged: Sequence[_Judged], several: bool) -> str:
-    parted = [entry for entry in judged if not entry[2].equal]
-    if not parted:
-        return f"<p>All {len(judged)} judged answers have vanilla's ids.</p>"
-    parted.sort(key=lambda entry: (-entry[2].violations, -entry[2].worst_gap))
-    rows = "".join(_difference(run, record, verdict, several) for run, record, verdict in parted[:MAX_ROWS])
+def _differences(judged: Sequence[_Judged]) -> str:
+    total = sum(len(each.columns["equal"]) for each in judged)
+    rows = _join([{**each.columns, "of": np.full(len(each.columns["equal"]), n)} for n, each in enumerate(judged)])
+    runs = np.array([each.run for each in judged])[rows["of"]]
+    order = np.lexsort((rows["record"], runs, -rows["worst_gap"], -rows["violations"]))
+    parted = order[~rows["equal"][order]]
+    if not len(parted):
+        return f"<p>All {total} judged answers have vanilla's ids.</p>"
+    shown = [(judged[rows["of"][row]], int(rows["record"][row])) for row in parted[:MAX_ROWS]]
+    body = "".join(_difference(each, each.records[record]) for each, record in shown)
     head = "".join(f'<th class="name">{name}</th>' if name in _HEADER[:2] else f"<th>{name}</th>" for name in _HEADER)
     return (
-        f"<p>{len(parted)} of {len(judged)} judged answers differ from vanilla's.{_cut(len(parted))} Turns and tokens "
+        f"<p>{len(parted)} of {total} judged answers differ from vanilla's.{_cut(len(parted))} Turns and tokens "
         "are counted from 0.</p>"
         '<details><summary>Where each first differs, violations first</summary><div class="scroll">'
-        f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>'
+        f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details>'
     )
 
 
-def _difference(run: Run, record: CaseRecord, verdict: Lossless, several: bool) -> str:
+def _difference(judged: _Judged, record: CaseRecord) -> str:
+    verdict = record.lossless
+    assert verdict is not None
     turn, token = verdict.divergence or (BLANK, BLANK)
-    names = (_name(run, record, several), record.case)
+    names = (judged.name, record.case)
     figures = (record.round, turn, token, verdict.ties, verdict.violations, f"{verdict.worst_gap:.2g}")
     cells = "".join(f'<td class="name">{escape(name)}</td>' for name in names)
     return f"<tr>{cells}{''.join(f'<td>{escape(str(figure))}</td>' for figure in figures)}</tr>\n"
@@ -113,17 +147,25 @@ def _difference(run: Run, record: CaseRecord, verdict: Lossless, several: bool) 
 
 def failures(findings: Findings) -> str:
     """Each failed case with its traceback folded; '' when none failed."""
-    failed = [(run, record) for run in findings.runs for record in run.records if record.status != "ok"]
+    failed = [(reported.run, place) for reported in findings.reported for place in _failed(reported)]
     if not failed:
         return ""
-    shown = "".join(_failure(record) for _, record in failed[:MAX_ROWS])
+    shown = "".join(_failure(run.records[place], run) for run, place in failed[:MAX_ROWS])
     return (
         f"<p>{len(failed)} failed records, each one case under one method in one round.{_cut(len(failed))}</p>\n{shown}"
     )
 
 
-def _failure(record: CaseRecord) -> str:
+def _failed(reported: ReportedRun) -> list[int]:
+    """The places of failed records."""
+    columns = (each.columns for each in reported.trials.methods.values())
+    return sorted(int(place) for rows in columns for place in rows["record"][~rows["ok"]])
+
+
+def _failure(record: CaseRecord, run: Run) -> str:
     error: Mapping[str, Any] = record.error or {}
+    if not run.section("config", "report").get("identify"):  # an older run names home directory and user
+        error = hide_identity(error)
     title = f"{label(record.method)}, case {record.case}, round {record.round}"
     if error.get("turn") is not None:
         title += f", turn {error['turn']}"

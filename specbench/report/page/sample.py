@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
 from specbench.record import CONTROL, CaseRecord
 from specbench.report.data.findings import Findings
+from specbench.report.data.reported import ReportedRun
+from specbench.report.data.trials import Column, Columns
 from specbench.report.text.label import label
 from specbench.store import Run
 
@@ -44,19 +48,60 @@ class SampledCase:
 
 def sample_cases(findings: Findings) -> list[SampledCase]:
     """The sampled cases in the order of the records, each model and suite apart; the control is left out."""
-    found: dict[tuple[str, str, str], list[SampledAnswer]] = {}
-    for reported in findings.reported:
-        run, facts = reported.run, reported.facts
-        records = _first_records(run)
-        ranks = {method: rank for rank, method in enumerate(facts.methods)}
-        for case, method in sorted(records, key=lambda key: ranks[key[1]]):
-            name = label(method, reported.variants.get(method, ""))
-            answer = SampledAnswer(name, records[case, method], run, method in facts.lossy, method in facts.peers)
-            found.setdefault((*reported.place, case), []).append(answer)
-    groups = _groups(found)
-    room = max(1, MOST_CASES // max(1, len(groups)))
-    cases = [_case(key, answers) for group in groups.values() for key, answers in _chosen(group)[:room]]
+    places = dict.fromkeys(reported.place for reported in findings.reported)
+    groups = {place: [each for each in findings.reported if each.place == place] for place in places}
+    chosen = {place: names for place, group in groups.items() if (names := _choose(group))}
+    room = max(1, MOST_CASES // max(1, len(chosen)))
+    cases = [_case(groups[place], name) for place, names in chosen.items() for name in names[:room]]
     return _fitting(cases, [sum(map(_tokens, case.answers)) for case in cases])
+
+
+def _choose(group: Sequence[ReportedRun]) -> list[str]:
+    """The cases with recorded drafts, and the first."""
+    found: dict[str, bool] = {}
+    for reported in group:
+        for method in _methods(reported):
+            columns = reported.trials.columns(method)
+            good = _finished(columns)
+            names = reported.trials.cases[columns["case"][good]]
+            for name, drawn in zip(names, columns["drawn"][good], strict=True):
+                found[name] = found.get(name, False) or drawn
+    return [name for place, (name, drawn) in enumerate(found.items()) if drawn or place < _FIRST]
+
+
+def _methods(reported: ReportedRun) -> Iterator[str]:
+    return (method for method in reported.facts.methods if method != CONTROL)
+
+
+def _finished(columns: Columns) -> Column:
+    return columns["ok"] & (columns["turns"] > 0)
+
+
+def _case(group: Sequence[ReportedRun], name: str) -> SampledCase:
+    found = [(reported, method, place) for reported in group for method, place in _places(reported, name)]
+    answers = [
+        SampledAnswer(
+            label(method, reported.variants.get(method, "")),
+            reported.run.records[place],
+            reported.run,
+            method in reported.facts.lossy,
+            method in reported.facts.peers,
+        )
+        for reported, method, place in found[:MOST_ANSWERS]
+    ]
+    kept = _fitting(answers, [_tokens(answer) for answer in answers])
+    return SampledCase(*group[0].place, name, answers[0].record.category, kept, len(found) - len(kept))
+
+
+def _places(reported: ReportedRun, name: str) -> Iterator[tuple[str, int]]:
+    """(method, place of its record of this case): the one with drafts, else the first; failed ones are left out."""
+    trials = reported.trials
+    for number in np.flatnonzero(trials.cases == name):
+        for method in _methods(reported):
+            columns = trials.columns(method)
+            rows = np.flatnonzero(_finished(columns) & (columns["case"] == number))
+            if len(rows):
+                yield method, int(columns["record"][rows[np.argmax(columns["drawn"][rows])]])
 
 
 def _tokens(answer: SampledAnswer) -> int:
@@ -71,39 +116,6 @@ def _fitting(entries: Sequence[_T], tokens: Sequence[int]) -> list[_T]:
     ]
 
 
-def _first_records(run: Run) -> dict[tuple[str, str], CaseRecord]:
-    """(case, method) -> the record with trees, else the first; failed ones and the control's are left out."""
-    found: dict[tuple[str, str], CaseRecord] = {}
-    for record in run.records:
-        if record.status != "ok" or not record.turns or record.method == CONTROL:
-            continue
-        known = found.setdefault((record.case, record.method), record)
-        if has_trees(record) and not has_trees(known):
-            found[record.case, record.method] = record
-    return found
-
-
 def has_trees(record: CaseRecord) -> bool:
     """Whole drafts were recorded."""
     return any(turn.trees for turn in record.turns)
-
-
-_Entry = tuple[tuple[str, str, str], list[SampledAnswer]]
-
-
-def _groups(found: Mapping[tuple[str, str, str], list[SampledAnswer]]) -> dict[tuple[str, str], list[_Entry]]:
-    groups: dict[tuple[str, str], list[_Entry]] = {}
-    for key, answers in found.items():
-        groups.setdefault(key[:2], []).append((key, answers))
-    return groups
-
-
-def _chosen(group: Sequence[_Entry]) -> Sequence[_Entry]:
-    drawn = (any(has_trees(answer.record) for answer in answers) for _, answers in group)
-    return [entry for place, (entry, shown) in enumerate(zip(group, drawn, strict=True)) if shown or place < _FIRST]
-
-
-def _case(key: tuple[str, str, str], answers: list[SampledAnswer]) -> SampledCase:
-    kept = answers[:MOST_ANSWERS]
-    kept = _fitting(kept, [_tokens(answer) for answer in kept])
-    return SampledCase(*key, answers[0].record.category, kept, len(answers) - len(kept))

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
 import pandas as pd
 
 from specbench.profile import Profile
@@ -15,9 +14,9 @@ from specbench.report.data.detail import Detail, of_place
 from specbench.report.data.facts import say_loads
 from specbench.report.data.findings import Findings
 from specbench.report.data.load import Load
-from specbench.report.data.predict import steps_of
 from specbench.report.data.reported import ReportedRun
 from specbench.report.data.rows import category_order
+from specbench.report.data.steps import median
 from specbench.report.plots.canvas import slug
 from specbench.report.plots.palette import Style, style_of
 from specbench.report.text.label import display_name, label
@@ -131,7 +130,6 @@ def _display(frames: _Frames) -> _Frames:
 def _find_price(entries: Sequence[ReportedRun]) -> tuple[Profile, int] | None:
     """Of the first run that has a profile and a decode step."""
     for entry in entries:
-        contexts = steps_of(entry.run.records)[1] if entry.prediction else ()
-        if entry.prediction and len(contexts):
-            return entry.prediction.profile, int(np.median(contexts))
+        if entry.prediction and (contexts := entry.trials.contexts()):
+            return entry.prediction.profile, int(median(contexts))
     return None

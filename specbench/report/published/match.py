@@ -76,7 +76,7 @@ def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFig
         notes.append(f"{row['errors']} case{'s' if row['errors'] > 1 else ''} failed")
     verdict = SHOWN
     if figure.metric == "mat":
-        complete = whole(run, facts) and not unfinished(run, facts) and not row["errors"]
+        complete = whole(run, facts) and not unfinished(reported) and not row["errors"]
         sound = same_model(facts.model, figure.model) and complete
         near = abs(ours - figure.value) <= MAT_TOLERANCE + 1e-9
         verdict = REPRODUCED if sound and near else DIFFERS
@@ -138,9 +138,9 @@ def whole(run: Run, facts: Facts) -> bool:
     return official and all(suite.get(key) is None for key in NARROWED)
 
 
-def unfinished(run: Run, facts: Facts) -> str:
+def unfinished(reported: ReportedRun) -> str:
     """'200 of 480 cases are recorded'; '' where all are, or their number is not known."""
-    seen = len({record.case for record in run.records})
+    seen, facts = len(reported.trials.cases), reported.facts
     return f"{seen} of {facts.planned} cases are recorded" if facts.planned and seen < facts.planned else ""
 
 
@@ -150,7 +150,7 @@ def differences(reported: ReportedRun, figure: PublishedFigure) -> list[str]:
     return [
         *([] if same_model(facts.model, figure.model) else [f"model {facts.model}, not {figure.model}"]),
         *([] if whole(run, facts) else [f"{facts.planned} of the suite's questions"]),
-        *filter(None, [unfinished(run, facts)]),
+        *filter(None, [unfinished(reported)]),
         *_tokenizer(run, facts),
         *_setup(reported, figure),
         *_corpus(run, figure),

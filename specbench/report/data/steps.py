@@ -1,0 +1,156 @@
+"""The decode steps of one method, in the order of its records: in a temporary file where there are many.
+
+A step is a few numbers, but a run of a million answers has hundreds of millions of them. They are read in blocks of
+whole records; a sum over them is the sum of the blocks' sums.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from tempfile import SpooledTemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench.record import TurnRecord
+
+Floats = NDArray[np.float64]
+# Of a step: tokens in the cache before it (prompt and answer but for the root), tokens emitted before it, and the
+# record's own columns; seconds are NaN where they were not recorded.
+STEP = np.dtype(
+    [("context", "u4"), ("position", "u4"), ("fed", "u4"), ("emitted", "u4"), ("depth", "u4"), ("seconds", "f8")]
+)
+_PART, _BLOCK = 1 << 15, 1 << 19  # steps written at once, and read at once
+_HELD_BYTES = 1 << 25  # of one run, before they go to the disk
+_DIGIT = 16  # [bits] of a float that are told apart at once
+
+
+def open_spool() -> Any:
+    """A file for the steps of a run's methods."""
+    return SpooledTemporaryFile(max_size=_HELD_BYTES)
+
+
+class Steps:
+    """Steps that are appended turn by turn. timed: how many have their seconds."""
+
+    def __init__(self, spool: Any) -> None:
+        """spool: where they are written; other methods write there too."""
+        self._spool = spool
+        self._parts: list[tuple[int, int]] = []  # place [bytes] and steps of each
+        self._turns: list[tuple[int, int, int]] = []  # of those not yet written: prompt, context at the start, steps
+        self._waiting: dict[str, list[Any]] = {name: [] for name in ("emitted", "fed", "depth", "seconds")}
+        self._written = self.timed = 0
+
+    def __len__(self) -> int:
+        return self._written + len(self._waiting["emitted"])
+
+    def add(self, turns: Sequence[TurnRecord]) -> None:
+        """Those of a record."""
+        waiting = self._waiting
+        for turn in turns:
+            if turn.accept:
+                prompt = turn.prompt_tokens
+                self._turns.append((prompt, prompt - turn.in_prefill, len(turn.accept)))
+            waiting["emitted"] += turn.accept
+            waiting["fed"] += turn.fed
+            waiting["depth"] += turn.depth
+            waiting["seconds"] += turn.step_s or [float("nan")] * len(turn.accept)
+            self.timed += len(turn.step_s)
+        if len(waiting["emitted"]) >= _PART:
+            self._write()
+
+    def _write(self) -> None:
+        steps = np.empty(len(self._waiting["emitted"]), STEP)
+        for name, values in self._waiting.items():
+            steps[name] = values
+            values.clear()
+        prompts, starts, counts = np.array(self._turns).T
+        emitted = steps["emitted"].astype(np.int64)
+        before = np.cumsum(emitted) - emitted
+        before -= np.repeat(before[np.cumsum(counts) - counts], counts)
+        steps["context"] = context = np.repeat(starts, counts) + before
+        steps["position"] = np.maximum(context - np.repeat(prompts, counts), 0)
+        self._turns.clear()
+        self._parts.append((self._spool.seek(0, 2), len(steps)))
+        self._spool.write(steps.tobytes())
+        self._written += len(steps)
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """(S,) ``STEP``, whole records each."""
+        if self._waiting["emitted"]:
+            self._write()
+        held: list[NDArray[Any]] = []
+        for place, count in self._parts:
+            self._spool.seek(place)
+            held.append(np.frombuffer(self._spool.read(count * STEP.itemsize), STEP))
+            if sum(map(len, held)) >= _BLOCK:
+                yield np.concatenate(held)
+                held = []
+        if held:
+            yield np.concatenate(held)
+
+    def read(self, *names: str) -> Iterator[tuple[Floats, ...]]:
+        """(S,) columns, block by block."""
+        return (tuple(block[name].astype(np.float64) for name in names) for block in self.blocks())
+
+    def seconds(self) -> Iterator[Floats]:
+        """(S,) of the steps that have them, block by block."""
+        return (seconds[~np.isnan(seconds)] for (seconds,) in self.read("seconds"))
+
+    def count(self, *names: str) -> Counter[tuple[int, ...]]:
+        """How many steps have these values."""
+        found: Counter[tuple[int, ...]] = Counter()
+        for columns in self.read(*names):
+            joined = functools.reduce(lambda one, other: one << 32 | other, (each.astype(np.int64) for each in columns))
+            keys, counts = np.unique(joined, return_counts=True)
+            rows = (keys >> 32 * place & 0xFFFFFFFF for place in reversed(range(len(names))))
+            found.update(dict(zip(zip(*map(np.ndarray.tolist, rows), strict=True), counts.tolist(), strict=True)))
+        return found
+
+
+def contexts_of_tokens(context: Floats, emitted: Floats) -> Floats:
+    """(E,) the context of every emitted token. context, emitted: (S,) of the steps."""
+    counts = emitted.astype(np.int64)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(np.repeat(context, counts) + within, dtype=np.float64)
+
+
+def select(blocks: Callable[[], Iterable[Floats]], places: Sequence[int]) -> Floats:
+    """The values at these places, from 0, of all blocks in ascending order; no value is below 0.
+
+    The bits of such floats, read as integers, have their order: a digit of them is counted in each pass.
+    """
+    found = [(0, place) for place in places]  # the digits so far, and the place among the values that have them
+    for shift in range(64 - _DIGIT, -1, -_DIGIT):
+        counts = {digits: np.zeros(1 << _DIGIT, np.int64) for digits, _ in found}
+        for block in blocks():
+            bits = np.ascontiguousarray(block).view(np.uint64)
+            for digits, count in counts.items():
+                own = bits if shift + _DIGIT == 64 else bits[bits >> np.uint64(shift + _DIGIT) == digits]
+                digit = (own >> np.uint64(shift)) & np.uint64((1 << _DIGIT) - 1)
+                count += np.bincount(digit.astype(np.int64), minlength=1 << _DIGIT)
+        for number, (digits, place) in enumerate(found):
+            ends = np.cumsum(counts[digits])
+            digit = int(np.searchsorted(ends, place, side="right"))
+            found[number] = (digits << _DIGIT | digit, place - int(ends[digit - 1] if digit else 0))
+    return np.array([digits for digits, _ in found], np.uint64).view(np.float64)
+
+
+def quantile(blocks: Callable[[], Iterable[Floats]], count: int, share: float) -> float:
+    """``np.quantile`` of all blocks, which have ``count`` values together."""
+    if count <= _BLOCK:
+        return float(np.quantile(np.concatenate(list(blocks())), share))
+    at = share * (count - 1)
+    low = int(at)
+    return float(np.quantile(select(blocks, (low, min(low + 1, count - 1))), at - low))
+
+
+def median(counts: Mapping[int, int]) -> float:
+    """``np.median`` of values that are given by how often each is there."""
+    values = np.array(sorted(counts))
+    ends = np.cumsum([counts[value] for value in values.tolist()])
+    middle = np.searchsorted(ends, ((ends[-1] - 1) // 2, ends[-1] // 2), side="right")
+    return float(values[middle].mean())

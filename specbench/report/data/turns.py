@@ -1,0 +1,73 @@
+"""The turns of one method, for the distributions behind its means: a few numbers of each, and its steps."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specbench.record import CaseRecord
+from specbench.report.data.steps import Floats, Steps
+
+HELD = "cached_tokens"  # of a turn's own figures: tokens in the method's state when the request began
+
+
+class Held(NamedTuple):
+    """Tokens in a method's state when a case began. place: of the record among those that count."""
+
+    case: str
+    category: str
+    block: int
+    place: int
+    tokens: float
+
+
+class Turns:
+    """Turns that are added record by record, of cases that failed in no round.
+
+    sources: name -> nodes proposed and accepted. figures: what a method counts of itself -> a value a turn that has it.
+    held: of each record that says what its method held.
+    """
+
+    def __init__(self, spool: Any) -> None:
+        """spool: of the run's steps."""
+        self.steps = Steps(spool)
+        self.sources: dict[str, tuple[int, int]] = {}
+        self.figures: dict[str, array[float]] = {}
+        self.held: list[Held] = []
+        self._first_s, self._per_token_s = array("d"), array("d")
+        self._records = 0
+
+    def __len__(self) -> int:
+        """Records."""
+        return self._records
+
+    @property
+    def first_s(self) -> Floats:
+        """(T,) [s] to the first token of each turn."""
+        return np.asarray(self._first_s)
+
+    @property
+    def per_token_s(self) -> Floats:
+        """[s] a token in each turn that decoded any."""
+        return np.asarray(self._per_token_s)
+
+    def add(self, record: CaseRecord) -> None:
+        """The turns of a record."""
+        for turn in record.turns:
+            emitted = sum(turn.accept)
+            first = turn.step_s[0] if turn.in_prefill and turn.step_s else 0.0
+            self._first_s.append(turn.prefill_s + first)
+            if emitted:
+                self._per_token_s.append(turn.decode_s / emitted)
+            for name, (offered, taken) in turn.sources.items():
+                proposed, accepted = self.sources.get(name, (0, 0))
+                self.sources[name] = proposed + offered, accepted + taken
+            for name, value in turn.stats.items():
+                self.figures.setdefault(name, array("d")).append(value)
+        if record.turns and HELD in record.turns[0].stats:
+            tokens = record.turns[0].stats[HELD]
+            self.held.append(Held(record.case, record.category, record.block, self._records, tokens))
+        self.steps.add(record.turns)
+        self._records += 1

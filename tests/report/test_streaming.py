@@ -1,0 +1,61 @@
+"""A report of many records: steps in blocks on the disk, records read when asked for, figures as of all at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from report.conftest import build_run
+from report.test_predict import FIT
+
+from specbench.report import gather
+from specbench.report.data import steps
+from specbench.report.data.load import model_load
+from specbench.report.data.trials import Tally, read_trials
+from specbench.store import open_run, read_run
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return build_run(tmp_path_factory.mktemp("many") / "run", per_category=2, rounds=2)
+
+
+def test_blocks_change_no_figure(directory, monkeypatch):
+    """But for the order in which times are added."""
+    run = read_run(directory)
+    whole = gather([run], [FIT])
+    monkeypatch.setattr(steps, "_PART", 16)
+    monkeypatch.setattr(steps, "_BLOCK", 100)
+    monkeypatch.setattr(steps, "_HELD_BYTES", 1000)
+    cut = gather([run], [FIT])
+    blocks = list(cut.reported[0].trials.of("pld").turns.steps.blocks())
+    assert len(blocks) > 2
+    assert whole.summary.equals(cut.summary)
+    for name, frame in whole.detail.items():
+        inexact = frame.columns.intersection(["step_ms"])
+        assert frame.drop(columns=inexact).equals(cut.detail[name].drop(columns=inexact)), name
+        assert np.allclose(frame[inexact], cut.detail[name][inexact], rtol=1e-12, equal_nan=True)
+    one, other = (model_load(found) for found in (whole, cut))
+    assert np.allclose(one.speedups["modelled_speedup"], other.speedups["modelled_speedup"], rtol=1e-12)
+    assert one.pays.equals(other.pays)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.95, 0.99, 1.0])
+def test_a_quantile_of_blocks_is_that_of_the_whole(share, monkeypatch):
+    values = np.random.default_rng(0).lognormal(size=1001)
+    values[::3] = values[0]  # ties
+    monkeypatch.setattr(steps, "_BLOCK", 10)
+    found = steps.quantile(lambda: np.array_split(values, 7), len(values), share)
+    assert found == np.quantile(values, share)
+    assert steps.median({5: 3, 1: 2, 9: 1}) == np.median([5, 5, 5, 1, 1, 9])
+
+
+def test_a_streamed_run_has_the_records_of_the_file(directory):
+    tally, held = Tally(), read_run(directory)
+    run = open_run(directory, tally.add)
+    assert len(run.records) == len(held.records)
+    assert list(run.records) == held.records
+    assert run.records[-1] == held.records[-1]
+    assert run.records[2:9:3] == held.records[2:9:3]
+    streamed, whole = tally.end(run.records), read_trials(held.records)
+    for name, column in whole.columns("pld").items():
+        assert np.array_equal(streamed.columns("pld")[name], column, equal_nan=True), name
