@@ -53,8 +53,10 @@ class Consistency:
         self._count += 1
         case = self._cases.get(record.case)
         if case is None:
-            texts = (self._texts.setdefault(text, text) for text in (record.category, record.subcategory))
-            case = self._cases[record.case] = _Case(*texts, place)
+            category, subcategory = (
+                self._texts.setdefault(each, each) for each in (record.category, record.subcategory)
+            )
+            case = self._cases[record.case] = _Case(category, subcategory, place)
         block = self._blocks.get((record.case, record.round))
         if block is None:
             block = self._blocks[record.case, record.round] = _Block(record.block, place)
