@@ -31,7 +31,7 @@ from specbench.target.engine import Silent
 from specbench.target.fast.accept import accept
 from specbench.target.fast.attention import FastOptions
 from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.host import kernels, small_kernels, vectors
+from specbench.target.fast.host import kernels, packed, small_kernels, vectors
 from specbench.target.fast.host.vectors import exponential
 from specbench.types import CaseError, Draft, Needs
 
@@ -290,7 +290,9 @@ def test_it_is_of_what_numba_compiles_for(monkeypatch):
     assert "numba compiles nothing" in engine_for(build("llama")).uncompiled
 
 
-@pytest.mark.parametrize(("module", "imported"), [(small_kernels, vectors), (kernels, small_kernels)])
+@pytest.mark.parametrize(
+    ("module", "imported"), [(small_kernels, vectors), (kernels, small_kernels), (packed, small_kernels)]
+)
 def test_code_that_was_compiled_before_a_change_is_not_run(module, imported):
     """numba's cache has a file's own text as its key."""
     digest = hashlib.sha256(Path(imported.__file__).read_bytes()).hexdigest()[:8]

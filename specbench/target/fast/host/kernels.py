@@ -25,7 +25,7 @@ from specbench.target.fast.host.small_kernels import (
 from specbench.target.fast.host.vectors import ITEM, LANES, dot_tile, mix_tile, narrow, widen
 
 SETTINGS: Any = config  # numba's, from the environment
-BUILT_ON = "e9fe5816"  # small_kernels.py: numba's cache notices a change of this file, not of those that it imports
+BUILT_ON = "457f3607"  # small_kernels.py: numba's cache notices a change of this file, not of those that it imports
 TILE = 4  # rows of weights that are multiplied together
 # [bytes] of an input row for which one row of weights after the other is fastest: it stays in the first cache, and the
 # ends of rows do not count; measured, weights in memory.

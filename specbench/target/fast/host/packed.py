@@ -7,6 +7,8 @@ from numba import njit
 
 from specbench.target.fast.host.small_kernels import ZERO, find_peak
 
+BUILT_ON = "457f3607"  # small_kernels.py: see ``kernels``
+
 
 @njit(cache=True, error_model="numpy")
 def lay_out(parents, spans, windows, places, reach, biases):

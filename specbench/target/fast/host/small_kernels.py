@@ -12,6 +12,7 @@ from specbench.target.fast.host.vectors import BFLOAT16, PAIRED, exponential, na
 
 BUILT_ON = "1f69ca60"  # vectors.py, see kernels
 ORDER = {"reassoc", "nsz", "contract", "arcp"}  # one row's sums may be reordered: the same way for every row
+BLOCK = 64  # numbers among which the largest is looked for one by one
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
@@ -39,11 +40,14 @@ def _find_largest(numbers):
 @njit(cache=True, error_model="numpy")
 def find_peak(numbers):
     """The largest of (V,) stored numbers and the first place that has it; NaN where one of them is not a number."""
-    peak, broken = _find_largest(numbers), 0
-    for place in range(len(numbers)):
-        number = widen(numbers[place])
+    peak, place, broken = widen(numbers[0]), 0, 0
+    for first in range(0, len(numbers), BLOCK):
+        largest = _find_largest(numbers[first : first + BLOCK])
+        if largest > peak:
+            peak, place = largest, first
+    for each in range(len(numbers)):
+        number = widen(numbers[each])
         broken += number != number
-    place = 0
     while place < len(numbers) - 1 and widen(numbers[place]) != peak:
         place += 1
     return np.float32(np.nan) if broken else peak, place
