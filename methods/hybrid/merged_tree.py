@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 from torch import Tensor
 
+from specbench.target.compiled_code import njit
 from specbench.types import ROOT, CaseError, Draft
 
 SIZES = 7  # of a drafter's whole draft, by doubling: drafters that know how sure they are draft more
@@ -23,7 +23,7 @@ RANKS = 4  # later siblings are one class
 LEVELS = 8  # of a drafter's own score, 0 to 1; one class more is for no score
 
 
-@njit(cache=True)
+@njit()
 def class_of(member: int, size: int, depth: int, rank: int, score: float) -> int:
     """Number of a node's class. size: of the draft. depth, rank: from 0. score: 0 to 1, nan = the drafter has none."""
     doublings = 0
@@ -34,7 +34,7 @@ def class_of(member: int, size: int, depth: int, rank: int, score: float) -> int
     return ((kind * DEPTHS + min(depth, DEPTHS - 1)) * RANKS + min(rank, RANKS - 1)) * (LEVELS + 1) + level
 
 
-@njit(cache=True)
+@njit()
 def _classify(parents: np.ndarray, scores: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(depths, classes) of the nodes of all drafts. parents: within each draft; starts: where each draft begins."""
     count = len(parents)
@@ -55,7 +55,7 @@ def _classify(parents: np.ndarray, scores: np.ndarray, starts: np.ndarray) -> tu
 
 
 # Nests deeper: one compiled loop.
-@njit(cache=True)
+@njit()
 def _merge(
     tokens: np.ndarray, parents: np.ndarray, classes: np.ndarray, starts: np.ndarray, rates: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -87,7 +87,7 @@ def _merge(
     return token[:size], parent[:size], chance[:size], member_of[:size]
 
 
-@njit(cache=True)
+@njit()
 def _likeliest(
     parents: np.ndarray, chances: np.ndarray, budget: int, threshold: float
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -109,7 +109,7 @@ def _likeliest(
 
 
 # Nests deeper: one compiled loop.
-@njit(cache=True)
+@njit()
 def _judge(
     tokens: np.ndarray,
     parents: np.ndarray,

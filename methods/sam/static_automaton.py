@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from safetensors.numpy import save_file
 
 from methods.parts.lookup import automaton_kernels as kernels
 from methods.parts.lookup.corpus import FORMATS, read_built
 from methods.parts.lookup.suffix_automaton import SuffixAutomaton
+from specbench.target.compiled_code import njit
 from specbench.types import InputError
 
 LINK, LENGTH, FIRST, COUNT = range(4)  # columns of a packed state
@@ -122,7 +122,7 @@ def _packed(arrays: kernels.Arrays, text: np.ndarray, ranked: int) -> Packed:
     return Packed(*(np.ascontiguousarray(array, np.int32) for array in packed))
 
 
-@njit(cache=True)
+@njit()
 def count_occurrences(states, tokens):
     """Fill the counts of a growing automaton of one text of that many tokens: how often each state's strings occur."""
     starts = np.zeros(tokens + 2, np.int64)
@@ -140,7 +140,7 @@ def count_occurrences(states, tokens):
         states[states[state].link].count += states[state].count
 
 
-@njit(cache=True)
+@njit()
 def _target(p, ranked, state, token):
     """The state that ``token`` leads to, or -1."""
     start, end = p.offsets[state], p.offsets[state + 1]
@@ -158,7 +158,7 @@ def _target(p, ranked, state, token):
     return p.targets[low] if low < end and p.tokens[low] == token else np.int32(-1)
 
 
-@njit(cache=True)
+@njit()
 def walk(p, ranked, state, length, tokens):
     """``StaticAutomaton.walk``."""
     for token in tokens:
@@ -171,7 +171,7 @@ def walk(p, ranked, state, length, tokens):
     return state, length
 
 
-@njit(cache=True)
+@njit()
 def draft_tree(p, state, children, drafted, chances):
     """Fill ``drafted`` from row 1 on, best first, at ties the earlier parent's child; returns the nodes.
 
@@ -199,7 +199,7 @@ def draft_tree(p, state, children, drafted, chances):
     return rows - 1
 
 
-@njit(cache=True)
+@njit()
 def _wait(p, row, rank, children, drafted, chances):
     """Let the state's edge of this rank wait as the row's next child."""
     chances[row, 1] = 0.0

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from methods.parts.lookup import automaton_kernels as kernels
 from methods.parts.lookup.suffix_automaton import allocate, make_room, nbytes
+from specbench.target.compiled_code import njit
 
 NONE = kernels.NONE
 TOKEN, PARENT, STATE, COUNT, LEVEL, WAITING, CHILD = range(7)  # columns of a drafted row
@@ -133,7 +133,7 @@ class SuffixTree:
         return nbytes(self._arrays) + 8 * sum(len(text.tokens) for text in self.texts)
 
 
-@njit(cache=True)
+@njit()
 def choose(states, edges, matches, limits, drafted):
     """Nodes of the best match's draft, written to ``drafted`` from row 1 on; row 0 is the match. The longest first."""
     best, best_of, best_state, best_room, best_levels = np.int64(0), np.int64(1), 0, 0, 0
@@ -157,7 +157,7 @@ def choose(states, edges, matches, limits, drafted):
     return _draft(states, edges, best_state, best_room, best_levels, least, limits.tree, drafted)[0]
 
 
-@njit(cache=True)
+@njit()
 def _fewest(of, least):
     """The smallest count, 1 or more, that over ``of`` is ``least`` or more; rounded as 1 / 10 is, a tenth is 0.1."""
     count = max(1, int(least * of) - 1)
@@ -166,7 +166,7 @@ def _fewest(of, least):
     return count
 
 
-@njit(cache=True)
+@njit()
 def _draft(states, edges, state, room, levels, least, tree, drafted):
     """(nodes, sum of their counts) of a state's likeliest continuation, best first; at ties the earlier parent's.
 
@@ -194,7 +194,7 @@ def _draft(states, edges, state, room, levels, least, tree, drafted):
     return rows - 1, total
 
 
-@njit(cache=True)
+@njit()
 def _wait(states, edges, row, edge, levels, least, drafted):
     """Let an edge wait as the next child of a row, if it is likely and shallow enough."""
     drafted[row, CHILD] = 0
@@ -207,7 +207,7 @@ def _wait(states, edges, row, edge, levels, least, drafted):
             drafted[0, MIXED] = edges[edge].group
 
 
-@njit(cache=True)
+@njit()
 def _sort(states, edges, group):
     """Put a group of edges in order, the one that occurred last first."""
     edge = edges[group].front

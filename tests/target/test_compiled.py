@@ -226,6 +226,29 @@ def test_an_id_without_an_embedding_is_found(strange):
         started(engine, [5, 6]).forward(Draft.chain([7, strange]))
 
 
+def test_a_position_behind_the_context_is_found():
+    """Neither a prompt nor a step reads rotations beyond the table, or writes slots that there are not."""
+    engine = FastEngine(build("llama"), 40, frozenset(), 8)
+    with pytest.raises(IndexError, match="no row in the table of rotations"):
+        started(engine, [5] * 60)
+    started(engine, [5] * 45).forward(Draft.chain([6, 7]))
+    engine.settle(COUNT)
+    engine.request.length = 60
+    with pytest.raises(IndexError, match="no row in the table of rotations"):
+        engine.forward(Draft.chain([6, 7]))
+
+
+def test_rows_beyond_a_block_have_the_same_bits():
+    """They attend in blocks, in scratch of one block."""
+    ids = [place * 7 % VOCAB for place in range(kernels.ROWS + 40)]
+    engine, logits = FastEngine(build("mistral-window"), 512, frozenset(), 128), []
+    for first in (1, 60):
+        started(engine, ids[:first]).request.root = ids[first]
+        engine.forward(Draft.chain(ids[first + 1 :]))
+        logits.append(engine.request.logits[60 - first :].clone())
+    assert torch.equal(*logits)
+
+
 def test_a_layer_asked_for_twice_is_tapped_once():
     engine = compiled("llama", "f32")
     found = []

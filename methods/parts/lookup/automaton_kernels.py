@@ -2,8 +2,7 @@
 
 A state stands for the strings that end at the same places; ``length`` is its longest's, ``link`` leads to the state of
 that one's longest suffix that ends elsewhere too. State 0 is the empty string. Edges are found by hash and listed per
-state. Compiled functions that call each other share a file, as numba's cache watches no other; columns have names, so
-that another layout is another type.
+state. Functions that call each other share a file, as numba's cache watches no other; columns have names for it, too.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from specbench.target.compiled_code import njit
 
 STATE = np.dtype([(name, "i4") for name in ("link", "length", "head", "tail", "first", "last", "count")])
 EDGE = np.dtype([(name, "i4") for name in ("owner", "token", "target", "next", "previous", "group", "front", "mixed")])
@@ -33,7 +33,7 @@ class Arrays(NamedTuple):
     meta: np.ndarray
 
 
-@njit(cache=True)
+@njit()
 def _slot(a, state, token):
     """The slot that holds this edge, or the free one where it belongs."""
     mask = len(a.slots) - 1
@@ -46,20 +46,20 @@ def _slot(a, state, token):
         slot = (slot + 1) & mask
 
 
-@njit(cache=True)
+@njit()
 def find(a, state, token):
     """The edge of ``state`` by ``token``, or NONE."""
     return a.slots[_slot(a, state, token)]
 
 
-@njit(cache=True)
+@njit()
 def rehash(a):
     """Enter every edge into empty slots."""
     for edge in range(a.meta[EDGES]):
         a.slots[_slot(a, a.edges[edge].owner, a.edges[edge].token)] = edge
 
 
-@njit(cache=True)
+@njit()
 def _add_edge(a, state, token, target):
     """A new edge, first in its owner's list and in no group yet."""
     edge, a.meta[EDGES] = a.meta[EDGES], a.meta[EDGES] + 1
@@ -70,7 +70,7 @@ def _add_edge(a, state, token, target):
     return edge
 
 
-@njit(cache=True)
+@njit()
 def _new_group(a):
     group = a.meta[FREE]
     if group == NONE:
@@ -80,7 +80,7 @@ def _new_group(a):
     return group
 
 
-@njit(cache=True)
+@njit()
 def _join(a, owner, front, back):
     """Make ``back`` follow ``front`` in the owner's list; NONE is what lies beyond its ends."""
     if front == NONE:
@@ -93,7 +93,7 @@ def _join(a, owner, front, back):
         a.edges[back].previous = front
 
 
-@njit(cache=True)
+@njit()
 def _add_state(a, length, first):
     state, a.meta[STATES] = a.meta[STATES], a.meta[STATES] + 1
     a.states[state].link, a.states[state].length, a.states[state].count = 0, length, 0
@@ -102,7 +102,7 @@ def _add_state(a, length, first):
     return state
 
 
-@njit(cache=True)
+@njit()
 def _clone(a, state, length):
     """A copy of ``state`` for its strings of up to ``length`` tokens; the copy becomes the state's link."""
     copy, a.meta[STATES] = a.meta[STATES], a.meta[STATES] + 1
@@ -120,7 +120,7 @@ def _clone(a, state, length):
     return copy
 
 
-@njit(cache=True)
+@njit()
 def _split(a, state, token, target):
     """The state of exactly the longest string of ``state`` followed by ``token``, cloned off ``target`` if need be."""
     length = a.states[state].length + 1
@@ -135,7 +135,7 @@ def _split(a, state, token, target):
     return copy
 
 
-@njit(cache=True)
+@njit()
 def append(a, last, token, end):
     """Grow the text whose state is ``last`` by ``token``, its token number ``end``; returns the text's new state.
     Several texts may grow in turn, each from its own ``last``; a new one starts from 0."""
@@ -153,7 +153,7 @@ def append(a, last, token, end):
     return new
 
 
-@njit(cache=True)
+@njit()
 def advance(a, state, length, token):
     """(state, length) of the longest suffix of the matched string and ``token`` that occurs."""
     edge = find(a, state, token)
@@ -164,7 +164,7 @@ def advance(a, state, length, token):
     return (a.edges[edge].target, length + 1) if edge != NONE else (0, 0)
 
 
-@njit(cache=True)
+@njit()
 def extend(a, tokens):
     """Match, then append each token: the match is of the longest suffix that also ended earlier."""
     for token in tokens:
@@ -173,7 +173,7 @@ def extend(a, tokens):
         a.meta[LAST] = append(a, a.meta[LAST], token, a.meta[CLOCK])
 
 
-@njit(cache=True)
+@njit()
 def peek(a, token, copies):
     """(length, first): the match if ``token`` came next, and the tokens up to the end of its first occurrence.
     While fewer than ``copies`` tokens follow that, a shorter suffix's first occurrence is taken; 0: never."""
@@ -183,7 +183,7 @@ def peek(a, token, copies):
     return length, a.states[state].first
 
 
-@njit(cache=True)
+@njit()
 def _cut(a, state, length):
     """The state of the last ``length`` tokens of a string of ``state`` that has at least as many."""
     while state != 0 and a.states[a.states[state].link].length >= length:
@@ -191,7 +191,7 @@ def _cut(a, state, length):
     return state
 
 
-@njit(cache=True)
+@njit()
 def _remove(a, edge):
     """Take an edge out of its owner's list and out of its group."""
     group, back = a.edges[edge].group, a.edges[edge].next
@@ -203,7 +203,7 @@ def _remove(a, edge):
     _join(a, a.edges[edge].owner, a.edges[edge].previous, back)
 
 
-@njit(cache=True)
+@njit()
 def _settle(a, edge, by):
     """Move an edge whose count went up or down by one, or was 0 until now, to the front of the edges of that count.
     With QUEUED it goes behind them if its count went up and it was not the first of the edges that it leaves.
@@ -234,7 +234,7 @@ def _settle(a, edge, by):
     edges[edge].group, edges[group].front, edges[group].mixed = group, front if behind else edge, mixed
 
 
-@njit(cache=True)
+@njit()
 def _count(a, state, length, token, depth, by):
     """Add ``by`` to every string of up to ``depth`` tokens that ends with this ``token`` of a text; returns its state.
     state: of the last ``length`` tokens before it."""
@@ -252,7 +252,7 @@ def _count(a, state, length, token, depth, by):
     return new
 
 
-@njit(cache=True)
+@njit()
 def grow(a, tokens, text, depth, by):
     """Append to one of several texts and count (by=1), or take counted tokens away again from its start on (by=-1).
 
@@ -266,7 +266,7 @@ def grow(a, tokens, text, depth, by):
         text[2] = min(text[2] + 1, depth)
 
 
-@njit(cache=True)
+@njit()
 def match(a, text, tokens, matches):
     """Where the ends of ``tokens`` occur, the longest first, up to one token less than all; returns the rows filled.
 
@@ -288,7 +288,7 @@ def match(a, text, tokens, matches):
     return rows
 
 
-@njit(cache=True)
+@njit()
 def _walk(a, tokens):
     """The state of a string, NONE if it does not occur (any more)."""
     state = 0

@@ -12,18 +12,19 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from numba import njit
+
+from specbench.target.compiled_code import njit
 
 END = -1  # what follows the last token, and what separates texts; it sorts before every token
 
 
-@njit(cache=True)
+@njit()
 def token_at(tokens, place):
     """The token at ``place``, ``END`` outside of the array: no file can make a query read elsewhere."""
     return np.int64(tokens[place]) if 0 <= place < len(tokens) else np.int64(END)
 
 
-@njit(cache=True)
+@njit()
 def compare(tokens, place, pattern):
     """-1, 0, 1: the suffix at ``place`` is below, begins with, or is above ``pattern``."""
     for offset in range(len(pattern)):
@@ -33,7 +34,7 @@ def compare(tokens, place, pattern):
     return 0
 
 
-@njit(cache=True)
+@njit()
 def bound(tokens, order, pattern, limit, low):
     """The first row from ``low`` on whose comparison with ``pattern`` is ``limit`` or more."""
     high = len(order)
@@ -46,7 +47,7 @@ def bound(tokens, order, pattern, limit, low):
     return low
 
 
-@njit(cache=True)
+@njit()
 def longest(tokens, order, tail, shortest):
     """(length, first row, end row) of the longest suffix of ``tail`` that occurs; 0 if none of ``shortest``.
 
@@ -67,7 +68,7 @@ def longest(tokens, order, tail, shortest):
     return best, start, bound(tokens, order, tail[len(tail) - best :], 1, start)
 
 
-@njit(cache=True)
+@njit()
 def take(order, start, end, skip, most, first, draw):
     """(hits,) where what follows begins, of at most ``most`` rows from ``start`` to ``end``: the first, or a share.
 
@@ -85,7 +86,7 @@ def take(order, start, end, skip, most, first, draw):
     return places
 
 
-@njit(cache=True)
+@njit()
 def look(tokens, borders, places, depth):
     """The window: ``depth`` tokens from each place on, none behind the end of the text that was matched.
 
@@ -105,7 +106,7 @@ def look(tokens, borders, places, depth):
     return window
 
 
-@njit(cache=True)
+@njit()
 def push_children(window, low, high, depth, parent, heap):
     """Push the distinct tokens at ``depth`` of the hits from ``low`` to ``high`` with how many hits have each."""
     while low < high:
@@ -121,7 +122,7 @@ def push_children(window, low, high, depth, parent, heap):
         low = end
 
 
-@njit(cache=True)
+@njit()
 def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, room):
     """The ``room`` most frequent prefixes of the continuations: ties by depth, then by sorted order.
 
@@ -146,7 +147,7 @@ def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, 
     return drafted[:size], parents[:size], counts[:size], len(places), end - start, length
 
 
-@njit(cache=True)
+@njit()
 def cut_paths(tokens, parents, choices):
     """Which nodes stay when a node costs as many as its path has distinct tokens, and all together ``choices``.
 
@@ -176,7 +177,7 @@ def cut_paths(tokens, parents, choices):
     return kept
 
 
-@njit(cache=True)
+@njit()
 def shared(window, one, other, most):
     """How many of the first ``most`` tokens two hits share; all of them if both end before."""
     for depth in range(most):
@@ -187,7 +188,7 @@ def shared(window, one, other, most):
     return most
 
 
-@njit(cache=True)
+@njit()
 def vote_whole(window, places):
     """A hit with the most frequent row of the window, of equals the most recent; -1 if nothing follows any hit."""
     winner, best, latest, low = -1, 0, -1, 0
@@ -203,7 +204,7 @@ def vote_whole(window, places):
     return winner
 
 
-@njit(cache=True)
+@njit()
 def vote_prefix(window, places):
     """A hit on the path that goes, token by token, where most hits go, of equals the most recent; -1 if none."""
     winner, start, stop = -1, 0, len(window)
@@ -223,7 +224,7 @@ def vote_prefix(window, places):
     return winner
 
 
-@njit(cache=True)
+@njit()
 def vote_chain(tokens, order, tail, shortest, most, draw, length, whole):
     """The continuation that wins the vote, at most ``length`` tokens.
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import config, njit, prange, set_num_threads
+from numba import config, prange, set_num_threads
 
+from specbench.target.compiled_code import njit
 from specbench.target.fast.host.small_kernels import (
     add_norm,
     copy,
@@ -25,8 +26,9 @@ from specbench.target.fast.host.small_kernels import (
 from specbench.target.fast.host.vectors import ITEM, LANES, dot_tile, mix_tile, narrow, widen
 
 SETTINGS: Any = config  # numba's, from the environment
-BUILT_ON = "457f3607"  # small_kernels.py: numba's cache notices a change of this file, not of those that it imports
+BUILT_ON = "7ab1b2b3"  # small_kernels.py: numba's cache notices a change of this file, not of those that it imports
 TILE = 4  # rows of weights that are multiplied together
+ROWS = 64  # of a request attend to one key head at a time: their scores take memory for every slot of its context
 # [bytes] of an input row for which one row of weights after the other is fastest: it stays in the first cache, and the
 # ends of rows do not count; measured, weights in memory.
 SHORTEST, LONGEST = 1536, 16 << 10
@@ -37,7 +39,7 @@ def wake(threads):
     set_num_threads(min(threads, SETTINGS.NUMBA_NUM_THREADS))
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def multiply(rows, count, size, weights, like, out, width, start, stop):
     """out[m, n] = weights[n] . rows[m]. rows: (M, K). weights, out: addresses of (N, K) and (M, N).
 
@@ -66,7 +68,7 @@ def multiply(rows, count, size, weights, like, out, width, start, stop):
             dot_tile(1, 1, 1, weights + first * size * stored, given, size, made, width, like, rows)
 
 
-@njit(cache=True, error_model="numpy", parallel=True)
+@njit(error_model="numpy", parallel=True)
 def multiply_shared(rows, count, size, weights, like, out, width, threads):
     """See ``multiply``; each thread computes its share of the N."""
     share = -(-width // (TILE * threads)) * TILE
@@ -74,7 +76,7 @@ def multiply_shared(rows, count, size, weights, like, out, width, threads):
         multiply(rows, count, size, weights, like, out, width, thread * share, min((thread + 1) * share, width))
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def project(rows, weights, like, out, width, threads):
     """out (M, N), an address, = weights (N, K) times rows (M, K), which are rounded as ``like`` is stored already."""
     entered = enter(rows, like)
@@ -85,7 +87,7 @@ def project(rows, weights, like, out, width, threads):
         multiply_shared(entered, count, size, weights, like, out, width, threads)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def mix(shares, step, values, like, start, stop, out, count, size):
     """out[m, :] += shares[m, t] values[t, :] for t in [start, stop), in order.
 
@@ -109,7 +111,7 @@ def mix(shares, step, values, like, start, stop, out, count, size):
         place += 2 * LANES if wide else LANES
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def list_seen(bias, positions, window, span, order, seen, oldest):
     """What rows see: ``oldest`` (n,) on of the slots that are held, behind them the ``seen`` (n,) first of ``order``.
 
@@ -126,15 +128,16 @@ def list_seen(bias, positions, window, span, order, seen, oldest):
                 seen[row] += 1
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def attend_head(heads, slots, key, span, order, seen, oldest, room, query, mixed, out):
     """out[i, h] = attention of row i, heads h that read one key head. heads: (n, H + 2K, size), q scaled.
 
-    slots: (2K, S, size), as stored. span: of the n rows, see ``forward``. order, seen, oldest: see ``list_seen``.
+    slots: (2K, S, size), as stored. span: of the request that the rows are of, see ``forward``.
+    order, seen, oldest: see ``list_seen``.
     room: (n * groups, held + m) scratch, or more. query, mixed: (n * groups, size) scratch. out: (n, H, size).
     """
-    size, (_, count, base, begin, held) = heads.shape[2], span
-    keys, step, end = len(slots) // 2, room.shape[1], begin + count
+    (count, _, size), (_, fed, base, begin, held) = heads.shape, span
+    keys, step, end = len(slots) // 2, room.shape[1], begin + fed
     groups, head = out.shape[1] // keys, slots.shape[1] * size * slots.itemsize
     first, start = held, slots.ctypes.data + key * head + base * size * slots.itemsize
     values = start + keys * head
@@ -165,19 +168,20 @@ def attend_head(heads, slots, key, span, order, seen, oldest, room, query, mixed
             )
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def attend(heads, slots, start, every, spans, order, seen, oldest, room, query, mixed, out):
     """See ``attend_head``, for pairs of a request and a key head, from ``start`` on, one of ``every``."""
     keys = len(slots) // 2
     for pair in range(start, len(spans) * keys, every):
         span = spans[pair // keys]
-        rows = slice(span[0], span[0] + span[1])
-        attend_head(
-            heads[rows], slots, pair % keys, span, order[rows], seen[rows], oldest[rows], room, query, mixed, out[rows]
-        )
+        end = span[0] + span[1]
+        for row in range(span[0], end, ROWS):
+            own = slice(row, min(row + ROWS, end))
+            shape = span, order[own], seen[own], oldest[own]
+            attend_head(heads[own], slots, pair % keys, *shape, room, query, mixed, out[own])
 
 
-@njit(cache=True, error_model="numpy", parallel=True)
+@njit(error_model="numpy", parallel=True)
 def attend_shared(heads, slots, spans, order, seen, oldest, room, query, mixed, out):
     """See ``attend``; each thread has its share of the pairs, and of the scratch."""
     threads = len(room)
@@ -187,7 +191,7 @@ def attend_shared(heads, slots, spans, order, seen, oldest, room, query, mixed, 
         )
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def rotate_all(heads, queries, cos, sin, positions, slots, spans):
     """See ``rotate``, for the rows of each request."""
     for first, count, base, begin, _ in spans:
@@ -195,7 +199,7 @@ def rotate_all(heads, queries, cos, sin, positions, slots, spans):
         rotate(heads[own], queries, cos, sin, positions[own], slots, base + begin)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def make_rows(count, width, queries, keys, size, inner):
     """Memory of what n rows are on their way through a layer."""
     rows, normed = np.empty((count, width), np.float32), np.empty((count, width), np.float32)
@@ -204,14 +208,25 @@ def make_rows(count, width, queries, keys, size, inner):
     return rows, normed, added, heads, mixed, np.empty((count, 2 * inner), np.float32), gated
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def make_scratch(shares, count, size, columns):
     """Memory of attention to one key head, for each thread: queries, results and scores."""
     query, result = np.empty((shares, count, size), np.float32), np.empty((shares, count, size), np.float32)
     return query, result, np.empty((shares, count, columns), np.float32)
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@njit(error_model="numpy")
+def require_rows(ids, turned, table, cos):
+    """Raises IndexError where memory beyond a table would be read."""
+    for each in ids:
+        if not 0 <= each < len(table):
+            raise IndexError("a token id has no row in the embedding; expected ids that the model's vocabulary holds")
+    for each in turned:
+        if not 0 <= each < len(cos):
+            raise IndexError("a position has no row in the table of rotations; expected those of the model's context")
+
+
+@njit(error_model="numpy", nogil=True)
 def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, queries, inner, table, addresses, norms,
             head_norms, head_bias, epsilon, cos, sin, slots, taps, tapped, logits, threads):  # fmt: skip
     """Feed n rows: logits (m, V) of the last m, and tapped (taps, n, D), in single precision.
@@ -226,13 +241,11 @@ def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, querie
     norms: (2L + 1, D). head_norms: (L, H + K, size), or (L, 0, size). head_bias: (L, H + 2K, size), or (L, 0, size).
     cos, sin: (P, size). slots: (L, 2K, S, size), as stored. taps: which states, ascending.
     """
-    for each in ids:
-        if not 0 <= each < len(table):
-            raise IndexError("a token id has no row in the embedding; expected ids that the model's vocabulary holds")
+    require_rows(ids, turned, table, cos)
     count, width, layers, shares = len(ids), table.shape[1], len(slots), 1 if threads is None else threads
     keys, size = slots.shape[1] // 2, slots.shape[3]
     rows, normed, added, heads, mixed, pairs, gated = make_rows(count, width, queries, keys, size, inner)
-    most = (spans[:, 1].max() * queries // keys, size, (spans[:, 3] + spans[:, 1]).max())
+    most = (min(spans[:, 1].max(), ROWS) * queries // keys, size, (spans[:, 3] + spans[:, 1]).max())
     query, result, room = make_scratch(shares, *most)
     order, seen, oldest = np.empty(bias.shape, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     for row in range(count):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from specbench.target.compiled_code import njit
 from specbench.target.fast.host.small_kernels import ZERO, find_peak
 
-BUILT_ON = "457f3607"  # small_kernels.py: see ``kernels``
+BUILT_ON = "7ab1b2b3"  # small_kernels.py: see ``kernels``
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def lay_out(parents, spans, windows, places, reach, biases):
     """Fill places (n,), positions; reach (n,), depths; and biases (kinds, n, m), 0 where a row sees another.
 
@@ -26,7 +26,7 @@ def lay_out(parents, spans, windows, places, reach, biases):
             places[row] = span[4] + int(reach[row])
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def lay_out_one(parents, windows, depths, seen, biases):
     """See ``lay_out``, of one request. seen: (n, m), of zeros."""
     for row in range(len(parents)):
@@ -41,7 +41,7 @@ def lay_out_one(parents, windows, depths, seen, biases):
                 biases[kind, row, other] = 0 if seen[row, other] and near else 1
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@njit(error_model="numpy", nogil=True)
 def accept(logits, forced, ids, parents, reach, past, slots, moved, out):
     """See ``specbench.target.fast.accept.accept``. logits: (n, V) as stored. forced: (n,) picks, or none of them.
 
@@ -72,7 +72,7 @@ def accept(logits, forced, ids, parents, reach, past, slots, moved, out):
         move(slots, past + int(out[3 + moved + place]), past + 1 + place)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def move(slots, source, target):
     """Copy keys and values of one slot to another, in all layers and heads. slots: (L, 2K, S, size)."""
     for layer in range(len(slots) if source != target else 0):
@@ -81,7 +81,7 @@ def move(slots, source, target):
                 slots[layer, head, target, place] = slots[layer, head, source, place]
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@njit(error_model="numpy", nogil=True)
 def accept_all(logits, none, ids, parents, reach, spans, slots, moved, found):
     """See ``specbench.target.fast.accept.accept``, for each of B requests; their accepted paths are moved together.
 

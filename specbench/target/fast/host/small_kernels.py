@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numba.extending import overload
 
+from specbench.target.compiled_code import njit
 from specbench.target.fast.host.vectors import BFLOAT16, PAIRED, exponential, narrow, widen
 
-BUILT_ON = "1f69ca60"  # vectors.py, see kernels
+BUILT_ON = "27607b85"  # vectors.py, see kernels
 ORDER = {"reassoc", "nsz", "contract", "arcp"}  # one row's sums may be reordered: the same way for every row
 BLOCK = 64  # numbers among which the largest is looked for one by one
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
-@njit(cache=True, error_model="numpy", fastmath=ORDER | {"nnan"})
+@njit(error_model="numpy", fastmath=ORDER | {"nnan"})
 def soften(scores):
     """Scores to their exponentials over the largest, in place; returns the largest and the sum."""
     peak = scores[0]
@@ -29,7 +29,7 @@ def soften(scores):
     return peak, total
 
 
-@njit(cache=True, error_model="numpy", fastmath=ORDER | {"nnan"})
+@njit(error_model="numpy", fastmath=ORDER | {"nnan"})
 def _find_largest(numbers):
     peak = widen(numbers[0])
     for place in range(len(numbers)):
@@ -37,7 +37,7 @@ def _find_largest(numbers):
     return peak
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def find_peak(numbers):
     """The largest of (V,) stored numbers and the first place that has it; NaN where one of them is not a number."""
     peak, place, broken = widen(numbers[0]), 0, 0
@@ -53,7 +53,7 @@ def find_peak(numbers):
     return np.float32(np.nan) if broken else peak, place
 
 
-@njit(cache=True, error_model="numpy", fastmath=ORDER)
+@njit(error_model="numpy", fastmath=ORDER)
 def normalise(row, weight, epsilon, like, out):
     """out = row over its root mean square, times weight, (size,) each; rounded as ``like`` is stored."""
     total = ZERO
@@ -64,7 +64,7 @@ def normalise(row, weight, epsilon, like, out):
         out[place] = widen(narrow(weight[place] * widen(narrow(row[place] * scale, like)), like))
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def add_norm(rows, added, weight, epsilon, like, normed):
     """rows += added, (n, D); normed: (n, D) the sums, normalised."""
     for row in range(len(rows)):
@@ -74,7 +74,7 @@ def add_norm(rows, added, weight, epsilon, like, normed):
         normalise(summed, weight, epsilon, like, normed[row])
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def finish(heads, bias, weights, epsilon, like):
     """heads (n, H + 2K, size) += bias, and its first rows normalised by their weights (H + K, size); none: no rows."""
     for row in range(len(heads)):
@@ -87,7 +87,7 @@ def finish(heads, bias, weights, epsilon, like):
                 normalise(each, weights[head], epsilon, like, each)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def rotate(heads, queries, cos, sin, positions, slots, start):
     """Turn q and k of heads (n, H + 2K, size) to their positions, scale q, and write k and v to ``slots``.
 
@@ -111,7 +111,7 @@ def rotate(heads, queries, cos, sin, positions, slots, start):
                 slot[place] = narrow(each[place], slots)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def gate(pairs, like, out):
     """(n, 2I) -> (n, I): SiLU of the first half, times the second."""
     size = out.shape[1]
@@ -122,7 +122,7 @@ def gate(pairs, like, out):
             result[place] = widen(narrow(widen(narrow(number / (ONE + exponential(-number)), like)) * other, like))
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def copy(rows, out):
     """(n, D) -> (n, D)."""
     for row in range(len(rows)):

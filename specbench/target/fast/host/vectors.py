@@ -14,10 +14,12 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import extending, types
 from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
+
+from specbench.target.compiled_code import njit
 
 intrinsic: Any = extending.intrinsic
 FEATURES = cpu_target.target_context.codegen().magic_tuple()[-1].split(",")  # that numba compiles for
@@ -244,7 +246,7 @@ def two_to_the(typing, exponent):
     return types.float32(types.int32), generate
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def exponential(number):
     """e ** number to 2 units in the last place, for -87 to 88; beyond, the value at the nearest of these."""
     number = min(max(number, LEAST), MOST)

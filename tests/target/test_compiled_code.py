@@ -1,0 +1,69 @@
+"""Code that numba keeps on disk: two processes that save at once, and a disk without room."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import runpy
+
+import numba
+import pytest
+from numba.core.caching import IndexDataCacheFile
+
+from specbench.target.compiled_code import _CodeFiles, njit
+
+KINDS = pytest.mark.parametrize("kind", [_CodeFiles, pytest.param(IndexDataCacheFile, id="numba's, the wrong variant")])
+
+
+def full(*given):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@KINDS
+def test_two_processes_that_save_at_once_leave_no_code_under_the_types_of_other_code(kind, tmp_path):
+    """Both have read the index before either writes; the second one writes between the first one's two files."""
+    one, two = (kind(str(tmp_path), "kernel", 1) for _ in range(2))
+    two._load_index = dict
+    save = one._save_data
+    one._save_data = lambda name, data: (two.save("bfloat16", "two"), save(name, data))
+    one.save("float32", "one")
+    found = kind(str(tmp_path), "kernel", 1)
+    sound = found.load("bfloat16") in ("two", None) and found.load("float32") in ("one", None)
+    assert sound is (kind is _CodeFiles)
+
+
+@KINDS
+def test_a_full_disk_leaves_no_code_of_an_older_source(kind, tmp_path):
+    kind(str(tmp_path), "kernel", 1).save("float32", "old")
+    new = kind(str(tmp_path), "kernel", 2)
+    save, new._save_data = new._save_data, full
+    with contextlib.suppress(OSError):
+        new.save("float32", "new")
+    assert new.load("float32") == (None if kind is _CodeFiles else "old")
+    new._save_data = save
+    new.save("float32", "new")
+    assert kind(str(tmp_path), "kernel", 2).load("float32") == "new"
+
+
+@pytest.fixture
+def inner(tmp_path):
+    """A function whose file is new, and so are the files of its code."""
+    (tmp_path / "inner.py").write_text("def inner(number):\n    return number + 1\n")
+    return runpy.run_path(str(tmp_path / "inner.py"))["inner"]
+
+
+def test_code_that_cannot_be_saved_runs(inner, monkeypatch):
+    for kind in (_CodeFiles, IndexDataCacheFile):
+        monkeypatch.setattr(kind, "_save_data", full)
+    kept = njit()(inner)
+    assert kept(2) == 3
+    assert not kept._cache._cache_file._load_index()
+    with pytest.raises(OSError, match="No space left"):
+        numba.njit(cache=True)(inner)(2)
+
+
+def test_code_is_found_again(inner):
+    assert njit()(inner)(2) == 3
+    again = njit()(inner)
+    assert again(2) == 3
+    assert sum(again.stats.cache_hits.values()) == 1
