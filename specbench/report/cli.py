@@ -8,6 +8,7 @@ import errno
 import logging
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from specbench.names import Plain, printable
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.compat.compare import compare, compare_table, files_table, score_files, write_compat
 from specbench.report.compat.export import export_answers, left_out
-from specbench.report.locate import DEFAULT_RUN, find_runs
+from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
 from specbench.report.published.figures import read_published
 from specbench.report.published.match import compare as find_matches
 from specbench.report.published.table import count_table, published_tables, summarise_verdicts, write_published
@@ -37,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for handler in logging.getLogger().handlers:
         handler.setFormatter(Plain("%(message)s"))
     try:
-        with ending_as_interrupts():
+        with ending_as_interrupts(), tempfile.TemporaryDirectory(prefix="specbench-") as folder:
+            _fetch(options, Path(folder))
             _do(options)
         return EXIT_OK
     except KeyboardInterrupt:
@@ -50,6 +52,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.suppress(OSError):  # the terminal may have gone
         print(printable(f"specbench-report: {said}"), file=sys.stderr)
     return code
+
+
+def _fetch(options: argparse.Namespace, folder: Path) -> None:
+    """Runs of an object store are copied here, and are reported from the copy. Raises RunError."""
+    remote = [named for named in options.runs if is_remote(named)]
+    if remote and not (options.output or options.export_answers):
+        raise RunError(f"{remote[0]}: a report is written on this machine; say where with --output DIR")
+    places = []
+    for number, named in enumerate(options.runs):
+        places.append(folder / str(number) if is_remote(named) else Path(named))
+        if is_remote(named):
+            places[-1].mkdir()
+            fetch_runs(named, places[-1])
+    options.runs = places
 
 
 def _do(options: argparse.Namespace) -> None:
@@ -192,9 +208,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "runs",
         nargs="*",
-        type=Path,
         metavar="RUN",
-        help=f"run directory, or a sweep's (default {DEFAULT_RUN})",
+        help=f"run directory, or a sweep's (default {DEFAULT_RUN}); also of an object store: s3://BUCKET/RUN",
     )
     add("--output", type=Path, metavar="DIR", help="where to write (default: the run's own directory)")
     add(

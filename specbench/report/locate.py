@@ -1,4 +1,4 @@
-"""The runs of a report; for a notebook also its profile: named in the environment, or the newest of the checkout."""
+"""The runs of a report, also those of an object store; for a notebook named in the environment, with its profile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.store import MANIFEST, RunError, read_manifest
+import fsspec
+
+from specbench.names import file_name
+from specbench.store import MANIFEST, PIECES, RECORDS, RunError, read_manifest
 
 DEFAULT_RUN = Path("results/latest")
 RUN, PROFILE = "SPECBENCH_RUN", "SPECBENCH_PROFILE"
@@ -25,6 +28,32 @@ def find_runs(directories: Sequence[Path]) -> list[Path]:
         runs = [manifest.parent for manifest in inside if not _SET_ASIDE.search(manifest.parent.name)]
         found += sorted(runs, key=_start) or [directory]
     return found
+
+
+def is_remote(named: str) -> bool:
+    """Whether a run is named by a URL: s3://bucket/run, memory://run, file:///folder/run."""
+    return "://" in named
+
+
+def fetch_runs(url: str, folder: Path) -> Path:
+    """Copy what a report reads of a run, or of a sweep's runs, into this folder of the machine, which holds runs then.
+
+    Nothing is written there. Raises RunError where it cannot be read.
+    """
+    try:
+        files, root = fsspec.core.url_to_fs(url)
+        found = [root] if files.isfile(f"{root}/{MANIFEST}") else files.glob(f"{root}/*/{MANIFEST}")
+        for place in (each.removesuffix(f"/{MANIFEST}") for each in found):
+            run = folder / file_name(place.rstrip("/").rpartition("/")[2])
+            run.mkdir()
+            for name in (MANIFEST, RECORDS, PIECES):
+                if files.isfile(f"{place}/{name}"):
+                    files.get_file(f"{place}/{name}", str(run / name))
+    except (OSError, ValueError, ImportError) as error:  # ImportError: the driver of this store is not installed
+        raise RunError(f"run {url}: cannot be read ({error}); expected a run's or a sweep's folder") from error
+    if not found:
+        raise RunError(f"run {url}: holds no {MANIFEST}; expected a run's or a sweep's folder")
+    return folder
 
 
 def _start(run: Path) -> tuple[str, int, str]:

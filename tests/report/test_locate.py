@@ -2,9 +2,11 @@
 
 import os
 
+import fsspec
 import pytest
 
 from specbench.report import locate
+from specbench.report.cli import EXIT_OK, EXIT_USAGE, main
 from specbench.report.locate import PROFILE, RUN, chosen_profile, chosen_runs
 from specbench.store import RunError
 
@@ -47,3 +49,28 @@ def test_a_profile_is_named_or_the_first_published_one(elsewhere, monkeypatch):
     assert chosen_profile() == published / "a.json"
     monkeypatch.setenv(PROFILE, "mine.json")
     assert str(chosen_profile()) == "mine.json"
+
+
+def test_runs_of_an_object_store(make_run, tmp_path, capsys):
+    """One run and a sweep, as from a folder; nothing is written there."""
+    runs = [make_run(f"sweep/{number}", methods={"pld": (4.0, 0.5, 0.001)}, per_category=1) for number in (1, 2)]
+    store = fsspec.filesystem("memory")
+    for run in runs:
+        for file in run.iterdir():
+            store.pipe_file(f"/results/sweep/{run.name}/{file.name}", file.read_bytes())
+    before = store.find("/results")
+    written = {}
+    for place, source in (("here", str(runs[0].parent)), ("there", "memory://results/sweep")):
+        assert main([source, "--no-plots", "--output", str(tmp_path / place)]) == EXIT_OK
+        written[place] = [(tmp_path / place / name).read_bytes() for name in ("summary.csv", "tables/overall.md")]
+    assert written["here"] == written["there"]
+    assert main([runs[1].as_uri(), "--published", "--output", str(tmp_path / "single")]) == EXIT_OK
+    assert store.find("/results") == before
+    capsys.readouterr()
+    for wrong, said in (
+        (["memory://results/sweep"], "say where with --output DIR"),
+        (["memory://results/none", "--output", str(tmp_path)], "holds no manifest.json"),
+        (["nothing://results", "--output", str(tmp_path)], "cannot be read (Protocol not known"),
+    ):
+        assert main(wrong) == EXIT_USAGE
+        assert said in capsys.readouterr().err

@@ -9,9 +9,8 @@ from typing import Any
 
 from specbench.input import parse_json, read_file
 from specbench.report.text.tokenizer import find_tokenizer, read_tokenizer
-from specbench.store import Run, RunError, write_atomically
+from specbench.store import PIECES, Run, RunError, write_atomically
 
-PIECES = "pieces.json"
 UNKNOWN = "<{}>"  # of an id without a known text
 _BROKEN = "\N{REPLACEMENT CHARACTER}"  # part of a character that several tokens make up
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
