@@ -82,6 +82,15 @@ class Walk:
         numbers = upload(self._picks.ahead(places), logits.device, torch.float64)
         return draw(self.sampling(logits), numbers[depths] if isinstance(depths, Tensor) else numbers)
 
+    def numbers(self, depths: Sequence[int]) -> list[float] | None:
+        """See ``Verifier``."""
+        return None if self.sampling is None or self._given is not None else self._picks.ahead(depths)
+
+    def draw(self, logits: Tensor, numbers: Sequence[float]) -> Tensor:
+        """See ``Verifier``."""
+        assert self.sampling is not None
+        return draw(self.sampling(logits), upload(numbers, logits.device, torch.float64))
+
     def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
         """Verify by whole distributions: nodes that were drawn, then ``late`` where all are accepted; or lossily.
 

@@ -16,60 +16,10 @@ import torch
 from torch import Tensor
 
 from specbench.target.engine import Batch, Engine, Laps, Verifier, require_place
+from specbench.target.packed import Handle, PackedRows
 from specbench.target.transfer import upload
-from specbench.target.tree import compute_depths
-from specbench.target.verify import ActiveRequest, continues, cut, find_top, read_with_top, require_finite
+from specbench.target.verify import continues, cut, find_top, read_with_top, require_finite
 from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
-
-
-@dataclass(slots=True, eq=False)
-class Handle(ActiveRequest):
-    """A request of a batch. place: which of the batch's it has; the lowest that is free, so that they lie together.
-
-    length: [tokens] held: of the prompt while it is read, then the context without its last one, the root.
-    clean: its slots hold finite numbers. refused: why its last draft was not fed.
-    chunks: logits and hidden states of the prompt's chunks so far, where they are asked for.
-    """
-
-    prompt: Sequence[int] = ()
-    place: int = ROOT
-    length: int = 0
-    clean: bool = True
-    refused: CaseError | None = None
-    chunks: list[tuple[Tensor, Mapping[int, Tensor]]] = field(default_factory=list)
-
-    @property
-    def prompt_read(self) -> int:
-        """[tokens] of the prompt that are read."""
-        return min(self.length, len(self.prompt))
-
-
-@dataclass(frozen=True, slots=True)
-class PackedRows:
-    """The n rows of a forward: of each request its root, then its nodes; or a chunk of its prompt, as a chain.
-
-    parents: of each request (N,), as in its draft. bounds: (B + 1,) where the rows of each begin, and n.
-    ids: (n,) int64.
-    """
-
-    handles: Sequence[Handle]
-    parents: Sequence[Sequence[int]]
-    bounds: Sequence[int]
-    ids: Tensor
-
-    def __len__(self) -> int:
-        """n."""
-        return self.bounds[-1]
-
-    def slice_of(self, number: int) -> slice:
-        """The rows of one request."""
-        return slice(self.bounds[number], self.bounds[number + 1])
-
-    def depths_of(self, number: int) -> list[int]:
-        """(N + 1,) of the rows of one request, 0 = the root."""
-        parents = self.parents[number]
-        return [*range(len(parents) + 1)] if isinstance(parents, range) else [0, *compute_depths(parents)]
-
 
 # number of a request in the rows -> its accepted nodes and the tokens to emit; raises CaseError
 Accepted = Callable[[int], tuple[list[int], list[int]]]
@@ -227,19 +177,28 @@ class SlotBatch(Batch):
             return _ReadBack([], [], None, top, accepted)
         peaks, picks = logits.max(-1)
         if not best:
-            picks = torch.cat([self._pick(number, picks) for number in range(len(rows.handles))])
+            picks = self._draw(picks)
         parts = [peaks, picks]
         if any(isinstance(handle.draft.tokens, Tensor) for handle in rows.handles):
             parts.append(rows.ids)
         found, top = read_with_top(parts, top, any(handle.needs.read_topk for handle in rows.handles))
         return _ReadBack(found[0], [int(pick) for pick in found[1]], [*map(int, found[2])] if parts[2:] else None, top)
 
-    def _pick(self, number: int, best: Tensor) -> Tensor:
-        """The picks of one request's rows, by its own numbers; none are needed where distributions are compared."""
-        handle, part = self._rows.handles[number], self._rows.slice_of(number)
-        if handle.walk.picks_best or handle.is_drawn(None):
-            return best[part]
-        return handle.walk.pick(self._logits[part], self._rows.depths_of(number))
+    def _draw(self, best: Tensor) -> Tensor:
+        """(n,) the rows' picks, each by its own request's numbers; in one operation where all sample alike."""
+        rows, walks = self._rows, [handle.walk for handle in self._rows.handles]
+        if all(handle.is_drawn(None) for handle in rows.handles):
+            return best  # distributions are compared, and no pick is read
+        depths = [rows.depths_of(number) for number in range(len(walks))]
+        numbers = [walk.numbers(own) for walk, own in zip(walks, depths, strict=True)]
+        alike = all(walk.sampling == walks[0].sampling for walk in walks)
+        if alike and None not in numbers:
+            return walks[0].draw(self._logits, [number for own in numbers if own for number in own])
+        picks = [
+            best[part] if walk.picks_best else walk.pick(self._logits[part], own)
+            for walk, own, part in zip(walks, depths, map(rows.slice_of, range(len(walks))), strict=True)
+        ]
+        return torch.cat(picks)
 
     def _accept(self, handle: Handle, number: int, back: _ReadBack, left: int, late: Draft | None) -> Step:
         """The step of the request whose rows are the ``number``-th. Raises CaseError."""

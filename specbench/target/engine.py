@@ -33,6 +33,12 @@ class Verifier(Protocol):
     def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
         """(rows, V) raw logits -> (rows,) chosen tokens. depths: (rows,) 0 = the root, on the host or the device."""
 
+    def numbers(self, depths: Sequence[int]) -> list[float] | None:
+        """The uniform numbers that rows at these depths are drawn by; None where ``pick`` does not draw."""
+
+    def draw(self, logits: Tensor, numbers: Sequence[float]) -> Tensor:
+        """(rows, V) raw logits -> (rows,) tokens drawn by ``numbers``, which may be of several requests."""
+
     def follow(
         self, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
     ) -> list[int]:

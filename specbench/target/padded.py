@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.target.batch import PackedRows
+from specbench.target.packed import PackedRows
 from specbench.target.tree import build_additive_mask, mark_ancestors
 
 

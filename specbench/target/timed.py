@@ -49,6 +49,13 @@ class RecordedPicks:
         self._walk.pick(logits, depths)
         return torch.from_numpy(self.picks_at(depths)).to(logits.device)
 
+    def numbers(self, depths: Sequence[int]) -> None:
+        """None: the picks are the record's."""
+
+    def draw(self, logits: Tensor, numbers: Sequence[float]) -> Tensor:
+        """Never called, since there are no numbers."""
+        return self._walk.draw(logits, numbers)
+
     def follow(
         self, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
     ) -> list[int]:

@@ -24,6 +24,7 @@ from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.host.forward import CompiledForward
 from specbench.target.padded import PaddedRows
 from specbench.target.replay import ReplayEngine
+from specbench.target.timed import TimedEager, TimedFast
 from specbench.types import CaseError, Draft, Needs, Step
 
 COUNT, CONTEXT, NODES = 14, 96, 24
@@ -218,6 +219,22 @@ def _agree(found, right) -> None:
         torch.testing.assert_close(found.hidden[layer], states)
     if isinstance(right, Step):
         assert (found.emitted, found.path, found.fed.tolist()) == (right.emitted, right.path, right.fed.tolist())
+
+
+@pytest.mark.parametrize("timed", [TimedEager, TimedFast])
+def test_requests_are_timed_along_a_record_each(model, timed):
+    """Tokens that no model would emit; the caches hold them."""
+    engine, answers = (
+        timed(model["float64"], CONTEXT, frozenset(), NODES),
+        {(5, 6): [7, 8, 9, 9], (11,): [12, 13, 14, 3]},
+    )
+    batch, handles = engine.batch(2, 20), []
+    for prompt, answer in answers.items():
+        engine.load(prompt, answer)
+        handles.append(batch.open(prompt, 4, Walk(None, 0), Needs()))
+    assert [batch.prefill(handle).token for handle in handles] == [7, 12]
+    batch.forward(list(zip(handles, (Draft([3, 8, 9], [-1, -1, 1]), Draft.chain([13, 2])), strict=True)))
+    assert [step.emitted for step in batch.settle([3, 3])] == [(8, 9, 9), (13, 14)]
 
 
 def test_replays_are_opened_one_for_each_answer():

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from specbench.target.batch import PackedRows, SlotBatch
+from specbench.target.batch import SlotBatch
 from specbench.target.eager.cache import LayerShape
 from specbench.target.engine import Laps
+from specbench.target.packed import PackedRows
 from specbench.target.padded import PaddedRows
 from specbench.target.transfer import upload
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from specbench.target.batch import Accepted, PackedRows, SlotBatch
+from specbench.target.batch import Accepted, SlotBatch
 from specbench.target.engine import Laps
 from specbench.target.fast.attention import PlacesMask
 from specbench.target.fast.compact import ForwardInput
 from specbench.target.fast.host.forward import SHORT, PackedLayout
 from specbench.target.fast.layout import mark_reach
+from specbench.target.packed import PackedRows
 from specbench.target.padded import PaddedRows
 from specbench.target.transfer import upload
 from specbench.target.verify import require_finite

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from specbench.target.engine import Laps, Silent, Verifier
+from specbench.target.engine import SILENT, Laps, Verifier
 from specbench.target.fast.attention import FastOptions
 from specbench.target.fast.compact import ForwardInput
 from specbench.target.fast.engine import STANDARD, FastEngine
@@ -24,7 +24,7 @@ from specbench.target.fast.graphs import Buckets
 from specbench.target.tensor_parallel.ranks import Ranks
 from specbench.target.tensor_parallel.team import Message, Op, RankLog, Summed, Team, TeamError, require_equal_steps
 from specbench.target.tree import build_additive_mask
-from specbench.types import ROOT, Draft, Needs, Prefill, Step
+from specbench.types import ROOT, Draft, InputError, Needs, Prefill, Step
 
 APART = 1024  # [tokens] of the sequences that are read beside the request in one forward
 
@@ -55,6 +55,12 @@ class RankEngine(FastEngine):
             replace(layer, out=Summed(layer.out, team.add_up), down=Summed(layer.down, team.add_up))
             for layer in self.compact.layers
         ]
+
+    def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> NoReturn:
+        """Raises InputError: the ranks follow the steps of one request."""
+        raise InputError(
+            "load: a model that several processes share decodes one request at a time; expected one device, or load=one"
+        )
 
     def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """See ``FastEngine``."""
@@ -228,7 +234,7 @@ class Follower(RankEngine):
         """A forward over what rank 0 feeds, behind what it accepted before."""
         if message.moves:
             self.keep(message.moves)
-        self.request = FastRequest(Needs(rows=message.flag, hidden=message.taps), Silent(), message.root)
+        self.request = FastRequest(Needs(rows=message.flag, hidden=message.taps), SILENT, message.root)
         self.request.length, self._width = message.past, message.width
         count = len(message.tokens)
         chain = range(ROOT, count - 1)

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.target.batch import PackedRows
 from specbench.target.fast.compact import CompactModel
 from specbench.target.fast.frame import Frame
 from specbench.target.fast.linear import can_pack
 from specbench.target.fast.small_ops import SmallOps
 from specbench.target.fast.static_kv import StaticKV
+from specbench.target.packed import PackedRows
 from specbench.target.tree import TreeRows
 from specbench.types import ROOT
 
