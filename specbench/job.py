@@ -29,7 +29,7 @@ from specbench.record import CONTROL, VANILLA, EngineKind
 from specbench.session import Entry
 from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
-from specbench.target.choose import check_attention, choose_parallelism
+from specbench.target.choose import PIPELINE, TENSOR, check_attention, choose_parallelism
 from specbench.target.facade import ModelCard
 from specbench.trace import Trace
 from specbench.types import InputError, named
@@ -171,7 +171,7 @@ def _check_blocks(cases: int, rounds: int) -> None:
 def _way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry]) -> tuple[str | None, str | None]:
     if config.engine.kind == EngineKind.REPLAY:  # no model is loaded
         return None, None
-    return choose_parallelism(
+    way, why = choose_parallelism(
         card,
         parallel=config.model.parallel,
         gpus=config.model.gpus,
@@ -179,6 +179,12 @@ def _way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry])
         attention=config.model.attention,
         peers=[entry.name for entry in entries if isinstance(entry.method, Peer)],
     )
+    if way == TENSOR and config.load.kind != ONE:
+        raise InputError(
+            f"model.parallel={TENSOR}: a model that several processes share decodes one request at a time; expected"
+            f" model.parallel={PIPELINE} or one GPU with load={config.load.kind}, or load=one"
+        )
+    return way, why
 
 
 def make_entry(name: str, node: Mapping[str, Any]) -> Entry:

@@ -90,11 +90,11 @@ class Method(ABC):
     def private(self) -> Method | None:
         """This method with ``learned`` of its own and all else shared, for one of several requests at once.
 
-        Itself where nothing is learned; None where its requests can only come one after the other. Call ``reset`` on
-        it, and never ``close``.
+        Itself where nothing is learned; None where its requests can only come one after the other, as those of a method
+        that has a ``reset`` and does not say of what. Call ``reset`` on it, and never ``close``.
         """
         if not self.learned:
-            return self
+            return self if type(self).reset is Method.reset else None
         own = copy.copy(self)
         for name in self.learned:
             setattr(own, name, copy.deepcopy(getattr(self, name)))

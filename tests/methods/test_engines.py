@@ -9,7 +9,7 @@ import torch
 
 from compose import entry_of, method_names, settings_of
 from specbench.load.session import PRIVATE
-from specbench.method import Peer
+from specbench.method import Method, Peer
 from specbench.target.fast.engine import FastEngine
 
 QUICK = ("decode.max_new_tokens=14", "measure=quick", "measure.warmup=0", "measure.lossless=false")
@@ -63,6 +63,19 @@ def test_requests_that_share_forwards_take_the_steps_that_they_take_alone(name, 
 def shares(name: str) -> bool:
     """Whether requests of a method share forwards at all."""
     return not isinstance(entry_of(name).method, Peer)
+
+
+def test_a_method_says_what_it_learns():
+    """Or its requests come one after the other: else one of them would empty what the others learned."""
+
+    class Silent(type(entry_of("vanilla").method)):
+        def reset(self):
+            self.table = {}
+
+    assert Silent().private() is None
+    for name in method_names():
+        kind = type(entry_of(name).method)
+        assert kind.reset is Method.reset or kind.learned or kind.private is not Method.private, name
 
 
 @contextlib.contextmanager

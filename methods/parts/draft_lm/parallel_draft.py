@@ -169,6 +169,10 @@ class ParallelDraft(DraftModelMethod):
         except (CaseError, InputError) as error:
             log.warning("%s; the next case tries again", error)
 
+    def private(self) -> ParallelDraft:
+        """Itself: requests have numbers, and nothing is learned."""
+        return self
+
     def number(self) -> int:
         """A new request's number; a partner that was lost is replaced."""
         self.port.open()
