@@ -3,7 +3,7 @@
 Acceptance compares every drafted token with the pick of its parent's row. So a step along a record is a live step whose
 picks are replaced: forward, argmax, acceptance, compaction and read-back all run, each once and on tensors of the same
 size, and the cache holds the keys and values of the recorded path. The time of a step is the model's, its tokens are
-the record's. Beyond a live step there is one copy of ids to the device.
+the record's. Beyond a live step there is one copy of ids to the device; for a tree of the device's, their lookup there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from specbench.target.facade import Target
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame
 from specbench.target.fast.layout import DraftLayout
+from specbench.target.transfer import upload
 from specbench.types import Draft, Needs, Prefill
 
 NO_TOKEN = -1  # picked behind the record's end, so nothing that is drafted there is accepted
@@ -37,12 +38,19 @@ class RecordedPicks:
     def __init__(self, walk: Verifier, answer: np.ndarray) -> None:
         """answer: (n,) int64, padded with ``NO_TOKEN`` as far as a draft may reach."""
         self._walk, self._answer = walk, answer
+        self._there: Tensor | None = None  # the answer on the device
         self._emitted = 0
 
     def picks_at(self, depths: np.ndarray | Sequence[int] | Tensor) -> np.ndarray:
         """(rows,) int64 picks of rows at these depths, 0 = the root."""
         found: np.ndarray = self._answer[self._emitted + np.asarray(depths)]
         return found
+
+    def look_up(self, depths: Tensor) -> Tensor:
+        """See ``picks_at``, of depths that stay on their device."""
+        if self._there is None:
+            self._there = upload(self._answer, depths.device)
+        return self._there[depths + self._emitted]
 
     def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
         """See ``Verifier.pick``."""
@@ -96,9 +104,7 @@ class TimedEager(AlongRecord, EagerEngine):
 
 
 class TimedFast(AlongRecord, FastEngine):
-    """The fast engine along a record, at one argmax more a step, and one read-back for a tree of the device's."""
-
-    lays_out = False  # the record's picks are chosen by depths, on the host
+    """The fast engine along a record, at one argmax more a step."""
 
     def make_frame(self, width: int) -> Frame:
         """See ``FastEngine``; its picks are forced, also in what is recorded."""
@@ -108,14 +114,14 @@ class TimedFast(AlongRecord, FastEngine):
 
     def accept(self) -> tuple[list[int], list[int]]:
         """The device's own acceptance, of the picks that the record has for these depths."""
-        request = self.request
-        if isinstance(request.walk, RecordedPicks):
-            assert isinstance(request.layout, DraftLayout)
-            request.frame.force(request.walk.picks_at(request.layout.depths))
+        request, frame = self.request, self.request.frame
+        assert frame.forced is not None
+        if not isinstance(request.walk, RecordedPicks):
+            frame.forced.copy_(request.logits.argmax(-1))
+        elif isinstance(request.layout, DraftLayout):
+            frame.force(request.walk.picks_at(request.layout.depths))
         else:
-            forced = request.frame.forced
-            assert forced is not None
-            forced.copy_(request.logits.argmax(-1))
+            frame.forced.copy_(request.walk.look_up(frame.depths))
         return super().accept()
 
 

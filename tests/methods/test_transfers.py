@@ -7,6 +7,7 @@ import functools
 import pytest
 
 from compose import entry_of, job_for, method_names, settings_of
+from specbench.bench import transfers
 from specbench.bench.transfers import count_transfers
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
@@ -16,6 +17,7 @@ from specbench.record import VANILLA
 from specbench.target.facade import Target
 from specbench.target.fast.engine import FastEngine
 from specbench.target.load import load_model
+from specbench.target.timed import TimedFast
 
 DRAWN = Sampling(0.8)
 SHAPE = ("num_hidden_layers=2", "hidden_size=64", "intermediate_size=128", "vocab_size=2048")
@@ -117,6 +119,24 @@ def test_transfers_a_step(name, counted):
 
 def test_the_table_holds_the_methods_that_there_are():
     assert set(MOST) == set(runnable())
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["", "parents read, the wrong variant"])
+def test_along_a_record_the_devices_trees_stay_there(read, counted, monkeypatch):
+    """Its picks are looked up by depths that the device has."""
+    truth = counted(VANILLA, None)[0].ids
+
+    class Along(TimedFast):
+        lays_out = not read
+
+        def start(self, prompt, *given):
+            self.load(prompt, truth)
+            return super().start(prompt, *given)
+
+    monkeypatch.setattr(transfers, "FastEngine", Along)
+    out, clock = counted.__wrapped__("eagle2", None)
+    assert out.ids == truth
+    assert {max(column) for column in zip(*clock.steps_of, strict=True)} == {0, 1 + read}
 
 
 @pytest.mark.parametrize("sampling", [pytest.param(None, marks=pytest.mark.exhaustive), DRAWN], ids=["T0", "T0.8"])

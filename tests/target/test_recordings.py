@@ -87,6 +87,29 @@ def test_the_number_of_recordings(context, whole, forwards):
     assert (len(engine.graphs._held), len(engine.acceptances._held)) == (2 * forwards, 36)
 
 
+SLOT, WEIGHTS = 2 * 2 * 32 * 4096, 13.5e9  # [bytes] of the keys and values of a token, and of the weights: 7B, 16 bits
+
+
+@pytest.mark.parametrize(
+    ("lengths", "forwards", "mean", "short"),
+    [
+        (GRAPHED.lengths, 83, 0.8, 0.7),
+        ((512, 1024, 2048, 4096), 56, 1.4, 1.0),
+        ((1024, 2048, 4096), 42, 1.9, 2.6),
+        ((2048, 4096), 28, 3.9, 6.5),
+    ],
+)
+def test_coarser_lengths_of_keys_are_fewer_recordings_and_more_bytes(lengths, forwards, mean, short):
+    """A context of 2,048, by SDPA: keys read in vain [% of a step's bytes], over all contexts and over 100 to 600."""
+    buckets = Buckets(GRAPHED.widths, lengths)
+    room = buckets.room(2048 + GRAPHED.widths[-1] + 1)
+    assert sum(len(buckets.list_lengths(width, room)) for width in buckets.widths) == forwards
+    assert forwards + 36 > 60  # acceptance among them
+    for share, contexts in ((mean, range(1, 2048)), (short, range(100, 600))):
+        found = [(buckets.length(held + 1, room) - held - 1) * SLOT / (WEIGHTS + held * SLOT) for held in contexts]
+        assert round(100 * sum(found) / len(found), 1) == share
+
+
 class Counted(FastEngine):
     """Records nothing but which calls it would."""
 
