@@ -30,11 +30,11 @@ MARGIN = 1.02  # by which drafting must be ahead of not drafting
 class FullBudget:
     """Every request drafts what its method wants."""
 
-    def share(self, guests: Sequence[SharedRequest], most: int) -> Sequence[int]:
-        return [most] * len(guests)
+    def share(self, requests: Sequence[SharedRequest], most: int) -> Sequence[int]:
+        return [most] * len(requests)
 
     def trim(
-        self, guests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
+        self, requests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
     ) -> Sequence[TrimmedDraft]:
         return [(draft, None) for draft in drafts]
 
@@ -46,7 +46,7 @@ class _Shares(FullBudget):
     """A method that does not keep to its share, as one of a fixed tree, is cut to it."""
 
     def trim(
-        self, guests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
+        self, requests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
     ) -> Sequence[TrimmedDraft]:
         return [
             cut_draft(draft, keep_likeliest([chances_of(draft)], share)[0]) if len(draft) > share else (draft, None)
@@ -60,9 +60,9 @@ class EqualBudget(_Shares):
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
 
-    def share(self, guests: Sequence[SharedRequest], most: int) -> Sequence[int]:
-        share, rest = divmod(self._nodes, len(guests))
-        return [min(most, share + (place < rest)) for place in range(len(guests))]
+    def share(self, requests: Sequence[SharedRequest], most: int) -> Sequence[int]:
+        share, rest = divmod(self._nodes, len(requests))
+        return [min(most, share + (place < rest)) for place in range(len(requests))]
 
 
 class ScoreBudget(EqualBudget):
@@ -76,14 +76,14 @@ class ScoreBudget(EqualBudget):
         self._tried: Counter[int] = Counter()
         self._accepted: Counter[int] = Counter()
 
-    def share(self, guests: Sequence[SharedRequest], most: int) -> Sequence[int]:
-        equal = super().share(guests, most)
-        return [most if _may_cut(guest) else share for guest, share in zip(guests, equal, strict=True)]
+    def share(self, requests: Sequence[SharedRequest], most: int) -> Sequence[int]:
+        equal = super().share(requests, most)
+        return [most if _may_cut(shared) else share for shared, share in zip(requests, equal, strict=True)]
 
     def trim(
-        self, guests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
+        self, requests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
     ) -> Sequence[TrimmedDraft]:
-        free = [place for place, guest in enumerate(guests) if _may_cut(guest) and drafts[place].probs is None]
+        free = [place for place, shared in enumerate(requests) if _may_cut(shared) and drafts[place].probs is None]
         fixed = sum(len(draft) for place, draft in enumerate(drafts) if place not in free)
         kept = keep_likeliest([self._chances(drafts[place]) for place in free], max(0, self._nodes - fixed))
         found: list[TrimmedDraft] = [(draft, None) for draft in drafts]
@@ -132,15 +132,15 @@ class Controller(_Shares):
         self._steps: Counter[int] = Counter()
         self._load = self._tried = self._left = 0
 
-    def share(self, guests: Sequence[SharedRequest], most: int) -> Sequence[int]:
-        load = len(guests).bit_length()
+    def share(self, requests: Sequence[SharedRequest], most: int) -> Sequence[int]:
+        load = len(requests).bit_length()
         if load != self._load:
             self._load, self._left = load, 0
         levels = self._levels.setdefault(load, [_Level() for _ in LEVELS])
         if not self._left:
             self._tried, self._left = self._choose(levels, self._steps[load])
         nodes = LEVELS[self._tried]
-        return [most if nodes is None else min(most, nodes)] * len(guests)
+        return [most if nodes is None else min(most, nodes)] * len(requests)
 
     def _choose(self, levels: Sequence[_Level], now: int) -> tuple[int, int]:
         """(level, steps to stay at it): one that is due, else the best. Above a budget that clearly loses none is."""
@@ -170,9 +170,9 @@ def _best(levels: Sequence[_Level]) -> int:
     return place if levels[place].rate > MARGIN * levels[0].rate else 0
 
 
-def _may_cut(guest: SharedRequest) -> bool:
+def _may_cut(shared: SharedRequest) -> bool:
     """Whether nothing but the accepted path of its draft is read."""
-    method = guest.question.method
+    method = shared.question.method
     needs = method.needs
     return not (needs.hidden or needs.node_topk or needs.rows or needs.concurrent or method.by_node)
 

@@ -34,18 +34,18 @@ class Question(Protocol):
     def request(self) -> Request:
         """The request, made when it is admitted."""
 
-    def close(self, guest: SharedRequest) -> Question | None:
-        """It has ended: ``guest`` has its transcript or its error. Returns what the same user asks next."""
+    def close(self, shared: SharedRequest) -> Question | None:
+        """It has ended: ``shared`` has its transcript or its error. Returns what the same user asks next."""
 
 
 class Budgets(Protocol):
     """How many nodes each request may draft."""
 
-    def share(self, guests: Sequence[SharedRequest], most: int) -> Sequence[int]:
+    def share(self, requests: Sequence[SharedRequest], most: int) -> Sequence[int]:
         """A number for each. most: that an engine takes."""
 
     def trim(
-        self, guests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
+        self, requests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
     ) -> Sequence[TrimmedDraft]:
         """What is fed of the drafts."""
 
@@ -113,9 +113,9 @@ class SharedServer:
         time.sleep(max(0.0, until_s - self.now()))
 
     def admit(self, question: Question) -> SharedRequest:
-        guest = SharedRequest(question)
-        with guest.boundary():
-            guest.request = request = question.request()
+        shared = SharedRequest(question)
+        with shared.boundary():
+            shared.request = request = question.request()
             prompt, method = request.prompt, question.method
             room = self._batch.tokens - len(prompt)
             if room < 1:
@@ -124,110 +124,110 @@ class SharedServer:
                     " room for (leave the case out, or raise load.tokens or model.context)"
                 )
             limit = min(request.limit, room)
-            guest.transcript.finish = "context" if limit < request.limit else "length"
-            guest.end = len(prompt) + limit
+            shared.transcript.finish = "context" if limit < request.limit else "length"
+            shared.end = len(prompt) + limit
             walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), method.typical)
-            guest.handle = self._batch.open(prompt, limit, walk, method.needs)
-            guest.unread = len(prompt)
-        return guest
+            shared.handle = self._batch.open(prompt, limit, walk, method.needs)
+            shared.unread = len(prompt)
+        return shared
 
-    def read(self, guest: SharedRequest, tokens: int) -> float | None:
+    def read(self, shared: SharedRequest, tokens: int) -> float | None:
         first_s = None
-        with guest.boundary():
-            assert guest.request is not None
-            prefill = self._batch.prefill(guest.handle, tokens)
-            guest.unread -= tokens
+        with shared.boundary():
+            assert shared.request is not None
+            prefill = self._batch.prefill(shared.handle, tokens)
+            shared.unread -= tokens
             if prefill is not None:
                 self._laps.lap("prefill")
                 first_s = self.now()
-                prompt, names = guest.request.prompt, (*guest.request.names, "draft")
-                guest.drafter = guest.question.method.begin(prompt, prefill, derive_seed(guest.request.seed, *names))
+                prompt, names = shared.request.prompt, (*shared.request.names, "draft")
+                shared.drafter = shared.question.method.begin(prompt, prefill, derive_seed(shared.request.seed, *names))
                 self._laps.lap("update")
-                guest.context = [*prompt, prefill.token]
-                guest.spent = dict(self._laps.spent)
-                guest.emitted = 1
-                guest.done = len(guest.context) == guest.end or prefill.token in self._eos
+                shared.context = [*prompt, prefill.token]
+                shared.spent = dict(self._laps.spent)
+                shared.emitted = 1
+                shared.done = len(shared.context) == shared.end or prefill.token in self._eos
         self._laps.lap("prefill")
         return first_s
 
     @torch.inference_mode()
-    def step(self, guests: Sequence[SharedRequest]) -> int:
+    def step(self, requests: Sequence[SharedRequest]) -> int:
         begun = time.perf_counter()
         self._laps.lap("idle")
-        trimmed = self._propose(guests)
+        trimmed = self._propose(requests)
         drafts = [draft for draft, _ in trimmed]
-        active = [guest for guest in guests if not guest.done]
+        active = [shared for shared in requests if not shared.done]
         if not active:
             return 0
-        concurrent = [guest for guest in active if guest.question.method.needs.concurrent]
-        for guest in concurrent:
-            with guest.boundary():
-                guest.drafter.launch()  # type: ignore[union-attr]
-        self._batch.forward([(guest.handle, draft) for guest, draft in zip(active, drafts, strict=True)])
-        lates = [_join(guest) for guest in active] if concurrent else None
+        concurrent = [shared for shared in active if shared.question.method.needs.concurrent]
+        for shared in concurrent:
+            with shared.boundary():
+                shared.drafter.launch()  # type: ignore[union-attr]
+        self._batch.forward([(shared.handle, draft) for shared, draft in zip(active, drafts, strict=True)])
+        lates = [_join(shared) for shared in active] if concurrent else None
         if concurrent:
             self._laps.lap("draft")
-        steps = self._batch.settle([guest.end - len(guest.context) for guest in active], lates)
-        for guest, draft, step in zip(active, trimmed, steps, strict=True):
-            if guest.error is None:
-                with guest.boundary():
-                    _learn(guest, *draft, step)
+        steps = self._batch.settle([shared.end - len(shared.context) for shared in active], lates)
+        for shared, draft, step in zip(active, trimmed, steps, strict=True):
+            if shared.error is None:
+                with shared.boundary():
+                    _learn(shared, *draft, step)
         self._laps.lap("update")
         self._budgets.observe(drafts, steps, self._batch.fed, time.perf_counter() - begun)
         return self._batch.fed
 
-    def _propose(self, guests: Sequence[SharedRequest]) -> Sequence[TrimmedDraft]:
+    def _propose(self, requests: Sequence[SharedRequest]) -> Sequence[TrimmedDraft]:
         """A draft of each request that did not fail."""
         drafts: list[Draft] = []
         given: list[int] = []
-        for guest, share in zip(guests, self._budgets.share(guests, self._most), strict=True):
-            with guest.boundary():
-                assert guest.drafter is not None
-                drafts.append(guest.drafter.propose(guest.context, share))
+        for shared, share in zip(requests, self._budgets.share(requests, self._most), strict=True):
+            with shared.boundary():
+                assert shared.drafter is not None
+                drafts.append(shared.drafter.propose(shared.context, share))
                 given.append(share)
-        kept = self._budgets.trim([guest for guest in guests if not guest.done], drafts, given)
+        kept = self._budgets.trim([shared for shared in requests if not shared.done], drafts, given)
         self._laps.lap("draft")
         return kept
 
-    def leave(self, guest: SharedRequest) -> Question | None:
-        if guest.handle is not None:
-            self._batch.close(guest.handle)
-        with guest.boundary():
-            _finish(guest, self._laps.spent, self._eos)
-        return guest.question.close(guest)
+    def leave(self, shared: SharedRequest) -> Question | None:
+        if shared.handle is not None:
+            self._batch.close(shared.handle)
+        with shared.boundary():
+            _finish(shared, self._laps.spent, self._eos)
+        return shared.question.close(shared)
 
 
-def _join(guest: SharedRequest) -> Draft | None:
+def _join(shared: SharedRequest) -> Draft | None:
     """What a concurrent drafter has drafted meanwhile."""
     late = None
-    if guest.error is None and guest.drafter is not None and guest.question.method.needs.concurrent:
-        with guest.boundary():
-            late = guest.drafter.join()
+    if shared.error is None and shared.drafter is not None and shared.question.method.needs.concurrent:
+        with shared.boundary():
+            late = shared.drafter.join()
     return late
 
 
-def _learn(guest: SharedRequest, draft: Draft, kept: Sequence[int] | None, step: Step | CaseError) -> None:
+def _learn(shared: SharedRequest, draft: Draft, kept: Sequence[int] | None, step: Step | CaseError) -> None:
     """Enter one forward's outcome; the drafter sees the path in its whole draft."""
     if isinstance(step, CaseError):
         raise step
-    assert guest.drafter is not None
-    guest.context.extend(step.emitted)
-    guest.emitted, guest.done = len(step.emitted), step.done
+    assert shared.drafter is not None
+    shared.context.extend(step.emitted)
+    shared.emitted, shared.done = len(step.emitted), step.done
     whole = step if kept is None else replace(step, path=tuple(kept[node] for node in step.path))
-    guest.drafter.observe(whole)
-    guest.log.append((*without_tensors(draft, step), 1 + len(draft)))
+    shared.drafter.observe(whole)
+    shared.log.append((*without_tensors(draft, step), 1 + len(draft)))
 
 
-def _finish(guest: SharedRequest, spent: Mapping[str, float], eos: frozenset[int]) -> None:
+def _finish(shared: SharedRequest, spent: Mapping[str, float], eos: frozenset[int]) -> None:
     """Fill in the transcript, but for the times that the schedule has."""
-    if guest.error is not None or guest.drafter is None or guest.request is None:
+    if shared.error is not None or shared.drafter is None or shared.request is None:
         return
-    guest.drafter.finish(guest.context)
-    out, method = guest.transcript, guest.question.method
-    out.ids = guest.context[len(guest.request.prompt) :]
+    shared.drafter.finish(shared.context)
+    out, method = shared.transcript, shared.question.method
+    out.ids = shared.context[len(shared.request.prompt) :]
     if out.ids[-1] in eos:
         out.finish = "eos"
-    out.trees = [] if guest.request.keep_trees else None
-    out.count(guest.log, method.sources)
-    out.stats = {name: float(value) for name, value in guest.drafter.stats().items()}
-    out.phases_s = {phase: spent[phase] - guest.spent.get(phase, 0.0) for phase in spent if phase != "idle"}
+    out.trees = [] if shared.request.keep_trees else None
+    out.count(shared.log, method.sources)
+    out.stats = {name: float(value) for name, value in shared.drafter.stats().items()}
+    out.phases_s = {phase: spent[phase] - shared.spent.get(phase, 0.0) for phase in spent if phase != "idle"}

@@ -13,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from specbench.record import StretchRecord
+
 NEVER = float("inf")
 
 
-class Guest(Protocol):
-    """A request inside a server, which has one of its seats."""
+class Admitted(Protocol):
+    """A request inside a server, which has one of its places."""
 
     unread: int  # [tokens] of its prompt
     emitted: int  # tokens of its last forward, or of its prompt's
@@ -33,16 +35,16 @@ class Server(Protocol):
     def wait(self, until_s: float) -> None:
         """Let time pass: there is nothing to do."""
 
-    def admit(self, question: Any) -> Guest:
+    def admit(self, question: Any) -> Admitted:
         """Take a request in; nothing is computed."""
 
-    def read(self, seat: Any, tokens: int) -> float | None:
+    def read(self, admitted: Any, tokens: int) -> float | None:
         """Read so many tokens of the prompt. Returns when the first token of the answer came [s], None = not yet."""
 
-    def step(self, seats: Sequence[Any]) -> int:
+    def step(self, requests: Sequence[Any]) -> int:
         """One forward for all; returns its rows."""
 
-    def leave(self, seat: Any) -> Any:
+    def leave(self, admitted: Any) -> Any:
         """The request ended, its room is free. Returns what the same user asks next, None for nothing."""
 
 
@@ -56,7 +58,7 @@ class Visit:
     question: Any
     measured: bool
     arrival_s: float
-    seat: Any = None
+    admitted: Any = None
     begin_s: float = NEVER
     first_s: float = NEVER
     end_s: float = NEVER
@@ -85,23 +87,33 @@ class Served:
         own = self.measured()
         return min(visit.arrival_s for visit in own), max(visit.end_s for visit in own)
 
+    def summary(self) -> StretchRecord:
+        """Of the measured part."""
+        begin, end = self.window()
+        inside = [place for place, at in enumerate(self.ends_s) if begin < at <= end]
+        sums = [sum(held[place] for place in inside) for held in (self.emitted, self.requests, self.rows)]
+        first = sum(begin < visit.first_s <= end for visit in self.visits)
+        return StretchRecord(
+            seconds=end - begin, tokens=sums[0] + first, forwards=len(inside), requests=sums[1], rows=sums[2]
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What is served. seats: requests at once.
+    """What is served. places: requests at once.
 
     ramp: first arrivals that are not measured. measured: arrivals behind them, which are.
     chunk: [tokens] of prompts that are read between two forwards; 0 = every waiting prompt, whole.
     """
 
-    seats: int
+    places: int
     ramp: int
     measured: int
     chunk: int = 0
 
 
 def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch) -> Served:
-    """One stretch. questions: without end. arrivals: [s] intended; None = as soon as a seat is free (closed loop)."""
+    """One stretch. questions: without end. arrivals: [s] intended; None = as soon as a place is free (closed loop)."""
     return _Service(server, questions, arrivals, stretch).run()
 
 
@@ -110,11 +122,11 @@ class _Service:
         self, server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
     ) -> None:
         self._server, self._questions, self._arrivals, self._stretch = server, questions, arrivals, stretch
-        self._free = deque([server.now()] * stretch.seats)  # since when each seat is
+        self._free = deque([server.now()] * stretch.places)  # since when each place is
         self._next_s = next(arrivals) if arrivals else NEVER
         self._came = 0
         self._left = stretch.measured  # conversations that have not ended
-        self._waiting: deque[Visit] = deque()  # their users hold a seat already
+        self._waiting: deque[Visit] = deque()  # their users hold a place already
         self._reading: deque[Visit] = deque()
         self._decoding: list[Visit] = []
         self._served = Served()
@@ -131,7 +143,7 @@ class _Service:
         return self._served
 
     def _admit(self) -> None:
-        """Who waits for an answer to a next turn first, then arrivals while there are seats."""
+        """Who waits for an answer to a next turn first, then arrivals while there are places."""
         while self._waiting:
             self._enter(self._waiting.popleft())
         while self._free:
@@ -147,7 +159,7 @@ class _Service:
             self._enter(Visit(next(self._questions), 0 <= begun < self._stretch.measured, arrival_s))
 
     def _enter(self, visit: Visit) -> None:
-        visit.seat = self._server.admit(visit.question)
+        visit.admitted = self._server.admit(visit.question)
         self._served.visits.append(visit)
         self._reading.append(visit)
 
@@ -156,38 +168,38 @@ class _Service:
         room = self._stretch.chunk or NEVER
         while self._reading and room > 0:
             visit = self._reading[0]
-            seat, before = visit.seat, visit.seat.unread
+            admitted, before = visit.admitted, visit.admitted.unread
             if visit.begin_s == NEVER:
                 visit.begin_s = self._server.now()
-            first_s = None if seat.done else self._server.read(seat, int(min(room, before)))
-            room -= before - seat.unread
-            if seat.done or not seat.unread:
+            first_s = None if admitted.done else self._server.read(admitted, int(min(room, before)))
+            room -= before - admitted.unread
+            if admitted.done or not admitted.unread:
                 self._reading.popleft()
                 visit.first_s = self._server.now() if first_s is None else first_s
                 start = len(self._served.ends_s)
                 visit.forwards = range(start, start)
-                if seat.done:
+                if admitted.done:
                     self._end(visit)
                 else:
                     self._decoding.append(visit)
 
     def _step(self) -> None:
         served, active = self._served, self._decoding
-        served.rows.append(self._server.step([visit.seat for visit in active]))
+        served.rows.append(self._server.step([visit.admitted for visit in active]))
         served.ends_s.append(self._server.now())
         served.requests.append(len(active))
-        served.emitted.append(sum(visit.seat.emitted for visit in active))
-        ended = [visit for visit in active if visit.seat.done]
+        served.emitted.append(sum(visit.admitted.emitted for visit in active))
+        ended = [visit for visit in active if visit.admitted.done]
         if ended:
-            self._decoding = [visit for visit in active if not visit.seat.done]
+            self._decoding = [visit for visit in active if not visit.admitted.done]
             for visit in ended:
                 visit.forwards = range(visit.forwards.start, len(served.ends_s))
                 self._end(visit)
 
     def _end(self, visit: Visit) -> None:
-        """Its user asks on, or leaves the seat."""
+        """Its user asks on, or its place is free."""
         visit.end_s = self._server.now()
-        follow = self._server.leave(visit.seat)
+        follow = self._server.leave(visit.admitted)
         if follow is not None:
             self._waiting.append(Visit(follow, visit.measured, visit.end_s))
             return

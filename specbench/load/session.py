@@ -25,7 +25,7 @@ from specbench.lossless import judge_block
 from specbench.measure.clock import without_collector
 from specbench.measure.plan import Block
 from specbench.method import Method
-from specbench.record import CaseRecord, StretchRecord, TurnLoad
+from specbench.record import CaseRecord, TurnLoad
 from specbench.session import Entry, Session, Turn, fail, record_of, turn_record
 from specbench.types import Case, CaseError
 
@@ -48,7 +48,7 @@ class SharedTurn:
     number: int = 0
     answers: tuple[str, ...] = ()
     asked: Turn | None = None
-    guest: SharedRequest | None = None
+    shared: SharedRequest | None = None
 
     def request(self) -> Request:
         """Asked when it is admitted: an engine that replays loads the answer then."""
@@ -57,10 +57,10 @@ class SharedTurn:
         self.asked, request = self.session.ask(self)
         return request
 
-    def close(self, guest: SharedRequest) -> SharedTurn | None:
+    def close(self, shared: SharedRequest) -> SharedTurn | None:
         """The next turn of the case; its method is free behind the last."""
-        self.guest = guest
-        if guest.error is None and self.number + 1 < len(self.case.turns):
+        self.shared = shared
+        if shared.error is None and self.number + 1 < len(self.case.turns):
             return self.session.follow(self)
         self.session.give_back(self)
         return None
@@ -77,8 +77,8 @@ class LoadSession(Session):
     def follow(self, turn: SharedTurn) -> SharedTurn:
         """The next turn of the same case."""
         assert turn.asked is not None
-        assert turn.guest is not None
-        answers = (*turn.answers, self._text(turn.asked, turn.guest.transcript))
+        assert turn.shared is not None
+        answers = (*turn.answers, self._text(turn.asked, turn.shared.transcript))
         return SharedTurn(self, turn.block, turn.case, turn.entry, turn.method, turn.number + 1, answers)
 
     def give_back(self, turn: SharedTurn) -> None:
@@ -115,7 +115,7 @@ class LoadSession(Session):
         records = {case.id: record_of(block, case, place, entry.name) for case in block.cases}
         try:
             served = self._serve(block, entry)
-            about = _summarise(served)
+            about = served.summary()
             for visit in served.measured():
                 turn: SharedTurn = visit.question
                 record = records[turn.case.id]
@@ -132,14 +132,14 @@ class LoadSession(Session):
 
     def _enter(self, record: CaseRecord, turn: SharedTurn, visit: Visit, served: Served) -> None:
         """A turn's figures with the times of the schedule."""
-        guest = turn.guest
-        assert guest is not None
-        if guest.error is not None:
-            fail(record, guest.error)
+        shared = turn.shared
+        assert shared is not None
+        if shared.error is not None:
+            fail(record, shared.error)
             return
         assert turn.asked is not None
         ends = np.array([visit.first_s, *served.ends_s[visit.forwards.start : visit.forwards.stop]])
-        out = guest.transcript
+        out = shared.transcript
         out.prefill_s, out.decode_s = visit.first_s - visit.begin_s, visit.end_s - visit.first_s
         out.step_s = [round(float(seconds), 7) for seconds in np.diff(ends)]
         forwards = slice(visit.forwards.start, visit.forwards.stop)
@@ -154,15 +154,15 @@ class LoadSession(Session):
 
     def _serve(self, block: Block, entry: Entry) -> Served:
         load, engine = self.load, self._engine
-        seats = self._open_states(entry)
+        places = self._open_states(entry)
         laps = SharedLaps()
-        batch = engine.batch(seats, load.tokens or engine.context, laps)
+        batch = engine.batch(places, load.tokens or engine.context, laps)
         try:
             if entry.name not in self._budgets:  # what is known of a load outlives a stretch
                 self._budgets[entry.name] = make_budgets(load.budget, load.nodes or engine.max_nodes)
             server = SharedServer(batch, laps, engine.eos, engine.max_nodes, self._budgets[entry.name])
             ramp = load.requests if load.ramp is None else load.ramp
-            stretch = Stretch(seats, ramp, len(block.cases), load.chunk)
+            stretch = Stretch(places, ramp, len(block.cases), load.chunk)
             arrivals = make_arrivals(load, derive_seed(self._settings.seed, "arrivals", block.index))
             return serve(server, self._questions(block, entry, ramp), arrivals, stretch)
         finally:
@@ -182,15 +182,3 @@ class LoadSession(Session):
         for place in itertools.count(first - ramp):
             case = self._cases[place % len(self._cases)]
             yield SharedTurn(self, block, case, entry, self._free.popleft())
-
-
-def _summarise(served: Served) -> StretchRecord:
-    """Of the measured part."""
-    begin, end = served.window()
-    ends = np.array(served.ends_s)
-    inside = (ends > begin) & (ends <= end)
-    sums = [int(np.array(column)[inside].sum()) for column in (served.emitted, served.requests, served.rows)]
-    first = sum(begin < visit.first_s <= end for visit in served.visits)
-    return StretchRecord(
-        seconds=end - begin, tokens=sums[0] + first, forwards=int(inside.sum()), requests=sums[1], rows=sums[2]
-    )

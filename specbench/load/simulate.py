@@ -45,7 +45,7 @@ def recorded_answers(records: Sequence[CaseRecord], drafting: bool = False) -> l
 
 
 @dataclass(slots=True)
-class SimulatedGuest:
+class SimulatedRequest:
     """A request inside of the simulation. at: its next step. context: [tokens] in its cache."""
 
     answer: SimulatedAnswer
@@ -74,35 +74,35 @@ class SimulatedServer:
             raise RuntimeError("nothing is left to serve and nothing arrives any more")
         self._now_s = max(self._now_s, until_s)
 
-    def admit(self, question: SimulatedAnswer) -> SimulatedGuest:
-        return SimulatedGuest(question, question.prompt)
+    def admit(self, question: SimulatedAnswer) -> SimulatedRequest:
+        return SimulatedRequest(question, question.prompt)
 
-    def read(self, seat: SimulatedGuest, tokens: int) -> float | None:
-        self._now_s += 1e-3 * float(self._profile.step_ms(tokens, seat.context))
-        seat.unread -= tokens
-        seat.context += tokens
-        if seat.unread:
+    def read(self, admitted: SimulatedRequest, tokens: int) -> float | None:
+        self._now_s += 1e-3 * float(self._profile.step_ms(tokens, admitted.context))
+        admitted.unread -= tokens
+        admitted.context += tokens
+        if admitted.unread:
             return None
-        seat.emitted, seat.done = 1, not len(seat.answer.accept)
+        admitted.emitted, admitted.done = 1, not len(admitted.answer.accept)
         return self._now_s
 
-    def step(self, seats: Sequence[SimulatedGuest]) -> int:
+    def step(self, requests: Sequence[SimulatedRequest]) -> int:
         rows = context = 0
         own: list[float] = []
-        for seat in seats:
-            answer, at = seat.answer, seat.at
+        for admitted in requests:
+            answer, at = admitted.answer, admitted.at
             rows += answer.fed[at]
-            context += seat.context
+            context += admitted.context
             own.append(answer.own_s)
-            seat.emitted = answer.accept[at]
-            seat.context += seat.emitted
-            seat.at = at + 1
-            seat.done = seat.at == len(answer.accept)
-        self._now_s += 1e-3 * float(self._profile.shared_ms(rows, context / len(seats), len(seats)))
+            admitted.emitted = answer.accept[at]
+            admitted.context += admitted.emitted
+            admitted.at = at + 1
+            admitted.done = admitted.at == len(answer.accept)
+        self._now_s += 1e-3 * float(self._profile.shared_ms(rows, context / len(requests), len(requests)))
         self._now_s += max(own) if self._parallel else sum(own)
         return rows
 
-    def leave(self, seat: SimulatedGuest) -> None:
+    def leave(self, admitted: SimulatedRequest) -> None:
         return None
 
 
@@ -118,3 +118,18 @@ def simulate(
     order = np.random.default_rng(seed).integers(0, len(answers), stretch.ramp + stretch.measured)
     drawn = (answers[place] for place in itertools.cycle(order))
     return serve(SimulatedServer(profile, parallel), drawn, arrivals, stretch)
+
+
+def read_figures(served: Served) -> dict[str, float]:
+    """Of the measured part: tokens/s of the server and of a user, waits for the first token, requests a forward."""
+    about, visits = served.summary(), served.measured()
+    first = 1e3 * np.array([visit.first_s - visit.arrival_s for visit in visits])
+    decoding = sum(visit.end_s - visit.first_s for visit in visits)
+    tokens = sum(sum(visit.question.accept) for visit in visits)
+    return {
+        "tokens_per_s": about["tokens"] / about["seconds"],
+        "user_tokens_per_s": tokens / decoding,
+        "ttft_p50_ms": float(np.percentile(first, 50)),
+        "ttft_p99_ms": float(np.percentile(first, 99)),
+        "mean_requests": about["requests"] / max(1, about["forwards"]),
+    }

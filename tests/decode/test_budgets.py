@@ -27,9 +27,9 @@ def test_without_scores_siblings_share_the_chance_of_their_depth():
 
 
 def test_equal_shares_add_up_to_the_nodes_of_a_forward():
-    guests = [SimpleNamespace()] * 5
-    assert EqualBudget(12).share(guests, 256) == [3, 3, 2, 2, 2]
-    assert EqualBudget(3000).share(guests, 256) == [256] * 5
+    requests = [SimpleNamespace()] * 5
+    assert EqualBudget(12).share(requests, 256) == [3, 3, 2, 2, 2]
+    assert EqualBudget(3000).share(requests, 256) == [256] * 5
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_equal_shares_add_up_to_the_nodes_of_a_forward():
     ],
 )
 def test_the_controller_finds_the_budget_that_pays_and_trying_costs_little(cost, gain, best):
-    control, guests = Controller(), [SimpleNamespace()] * 8
+    control, requests = Controller(), [SimpleNamespace()] * 8
     emitted = seconds = 0.0
     chosen = []
     for _ in range(2000):
-        nodes = control.share(guests, 256)[0]
+        nodes = control.share(requests, 256)[0]
         level = LEVELS.index(nodes if nodes != 256 else None)
         chosen.append(nodes)
         tokens = gain[level] * 8

@@ -1,0 +1,65 @@
+"""Serve a run's recorded requests on a simulated clock: any number at once, on a machine that a profile describes.
+
+    python scripts/simulate_load.py results/latest --profile PROFILE.json --requests 1,8,64,256
+    python scripts/simulate_load.py results/latest --profile PROFILE.json --requests 64 --rate 5,10,20
+
+The schedule is that of ``specbench load=...``; a step takes the profile's time, and drafting the recorded time. With
+--rate requests arrive at random and wait for a place; else so many are always in flight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from specbench.bench.latency import whole_numbers
+from specbench.cli import with_exit_code
+from specbench.load.arrivals import draw_poisson
+from specbench.load.scheduler import Stretch
+from specbench.load.simulate import read_figures, recorded_answers, simulate
+from specbench.profile import read_profile
+from specbench.record import CONTROL, VANILLA
+from specbench.store import read_run
+from specbench.types import InputError
+
+
+@with_exit_code
+def main() -> None:
+    """Print a row a method and load."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="directory of a run")
+    parser.add_argument("--profile", type=Path, required=True, help="a latency profile")
+    parser.add_argument("--requests", type=whole_numbers, default=[1, 8, 64, 256], help="at once, with --rate at most")
+    parser.add_argument("--rate", type=whole_numbers, default=[0], help="arrivals a second; 0 = a closed loop")
+    parser.add_argument("--count", type=int, default=10_000, help="requests that are measured")
+    parser.add_argument("--chunk", type=int, default=256, help="tokens of prompts read between two forwards; 0 = whole")
+    parser.add_argument("--no-drafting", action="store_true", help="drafts take no time")
+    options = parser.parse_args()
+    run, profile = read_run(options.run), read_profile(options.profile)
+    methods = dict.fromkeys(record.method for record in run.records if record.method != CONTROL)
+    answers = {
+        name: recorded_answers([each for each in run.records if each.method == name], not options.no_drafting)
+        for name in (VANILLA, *(name for name in methods if name != VANILLA))
+    }
+    if not all(answers.values()):
+        raise InputError(f"run {options.run}: a method has no good record; expected a run with answers of all methods")
+    rows = []
+    for places in options.requests:
+        for rate in options.rate:
+            stretch = Stretch(places, places, options.count, options.chunk)
+            base = 0.0
+            for name, own in answers.items():
+                served = simulate(profile, own, stretch, draw_poisson(rate, 0) if rate else None)
+                figures = read_figures(served)
+                base = base or figures["tokens_per_s"]
+                rows.append({"at once": places, "rate": rate or "closed", "method": name, **figures,
+                             "speedup": figures["tokens_per_s"] / base})  # fmt: skip
+    print(f"simulated: {profile.label}; {options.count} requests drawn from {options.run}")
+    print(pd.DataFrame(rows).to_string(index=False, float_format="{:.2f}".format))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
