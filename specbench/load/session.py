@@ -143,14 +143,14 @@ class LoadSession(Session):
         out.prefill_s, out.decode_s = visit.first_s - visit.begin_s, visit.end_s - visit.first_s
         out.step_s = [round(float(seconds), 7) for seconds in np.diff(ends)]
         forwards = slice(visit.forwards.start, visit.forwards.stop)
-        shared = TurnLoad(
+        told = TurnLoad(
             arrival_s=visit.arrival_s,
             queue_s=max(0.0, visit.begin_s - visit.arrival_s),
             requests=served.requests[forwards],
             rows=served.rows[forwards],
         )
         text = self._text(turn.asked, out)
-        record.turns.append(turn_record(record.method, turn.asked, out, text, load=shared))
+        record.turns.append(turn_record(record.method, turn.asked, out, text, load=told))
 
     def _serve(self, block: Block, entry: Entry) -> Served:
         load, engine = self.load, self._engine
