@@ -36,7 +36,8 @@ SAME: dict[str, _Print] = {
     "questions (suite.sha256)": lambda manifest: manifest.get("suite", {}).get("sha256"),
     "weights (model.fingerprint)": lambda manifest: manifest.get("model", {}).get("fingerprint"),
     "files of a method (methods.inputs)": lambda manifest: {
-        name: each.get("inputs") for name, each in manifest.get("methods", {}).items()
+        name: [print_ or path for path, print_ in (each.get("inputs") or {}).items()]
+        for name, each in manifest.get("methods", {}).items()
     },
     "dtype": lambda manifest: manifest.get("model", {}).get("dtype"),
     "kind of device": lambda manifest: str(manifest.get("model", {}).get("device")).partition(":")[0],
@@ -165,10 +166,10 @@ def _refuse_other(first: Shard, other: Shard, any_versions: bool) -> None:
     prints = dict(SAME)
     if not any_versions:
         prints["version of a library"] = lambda manifest: manifest.get("versions")
-    differences = [("configuration", *_difference(_settings(first), _settings(other)))]
-    differences += [
+    differences = [
         (what, *_difference(read(first.manifest), read(other.manifest), "")) for what, read in prints.items()
     ]
+    differences.append(("configuration", *_difference(_settings(first), _settings(other))))
     for what, key, one, two in differences:
         if one != two:
             named = f" ({key.strip('.')})" if key.strip(".") else ""
@@ -178,10 +179,22 @@ def _refuse_other(first: Shard, other: Shard, any_versions: bool) -> None:
             )
 
 
-def _settings(shard: Shard) -> dict[str, Any]:
-    """Those that decide records, without the part."""
+def _settings(shard: Shard) -> Any:
+    """Those that decide records, without the part; what lies at a path is named by its print, if it has one."""
     kept = decisive(shard.manifest.get("config", {}))
-    return kept | {"suite": {key: value for key, value in kept["suite"].items() if key != "part"}}
+    whole = kept | {"suite": {key: value for key, value in kept["suite"].items() if key != "part"}}
+    model, suite = (shard.manifest.get(key, {}) for key in ("model", "suite"))
+    prints = {model.get("path"): model.get("fingerprint"), suite.get("origin"): suite.get("sha256")}
+    for method in shard.manifest.get("methods", {}).values():
+        prints |= method.get("inputs") or {}
+    return _with_prints(whole, prints)
+
+
+def _with_prints(node: Any, prints: Mapping[str, str | None]) -> Any:
+    """Settings, with the print in place of each path that has one."""
+    if isinstance(node, Mapping):
+        return {key: _with_prints(value, prints) for key, value in node.items()}
+    return prints.get(node) or node if isinstance(node, str) else node
 
 
 def _difference(one: Any, two: Any, path: str = "") -> tuple[str, Any, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,29 +67,31 @@ def ratio_of_totals(
 
 
 def estimates(
-    figures: Sequence[Sequence[ArrayLike] | Floats], *, resamples: int = RESAMPLES, seed: int = SEED
+    figures: Iterable[Sequence[ArrayLike] | Floats], *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> list[Estimate]:
     """Several figures at once: those of as many cases see the same resamples, which are drawn once for all of them.
 
     figures: the columns (C,) of each, four as ``speedup`` takes them, or two as ``ratio_of_totals`` does.
     """
-    columns = [_columns(*given) for given in figures]
-    found = [Estimate(float(_figure(each.sum(axis=1))), None, None, each.shape[1]) for each in columns]
-    alike: dict[int, list[int]] = {}
-    for place, estimate in enumerate(found):
-        if resamples > 0 and estimate.count >= MIN_CASES and np.isfinite(estimate.value):
-            alike.setdefault(estimate.count, []).append(place)
-    for count, places in alike.items():
-        known: dict[bytes, Floats] = {}  # by content: methods share vanilla's columns
-        keys = [[hashlib.sha256(column.tobytes()).digest() for column in columns[place]] for place in places]
-        for place, own in zip(places, keys, strict=True):
-            known |= dict(zip(own, columns[place], strict=True))
-        draws: list[list[Floats]] = [[] for _ in places]
+    found: list[Estimate] = []
+    alike: dict[int, dict[int, list[bytes]]] = {}  # cases -> figures of so many, and which columns they have
+    known: dict[int, dict[bytes, Floats]] = {}  # cases -> columns by content: methods share vanilla's
+    for given in figures:
+        columns = _columns(*given)
+        count = columns.shape[1]
+        found.append(Estimate(float(_figure(columns.sum(axis=1))), None, None, count))
+        if resamples > 0 and count >= MIN_CASES and np.isfinite(found[-1].value):
+            keys = [hashlib.sha256(column).digest() for column in columns]
+            alike.setdefault(count, {})[len(found) - 1] = keys
+            for key, column in zip(keys, columns, strict=True):
+                known.setdefault(count, {}).setdefault(key, column.copy())
+    for count, wanted in alike.items():
+        draws: dict[int, list[Floats]] = {place: [] for place in wanted}
         for weights in _all_weights(count, resamples, seed):
-            totals = {key: weights @ column for key, column in known.items()}
-            for drawn, own in zip(draws, keys, strict=True):
-                drawn.append(_figure(np.stack([totals[key] for key in own])))
-        for place, drawn in zip(places, draws, strict=True):
+            totals = {key: weights @ column for key, column in known[count].items()}
+            for place, keys in wanted.items():
+                draws[place].append(_figure(np.stack([totals[key] for key in keys])))
+        for place, drawn in draws.items():
             found[place] = _interval(found[place].value, np.concatenate(drawn), count)
     return found
 

@@ -137,6 +137,22 @@ def test_what_does_not_fit_is_refused(edit, said, parts, tmp_path):
     assert not (tmp_path / "out" / RECORDS).exists()
 
 
+def test_parts_of_machines_that_keep_their_files_elsewhere(runs, parts, tmp_path):
+    """The same questions and answers at another path; at the same path others are refused."""
+    elsewhere = "/mnt/other/t.jsonl"
+
+    def move(manifest: dict) -> None:
+        manifest["config"]["model"]["trace"] = manifest["model"]["path"] = manifest["suite"]["origin"] = elsewhere
+
+    change(parts[1], move)
+    merge(parts, tmp_path / "out")
+    assert counted(tmp_path / "out") == counted(runs / "whole")
+    third = "/mnt/third/t.jsonl"  # the setting then names a file whose print is not known
+    change(parts[1], lambda manifest: (manifest["model"].update(path=third), manifest["suite"].update(origin=third)))
+    with pytest.raises(RunError, match=r"configuration \(model.trace\): '/mnt/other/t.jsonl'"):
+        merge(parts, tmp_path / "again")
+
+
 def test_other_versions_are_a_warning_where_asked(parts, tmp_path):
     change(parts[1], lambda manifest: manifest["versions"].update(torch="0"))
     manifest = merge(parts, tmp_path / "out", any_versions=True)

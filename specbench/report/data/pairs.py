@@ -48,9 +48,13 @@ class Contest:
         """Everybody's figure in a category, worked out once."""
         if category not in self._rates:
             chosen = slice(None) if category == OVERALL else self.categories == category
-            columns = [[_column(*each)[chosen] for each in column] for column in zip(*self.figures, strict=True)]
+            count = len(self.categories[chosen])
             # Another order in memory is another order of additions, and moves the last digit of a csv.
-            self._rates[category] = stats.rates(np.array(columns, dtype=np.float64, order="F"))
+            columns = np.empty((4, len(self.figures), count), order="F")
+            for method, figure in enumerate(self.figures):
+                for place, column in enumerate(figure):
+                    columns[place, method] = _column(*column)[chosen]
+            self._rates[category] = stats.rates(columns)
         return self._rates[category]
 
     def over(self, first: Entrant, second: Entrant) -> Estimate:

@@ -87,10 +87,17 @@ def _succeeded(cases: Cases) -> Cases:
 
 def _with_intervals(scopes: Sequence[_Scope]) -> Iterator[tuple[_Scope, Mapping[str, stats.Estimate]]]:
     """Each scope with its figures that have an interval; all are resampled together."""
-    wanted = [dict(_resampled(scope)) for scope in scopes]
-    found = iter(stats.estimates([columns for figures in wanted for columns in figures.values()]))
-    for scope, figures in zip(scopes, wanted, strict=True):
-        yield scope, {name: next(found) for name in figures}
+    names: list[list[str]] = [[] for _ in scopes]
+
+    def columns() -> Iterator[tuple[Column, ...]]:  # one figure's at a time: they are as long as the run
+        for scope, known in zip(scopes, names, strict=True):
+            for name, figure in _resampled(scope):
+                known.append(name)
+                yield figure
+
+    found = iter(stats.estimates(columns()))
+    for scope, known in zip(scopes, names, strict=True):
+        yield scope, {name: next(found) for name in known}
 
 
 def _resampled(scope: _Scope) -> Iterator[tuple[str, tuple[Column, ...]]]:
