@@ -17,7 +17,8 @@ import torch
 
 from methods.parts.lookup.corpus import read_documents, tokenize
 from specbench.bench.drafting import COLUMNS, lines_of, repeating_tokens, time_scan
-from specbench.cli import conf_dir, job_of, with_exit_code
+from specbench.cli import job_of, with_exit_code
+from specbench.groups import conf_dir
 from specbench.method import Peer
 from specbench.record import VANILLA
 from specbench.session import Entry

@@ -16,7 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.cli import job_of, with_exit_code, with_own_groups
+from specbench.cli import job_of, with_exit_code
+from specbench.composition import with_own_groups
 from specbench.execution import execute
 from specbench.store import read_run
 

@@ -6,19 +6,19 @@ frozen, because Hydra composes YAML over them; nothing below cli.py changes them
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from omegaconf import MISSING
 
+from specbench.input import InputError
 from specbench.load.settings import ALONE, LoadConfig
-from specbench.types import InputError
+from specbench.names import near
 
 LONGEST_PART = 255  # [bytes] of a file's name
 LONGEST_SHOWN = 60
@@ -207,7 +207,7 @@ class MeasureConfig:
 
 @dataclass
 class ReportConfig:
-    """What is written when the run ends; ``specbench-report`` can always write it later.
+    """What is written when the run ends; ``specbench report`` can always write it later.
 
     style: of the plots: screen | paper | a style file of matplotlib. identify: manifest and page may name home
     directory, user and host.
@@ -262,12 +262,6 @@ def _as_before(node: Any, group: str = "") -> Any:
         return node
     added = ADDED.get(str(node.get("_target_") or group), {})
     return {key: _as_before(value) for key, value in node.items() if key not in added or value != added[key]}
-
-
-def near(word: str, known: Sequence[str]) -> str:
-    """``did you mean X? there are: ...`` for a word that is not among the known ones."""
-    close = difflib.get_close_matches(word, known, 1)
-    return (f"did you mean {close[0]}? " if close else "") + f"there are: {', '.join(known) or 'none'}"
 
 
 def refuse_extras(values: Mapping[str, Any], schema: Any = Config, prefix: str = "") -> None:

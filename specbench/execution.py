@@ -24,13 +24,12 @@ from specbench.measure.plan import resume_at
 from specbench.record import CaseRecord
 from specbench.session import RequestSettings, Session
 from specbench.stage import set_stage
-from specbench.store import MANIFEST, RECORDS, RunWriter, point_latest, read_manifest, write_atomically
+from specbench.store import MANIFEST, RECORDS, SHARDS, RunWriter, point_latest, read_manifest, write_atomically
 from specbench.types import InputError
 
 LOCK = ".lock"
 AT, DEATHS = ".at", ".deaths.json"
 MOST_DEATHS = 3  # of processes in one block, before its case becomes an error
-SHARDS = "shards"
 OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", "report.html", "run.log", SHARDS, AT, DEATHS)
 log = logging.getLogger(__name__)
 _WIDTH = 12  # [bytes] of a block's number

@@ -19,12 +19,13 @@ from typing import Any, get_type_hints
 
 import pydantic
 
-from specbench.config import Config, near
+from specbench.config import Config
 from specbench.decode.sampling import Sampling
 from specbench.load.settings import ONE, check_load
 from specbench.material import gather
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
 from specbench.method import Method, Peer
+from specbench.names import near
 from specbench.record import CONTROL, VANILLA, EngineKind
 from specbench.session import Entry
 from specbench.suite import Suite

@@ -16,6 +16,7 @@ import numpy as np
 from transformers import PreTrainedConfig
 
 from specbench.config import Config
+from specbench.names import suite_name
 from specbench.record import EngineKind
 from specbench.suite import Selection, Shots, Suite, load_suite, select, whole_of
 from specbench.suite.prompt import PromptBuilder, answer_text
@@ -246,11 +247,6 @@ def _load_suite(config: Config) -> Suite:
         sha256=suite.sha256,
         selection=selection_of(config),
     )
-
-
-def suite_name(path: str) -> str:
-    """The name of a suite that has none: that of its file."""
-    return Path(path).name.partition(".")[0] or "suite"
 
 
 def model_options(config: Config) -> dict[str, Any]:

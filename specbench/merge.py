@@ -1,4 +1,4 @@
-"""The command ``specbench-merge SHARDS... --out RUN``: the parts of a run, made anywhere, become the run.
+"""The command ``specbench merge SHARDS... --out RUN``: the parts of a run, made anywhere, become the run.
 
 A block is copied as it was written, but for its number and the shard that measured it: pairing stays inside the block,
 so every ratio is the one that was measured. Records are read one at a time, and written in the order of the plan.
@@ -281,7 +281,7 @@ def _join_warnings(shards: Sequence[Shard]) -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 merged, 1 the disk is full, 2 the parts do not allow it."""
-    parser = argparse.ArgumentParser(prog="specbench-merge", description="Merge the parts of a run into the run.")
+    parser = argparse.ArgumentParser(prog="specbench merge", description="Merge the parts of a run into the run.")
     parser.add_argument("shards", nargs="+", type=Path, metavar="SHARD", help="directory of a part (suite.part=k/n)")
     parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="directory of the run")
     parser.add_argument("--any-versions", action="store_true", help="other library versions are a warning, no error")
@@ -289,10 +289,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         manifest = merge(options.shards, options.out, options.any_versions)
     except InputError as error:
-        print(printable(f"specbench-merge: error: {error}"), file=sys.stderr)
+        print(printable(f"specbench merge: error: {error}"), file=sys.stderr)
         return USAGE
     except OSError as error:
-        print(printable(f"specbench-merge: {error.filename}: {error.strerror}"), file=sys.stderr)
+        print(printable(f"specbench merge: {error.filename}: {error.strerror}"), file=sys.stderr)
         return FAILED
     print(printable(f"{manifest['suite']['cases']} cases of {len(manifest['shards'])} parts are in {options.out}"))
     return 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import logging
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
 _NOT_IN_PATHS = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\ud800-\udfff]+|^[.\s-]+|[.\s]+$')
 _LONGEST_BYTES = 80  # a file's name has several such parts and at most 255 bytes
@@ -22,6 +25,17 @@ def file_name(name: str) -> str:
     if found == name != "":
         return name
     return f"{found or '_'}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:_DIGITS]}"
+
+
+def suite_name(path: str) -> str:
+    """The name of a suite that has none: that of its file."""
+    return Path(path).name.partition(".")[0] or "suite"
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    """``did you mean X? there are: ...`` for a word that is not among the known ones."""
+    close = difflib.get_close_matches(word, known, 1)
+    return (f"did you mean {close[0]}? " if close else "") + f"there are: {', '.join(known) or 'none'}"
 
 
 def printable(text: str) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from specbench.execution import OURS, SHARDS, set_aside
+from specbench.execution import OURS, set_aside
 from specbench.job import Job
 from specbench.manifest import shared
 from specbench.measure.plan import LASTING
 from specbench.merge import is_whole, merge, part_name, split_part
-from specbench.store import RECORDS
+from specbench.store import RECORDS, SHARDS
 from specbench.types import InputError
 
 MOST = 10_000

@@ -28,6 +28,8 @@ from specbench.schema import check_manifest
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
 PIECES = "pieces.json"  # what a report keeps beside the records: the text of tokens
+SHARDS = "shards"  # of a run on several workers
+SET_ASIDE = re.compile(r"\.old\d+$")  # a folder that measure.fresh=true kept
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a disk that was writable before
 _PARTIAL = re.compile(r"\..+\.(jsonl?|csv|md|tex|png|pdf|html)\.(?P<process>\d{1,9})\.partial")
 

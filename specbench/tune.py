@@ -18,9 +18,9 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import stats
-from specbench.config import near
 from specbench.execution import execute
 from specbench.job import Job
+from specbench.names import near
 from specbench.profile import Profile
 from specbench.record import VANILLA, EngineKind
 from specbench.report.data.facts import read_facts

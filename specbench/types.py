@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from specbench.input import InputError
+
+if TYPE_CHECKING:  # for the types alone: what reads settings, suites and traces starts without torch
+    from torch import Tensor
 
 ROOT = -1  # the parent of a draft's first level: the last emitted token, which the draft never contains
 

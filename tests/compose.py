@@ -7,21 +7,21 @@ from importlib.util import find_spec
 from typing import Any
 
 from methods.parts.runtimes.runtime_peer import RuntimePeer
-from specbench import cli
+from specbench import cli, composition, groups
 from specbench.job import make_entry
 from specbench.session import Entry
 
 
 def composed(*overrides: str):
     """The configuration that ``specbench OVERRIDES`` would run; not to be changed."""
-    cli.register()
-    return cli._compose("config", list(overrides))
+    composition.register()
+    return composition.compose_config("config", list(overrides))
 
 
 @functools.cache
 def method_names() -> tuple[str, ...]:
     """Every method in conf/method."""
-    return tuple(sorted(path.stem for path in (cli.conf_dir() / "method").glob("*.yaml")))
+    return tuple(sorted(path.stem for path in (groups.conf_dir() / "method").glob("*.yaml")))
 
 
 def entry_of(name: str) -> Entry:
@@ -43,7 +43,7 @@ def settings_of(name: str) -> dict[str, Any]:
 @functools.cache
 def _settings() -> dict[str, dict[str, Any]]:
     """Of all methods, composed once: alone or beside others, a method has the same settings."""
-    return cli._plain(composed(f"method=[{','.join(method_names())}]"))["method"]
+    return composition.plain_values(composed(f"method=[{','.join(method_names())}]"))["method"]
 
 
 def job_for(*overrides: str):

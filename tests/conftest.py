@@ -24,15 +24,15 @@ import torch
 import torch.multiprocessing
 import transformers
 
-from specbench import cli
+from specbench import cli, composition
 from together import Together
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
 
 # The same overrides give the same configuration, and nothing changes one that is composed.
-_compose = functools.cache(cli._compose)
-cli._compose = lambda name, overrides: _compose(name, tuple(overrides))
+_compose = functools.cache(composition.compose_config)
+cli.compose_config = composition.compose_config = lambda name, overrides: _compose(name, tuple(overrides))
 
 # A server imports what ranks and drafting processes need and forks them: a fresh process takes seconds to import it.
 # A command that a test starts has none of this, and spawns.

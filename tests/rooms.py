@@ -38,7 +38,9 @@ ROOMS: dict[str, Room] = {
         "the run directory, append-only; atomic writes", may="consistency input record schema", never="torch"
     ),
     "stats": Room("ratios and bootstrap intervals: pure functions", never="torch"),
-    "config": Room("the schema of the settings, and the message for a mistyped one", may="load types", never="torch"),
+    "config": Room(
+        "the schema of the settings, and the message for a mistyped one", may="input load names", never="torch"
+    ),
     "answers": Room("Spec-Bench's answer files, read and written", may="input record store", never="torch"),
     "profile": Room(
         "what a forward costs: measured grids, published fits, bytes and operations",
@@ -80,7 +82,7 @@ ROOMS: dict[str, Room] = {
     "suite": Room("questions, selection, prompts", may="answers input record types"),
     "trace": Room("recorded answers of three kinds", may="answers input record store suite types"),
     "measure": Room("what a run needs: plan, clock, energy, environment", may="types"),
-    "material": Room("what a run decodes, read before any weights", may="config record suite target trace types"),
+    "material": Room("what a run decodes, read before any weights", may="config names record suite target trace types"),
     "session": Room(
         "one loaded target and its methods, block by block",
         may="decode lossless measure method record suite target target.tensor_parallel types",
@@ -91,7 +93,7 @@ ROOMS: dict[str, Room] = {
     ),
     "job": Room(
         "from a configuration to a checked job, without weights",
-        may="config decode load material measure method record session suite target target.choose trace types",
+        may="config decode load material measure method names record session suite target target.choose trace types",
     ),
     "stage": Room(
         "the loaded target with the methods bound to it",
@@ -148,7 +150,7 @@ ROOMS: dict[str, Room] = {
         never="torch transformers datasets",
     ),
     "report": Room(
-        "the command `specbench-report` and what notebooks import",
+        "the command `specbench report` and what notebooks import",
         may="answers input names report.build report.compat report.data report.locate report.published "
         "report.tables report.text screen store",
         never="torch transformers datasets",
@@ -166,19 +168,32 @@ ROOMS: dict[str, Room] = {
         "one run on several workers: what is left of it, and the merge",
         may="execution job manifest measure merge store types",
     ),
+    "groups": Room("the groups of the configuration and their options", never="torch"),
+    "composition": Room(
+        "the configuration as Hydra composes it; it, `cli` and `sweep` are the rooms that import Hydra",
+        may="config groups input merge names record",
+        never="torch transformers",
+    ),
     "sweep": Room("jobs on one of Hydra's launchers, and how each ended", may="screen types"),
     "cli": Room(
-        "the command `specbench`; it and `sweep` are the rooms that import Hydra",
-        may="config execution job launch material measure merge names record shards sweep types",
+        "the command `specbench run`: a run, its shards, or a sweep",
+        may="composition config execution groups job launch measure names shards store sweep types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",
-        may="config execution job profile record report.data stats store types",
+        may="execution job names profile record report.data stats store types",
     ),
     "bench": Room(
         "measurements of the harness and the machine, for scripts only",
         may="decode measure method profile record stats target target.eager target.fast types",
     ),
+    "commands": Room(
+        "the commands of `specbench`: one table, a module each, imported when it is asked for",
+        may="bench cli composition config groups input measure names profile record report.build report.data "
+        "report.locate report.plots report.tables report.text screen specbench stage stats store suite target "
+        "target.choose tune types",
+    ),
+    "__main__": Room("`python -m specbench`", may="commands"),
     "specbench": Room("the version"),
     "methods.parts.lookup": Room("tables and indices of token sequences", may="methods.parts.trees target types"),
     "methods.parts.draft_lm": Room(

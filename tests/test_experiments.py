@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 
 from compose import composed, job_for
-from specbench.cli import _plain
+from specbench.composition import plain_values
 from specbench.config import digest
 from specbench.execution import execute
 from specbench.job import make_entry
@@ -110,7 +110,7 @@ def test_grid_at_full_size(name):
         assert config.hydra.sweep.dir == f"results/{name}"
     hashes = []
     for value in [value for values in axes.values() for value in values] or [base]:
-        plain = _plain(composed(base, value))
+        plain = plain_values(composed(base, value))
         assert "bundled" not in str(plain["model"])
         assert plain["suite"]["name"] != "mini" or not EXPERIMENTS[name][1]
         for method, node in plain["method"].items():

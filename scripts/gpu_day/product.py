@@ -77,9 +77,8 @@ def few(day: Day) -> list[str]:
 def profile_latency(day: Day) -> str:
     """The latency profile of the 7B shape, as a table."""
     size = ["--fed", "1,4", "--contexts", "25", "--rounds", "2"] if day.rehearse else ["--fed", FED]
-    script = str(ROOT / "scripts" / "profile_latency.py")
     device = f"model.device={day.device.type}"
-    return call(day, script, *target(day), device, *size, "--out", str(day.out / "profiles"))
+    return call(day, "-m", "specbench", "profile", *target(day), device, *size, "--out", str(day.out / "profiles"))
 
 
 def time_a_trace(day: Day) -> list[dict[str, Any]]:

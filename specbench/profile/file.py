@@ -21,7 +21,7 @@ from specbench.store import write_atomically
 LOG = logging.getLogger(__name__)
 SCHEMA = 1
 LARGEST = 1e18  # of any figure: sums and products of two stay finite
-_FIX = "expected a file that scripts/profile_latency.py wrote, or a published fit"
+_FIX = "expected a file that specbench profile wrote, or a published fit"
 _NAMES = ("device", "model", "engine", "dtype", "kind", "date")
 
 
@@ -51,7 +51,7 @@ def read_profile(path: Path) -> Profile:
     except ProfileError as error:
         raise ProfileError(f"profile {path}: {error}") from error
     except (TypeError, ValueError) as error:  # an entry of another kind than expected
-        raise ProfileError(f"profile {path}: {error!r}; expected the entries that profile_latency.py writes") from error
+        raise ProfileError(f"profile {path}: {error!r}; expected the entries that specbench profile writes") from error
 
 
 def find_profile(

@@ -1,4 +1,4 @@
-"""The command ``specbench-report RUN...``: the report of one run or of several, and Spec-Bench's files and formulas."""
+"""The command ``specbench report RUN...``: the report of one run or of several, and Spec-Bench's files and formulas."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = EXIT_FAILED if error.errno in DISK_FAULTS else EXIT_USAGE
         said = _name_fault(error, "--export-answers" if options.export_answers else "--output")
     with contextlib.suppress(OSError):  # the terminal may have gone
-        print(printable(f"specbench-report: {said}"), file=sys.stderr)
+        print(printable(f"specbench report: {said}"), file=sys.stderr)
     return code
 
 
@@ -201,7 +201,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="specbench-report",
+        prog="specbench report",
         description="Write summary.csv, tables/, plots/ and report.html of a run, or of several runs together.",
     )
     add = parser.add_argument

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +11,12 @@ from typing import Any
 import fsspec
 
 from specbench.names import file_name
-from specbench.store import MANIFEST, PIECES, RECORDS, RunError, read_manifest
+from specbench.store import MANIFEST, PIECES, RECORDS, SET_ASIDE, RunError, read_manifest
 
 DEFAULT_RUN = Path("results/latest")
 RUN, PROFILE = "SPECBENCH_RUN", "SPECBENCH_PROFILE"
 _PUBLISHED = Path("results/profiles/published")
 _INSTALLED = Path(__file__).resolve().parents[1] / "published" / "profiles"
-_SET_ASIDE = re.compile(r"\.old\d+$")  # what measure.fresh=true kept
 
 
 def find_runs(directories: Sequence[Path]) -> list[Path]:
@@ -26,7 +24,7 @@ def find_runs(directories: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for directory in directories:
         inside = [] if (directory / MANIFEST).is_file() else directory.glob(f"*/{MANIFEST}")
-        runs = [manifest.parent for manifest in inside if not _SET_ASIDE.search(manifest.parent.name)]
+        runs = [manifest.parent for manifest in inside if not SET_ASIDE.search(manifest.parent.name)]
         found += sorted(runs, key=_start) or [directory]
     return found
 

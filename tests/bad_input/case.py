@@ -43,12 +43,12 @@ def bad(
     given = shlex.split(arguments)
     if not any(item.startswith("method=") for item in given):
         given.insert(0, "method=[pld]")
-    command = ("specbench", *given)
+    command = tuple(given)
     if not any(item.startswith("hydra.run.dir=") for item in given):
         command += ("hydra.run.dir=run",)
     return Bad(name or arguments, command, words, files or {}, code, loads)
 
 
 def bad_report(arguments: str, *words: str, name: str = "", files: Files | None = None, code: int = 2) -> Bad:
-    """Of ``specbench-report ARGUMENTS``."""
-    return Bad(name or arguments, ("specbench-report", *shlex.split(arguments)), words, files or {}, code, False)
+    """Of ``specbench report ARGUMENTS``."""
+    return Bad(name or arguments, ("report", *shlex.split(arguments)), words, files or {}, code, False)

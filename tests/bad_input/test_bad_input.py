@@ -6,8 +6,6 @@ A message names the file, line or setting, what was got, what was expected, and 
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from bad_input.case import Bad
 from bad_input.files import FILES
@@ -15,8 +13,7 @@ from bad_input.models import MODELS
 from bad_input.runs import RUNS
 from bad_input.settings import NUMBERS, SETTINGS, TARGETS
 
-from specbench import cli, stage
-from specbench.report import cli as report_cli
+from specbench import commands, stage
 
 CASES = (*FILES, *RUNS, *SETTINGS, *TARGETS, *MODELS, *NUMBERS)
 
@@ -27,12 +24,10 @@ def end(case: Bad, monkeypatch, capsys) -> tuple[int, str]:
     def loaded(*args, **kwargs):
         raise AssertionError("weights were loaded before the error was found")
 
-    program, *arguments = case.command
     if not case.loads:
         monkeypatch.setattr(stage, "load_model", loaded)
-    monkeypatch.setattr(sys, "argv", [program, *arguments])
     try:
-        code = report_cli.main(arguments) if program == "specbench-report" else cli.main()
+        code = commands.main(case.command)
     except SystemExit as stop:
         code = stop.code
     printed = capsys.readouterr()
@@ -51,7 +46,7 @@ def test_bad_input(case, tmp_path, monkeypatch, capsys):
     for word in case.words:
         assert word in message, message
     if code == 2:
-        assert message.startswith((f"{case.command[0]}: error: ", "specbench-report: ")), message
+        assert message.startswith(("specbench: error: ", "specbench report: ")), message
         after = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*") if not path.is_dir()}
         left = {path.relative_to(tmp_path).as_posix() for path in after if after[path] != before.get(path)}
         assert left <= {"run/.lock", *(["run/run.log"] if case.loads else [])}, "something was written"

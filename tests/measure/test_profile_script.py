@@ -1,30 +1,23 @@
-"""The script that measures a profile: what it writes, what it prints, and what it refuses."""
+"""The command that measures a profile: what it writes, what it prints, and what it refuses."""
 
-import sys
 from functools import partial
-from importlib import util
-from pathlib import Path
 
 import pytest
 
+from specbench import commands
 from specbench.bench.ceilings import measure_ceilings
+from specbench.commands import profile as command
 from specbench.profile import read_profile
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "profile_latency.py"
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     """Arguments -> exit code, everything written below a temporary folder."""
-    spec = util.spec_from_file_location("profile_script", SCRIPT)
-    script = util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    monkeypatch.setattr(script, "measure_ceilings", partial(measure_ceilings, size=1 << 22))
+    monkeypatch.setattr(command, "measure_ceilings", partial(measure_ceilings, size=1 << 22))
 
     def main(*arguments: str, last: bool = True) -> int:
         out = ["--out", str(tmp_path)] if last else []
-        monkeypatch.setattr(sys, "argv", ["profile_latency", *arguments, *out])
-        return script.main()
+        return commands.main(["profile", *arguments, *out])
 
     return main
 

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import Container
 
 from compose import entry_of, job_for, method_names, settings_of
-from specbench import cli
+from specbench import groups
 from specbench.execution import execute
 from specbench.measure.plan import RESETS
 from specbench.method import Peer
@@ -38,14 +38,14 @@ def greedy(name, together):
 
 
 def test_yaml_names_its_source_and_its_reset(name):
-    text = (cli.conf_dir() / "method" / f"{name}.yaml").read_text()
+    text = (groups.conf_dir() / "method" / f"{name}.yaml").read_text()
     assert text.startswith(f"# @package method.{name}\n# ")
     assert settings_of(name)["reset"] in RESETS
 
 
 def test_page_exists(name):
     module = settings_of(name)["_target_"].split(".")[1]  # variants of one method share its page
-    page = cli.PACKAGE.parent / "docs" / "methods" / f"{module}.md"
+    page = groups.PACKAGE.parent / "docs" / "methods" / f"{module}.md"
     if not page.parent.is_dir():
         pytest.skip("docs/ is not beside an installed package")
     assert "## Parameters" in page.read_text() or name == VANILLA

@@ -15,7 +15,7 @@ from methods.parts.lookup.automaton_kernels import EDGES, STATES
 from methods.parts.lookup.suffix_automaton import SuffixAutomaton
 from methods.sam.method import AUXILIARY, DYNAMIC, SAM, STATIC
 from methods.sam.static_automaton import StaticAutomaton, build_automaton
-from specbench import cli
+from specbench import composition
 from specbench.execution import execute
 from specbench.store import read_run
 from specbench.types import InputError, Prefill, Step, TopK
@@ -245,7 +245,7 @@ def test_auxiliary_learns_from_prompt_and_every_forward():
 
 def test_auxiliary_tree_of_the_reference():
     flat = [int(digit) for digit in "7653221132211032110110101010210100000200100010000201010000000"]
-    levels = cli._plain(composed("method=[sam_token_recycling]"))["method"]["sam_token_recycling"]["tree"]
+    levels = composition.plain_values(composed("method=[sam_token_recycling]"))["method"]["sam_token_recycling"]["tree"]
     given_counts = [count for level in levels for count in level]
     assert given_counts == flat[: len(given_counts)]
     assert not any(flat[len(given_counts) :])  # the deepest level

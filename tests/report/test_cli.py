@@ -84,7 +84,7 @@ def test_what_cannot_be_written_is_named(make_run, capsys, monkeypatch, taken, a
         (run / taken).write_text("")
     assert main([str(run), "--no-plots", *(each.format(run=run) for each in arguments)]) == code
     error = capsys.readouterr().err
-    assert re.fullmatch(f"specbench-report: {said.format(run=run)}\n", error), error
+    assert re.fullmatch(f"specbench report: {said.format(run=run)}\n", error), error
     assert not list(run.rglob(".*.partial"))
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from compose import job_for
-from specbench import cli
+from specbench import composition, groups
 
 
 @pytest.mark.parametrize(
@@ -22,18 +22,18 @@ from specbench import cli
     ],
 )
 def test_choice_is_added(given, wanted):
-    assert cli.with_own_groups(given) == wanted
+    assert composition.with_own_groups(given) == wanted
 
 
 def test_a_folder_and_a_file_of_ones_own(tmp_path):
     (tmp_path / "MyModel").mkdir()
-    for file in (cli.PACKAGE / "assets" / "tiny").iterdir():
+    for file in (groups.PACKAGE / "assets" / "tiny").iterdir():
         if file.is_file():
             (tmp_path / "MyModel" / file.name).write_bytes(file.read_bytes())
     questions = tmp_path / "mine.v2.jsonl"
     questions.write_text(json.dumps({"question_id": 1, "category": "qa", "turns": ["a"]}) + "\n")
     given = ["method=[pld]", f"model.path={tmp_path / 'MyModel'}", f"suite.path={questions}"]
-    job = job_for(*cli.with_own_groups(given))
+    job = job_for(*composition.with_own_groups(given))
     assert (job.card.name, job.suite.name) == ("mymodel", "mine")
     assert job.config.model.draft is None
     assert job.config.model.threads is None

@@ -1,21 +1,18 @@
 """Tuning: the best parameters move with what a fed token costs, and are judged on cases they were not chosen on."""
 
 import json
-import sys
 from dataclasses import replace
-from importlib import util
-from pathlib import Path
 
 import pytest
 from profiles import FIT
 
 from compose import job_for
+from specbench import commands
 from specbench.profile import Fit, write_profile
 from specbench.stats import Estimate
 from specbench.tune import Tuner, gain_of, speedup_of, spell
 from specbench.types import InputError
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 PHRASES = ("the red boat lies in the old harbour and waits", "seven grey geese fly north over the wide fields")
 
 
@@ -114,22 +111,18 @@ def test_a_figure_without_an_interval_is_spelled_without():
 
 
 @pytest.fixture
-def script(tmp_path, monkeypatch):
-    """Overrides -> exit code of the script."""
-    spec = util.spec_from_file_location("tune_script", SCRIPTS / "tune.py")
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def command(tmp_path):
+    """Overrides -> exit code of ``specbench tune``."""
     profile = write_profile(replace(FIT, surface=Fit(5.0, 4000.0, 0.0, 0.0)), tmp_path)
 
     def main(*arguments: str, grid: str = "pld.num_draft=1,10") -> int:
-        monkeypatch.setattr(sys, "argv", ["tune", "--profile", str(profile), "--grid", grid, *arguments])
-        return module.main()
+        return commands.main(["tune", "--profile", str(profile), "--grid", grid, *arguments])
 
     return main
 
 
-def test_the_script_prints_the_configuration_to_use(overrides, script, capsys):
-    assert script(*overrides) == 0
+def test_the_command_prints_the_configuration_to_use(overrides, command, capsys):
+    assert command(*overrides) == 0
     out = capsys.readouterr().out
     assert "use: method.pld.num_draft=1" in out
     assert "held-out half, 2/2, 10 cases" in out
@@ -139,18 +132,18 @@ def test_the_script_prints_the_configuration_to_use(overrides, script, capsys):
         (["--grid", "pld.num_drafts=1"], "did you mean num_draft"),
         (["model.templat=raw"], "did you mean template"),
     ):
-        assert script(*overrides, *wrong) == 2
+        assert command(*overrides, *wrong) == 2
         assert said in capsys.readouterr().err
 
 
-def test_one_case_has_no_held_out_half_and_is_refused_before_the_search(overrides, script, monkeypatch, capsys):
+def test_one_case_has_no_held_out_half_and_is_refused_before_the_search(overrides, command, monkeypatch, capsys):
     monkeypatch.setattr(Tuner, "climb", None)
-    assert script(*overrides, "suite.first=1") == 2
+    assert command(*overrides, "suite.first=1") == 2
     assert "suite.part=2/2 leaves no case" in capsys.readouterr().err
 
 
-def test_few_cases_have_no_interval_and_nothing_better_no_gain(overrides, script, capsys):
-    assert script(*overrides, "suite.first=6", grid="pld.num_draft=10") == 0
+def test_few_cases_have_no_interval_and_nothing_better_no_gain(overrides, command, capsys):
+    assert command(*overrides, "suite.first=6", grid="pld.num_draft=10") == 0
     out = capsys.readouterr().out
     assert "3 cases (modelled; no interval under 8 cases)" in out
     assert "gain           1.000\nuse: the configuration as it is" in out

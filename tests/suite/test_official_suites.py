@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from compose import job_for
-from specbench import cli
+from specbench import groups
 from specbench.suite.formats import LANGUAGES
 
 BUNDLED = "mini"
@@ -48,7 +48,7 @@ def suite_of(name):
 
 
 def test_every_suite_of_the_configuration_is_pinned_here():
-    there = {path.stem for path in (cli.conf_dir() / "suite").glob("*.yaml")}
+    there = {path.stem for path in (groups.conf_dir() / "suite").glob("*.yaml")}
     assert there == {*OFFICIAL, BUNDLED, "file", "trace"}  # whatever suite.path names, or a replayed trace holds
 
 

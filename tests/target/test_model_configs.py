@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from compose import composed
 from models import Scripted, plain_greedy, scripts
-from specbench import cli
+from specbench import groups
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.target.eager.engine import EagerEngine
@@ -46,7 +46,7 @@ REAL = {
 }
 SHAPES = {"random", "random_110m", "random_7b", "random_13b", "random_33b"}
 OURS = {"tiny", "tiny_draft", "hub", "replay", *SHAPES}
-NAMES = sorted(path.stem for path in (cli.conf_dir() / "model").glob("*.yaml"))
+NAMES = sorted(path.stem for path in (groups.conf_dir() / "model").glob("*.yaml"))
 
 
 def test_every_model_has_its_shape_here():
@@ -57,7 +57,7 @@ def test_every_model_has_its_shape_here():
 def test_composes(name):
     cfg = composed(f"model={name}")
     assert cfg.hydra.run.dir.startswith("results/")
-    assert (cli.conf_dir() / "model" / f"{name}.yaml").read_text().startswith("# ")
+    assert (groups.conf_dir() / "model" / f"{name}.yaml").read_text().startswith("# ")
 
 
 @pytest.mark.parametrize("name", sorted(REAL))

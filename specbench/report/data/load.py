@@ -65,7 +65,7 @@ def model_load(findings: Findings, concurrency: Sequence[int] = ()) -> Load | No
     """
     if concurrency and not any(findings.predictions):
         raise RunError(
-            "--concurrency: no latency profile; name one with --profile FILE (scripts/profile_latency.py measures one,"
+            "--concurrency: no latency profile; name one with --profile FILE (specbench profile measures one,"
             " results/profiles/published/ holds published fits)"
         )
     found = _model(findings, concurrency or USUAL)

@@ -1,7 +1,7 @@
 """Measure T(tokens fed, context) of a model and engine on this machine, and keep it as a latency profile.
 
-    python scripts/profile_latency.py model=tiny
-    python scripts/profile_latency.py model=vicuna_7b engine=eager --fed 1,2,4,8,16,32,64,128 --rows
+    specbench profile model=tiny
+    specbench profile model=vicuna_7b engine=eager --fed 1,2,4,8,16,32,64,128 --rows
 
 The first arguments are those of ``specbench``. Writes <device>-<model>-<engine>-<dtype>.json with its plots beside it;
 runs and reports in the same folder pick it up. ``--rows`` adds batches of k rows of w + 1 tokens (N-Grammys, figure 1).
@@ -10,7 +10,7 @@ runs and reports in the same folder pick it up. ``--rows`` adds batches of k row
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import torch
 
 from specbench.bench.ceilings import best_of, measure_ceilings
 from specbench.bench.latency import Bench, Reach, sweep, sweep_rows, traits_of, whole_numbers
-from specbench.cli import job_of, with_exit_code
+from specbench.cli import job_of
 from specbench.measure.environment import machine, versions
 from specbench.profile import Profile, device_name, require_folder, write_profile
 from specbench.report.plots.latency import write_latency_plots
@@ -28,10 +28,10 @@ from specbench.target.choose import TENSOR
 from specbench.types import InputError
 
 
-@with_exit_code
-def main() -> None:
-    """Measure, print the table, write profile and plots."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str]) -> int:
+    """Measure, print the table, write profile and plots. Raises InputError."""
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="specbench profile", description=__doc__, formatter_class=kind)
     parser.add_argument("overrides", nargs="*", help="of specbench: model=..., engine=..., model.dtype=...")
     parser.add_argument("--fed", type=whole_numbers, default=[1, 2, 4, 8, 16, 32, 64], help="tokens a forward, 1 first")
     parser.add_argument("--contexts", type=whole_numbers, default=[25, 100, 500, 1800], help="tokens in the cache")
@@ -41,11 +41,12 @@ def main() -> None:
     parser.add_argument("--w", type=whole_numbers, default=[0, 1, 3, 7, 15], help="drafted tokens of a row")
     parser.add_argument("--row-contexts", type=whole_numbers, default=[25, 100, 500])
     parser.add_argument("--out", type=Path, default=Path("results/profiles"))
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     require_folder(given.out)
     profile = measure(given)
     path = write_profile(profile, given.out)
     print(format_latency(profile), *[str(file) for file in (path, *write_latency_plots(profile, given.out))], sep="\n")
+    return 0
 
 
 def measure(given: argparse.Namespace) -> Profile:
@@ -70,7 +71,3 @@ def measure(given: argparse.Namespace) -> Profile:
             ceilings=best_of(ceilings, measure_ceilings(device, stage.target.dtype)), rows=rows,
             **traits_of(stage.engine, stage.target.model, job.way == TENSOR),
         )  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main())

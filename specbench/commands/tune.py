@@ -1,6 +1,6 @@
 """Find a method's parameters with the best modelled speedup, from recorded answers and a latency profile.
 
-    python scripts/tune.py --profile results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json \\
+    specbench tune --profile results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json \\
         --grid pld.num_draft=1,3,5,10,16 --grid pld.max_ngram=1,2,3,4 \\
         model=replay model.trace=results/live/records.jsonl 'method=[pld]'
 
@@ -11,10 +11,11 @@ no model, no GPU. A grid's key stands for method.KEY; a file name may hold what 
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.cli import job_of, with_exit_code, with_own_groups
+from specbench.cli import job_of
+from specbench.composition import with_own_groups
 from specbench.profile import read_profile
 from specbench.stats import MIN_CASES
 from specbench.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
@@ -32,14 +33,14 @@ def grid_of(texts: list[str]) -> dict[str, list[str]]:
     return found
 
 
-@with_exit_code
-def main() -> None:
-    """Search, judge, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str]) -> int:
+    """Search, judge, print. Raises InputError."""
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="specbench tune", description=__doc__, formatter_class=kind)
     parser.add_argument("overrides", nargs="+", help="of specbench: model=replay model.trace=... 'method=[NAME]' ...")
     parser.add_argument("--profile", type=Path, required=True, help="a latency profile")
     parser.add_argument("--grid", action="append", required=True, metavar="KEY=V,V,...", help="may be given again")
-    given = parser.parse_intermixed_args()
+    given = parser.parse_intermixed_args(argv)
     profile = read_profile(given.profile)
     tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid))
     tuner.check()
@@ -53,7 +54,4 @@ def main() -> None:
     print(f"  as configured  {spell(speedup_of(before))}\n  tuned          {spell(speedup_of(after))}")
     print(f"  gain           {spell(gain_of(before, after))}")
     print("use:", " ".join(assignments(choice.point)) or "the configuration as it is")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return 0

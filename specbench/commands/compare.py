@@ -1,0 +1,104 @@
+"""``specbench compare A B [RUN]``: how much faster one method of a run is than another, why, and where."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from specbench.input import InputError
+from specbench.names import near
+from specbench.record import OVERALL, VANILLA
+from specbench.report.build import read_findings
+from specbench.report.data.factors import FACTORS, explain
+from specbench.report.data.findings import Findings
+from specbench.report.data.pairs import find_contest
+from specbench.report.data.rows import category_order
+from specbench.report.locate import DEFAULT_RUN, find_runs
+from specbench.report.tables.pairs import ratio_cell
+from specbench.report.tables.terminal import open_console, print_table
+from specbench.report.text.label import Cell, format_number, label
+from specbench.report.text.table import Table
+
+FIGURES = {"speedup": "speed", "predicted_speedup": "modelled speed", "mat": "MAT"}
+WHY = (
+    "speedup over vanilla = MAT (tokens a step) x forward (vanilla's time over the method's) x overhead (the share of a"
+    " step that is the forward's, over vanilla's) x remainder (what is in no phase)"
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the ratio with its interval, the factors of both, and the categories. Raises InputError."""
+    parser = argparse.ArgumentParser(prog="specbench compare", description=__doc__)
+    parser.add_argument("first", metavar="A", help="a method of the run")
+    parser.add_argument("second", metavar="B", help="another; vanilla for plain decoding")
+    parser.add_argument("run", nargs="?", type=Path, default=DEFAULT_RUN, metavar="RUN", help=f"default {DEFAULT_RUN}")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="a latency profile, where the run has no times")
+    given = parser.parse_args(argv)
+    findings = read_findings(find_runs([given.run]), given.profile)
+    if len(findings.runs) > 1:
+        raise InputError(f"{given.run}: holds {len(findings.runs)} runs; expected one of them")
+    names = [given.first, given.second]
+    known = list(findings.facts[0].methods)
+    for name in names:
+        if name not in known:
+            raise InputError(f"{name}: no method of {given.run}; {near(name, known)}")
+    if names[0] == names[1]:
+        raise InputError(f"{names[0]}: given twice; expected two methods of {', '.join(known)}")
+    console = open_console()
+    console.print("\n".join(_say_ratios(findings, names)), markup=False, soft_wrap=True)
+    for table in (_why(findings, names), _where(findings, names)):
+        if table is not None:
+            print_table(table, console)
+    return 0
+
+
+def _say_ratios(findings: Findings, names: Sequence[str]) -> list[str]:
+    """A line a figure that both have: 'speed: pld over sam 1.06 [1.02, 1.10]'; or that there is none."""
+    facts = findings.facts[0]
+    first, second = ((name, "") for name in names)
+    lines = []
+    for figure, what in FIGURES.items():
+        contest = find_contest(findings.contests, (facts.model, facts.suite), figure, first)
+        if contest is not None and second in contest.entrants:
+            cell = ratio_cell(contest.over(first, second))
+            bounds = f" [{cell.interval}]" if cell.interval else ""
+            lines.append(f"{what}: {names[0]} over {names[1]} {cell.text}{bounds}")
+    return lines or [f"{' and '.join(names)}: share no figure; one may be lossy, or have no finished case"]
+
+
+def _why(findings: Findings, names: Sequence[str]) -> Table | None:
+    """The factors of both, and their quotient; None where one has no recorded phases."""
+    found = explain(findings)
+    plain = dict.fromkeys((*FACTORS, "speedup"), 1.0)
+    for _, rows in found.groupby("basis", sort=False):
+        by_name = {row["method"]: row for row in rows.to_dict("records")} | {VANILLA: plain}
+        if all(name in by_name for name in names):
+            one, two = (by_name[name] for name in names)
+            ratio = {key: one[key] / two[key] for key in plain}
+            body = zip([*map(label, names), "ratio"], (one, two, ratio), strict=True)
+            rows = tuple((Cell(name), *(Cell(format_number(row[key])) for key in plain)) for name, row in body)
+            return Table("why", "Why.", WHY, ("", *plain), rows, frozenset())
+    return None
+
+
+def _where(findings: Findings, names: Sequence[str]) -> Table | None:
+    """Both in every category by the first figure that they have there, and the quotient."""
+    rows = findings.summary[findings.summary["category"] != OVERALL]
+    figure = next((name for name in FIGURES if rows[name].notna().any()), None)
+    categories = category_order(rows["category"])
+    if figure is None or len(categories) < 2:
+        return None
+    values = rows.pivot_table(index="category", columns="method", values=figure, aggfunc="first", observed=False)
+    values = values.reindex(columns=list(names)).reindex(categories)
+    if VANILLA in names:
+        values[VANILLA] = 1.0
+    ratio: pd.Series = values[names[0]] / values[names[1]]
+    cells = tuple(
+        (Cell(category), *(Cell(format_number(value)) for value in (*values.loc[category], ratio[category])))
+        for category in ratio.sort_values(ascending=False).index
+    )
+    header = ("category", *map(label, names), "ratio")
+    return Table("where", "Where.", f"{FIGURES[figure]} over vanilla's, by category.", header, cells, frozenset())

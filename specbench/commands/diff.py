@@ -1,0 +1,110 @@
+"""``specbench diff RUN RUN``: what two runs were set to and made with, where it differs, and their figures.
+
+The first lines say whether the records are the same: a run that was repeated, or made elsewhere, has equal tokens and
+accepted lengths, and other times.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench.config import decisive
+from specbench.names import printable
+from specbench.record import CONTROL, OVERALL, CaseRecord
+from specbench.report.build import read_findings
+from specbench.report.data.facts import flatten
+from specbench.report.data.findings import Findings
+from specbench.report.data.variant import differing, spell_value
+from specbench.report.locate import find_runs
+from specbench.report.tables.terminal import open_console, print_table
+from specbench.report.text.label import BLANK, Cell, format_interval, format_number, format_rate, label
+from specbench.report.text.table import Table
+from specbench.store import Run, RunError
+
+# Of a manifest beside the settings: what a run was made with.
+MADE_WITH = ("specbench", "engine", "forward", "threads", "versions", "git")
+FIGURES = {"mat": "MAT", "speedup": "speedup", "tokens_per_s": "tokens/s"}
+NAMES = ("A", "B")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print what is equal and what is not. Raises InputError."""
+    parser = argparse.ArgumentParser(prog="specbench diff", description=__doc__)
+    parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="a run's directory")
+    both = [_only(path) for path in parser.parse_args(argv).runs]
+    console = open_console()
+    one, two = (found.runs[0] for found in both)
+    for name, run in zip(NAMES, (one, two), strict=True):
+        console.print(printable(f"{name}: {run.directory}"), markup=False, soft_wrap=True)
+    console.print(say_equal(one.records, two.records), markup=False, soft_wrap=True)
+    for table in (settings_table(one, two), figures_table(both)):
+        if table is not None:
+            print_table(table, console)
+    return 0
+
+
+def _only(path: Path) -> Findings:
+    found = find_runs([path])
+    if len(found) != 1:
+        raise RunError(f"{path}: holds {len(found)} runs; expected one of them")
+    return read_findings(found)
+
+
+def say_equal(one: Sequence[CaseRecord], two: Sequence[CaseRecord]) -> str:
+    """'84 records are in both; 84 have the same tokens and accepted lengths.'"""
+    first, second = ({(each.case, each.method, each.round): _tokens(each) for each in side} for side in (one, two))
+    shared = first.keys() & second.keys()
+    same = sum(first[key] == second[key] for key in shared)
+    alone = f" ({len(first) - len(shared)} and {len(second) - len(shared)} are in one only)"
+    return f"{len(shared)} records are in both{alone}; {same} have the same tokens and accepted lengths."
+
+
+def _tokens(record: CaseRecord) -> list[tuple[Sequence[int], Sequence[int]]]:
+    return [(turn.ids, turn.accept) for turn in record.turns]
+
+
+def settings_table(one: Run, two: Run) -> Table | None:
+    """The settings that decide records, and what the runs were made with, where they differ; None without."""
+    sides = differing([_settings(run) for run in (one, two)])
+    rows = tuple((Cell(key), *(Cell(spell_value(side[key])) for side in sides)) for key in sides[0])
+    return Table("settings", "Settings.", "What differs.", ("", *NAMES), rows, frozenset()) if rows else None
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    made: Mapping[str, Any] = {key: run.manifest.get(key) for key in MADE_WITH}
+    processes = run.manifest.get("processes") or [{}]
+    machine = {key: value for key, value in (processes[-1].get("machine") or {}).items() if not key.startswith("load")}
+    return flatten(decisive(run.section("config"))) | flatten(made) | flatten({"machine": machine})
+
+
+def figures_table(both: Sequence[Findings]) -> Table:
+    """A row a method: MAT, speedup and tokens/s of both runs."""
+    frames = [
+        found.summary[(found.summary["category"] == OVERALL) & (found.summary["method"] != CONTROL)].set_index("method")
+        for found in both
+    ]
+    methods = dict.fromkeys(name for frame in frames for name in frame.index)
+    rows = tuple(
+        (
+            Cell(label(method)),
+            *(Cell(_figure(frame, method, name)) for name in FIGURES for frame in frames),
+        )
+        for method in methods
+    )
+    header = ("method", *(f"{title} {name}" for title in FIGURES.values() for name in NAMES))
+    return Table("figures", "Figures.", "Overall; in brackets 95 %.", header, rows, frozenset())
+
+
+def _figure(frame: pd.DataFrame, method: str, name: str) -> str:
+    if method not in frame.index:
+        return BLANK
+    row = frame.loc[method]
+    if name == "tokens_per_s":
+        return format_rate(row[name])
+    bounds = format_interval(row[f"{name}_low"], row[f"{name}_high"]) if name == "speedup" else ""
+    return format_number(row[name]) + (f" [{bounds}]" if bounds else "")

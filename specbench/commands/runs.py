@@ -1,0 +1,139 @@
+"""``specbench list``: the runs below a folder, the newest first: what, when, which method is best, complete or not.
+
+A run's best method comes from its ``summary.csv``, which its report wrote; the records are not read, but for the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from specbench.input import InputError
+from specbench.names import printable
+from specbench.record import CONTROL, OVERALL, VANILLA
+from specbench.screen import Screen
+from specbench.store import MANIFEST, RECORDS, SET_ASIDE, SHARDS, read_manifest
+
+SUMMARY = "summary.csv"
+WIDTH = 120
+DECIDING = ("speedup", "predicted_speedup", "mat")  # the first that a run has
+_CHUNK = 1 << 16  # [bytes] read at once from the end of the records
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A run in a line. name: its folder. best: method and figure, '' without a report. done: how far it is."""
+
+    name: str
+    started: str
+    model: str
+    suite: str
+    methods: int
+    best: str
+    done: str
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the index. Raises InputError where there is no run."""
+    parser = argparse.ArgumentParser(prog="specbench list", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="default: results")
+    folder = parser.parse_args(argv).folder
+    found = [list_run(run, folder) for run in find_every_run(folder)]
+    if not found:
+        raise InputError(f"{folder}: holds no run; expected a folder that specbench wrote runs into, such as results")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    for title in ("started", "run", "model", "suite", "methods", "best", "done"):
+        table.add_column(title, justify="right" if title == "methods" else "left", no_wrap=True)
+    for each in sorted(found, key=lambda run: run.started, reverse=True):
+        cells = (each.started, each.name, each.model, each.suite, str(each.methods), each.best, each.done)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    console = Screen(highlight=False)
+    console.width = max(console.width, WIDTH)
+    console.print(table, crop=False)
+    return 0
+
+
+def find_every_run(folder: Path) -> list[Path]:
+    """The runs in a folder and in those in it, such as sweeps; no links, no parts, nothing set aside."""
+    found = [path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{MANIFEST}")]
+    own = [run for run in found if not run.is_symlink() and run.parent.name != SHARDS]
+    return [run for run in own if not SET_ASIDE.search(run.name)]
+
+
+def list_run(run: Path, folder: Path) -> Listed:
+    """The line of a run; one whose manifest cannot be read says so."""
+    name = run.relative_to(folder).as_posix()
+    try:
+        manifest = read_manifest(run)
+    except InputError:
+        return Listed(name, "", "", "", 0, "", f"{MANIFEST} cannot be read")
+    methods = [each for each in manifest.get("methods", {}) if each != VANILLA]
+    lossy = {each for each, entry in manifest.get("methods", {}).items() if not entry.get("lossless", True)}
+    return Listed(
+        name,
+        str(manifest.get("created", ""))[:16].replace("T", " "),
+        str(manifest.get("model", {}).get("name") or ""),
+        str(manifest.get("suite", {}).get("name") or ""),
+        len(methods),
+        find_best(run / SUMMARY, lossy) if (run / SUMMARY).is_file() else "",
+        _say_done(run, manifest),
+    )
+
+
+def find_best(summary: Path, lossy: set[str]) -> str:
+    """'pld 1.11 [1.06, 1.16]': the lossless method with the largest figure, and which figure where it is no speedup."""
+    with summary.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("category") == OVERALL]
+    rows = [row for row in rows if row["method"] not in {VANILLA, CONTROL, *lossy}]
+    figure = next((name for name in DECIDING if any(row.get(name) for row in rows)), None)
+    if figure is None:
+        return ""
+    best = max((row for row in rows if row[figure]), key=lambda row: float(row[figure]))
+    low, high = best.get(f"{figure}_low"), best.get(f"{figure}_high")
+    bounds = f" [{float(low):.2f}, {float(high):.2f}]" if low and high else ""
+    kind = {"speedup": "", "predicted_speedup": "modelled ", "mat": "MAT "}[figure]
+    return f"{best['method']} {kind}{float(best[figure]):.2f}{bounds}"
+
+
+def _say_done(run: Path, manifest: Mapping[str, Any]) -> str:
+    cases = manifest.get("suite", {}).get("cases")
+    if not cases:
+        return ""
+    total, done = int(cases) * int(manifest.get("rounds") or 1), count_blocks(run / RECORDS)
+    return "complete" if done >= total else f"{done} of {total} blocks"
+
+
+def count_blocks(records: Path) -> int:
+    """Blocks that were begun, by the last whole line; 0 without one."""
+    for line in _last_lines(records):
+        try:
+            return int(json.loads(line)["block"]) + 1
+        except (ValueError, KeyError, TypeError):
+            continue
+    return 0
+
+
+def _last_lines(path: Path) -> Iterator[bytes]:
+    """Whole lines of a file from its end, as far as they are asked for."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        place, rest = file.seek(0, os.SEEK_END), b""
+        while place:
+            size = min(_CHUNK, place)
+            place = file.seek(place - size)
+            first, *lines = (file.read(size) + rest).split(b"\n")
+            yield from (line for line in reversed(lines) if line)
+            rest = first
+        if rest:
+            yield rest

@@ -1,0 +1,140 @@
+"""The commands of ``specbench``: the table, the run index, two runs, two methods, and what completes a line."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from specbench import commands
+from specbench.commands import completion, fetch
+from specbench.commands.completion import complete_line
+from specbench.commands.diff import say_equal
+from specbench.store import MANIFEST, RECORDS, read_run
+
+
+def test_every_command_has_its_module_and_its_line(capsys):
+    assert commands.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name, command in commands.COMMANDS.items():
+        assert find_spec(command.module), name
+        assert f"  {name} " in out
+    assert commands.main(["reprot"]) == 2
+    assert "did you mean report?" in capsys.readouterr().err
+
+
+def test_what_needs_no_torch_starts_without_it():
+    """Settings, index and completions also without pandas; one fresh process for all of them."""
+    light = [f"specbench.{name}" for name in ("composition", *(f"commands.{each}" for each in ("runs", "completion")))]
+    middle = [f"specbench.{name}" for name in ("report.cli", "merge", "commands.diff", "commands.compare")]
+    code = (
+        "import sys, importlib\nfor name in {!r}: importlib.import_module(name)\nassert not {!r} & {{*sys.modules}}\n"
+    )
+    script = code.format(light, {"torch", "transformers", "pandas"}) + code.format(middle, {"torch", "transformers"})
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_index_says_what_is_best_and_what_is_complete(make_run, capsys):
+    whole = make_run("results/whole", per_category=2)
+    results = whole.parent
+    for name in ("stopped", "whole.old1", "sweep/0"):
+        make_run(f"results/{name}", per_category=1)
+    rows = "category,method,speedup,speedup_low,speedup_high,mat\noverall,vanilla,1,,,1\noverall,pld,1.5,1.4,1.6,2\n"
+    (whole / "summary.csv").write_text(rows + "overall,sam,1.25,1.2,1.3,3\nqa,sam,9,8,10,9\n")
+    manifest = json.loads((whole / MANIFEST).read_text())
+    (whole / MANIFEST).write_text(json.dumps(manifest | {"suite": manifest["suite"] | {"cases": 12}}))
+    with (results / "stopped" / RECORDS).open("a") as file:
+        file.write('{"half')
+    (results / "latest").symlink_to(whole)
+    assert commands.main(["list", str(results)]) == 0
+    lines = {line.split()[2]: line for line in capsys.readouterr().out.splitlines() if line[1:3] == "20"}
+    assert set(lines) == {"whole", "stopped", "sweep/0"}
+    assert lines["whole"].split()[-5:] == ["pld", "1.50", "[1.40,", "1.60]", "complete"]
+    assert "6 of 60 blocks" in lines["stopped"]
+    assert commands.main(["list", str(results / "stopped")]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_two_runs_are_the_same_or_say_where_not(make_run, capsys):
+    one, two = make_run("one", per_category=1), make_run("two", per_category=1)
+    manifest = json.loads((two / MANIFEST).read_text())
+    manifest["config"].setdefault("decode", {})["temperature"] = 0.5
+    (two / MANIFEST).write_text(json.dumps(manifest))
+    lines = [json.loads(line) for line in (two / RECORDS).read_text().splitlines()]
+    other = [line for line in lines if line["case"] == lines[0]["case"]]
+    for line in other:
+        line["turns"][0]["ids"][0] += 1
+    (two / RECORDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    records = read_run(one).records
+    assert f"; {len(lines)} have the same tokens" in say_equal(records, records)
+    assert commands.main(["diff", str(one), str(two)]) == 0
+    out = capsys.readouterr().out
+    assert f"{len(lines)} records are in both" in out
+    assert f"{len(lines) - len(other)} have the same tokens" in out
+    assert "decode.temperature" in out
+
+
+def test_two_methods_are_compared_by_factors_that_multiply_and_by_category(make_run, capsys):
+    run = make_run("one", per_category=2)
+    assert commands.main(["compare", "pld", "token_recycling", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "speed: pld over token_recycling" in out
+    cells = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
+    *factors, speedup = map(float, cells["pld"])
+    assert math.prod(factors) == pytest.approx(speedup, rel=0.03)
+    assert "translation" in cells
+    for wrong, said in ((["pld", "tokn"], "tokn: no method"), (["pld", "pld"], "given twice")):
+        assert commands.main(["compare", *wrong, str(run)]) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "shell", "wanted"),
+    [
+        ("specbench rep", "bash", ["report"]),
+        (
+            "specbench 'method=[pld,suffix_dec",
+            "bash",
+            ["method=[pld,suffix_decoding", "method=[pld,suffix_decoding_local"],
+        ),
+        ("specbench method=[suffix_decoding,suffix_dec", "bash", ["[suffix_decoding,suffix_decoding_local"]),
+        ("specbench run measure.lossless=", "zsh", ["measure.lossless=false", "measure.lossless=true"]),
+        ("specbench method.pld.num", "zsh", ["method.pld.num_draft="]),
+        ("specbench model=tiny su", "zsh", ["suite.", "suite="]),
+        ("specbench report res", "zsh", []),
+        ("specbench tune suite=mi", "bash", ["mini"]),
+    ],
+)
+def test_the_tab_key_completes_commands_settings_and_options(line, shell, wanted):
+    assert complete_line(line, shell) == wanted
+    assert "_specbench" in completion.SCRIPTS[shell]
+
+
+def test_what_a_run_reads_is_downloaded(monkeypatch, capsys):
+    asked = []
+    info = type("Info", (), {"siblings": [type("File", (), {"size": 3_000_000_000})]})
+    monkeypatch.setattr(fetch.HfApi, "model_info", lambda *args, **kwargs: info)
+    monkeypatch.setattr(fetch, "snapshot_download", lambda repo, **options: asked.append((repo, options)) or "cache")
+    monkeypatch.setattr(fetch.constants, "HF_HUB_OFFLINE", False)
+    given = [
+        "fetch",
+        "model.path=org/model",
+        "model.draft=org/draft",
+        "model.revision=v1",
+        "model.heads.eagle=org/head",
+    ]
+    assert commands.main(given) == 0
+    assert [(repo, options["revision"]) for repo, options in asked] == [
+        ("org/model", "v1"),
+        ("org/draft", None),
+        ("org/h", None),
+    ]
+    assert "3.0 GB" in capsys.readouterr().out
+    monkeypatch.setattr(fetch.constants, "HF_HUB_OFFLINE", True)
+    assert commands.main(given) == 2
+    assert "unset it" in capsys.readouterr().err
