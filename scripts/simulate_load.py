@@ -17,11 +17,11 @@ import pandas as pd
 
 from specbench.bench.latency import whole_numbers
 from specbench.cli import with_exit_code
-from specbench.load.arrivals import draw_poisson
-from specbench.load.scheduler import Stretch
-from specbench.load.simulate import read_figures, recorded_answers, simulate
 from specbench.profile import read_profile
 from specbench.record import CONTROL, VANILLA
+from specbench.serving.arrivals import draw_poisson
+from specbench.serving.scheduler import Stretch
+from specbench.serving.simulate import read_figures, recorded_answers, simulate
 from specbench.store import read_run
 from specbench.types import InputError
 

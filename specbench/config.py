@@ -17,8 +17,8 @@ from typing import Any, get_type_hints
 from omegaconf import MISSING
 
 from specbench.input import InputError
-from specbench.load.settings import ALONE, LoadConfig
 from specbench.names import near
+from specbench.serving.settings import ALONE, LoadConfig
 
 LONGEST_PART = 255  # [bytes] of a file's name
 LONGEST_SHOWN = 60

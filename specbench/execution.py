@@ -16,12 +16,12 @@ import torch
 from filelock import FileLock, Timeout
 
 from specbench.job import Job
-from specbench.load.session import LoadSession
-from specbench.load.settings import ONE
 from specbench.manifest import add_warnings, build_manifest, check_same, shared
 from specbench.measure.energy import gpus_in_use, open_meter
 from specbench.measure.plan import resume_at
 from specbench.record import CaseRecord
+from specbench.serving.session import LoadSession
+from specbench.serving.settings import ONE
 from specbench.session import RequestSettings, Session
 from specbench.stage import set_stage
 from specbench.store import MANIFEST, RECORDS, SHARDS, RunWriter, point_latest, read_manifest, write_atomically

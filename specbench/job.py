@@ -21,12 +21,12 @@ import pydantic
 
 from specbench.config import Config
 from specbench.decode.sampling import Sampling
-from specbench.load.settings import ONE, check_load
 from specbench.material import gather
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
 from specbench.method import Method, Peer
 from specbench.names import near
 from specbench.record import CONTROL, VANILLA, EngineKind
+from specbench.serving.settings import ONE, check_load
 from specbench.session import Entry
 from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder

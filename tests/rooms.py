@@ -39,7 +39,7 @@ ROOMS: dict[str, Room] = {
     ),
     "stats": Room("ratios and bootstrap intervals: pure functions", never="torch"),
     "config": Room(
-        "the schema of the settings, and the message for a mistyped one", may="input load names", never="torch"
+        "the schema of the settings, and the message for a mistyped one", may="input names serving", never="torch"
     ),
     "answers": Room("Spec-Bench's answer files, read and written", may="input record store", never="torch"),
     "profile": Room(
@@ -47,7 +47,7 @@ ROOMS: dict[str, Room] = {
         may="input names store",
         never="torch",
     ),
-    "load": Room(
+    "serving": Room(
         "requests that share a server: settings, arrivals, the schedule, a simulated server",
         may="input profile record",
         never="torch",
@@ -87,13 +87,13 @@ ROOMS: dict[str, Room] = {
         "one loaded target and its methods, block by block",
         may="decode lossless measure method record suite target target.tensor_parallel types",
     ),
-    "load.session": Room(
+    "serving.session": Room(
         "the same, with requests that share forwards",
-        may="decode load lossless measure method record session types",
+        may="decode lossless measure method record serving session types",
     ),
     "job": Room(
         "from a configuration to a checked job, without weights",
-        may="config decode load material measure method names record session suite target target.choose trace types",
+        may="config decode material measure method names record serving session suite target target.choose trace types",
     ),
     "stage": Room(
         "the loaded target with the methods bound to it",
@@ -106,7 +106,7 @@ ROOMS: dict[str, Room] = {
     ),
     "execution": Room(
         "a job's run: open or resume, decode, write",
-        may="job load load.session manifest measure record session stage store types",
+        may="job manifest measure record serving serving.session session stage store types",
     ),
     "report.text": Room(
         "how figures and rows are spelled; tokens as text",

@@ -98,7 +98,7 @@ class SharedLaps:
 
 
 class SharedServer:
-    """A batch behind the schedule's interface (``specbench.load.scheduler.Server``)."""
+    """A batch behind the schedule's interface (``specbench.serving.scheduler.Server``)."""
 
     def __init__(self, batch: Batch, laps: SharedLaps, eos: frozenset[int], max_nodes: int, budgets: Budgets) -> None:
         """laps: also the batch's. eos, max_nodes: of its engine."""

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from profiles import FIT
 
-from specbench.load.arrivals import draw_poisson, repeat_recorded
-from specbench.load.scheduler import Served, Stretch
-from specbench.load.simulate import SimulatedAnswer, simulate
 from specbench.profile import Fit, Profile
+from specbench.serving.arrivals import draw_poisson, repeat_recorded
+from specbench.serving.scheduler import Served, Stretch
+from specbench.serving.simulate import SimulatedAnswer, simulate
 
 SERVICE_S = 0.01
 ONE = Profile("H", "big", "served", "bfloat16", "published", Fit(1e3 * SERVICE_S, 0.0, 0.0, 0.0), "2026")

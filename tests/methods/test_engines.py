@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from compose import entry_of, method_names, settings_of
-from specbench.load.session import PRIVATE
 from specbench.method import Method, Peer
+from specbench.serving.session import PRIVATE
 from specbench.target.fast.engine import FastEngine
 
 QUICK = ("decode.max_new_tokens=14", "measure=quick", "measure.warmup=0", "measure.lossless=false")

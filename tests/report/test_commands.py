@@ -96,7 +96,7 @@ def test_two_methods_are_compared_by_factors_that_multiply_and_by_category(make_
 @pytest.mark.parametrize(
     ("line", "shell", "wanted"),
     [
-        ("specbench rep", "bash", ["report"]),
+        ("specbench comp", "bash", ["compare", "completion"]),
         (
             "specbench 'method=[pld,suffix_dec",
             "bash",
@@ -126,7 +126,7 @@ def test_what_a_run_reads_is_downloaded(monkeypatch, capsys):
         "model.path=org/model",
         "model.draft=org/draft",
         "model.revision=v1",
-        "model.heads.eagle=org/head",
+        "model.heads.eagle=org/h",
     ]
     assert commands.main(given) == 0
     assert [(repo, options["revision"]) for repo, options in asked] == [

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from specbench.input import InputError, parse_json, read_file
-from specbench.load.arrivals import draw_poisson, repeat_recorded
+from specbench.serving.arrivals import draw_poisson, repeat_recorded
 
 ONE, CLOSED, POISSON, TRACE = "one", "closed", "poisson", "trace"
 KINDS = (ONE, CLOSED, POISSON, TRACE)

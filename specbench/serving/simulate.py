@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specbench.load.scheduler import NEVER, Served, Stretch, serve
 from specbench.profile import Profile
 from specbench.record import CaseRecord
+from specbench.serving.scheduler import NEVER, Served, Stretch, serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SimulatedRequest:
 
 
 class SimulatedServer:
-    """See ``specbench.load.scheduler.Server``; its questions are ``SimulatedAnswer``s.
+    """See ``specbench.serving.scheduler.Server``; its questions are ``SimulatedAnswer``s.
 
     parallel: drafters run at once; else one after the other, as they do in one process.
     """

@@ -19,13 +19,13 @@ import torch
 from specbench.decode.budgets import make_budgets
 from specbench.decode.loop import Request, derive_seed
 from specbench.decode.together import Budgets, SharedLaps, SharedRequest, SharedServer
-from specbench.load.scheduler import Served, Stretch, Visit, serve
-from specbench.load.settings import LoadConfig, make_arrivals
 from specbench.lossless import judge_block
 from specbench.measure.clock import without_collector
 from specbench.measure.plan import Block
 from specbench.method import Method
 from specbench.record import CaseRecord, TurnLoad
+from specbench.serving.scheduler import Served, Stretch, Visit, serve
+from specbench.serving.settings import LoadConfig, make_arrivals
 from specbench.session import Entry, Session, Turn, fail, record_of, turn_record
 from specbench.types import Case, CaseError
 
