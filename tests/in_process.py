@@ -36,7 +36,7 @@ def run_main(main: Callable[[], object], *arguments: object, name: str = "specbe
         contextlib.redirect_stderr(err),
     ):
         try:
-            main()
+            code = main()
         except SystemExit as end:
-            code = int(end.code or 0)
-    return Done(code, out.getvalue(), err.getvalue())
+            code = end.code
+    return Done(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())

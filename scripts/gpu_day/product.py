@@ -47,7 +47,7 @@ def specbench(day: Day, folder: str, *overrides: str) -> list[dict[str, Any]]:
     """The rows over all categories of a run into a folder of the day, which may be there already."""
     directory = day.out / folder
     device = f"model.device={day.device.type}"
-    call(day, "-m", "specbench.cli", device, *overrides, f"hydra.run.dir={directory}", "report.plots=false")
+    call(day, "-m", "specbench", device, *overrides, f"hydra.run.dir={directory}", "report.plots=false")
     return read_rows(directory)
 
 

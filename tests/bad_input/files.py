@@ -10,11 +10,11 @@ from typing import Any
 
 from bad_input.case import DEEP, Bad, bad, bad_report
 
-from specbench import cli
+from specbench import groups
 
 GOOD = '{"question_id": 1, "category": "qa", "turns": ["a"]}\n'
 HUGE = "1" * 5000
-TINY = cli.PACKAGE / "assets" / "tiny"
+TINY = groups.PACKAGE / "assets" / "tiny"
 
 
 def question(name: str, content: str | bytes, *words: str) -> Bad:

@@ -18,7 +18,7 @@ from in_process import run_main, run_script
 
 from methods.pld import PromptLookup
 from methods.vanilla import Vanilla
-from specbench import cli
+from specbench import commands
 from specbench.bench import ceilings, engine_check
 from specbench.bench.engine_check import equality
 from specbench.bench.goals import Goal, goals_text
@@ -92,7 +92,7 @@ def test_the_product_is_rehearsed(parts, tmp_path, monkeypatch):
     def call(day, *command: str) -> str:
         with contextlib.chdir(day.out):
             done = (
-                run_main(cli.main, *command[2:])
+                run_main(commands.main, *command[2:])
                 if command[0] == "-m"
                 else run_script(Path(command[0]).stem, *command[1:])
             )

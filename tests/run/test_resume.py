@@ -214,8 +214,7 @@ def test_state_that_outlives_cases_starts_its_span_again(tmp_path, caplog):
 
 def work(command: list[str]) -> None:
     """The process of a command."""
-    sys.argv = command
-    cli.main()
+    sys.exit(cli.main(command[1:]))
 
 
 def begin(command: list[str]) -> BaseProcess:

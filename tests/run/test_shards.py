@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -42,15 +41,12 @@ def single(folder, settings) -> Path:
 
 
 @pytest.fixture
-def command(settings, tmp_path, monkeypatch):
+def command(settings, tmp_path):
     """``specbench SETTINGS OVERRIDES`` in ``run``; its exit code."""
 
     def run(*overrides: str) -> int:
         place = [f"hydra.run.dir={tmp_path / 'run'}"]
-        monkeypatch.setattr(sys, "argv", ["specbench", *overrides, *settings, *place])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return int(end.value.code)
+        return cli.main([*overrides, *settings, *place])
 
     return run
 

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import signal
-import sys
 from dataclasses import replace
 
 import pytest
@@ -50,10 +49,7 @@ def test_a_killed_job_and_a_refused_one_are_a_line_each(replay, tmp_path, monkey
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     jobs = ["+method.deadly._target_=deadly.Deadly", "+method.deadly.num_draft=3,-5"]
     place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=submitit_local"]
-    monkeypatch.setattr(sys, "argv", ["specbench", "-m", *replay, *jobs, *place])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == cli.USAGE
+    assert cli.main(["-m", *replay, *jobs, *place]) == cli.USAGE
     said = capsys.readouterr().out
     assert "failed: +method.deadly.num_draft=3: ended without a result" in said
     assert "failed: +method.deadly.num_draft=-5: method.deadly.num_draft=-5: expected" in said
@@ -92,10 +88,7 @@ def test_a_launcher_that_gives_up_and_a_command_that_is_ended(
     """joblib's gives up with its first killed worker."""
     monkeypatch.setattr(Hydra, "multirun", launch)
     place = ["method.pld.num_draft=3,5", f"hydra.sweep.dir={tmp_path}"]
-    monkeypatch.setattr(sys, "argv", ["specbench", "-m", *replay, *place])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == code
+    assert cli.main(["-m", *replay, *place]) == code
     printed = capsys.readouterr()
     assert said in printed.out + printed.err
 

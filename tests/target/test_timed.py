@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
-import sys
 
 import pytest
 import torch
@@ -236,13 +234,10 @@ def test_the_trace_of_vicuna_leads_a_random_model(data, tmp_path):
     assert len(timed) == 12
 
 
-def test_the_command(live, tmp_path, capsys, monkeypatch):
+def test_the_command(live, tmp_path, capsys):
     """``specbench model=random engine=timed model.trace=...``, from the words to the table."""
     options = [f"model.trace={live[0]}", "method=[pld,token_recycling]", "suite.limit=1", "report.plots=false", *QUICK]
-    argv = ["specbench", "model=random", "engine=timed", *options, f"hydra.run.dir={tmp_path / 'run'}"]
-    monkeypatch.setattr(sys, "argv", argv)
-    with contextlib.suppress(SystemExit):
-        cli.main()
+    cli.main(["model=random", "engine=timed", *options, f"hydra.run.dir={tmp_path / 'run'}"])
     text = capsys.readouterr().out
     assert "time only: accepted lengths replayed" in text
     lines = [line.split() for line in text.splitlines() if line.strip()]
