@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
+import runpy
+import sys
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +30,7 @@ from specbench.target.replay import ReplayEngine
 from specbench.target.timed import TimedEager, TimedFast
 from specbench.types import CaseError, Draft, Needs, Step
 
+ROOT = Path(__file__).parents[2]
 COUNT, CONTEXT, NODES = 14, 96, 24
 EACH = pytest.mark.parametrize("kind", ["eager", "fast", "compiled"])
 NAMES = ("chain", "wide", "repeated", "empty", "as_tensors")
@@ -254,3 +258,11 @@ def test_replays_are_opened_one_for_each_answer():
     batch.forward([(out[1][0], Draft.chain([13]))])
     assert batch.settle([2])[0].emitted == (13, 14)
     assert batch.free == 1
+
+
+def test_the_bench_prints_a_line_for_each_number_of_requests(monkeypatch, capsys):
+    call = ["time_batches", "model=tiny", "--requests", "1,3", "--blocks", "1", "--steps", "2", "--context", "9"]
+    monkeypatch.setattr(sys, "argv", call)
+    assert runpy.run_path(str(ROOT / "scripts" / "time_batches.py"))["main"]() in (0, None)
+    lines = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert lines == ["requests", "--:", "without", "control", "1", "3"]

@@ -1,0 +1,99 @@
+"""Steps of several requests that share forwards, timed beside steps of one request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from specbench.decode.walk import Walk
+from specbench.target.engine import SILENT, Batch, Engine
+from specbench.target.fast.engine import FastEngine
+from specbench.types import Draft, Needs
+
+COLUMNS = "| requests | ms a step | over one without a batch | tokens/s over it | bound | host [us] |"
+NEEDS = Needs()
+
+
+class TogetherBench:
+    """Turns of steps on one engine whose drafts are wrong, so that each request emits about one token a step."""
+
+    def __init__(self, engine: Engine, vocab: int, context: int, steps: int) -> None:
+        """vocab: ids to draw from. context: [tokens] of a prompt. steps: in a turn."""
+        self._engine, self._steps = engine, steps
+        self._ids = np.random.default_rng(0).integers(0, vocab, 1 << 16)
+        self._context, self._answer = context, (engine.max_nodes + 1) * steps + 1
+        self._inside = 0.0  # [s] in compiled forwards of batches
+        if isinstance(engine, FastEngine) and engine.compiled:
+            self._watch(engine.compiled)
+
+    def _watch(self, compiled: object) -> None:
+        feed = compiled.feed_packed  # type: ignore[attr-defined]
+
+        def timed(*given: object) -> object:
+            start = time.perf_counter()
+            computed = feed(*given)
+            self._inside += time.perf_counter() - start
+            return computed
+
+        compiled.feed_packed = timed  # type: ignore[attr-defined]
+
+    def _draw(self, count: int, start: int = 0) -> list[int]:
+        drawn: list[int] = np.roll(self._ids, -start)[:count].tolist()
+        return drawn
+
+    def alone(self, nodes: int) -> float:
+        """[s] a step of one request without a batch, with drafts of ``nodes``."""
+        engine, draft, limit = self._engine, Draft.chain(self._draw(nodes)), self._answer
+        engine.reserve(self._context + limit)
+        engine.start(self._draw(self._context), limit, Walk(None, 0), NEEDS, SILENT)
+        start = time.perf_counter()
+        for _ in range(self._steps):
+            engine.forward(draft)
+            engine.settle(limit)
+        return (time.perf_counter() - start) / self._steps
+
+    def together(self, batch: Batch, nodes: int) -> tuple[float, float]:
+        """[s] a step of all requests that the batch has places for, and of that outside of a compiled forward."""
+        handles = []
+        for number in range(batch.requests):
+            prompt = self._draw(self._context, number)
+            handles.append(batch.open(prompt, batch.tokens - self._context, Walk(None, 0), NEEDS))
+            batch.prefill(handles[-1])
+        drafts = [(handle, Draft.chain(self._draw(nodes))) for handle in handles]
+        left, self._inside = [self._answer] * len(handles), 0.0
+        start = time.perf_counter()
+        for _ in range(self._steps):
+            batch.forward(drafts)
+            batch.settle(left)
+        seconds = time.perf_counter() - start
+        for handle in handles:
+            batch.close(handle)
+        return seconds / self._steps, (seconds - self._inside) / self._steps
+
+    @torch.inference_mode()
+    def measure(self, sizes: Sequence[int], nodes: int, blocks: int) -> list[str]:
+        """The lines of a table."""
+        room = min(self._context + self._answer, self._engine.context)
+        batches = [self._engine.batch(size, room) for size in sizes]
+        fed = [min(size * (1 + nodes), self._engine.max_nodes + 1) - 1 for size in sizes]
+        times = [
+            [self.alone(nodes), self.alone(nodes)]
+            + [self.alone(count) for count in fed]
+            + [each for batch in batches for each in self.together(batch, nodes)]
+            for _ in range(blocks)
+        ]
+        own, again, wide, shared = np.split(np.array(times).T, [1, 2, 2 + len(sizes)])
+        steps, host = shared[::2], 1e6 * np.median(shared[1::2], axis=1)
+        lines = [COLUMNS, "|--:" * 6 + "|", f"| without | {1e3 * np.median(own):.3f} | 1 | 1 | | |"]
+        lines.append(f"| control | {1e3 * np.median(again):.3f} | {np.median(again / own):.3f} | | | |")
+        for place, size in enumerate(sizes):
+            ratio, bound = np.median(steps[place] / own), np.median(size * own / wide[place])
+            whole = size * (1 + nodes) == fed[place] + 1
+            lines.append(
+                f"| {size} | {1e3 * np.median(steps[place]):.3f} | {ratio:.3f} | {size / ratio:.2f} |"
+                f" {f'{bound:.2f}' if whole else ''} | {host[place]:.0f} |"
+            )
+        return lines
