@@ -37,7 +37,7 @@ from specbench.config import Config, digest, refuse_extras, refuse_unusable
 from specbench.execution import locked
 from specbench.groups import conf_dir
 from specbench.job import Job, prepare
-from specbench.launch import FAILED, INTERRUPTED, report_jobs, run_job, say_failed
+from specbench.launch import FAILED, INTERRUPTED, report_jobs, run_job, say_failed, say_unwritten
 from specbench.measure.identity import hide_in_file
 from specbench.names import Plain, printable
 from specbench.shards import begin_shards, join_shards, missing, needs_shards
@@ -141,7 +141,10 @@ def _run_shards(job: Job, directory: Path, name: str, overrides: list[str]) -> i
         say_failed([(job.overrides, job.directory, job.code, job.reason) for job in ended])
         if left := missing(job, shards):
             return max([FAILED, *(job.code for job in ended)])
-        join_shards(job, shards, directory)
+        try:
+            join_shards(job, shards, directory)
+        except OSError as error:  # a full disk; the shards are as they were
+            return say_unwritten(error, directory)
     return run_job(job, directory)
 
 

@@ -126,6 +126,14 @@ def _say_end(console: Console, reason: object) -> None:
     console.print(f"[red]the run ends[/]: {_plain(reason)}", highlight=False, soft_wrap=True)
 
 
+def say_unwritten(error: OSError, directory: Path) -> int:
+    """Say that a directory can no longer be written; returns the exit code. Raises any other error."""
+    if error.filename is None and error.errno not in DISK_FAULTS:
+        raise error
+    _say_end(Console(), _name_fault(error, directory))
+    return FAILED
+
+
 def _name_fault(error: OSError, directory: Path) -> str:
     """What is wrong with which file; of one in the run's directory, or of none, what is left."""
     place = directory / os.fsdecode(error.filename or "")
