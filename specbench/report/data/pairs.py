@@ -85,11 +85,14 @@ def hold_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """names, categories: (C,) of the cases of the figure's columns."""
+    """A figure's columns. run: whose cases they are."""
 
-    names: Column
-    categories: Column
+    run: CasesOfRun
     figure: Figure
+
+    def names(self) -> Column:
+        """(C,) of its cases."""
+        return self.run.names(self.figure[-1][0])
 
 
 def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bool, Entrant, _Entry]]:
@@ -116,8 +119,7 @@ def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bo
             known = np.logical_and.reduce([np.isfinite(_column(*each)) for each in figure])
             if known.any():
                 kept = _select(figure, known)
-                entry = _Entry(cases.names(kept[-1][0]), cases.categories_of(kept[-1][0]), kept)
-                yield name, method in facts.lossy, (method, reported.variants.get(method, "")), entry
+                yield name, method in facts.lossy, (method, reported.variants.get(method, "")), _Entry(cases, kept)
 
 
 def _select(figure: Figure, chosen: Column) -> Figure:
@@ -132,16 +134,16 @@ def _column(cases: Cases, name: str | None) -> Column:
 
 def _contest(place: tuple[str, str], figure: str, group: Mapping[Entrant, _Entry]) -> Contest:
     entries = list(group.values())
-    names = functools.reduce(np.intersect1d, (entry.names for entry in entries))
-    rows = [_rows(entry, names) for entry in entries]
-    figures = tuple(_select(entry.figure, chosen) for entry, chosen in zip(entries, rows, strict=True))
-    return Contest(place, figure, tuple(group), figures, entries[0].categories[rows[0]])
+    names = functools.reduce(np.intersect1d, (entry.names() for entry in entries))
+    figures = tuple(_select(entry.figure, _rows(entry, names)) for entry in entries)
+    return Contest(place, figure, tuple(group), figures, entries[0].run.categories_of(figures[0][-1][0]))
 
 
 def _rows(entry: _Entry, names: Column) -> Column:
     """(C,) where these cases are among an entry's."""
-    order = np.argsort(entry.names)
-    return order[np.searchsorted(entry.names, names, sorter=order)]
+    own = entry.names()
+    order = np.argsort(own)
+    return order[np.searchsorted(own, names, sorter=order)]
 
 
 def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: str, entrant: Entrant) -> Contest | None:
