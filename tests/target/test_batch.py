@@ -15,11 +15,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compose import job_for
 from models import VOCAB, Scripted, build, plain_greedy, scripts
+from specbench import job
 from specbench.decode.loop import Request, decode, derive_seed
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
+from specbench.target.choose import TENSOR
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Silent
 from specbench.target.fast.batch import FastBatch
@@ -27,8 +30,9 @@ from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.host.forward import CompiledForward
 from specbench.target.padded import PaddedRows
 from specbench.target.replay import ReplayEngine
+from specbench.target.tensor_parallel.engine import Leader
 from specbench.target.timed import TimedEager, TimedFast
-from specbench.types import CaseError, Draft, Needs, Step
+from specbench.types import CaseError, Draft, InputError, Needs, Step
 
 ROOT = Path(__file__).parents[2]
 COUNT, CONTEXT, NODES = 14, 96, 24
@@ -258,6 +262,14 @@ def test_replays_are_opened_one_for_each_answer():
     batch.forward([(out[1][0], Draft.chain([13]))])
     assert batch.settle([2])[0].emitted == (13, 14)
     assert batch.free == 1
+
+
+def test_a_model_of_several_processes_has_no_batch(monkeypatch):
+    with pytest.raises(InputError, match="several processes share decodes one request at a time"):
+        Leader.batch(None, 2, 10)
+    monkeypatch.setattr(job, "choose_parallelism", lambda *_, **__: (TENSOR, None))
+    with pytest.raises(InputError, match=r"model\.parallel=tensor: .* with load=closed, or load=one"):
+        job_for("method=[pld]", "load=closed")
 
 
 def test_the_bench_prints_a_line_for_each_number_of_requests(monkeypatch, capsys):
