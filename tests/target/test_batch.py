@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compose import job_for
@@ -34,8 +34,9 @@ from specbench.target.tensor_parallel.engine import Leader
 from specbench.target.timed import TimedEager, TimedFast
 from specbench.types import CaseError, Draft, InputError, Needs, Step
 
+TRUTHS: dict[tuple[int, ...], list[int]] = {}
 ROOT = Path(__file__).parents[2]
-COUNT, CONTEXT, NODES = 14, 96, 24
+COUNT, CONTEXT, NODES = 10, 96, 24
 EACH = pytest.mark.parametrize("kind", ["eager", "fast", "compiled"])
 NAMES = ("chain", "wide", "repeated", "empty", "as_tensors")
 
@@ -66,7 +67,8 @@ def draw_questions(model, number: int, rng: random.Random, sampling: Sampling | 
     found = []
     for seed in range(number):
         prompt = [rng.randrange(3, VOCAB) for _ in range(rng.choice([1, 4, 20]))]
-        truth = plain_greedy(model["float64"], prompt, COUNT + 8)
+        truth = TRUTHS.get(tuple(prompt)) or plain_greedy(model["float64"], prompt, COUNT + 8)
+        TRUTHS[tuple(prompt)] = truth
         found.append(Question(prompt, scripts(truth)[rng.choice(NAMES)], sampling, seed))
     return found
 
@@ -107,12 +109,15 @@ def model():
 
 
 @EACH
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=1, deadline=None)  # beside those that every engine has
+@example(places=2, seed=1, warm=True)
+@example(places=3, seed=2, warm=False)
+@example(places=8, seed=3, warm=False)
 @given(places=st.sampled_from([2, 3, 8]), seed=st.integers(0, 2**16), warm=st.booleans())
 def test_ids_and_steps_are_those_of_a_request_alone(model, kind, places, seed, warm):
     rng = random.Random(seed)
     engine = engine_for(kind, model)
-    questions = draw_questions(model, places + 2, rng, Sampling(0.8) if warm else None)
+    questions = draw_questions(model, places + 1, rng, Sampling(0.8) if warm else None)
     batch = engine.batch(places, CONTEXT)
     decode_together(batch, questions, rng)
     assert batch.free == places
@@ -151,7 +156,7 @@ def test_a_request_that_meets_another_emits_other_ids(model, monkeypatch, wrong,
     rng, engine = random.Random(3), engine_for(kind, model)
     questions = draw_questions(model, 3, rng, Sampling(0.8) if wrong is _shares_numbers else None)
     for each in questions:
-        each.script = scripts(plain_greedy(model["float64"], each.prompt, COUNT + 8))["wide"]
+        each.script = scripts(TRUTHS[tuple(each.prompt)])["wide"]
     batch = engine.batch(3, CONTEXT)
     wrong(monkeypatch, batch)
     decode_together(batch, questions, rng)
