@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from specbench.record import VANILLA
+from specbench.record import CONTROL, VANILLA
 from specbench.report.data.detail import LOADED
 from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, write_head
+from specbench.report.plots.palette import style_of
 from specbench.report.plots.scene import Scene
 from specbench.report.text.label import label
 
@@ -60,7 +61,7 @@ def draw_load_speedup(scene: Scene) -> Figure:
     axes.set_ylabel("speedup of the throughput")
     axes.set_ylim(bottom=0)
     axes.grid(color=GRID, linewidth=0.6)
-    modelled = "; dotted: modelled from the profile" if frame["modelled_speedup"].notna().any() else ""
+    modelled = f"; dotted: modelled with {scene.profile}" if frame["modelled_speedup"].notna().any() else ""
     note = f"{scene.where}; dashed: vanilla under the same load; bars: 95 % over stretches{modelled}"
     write_head(canvas, "Speedup against load, measured", note)
     add_legend(canvas, [name for name, _ in drawn], [line for _, line in drawn])
@@ -68,16 +69,15 @@ def draw_load_speedup(scene: Scene) -> Figure:
 
 
 def _lines(scene: Scene) -> list[tuple[str, pd.DataFrame, dict[str, Any]]]:
-    """(name, its rows by load, its look), vanilla first. A method looks as it does where it is first drawn."""
+    """(name, its rows by load, its look), vanilla first. A style is a method's in all loads."""
     frame = scene.detail[LOADED]
-    looks = {method: look for (method, _), look in reversed(scene.looks.items())}
     found: list[tuple[str, pd.DataFrame, dict[str, Any]]] = []
     for (method, variant), own in frame.groupby(["method", "variant"], sort=False):
         rows = own.sort_values("requests", kind="stable")
         if method == VANILLA:
             found.insert(0, (VANILLA, rows, _VANILLA))
-        elif method in looks:
-            look = looks[method]
+        elif method != CONTROL:
+            look = style_of(len([name for name, *_ in found if name != VANILLA]))
             marks = {"color": look.colour, "linestyle": look.line, "marker": look.marker}
             found.append((label(str(method), str(variant)), rows, marks))
     return found
