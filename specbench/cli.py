@@ -71,6 +71,18 @@ def job_of(overrides: Sequence[str]) -> Job:
         raise InputError(explain(error, list(overrides))) from error
 
 
+def job_at(overrides: Sequence[str]) -> tuple[Job, Path]:
+    """The checked job of ``specbench run OVERRIDES``, and its directory. Raises InputError."""
+    register()
+    _quiet()
+    given = with_own_groups(overrides)
+    try:
+        cfg = compose_config("config", given)
+        return replace(make_job(cfg), launch=uuid.uuid4().hex), Path(cfg.hydra.run.dir).resolve()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(explain(error, given)) from error
+
+
 def _quiet() -> None:
     """Only errors of the libraries are logged; warnings of specbench go to stderr."""
     # Hydra checks our files of launchers by the schema of their package, and says each time that it does.

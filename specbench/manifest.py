@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import psutil
 
-from specbench import __version__
 from specbench.job import Job
 from specbench.measure import environment
 from specbench.measure.identity import hide_identity
@@ -25,6 +24,7 @@ from specbench.session import Entry
 from specbench.stage import Stage
 from specbench.target.facade import ModelCard
 from specbench.types import InputError
+from specbench.version import __version__
 
 BUSY = 0.5  # load average a core above which another process competes for the processor
 DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERBOSE")

@@ -102,7 +102,7 @@ ROOMS: dict[str, Room] = {
     ),
     "manifest": Room(
         "what a run was made with, and the check of a resumed one",
-        may="specbench job measure method record session stage target types",
+        may="job measure method record session stage target types version",
     ),
     "execution": Room(
         "a job's run: open or resume, decode, write",
@@ -190,11 +190,16 @@ ROOMS: dict[str, Room] = {
     "commands": Room(
         "the commands of `specbench`: one table, a module each, imported when it is asked for",
         may="bench cli composition config groups input measure names profile record report.build report.data "
-        "report.locate report.plots report.tables report.text screen specbench stage stats store suite target "
-        "target.choose tune types",
+        "report.locate report.plots report.tables report.text screen stage stats store suite target "
+        "target.choose tune types version",
     ),
     "__main__": Room("`python -m specbench`", may="commands"),
-    "specbench": Room("the version"),
+    "result": Room(
+        "runs from Python: run, load, and what they give",
+        may="cli launch record report.build report.data report.locate",
+    ),
+    "specbench": Room("what `import specbench` offers: run, load, Result", may="result version"),
+    "version": Room("the version"),
     "methods.parts.lookup": Room("tables and indices of token sequences", may="methods.parts.trees target types"),
     "methods.parts.draft_lm": Room(
         "draft models, on the host's thread or beside the target",

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from specbench import __version__
 from specbench.input import InputError
 from specbench.names import near, printable
+from specbench.version import __version__
 
 USAGE, INTERRUPTED = 2, 130
 DEFAULT = "run"

@@ -14,6 +14,7 @@ from specbench import commands
 from specbench.commands import completion, fetch
 from specbench.commands.completion import complete_line
 from specbench.commands.diff import say_equal
+from specbench.input import InputError
 from specbench.store import MANIFEST, RECORDS, read_run
 
 
@@ -138,3 +139,22 @@ def test_what_a_run_reads_is_downloaded(monkeypatch, capsys):
     monkeypatch.setattr(fetch.constants, "HF_HUB_OFFLINE", True)
     assert commands.main(given) == 2
     assert "unset it" in capsys.readouterr().err
+
+
+def test_a_run_from_python_is_that_of_the_command(tmp_path, monkeypatch):
+    """The same directory, so that a second call has nothing left to do; the functions are no modules of that name."""
+    import specbench.execution  # noqa: F401  (brings every module of a run)
+    from specbench import load, run
+
+    monkeypatch.chdir(tmp_path)
+    given = ("model=tiny", "method=[pld]", "suite.limit=1", "decode.max_new_tokens=8", "measure=quick")
+    found = run(*given, "report.plots=false", "suite.categories=[qa]")
+    assert found.code == 0
+    assert list(found.overall["method"]) == ["vanilla", "pld"]
+    assert found.path.parent == tmp_path / "results"
+    again = load("results/latest")
+    assert again.cases.equals(found.cases)
+    pld = again.cases[again.cases["method"] == "pld"]
+    assert pld["mat"].iloc[0] == pytest.approx(found.overall.set_index("method")["mat"]["pld"])
+    with pytest.raises(InputError, match="did you mean tiny"):
+        run("model=tny")
