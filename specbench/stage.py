@@ -120,7 +120,13 @@ def _stage(job: Job, engine: Engine, model: Any, note: str | None = None) -> Sta
         return Turn(prompts.ids(case.turns[: len(answers) + 1], answers))
 
     warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(config.measure.warmup))
-    return Stage(engine, Target(job.card, model, config.engine.max_nodes, job.sampling), next_turn, warmup, note)
+    return Stage(
+        engine,
+        Target(job.card, model, config.engine.max_nodes, job.sampling, config.engine.attention),
+        next_turn,
+        warmup,
+        note,
+    )
 
 
 def _time(job: Job, model: Any) -> Stage:
@@ -129,7 +135,7 @@ def _time(job: Job, model: Any) -> Stage:
     engine, reason = make_timed(model, job.card, wanted.max_nodes, job.config.model.attention, _fast_options(job))
     check_engine(engine, model)
     note = f"engine=timed drives the eager forward: {reason}" if reason else None
-    target = WatchedTarget(job.card, model, wanted.max_nodes, None)
+    target = WatchedTarget(job.card, model, wanted.max_nodes, None, wanted.attention)
     return Stage(engine, target, _recall(job, engine), _first_cases(job), note)
 
 

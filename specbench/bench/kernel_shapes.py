@@ -65,7 +65,7 @@ def list_all(sizes: Sequence[int], dtypes: Sequence[str]) -> Iterator[tuple[int,
 def _attend(size: int, padded: int, dtype: str, tile: Tile, window: bool) -> dict[str, Any]:
     pointers = dict.fromkeys(("queries", "keys", "values"), f"*{dtype}")
     pointers |= {"bits": "*i32", "held": "*i64", "depths": "*i64", "partial": "*fp32", "peaks": "*fp32"}
-    numbers = {"scale": "fp32", **dict.fromkeys(("width", "words", "window", "key_heads"), "i32")}
+    numbers = {"scale": "fp32", **dict.fromkeys(("width", "columns", "words", "window", "key_heads"), "i32")}
     strides = dict.fromkeys(("query_stride", "batch_stride", "head_stride"), "i32:16")
     shape = {"GROUPS": GROUPS, "SIZE": size, "PADDED": padded, "ROWS": tile.rows, "KEYS": tile.keys}
     return {**pointers, **numbers, **strides, **shape, "SPLITS": SPLITS, "WINDOWED": window}

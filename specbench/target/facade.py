@@ -41,12 +41,14 @@ class Target:
     """What ``Method.bind`` gets. ``model`` is for peers with their own loop; None for a replay.
 
     sampling: (rows, V) raw logits -> (rows, V) probabilities of the request; None at temperature 0.
+    attention: of drafts, ``engine.attention``, which draft models have too.
     """
 
     card: ModelCard
     model: Any
     max_nodes: int
     sampling: Callable[[Tensor], Tensor] | None
+    attention: str = "sdpa"
 
     @property
     def vocab_size(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from specbench.target.eager.cache import SlotCache
 from specbench.target.family import find_windows
+from specbench.target.fast.attention import SDPA, find_for_drafts
 from specbench.target.fast.compact import ForwardInput, explain_unfit
 from specbench.target.fast.engine import FRAMES, STANDING
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
@@ -126,14 +128,19 @@ class LibraryRunner(Runner):
 class CompactRunner(Runner):
     """The compact forward. A prompt apart, it is recorded on a GPU by rows, nodes, length of keys and rows wanted."""
 
-    def __init__(self, model: Any, context: int, buckets: Buckets | None = None, compiled: bool = True) -> None:
-        """buckets: default by device. compiled: see ``find_compiled``."""
+    def __init__(
+        self, model: Any, context: int, buckets: Buckets | None = None, compiled: bool = True, attention: str = SDPA
+    ) -> None:
+        """buckets: default by device. compiled: see ``find_compiled``. attention: see ``find_for_drafts``."""
         super().__init__(model, context)
         self.buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
         with torch.no_grad():
             self._model, self._compiled, _ = build_forward(
                 model, context, context, pack=True, compiled=compiled and self.buckets == EXACT
             )
+        self._attend = find_for_drafts(attention, self.device, self.dtype, self._model.size)
+        if self._attend:
+            self._compiled, self.buckets = None, replace(self.buckets, whole=True)
         self._rooms = Buckets(ROOMS) if self.buckets.widths else EXACT
         self._standing = min(STANDING, context) + self.buckets.widths[-1] if self.buckets.widths else 0
         self._frames: dict[tuple[int, int], RowFrame] = {}
@@ -165,9 +172,9 @@ class CompactRunner(Runner):
         graphed = count <= max(self.buckets.widths, default=count)
         buckets, rooms = (self.buckets, self._rooms) if graphed else (EXACT, EXACT)
         width, room = buckets.width(count), rooms.width(len(rows.places))
-        self._make_room(cache, start + width)
+        self._make_room(cache, self._count_slots(start + count - len(rows.places), start + width, room))
         length = buckets.length(start + width, cache.capacity)
-        frame = self._frame(width, room) if graphed else RowFrame(width, room, self.windows, self.dtype, self.device)
+        frame = self._frame(width, room) if graphed else self._new_frame(width, room)
         masked = [kind for kind in self.windows if self._is_masked(kind, width, room, length)]
         frame.fill(ids, start, rows, masked, self._context - 1)
         call = partial(self.compute, cache, frame, length, masked, last)
@@ -196,6 +203,7 @@ class CompactRunner(Runner):
         with many_recordings():
             for count, nodes, wanted in shapes:
                 width, room = self.buckets.width(count), self._rooms.width(nodes)
+                self._make_room(cache, self._count_slots(0, width, room))
                 frame = self._frame(width, room)
                 frame.fill([0] * count, 0, TreeRows(None, range(count)), [*self.windows], 0)
                 for length in self.buckets.list_lengths(width, cache.capacity):
@@ -205,7 +213,12 @@ class CompactRunner(Runner):
     def _is_masked(self, kind: str, width: int, room: int, length: int) -> bool:
         """Whether a row sees less than all keys that are read."""
         window = self.windows[kind]
-        return bool(self.buckets.lengths) or max(width, room) > 1 or (window is not None and window < length)
+        return (
+            self._attend is not None
+            or bool(self.buckets.lengths)
+            or max(width, room) > 1
+            or (window is not None and window < length)
+        )
 
     def _frame(self, width: int, room: int) -> RowFrame:
         """The buffers of forwards of one size, the same ones at every call."""
@@ -215,9 +228,16 @@ class CompactRunner(Runner):
         if (width, room) not in self._frames:
             if len(self._frames) == FRAMES and not self.buckets.widths:
                 self._frames.clear()
-            frame = self._frames[width, room] = RowFrame(width, room, self.windows, self.dtype, self.device)
+            frame = self._frames[width, room] = self._new_frame(width, room)
             frame.logits = self.shared_logits[:width] if self.buckets.widths else None
         return self._frames[width, room]
+
+    def _new_frame(self, width: int, room: int) -> RowFrame:
+        return RowFrame(width, room, self.windows, self.dtype, self.device, self._attend)
+
+    def _count_slots(self, held: int, end: int, room: int) -> int:
+        """Of a forward: up to ``end``, and where bits are read the ``room`` columns behind those held."""
+        return max(end, held + room) if self._attend else end
 
     def _read_prompt(self, cache: HeldKV, ids: Ids, wanted: int) -> Tensor:
         count = len(ids)
@@ -233,9 +253,9 @@ class CompactRunner(Runner):
         return self._model.head(states[-wanted:])
 
 
-def make_runner(model: Any, context: int) -> Runner:
-    """context: [tokens] of the model."""
+def make_runner(model: Any, context: int, attention: str = SDPA) -> Runner:
+    """context: [tokens] of the model. attention: of the target's drafts, ``engine.attention``."""
     single = len({parameter.device for parameter in model.parameters()}) == 1
     if single and explain_unfit(model) is None and model.config._attn_implementation == "sdpa":
-        return CompactRunner(model, context)
+        return CompactRunner(model, context, attention=attention)
     return LibraryRunner(model, context)

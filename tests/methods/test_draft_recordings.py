@@ -23,6 +23,7 @@ from models import VOCAB, build
 from playback import Playback
 from specbench.decode.sampling import Sampling
 from specbench.target import runner as runners
+from specbench.target.fast.attention import SDPA, TRITON
 from specbench.target.fast.graphs import Buckets
 from specbench.target.runner import CompactRunner
 from specbench.target.tree import TreeRows
@@ -56,8 +57,8 @@ class Owner:
 class Recorded(CompactRunner):
     """Records as on a GPU. caches: all that there are."""
 
-    def __init__(self, model, context) -> None:
-        super().__init__(model, context, FEW)
+    def __init__(self, model, context, attention=SDPA) -> None:
+        super().__init__(model, context, FEW, attention=attention)
         self.caches = []
 
     def new_cache(self):
@@ -67,8 +68,8 @@ class Recorded(CompactRunner):
         return cache
 
 
-def recorded(lm: DraftLM) -> DraftLM:
-    lm.runner = Recorded(lm.model, lm.context)
+def recorded(lm: DraftLM, attention: str = SDPA) -> DraftLM:
+    lm.runner = Recorded(lm.model, lm.context, attention)
     lm._free.clear()
     return lm
 
@@ -161,6 +162,24 @@ def test_a_cache_that_moves_under_its_recordings_is_found(monkeypatch):
     request.cache.grow(5000)
     with pytest.raises(AssertionError, match="the cache has moved"):
         request.step(4)
+
+
+@pytest.mark.parametrize("name", ["speculative_sampling", "specinfer"])
+def test_our_kernel_drafts_what_sdpa_drafts(name):
+    """In its interpreter: of each shape there is one recording, though the second request reads more keys."""
+    pytest.importorskip("specbench.target.fast.kernels.tree_attention", reason="pip install '.[triton]'")
+    model = build("mistral-window")
+    draft = noisy(model, 0.02)
+    found = []
+    for way in (SDPA, TRITON):
+        method = fitted(MAKE[name](), draft)
+        cache_of = recorded(lm_of(method), way).runner
+        prompts = [5, 6, 7], [place * 7 % VOCAB for place in range(70)]
+        found.append([figures(run(model, method, prompt, 12)) for prompt in prompts])
+        [cache] = cache_of.caches
+        shapes = {(width, room, last) for width, room, _, last in cache.graphs._held}
+        assert (len(cache.graphs) == len(shapes)) is (way == TRITON)
+    assert found[0] == found[1]
 
 
 def moved(runner, size):

@@ -57,17 +57,17 @@ def choose_token(row: Tensor, distribution: Sampler | None, random: torch.Genera
 class DraftLM:
     """Holds the weights, and the caches of its requests: a request has one for as long as it lives."""
 
-    def __init__(self, model: Any, context: int) -> None:
-        """model: a causal LM in eval mode. context: [tokens] its limit."""
+    def __init__(self, model: Any, context: int, attention: str = "sdpa") -> None:
+        """model: a causal LM in eval mode. context: [tokens] its limit. attention: ``engine.attention``."""
         self.model, self.context = model, context
-        self.runner = make_runner(model, context)
+        self.runner = make_runner(model, context, attention)
         self.device = self.runner.device
         self._free: list[HeldCache] = []  # allocated once, and recorded on once
 
     @classmethod
-    def load(cls, card: ModelCard) -> DraftLM:
-        """The model of a card, on the card's device, ready for chains."""
-        lm = cls(load_model(card), card.context)
+    def load(cls, card: ModelCard, attention: str = "sdpa") -> DraftLM:
+        """The model of a card, on the card's device, ready for chains. attention: ``engine.attention``."""
+        lm = cls(load_model(card), card.context, attention)
         lm.prepare(CHAIN)
         return lm
 

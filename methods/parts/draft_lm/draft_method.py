@@ -57,7 +57,7 @@ class DraftModelMethod(Method):
 
     def bind(self, target: Target) -> None:
         """Load the draft's weights."""
-        self.adopt(DraftLM.load(self.card_for(target)), TargetTraits.of(target))
+        self.adopt(DraftLM.load(self.card_for(target), target.attention), TargetTraits.of(target))
 
     def card_for(self, target: Target) -> ModelCard:
         """The draft's card, read now unless ``check`` has read it. Raises InputError."""

@@ -70,12 +70,12 @@ class DraftActor(ABC):
         return pad(found, (0, self.vocab - found.shape[-1]))
 
 
-def load_actor(kind: Callable[..., DraftActor], card: ModelCard, *rest: Any) -> DraftActor:
-    """The actor with the weights of ``card``; in a process of its own, quietly."""
+def load_actor(kind: Callable[..., DraftActor], card: ModelCard, attention: str, *rest: Any) -> DraftActor:
+    """The actor with the weights of ``card``; in a process of its own, quietly. attention: see ``DraftLM``."""
     if multiprocessing.parent_process() is not None:
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-    return kind(DraftLM.load(card), *rest)
+    return kind(DraftLM.load(card, attention), *rest)
 
 
 class ParallelDrafter(Drafter):
@@ -143,7 +143,7 @@ class ParallelDraft(DraftModelMethod):
     def bind(self, target: Target) -> None:
         """Start the partner, which loads the draft's weights."""
         card = replace(self.card_for(target), tokenizer=None)  # the partner gets ids only
-        self.connect(load_actor, (self.kind, card), TargetTraits.of(target))
+        self.connect(load_actor, (self.kind, card, target.attention), TargetTraits.of(target))
         self.one_device = _same(torch.device(card.device), target.device)
         if self.one_device:
             log.warning(ONE_DEVICE, type(self).__name__, target.device)

@@ -50,8 +50,9 @@ class TreeMask:
     attend: queries (B * n, H, size), keys and values (B, K, slots, size) -> (B * n, H, size).
     held: (B,) int64 [tokens] of context, in the slots before the rows' own.
     depths: (B * n,) int64 of a row below its root.
-    bits: (B * n, words) int32, bit j of a row for row j of its request, within the window.
+    bits: (B * n, words) int32, bit j of a row for slot j behind the context, within the window.
     window: [positions], None = all.
+    columns: slots behind the context that bits speak of; None: those of the rows.
     """
 
     attend: Attend
@@ -59,6 +60,7 @@ class TreeMask:
     depths: Tensor
     bits: Tensor
     window: int | None
+    columns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,12 @@ def find_attention(way: str, device: torch.device, dtype: torch.dtype, size: int
     return attend_flex if way == FLEX else None
 
 
+def find_for_drafts(way: str, device: torch.device, dtype: torch.dtype, size: int) -> Attend | None:
+    """The attention of a draft model: our kernel where the target has it and it runs on the draft model too."""
+    usable = way in OURS and _explain_unusable(way, device.type, str(dtype).removeprefix("torch."), size) is None
+    return find_attention(way, device, dtype, size) if usable else None
+
+
 def find_small_ops(way: str, device: torch.device, dtype: torch.dtype) -> type[SmallOps]:
     """The operations between a layer's products. Raises InputError."""
     require_attention(way, device.type, str(dtype).removeprefix("torch."))
@@ -147,12 +155,13 @@ def _explain_unusable(way: str, device: str, dtype: str, size: int) -> str | Non
 def attend_flex(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask) -> Tensor:
     """See ``TreeMask``, by torch's FlexAttention; it goes over every slot, and is there to compare with."""
     batches, count = len(mask.held), len(query) // len(mask.held)
+    columns = mask.columns or count
     depths, bits = mask.depths.view(batches, count), mask.bits.view(batches, count, -1)
 
     def see(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, slot: Tensor) -> Tensor:
         past = mask.held[batch]
-        fed = (slot - past).clamp(0, count - 1)
-        seen = (slot >= past) & (slot < past + count) & ((bits[batch, row, fed // WORD] >> (fed % WORD)) & 1 == 1)
+        fed = (slot - past).clamp(0, columns - 1)
+        seen = (slot >= past) & (slot < past + columns) & ((bits[batch, row, fed // WORD] >> (fed % WORD)) & 1 == 1)
         near = slot < past
         if mask.window is not None:
             near = near & (past + depths[batch, row] - slot < mask.window)

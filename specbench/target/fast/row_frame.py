@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.target.fast.attention import Attend, TreeMask, count_words, pack_bits
 from specbench.target.fast.frame import NEVER
 from specbench.target.transfer import write
 from specbench.target.tree import TreeRows
@@ -32,14 +33,21 @@ class RowFrame:
     logits: Tensor | None = None
 
     def __init__(
-        self, width: int, room: int, windows: Mapping[str, int | None], dtype: torch.dtype, device: torch.device
+        self,
+        width: int,
+        room: int,
+        windows: Mapping[str, int | None],
+        dtype: torch.dtype,
+        device: torch.device,
+        attend: Attend | None = None,
     ) -> None:
-        """windows: attention kind -> sliding window [positions]."""
-        self.width, self._room, self._windows = width, room, windows
+        """windows: attention kind -> sliding window [positions]. attend: the attention by bits, None = by a mask."""
+        self.width, self._room, self._windows, self._attend = width, room, windows, attend
         self._step = torch.zeros(1 + 4 * width, dtype=torch.int64, device=device)
         self._values = self._step.numpy() if device.type == "cpu" else None  # the same memory
         self.held, self.slots, self.ids, self.places, self.turned = self._step.split([1, *[width] * 4])
-        shape = width, room + 2  # of each row: the context, the nodes, the slots behind them
+        # Of each row: a bit for each node; or the context, the nodes, the slots behind them.
+        shape, dtype = ((width, count_words(room)), torch.int32) if attend else ((width, room + 2), dtype)
         self._bias = {kind: torch.zeros(shape, dtype=dtype, device=device) for kind in windows}
 
     def fill(self, ids: Sequence[int] | Tensor, start: int, rows: TreeRows, masked: Sequence[str], last: int) -> None:
@@ -64,14 +72,22 @@ class RowFrame:
         if isinstance(ids, Tensor):
             self.ids[padding:] = ids.to(self.ids.device)
         for kind in masked:
+            near = rows.list_near(self._windows[kind])
+            if self._attend:  # padding sees the context alone
+                bits = np.zeros((width, self._room), dtype=bool)
+                bits[padding:, :nodes] = near
+                write(self._bias[kind], torch.from_numpy(pack_bits(bits)))
+                continue
             seen = np.full((width, self._room + 2), NEVER, dtype=np.float32)
             seen[:, 0] = seen[:padding, 1] = 0  # padding sees what is there in any case, and so is finite
-            seen[padding:, 1 : 1 + nodes][rows.list_near(self._windows[kind])] = 0
+            seen[padding:, 1 : 1 + nodes][near] = 0
             write(self._bias[kind], torch.from_numpy(seen).to(self._bias[kind].dtype))
 
-    def build_mask(self, kind: str, length: int, groups: int) -> Tensor:
-        """What the rows see, additive, (groups * width, length). length: [slots] of keys. groups: see ``Frame``."""
+    def build_mask(self, kind: str, length: int, groups: int) -> Tensor | TreeMask:
+        """What the rows see: bits, or additive (groups * width, length). See ``Frame``. length: [slots] of keys."""
         window, bias = self._windows[kind], self._bias[kind]
+        if self._attend:
+            return TreeMask(self._attend, self.held, self.places - self.held, bias, window, self._room)
         column = torch.arange(length, device=bias.device)
         mask = bias.index_select(1, (column - self.held).add_(1).clamp_(0, self._room + 1))
         if window is not None:

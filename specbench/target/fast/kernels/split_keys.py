@@ -49,31 +49,32 @@ def sweep_context(
 
 
 @triton.jit
-def sweep_fed(query, keys, values, past, bits, real, width, low, high, scale, best, total, mixed, SIZE: tl.constexpr):
-    """Blocks ``low`` to ``high`` of the fed rows, from slot ``past`` on. bits: (rows,) places of each row's words."""
+def sweep_fed(query, keys, values, past, bits, real, columns, low, high, scale, best, total, mixed, SIZE: tl.constexpr):
+    """Blocks ``low`` to ``high`` of the slots from ``past`` on. bits: (rows,) places of each row's words."""
     part, bit = tl.arange(0, query.shape[1]), tl.arange(0, WORD)
     for block in tl.range(low, high, num_stages=1):
         word = tl.load(bits + block, mask=real, other=0)
         seen = ((word[:, None] >> bit[None, :]) & 1) != 0
         fed = block * WORD + bit
-        cell, held = (past + fed)[:, None] * SIZE + part[None, :], (fed < width)[:, None] & (part < SIZE)[None, :]
+        cell, held = (past + fed)[:, None] * SIZE + part[None, :], (fed < columns)[:, None] & (part < SIZE)[None, :]
         some_keys = tl.load(keys + cell, mask=held, other=0.0)
         some_values = tl.load(values + cell, mask=held, other=0.0)
         best, total, mixed = absorb(query, some_keys, some_values, seen, scale, best, total, mixed)
     return best, total, mixed
 
 
-@triton.jit(do_not_specialize=["width", "words", "window"])  # one compilation serves all of them
+@triton.jit(do_not_specialize=["width", "columns", "words", "window"])  # one compilation serves all of them
 def attend_split(
     queries, keys, values, bits, held, depths, partial, peaks,
-    scale, width, words, window, key_heads, query_stride, batch_stride, head_stride,
+    scale, width, columns, words, window, key_heads, query_stride, batch_stride, head_stride,
     GROUPS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
     """One split of one tile.
 
     queries: (B * width, >= heads, SIZE), a row's first heads. keys, values: (B, K, slots, SIZE).
-    bits: (B * width, words) int32, the fed rows that each row sees. held: (B,) int64 [tokens] before the fed rows.
+    bits: (B * width, words) int32, which of the ``columns`` slots behind the context each row sees.
+    held: (B,) int64 [tokens] of the context.
     depths: (B * width,) int64, of a row below its root. partial: (SPLITS, B * width, heads, SIZE). peaks: (SPLITS,
     B * width, heads), logarithms to base two of the weights' sums; not written by the only split.
     scale: of a score, times log2(e). PADDED: SIZE rounded up to a power of two. ROWS, KEYS: of a tile and a block.
@@ -85,7 +86,7 @@ def attend_split(
     if WINDOWED:
         first = tl.maximum(past + 1 - window, 0) // KEYS * KEYS  # the root's window; deeper rows see no earlier key
     before = (past - first + KEYS - 1) // KEYS  # blocks of the context; those of the fed rows begin at slot ``past``
-    blocks = before + (width + WORD - 1) // WORD
+    blocks = before + (columns + WORD - 1) // WORD
     share = (blocks + SPLITS - 1) // SPLITS
     low, high = split * share, tl.minimum(split * share + share, blocks)
 
@@ -110,7 +111,7 @@ def attend_split(
         scale, best, total, mixed, SIZE, KEYS, WINDOWED,
     )  # fmt: skip
     best, total, mixed = sweep_fed(
-        query, keys + start, values + start, past, bits + row * words, real, width,
+        query, keys + start, values + start, past, bits + row * words, real, columns,
         tl.maximum(low - before, 0), high - before, scale, best, total, mixed, SIZE,
     )  # fmt: skip
     mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]

@@ -44,7 +44,7 @@ def launch(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask, tile: Ti
     peaks = query.new_empty(splits, total, heads, dtype=torch.float32)
     attend_split[(batches * key_heads, cdiv(width * groups, tile.rows), splits)](
         query, keys, values, mask.bits, mask.held, mask.depths, partial, peaks,
-        size**-0.5 * math.log2(math.e), width, mask.bits.shape[1], mask.window or 0,
+        size**-0.5 * math.log2(math.e), width, mask.columns or width, mask.bits.shape[1], mask.window or 0,
         key_heads, query.stride(0), keys.stride(0), keys.stride(1),
         GROUPS=groups, SIZE=size, PADDED=padded, ROWS=tile.rows, KEYS=tile.keys, SPLITS=splits,
         WINDOWED=mask.window is not None, num_warps=tile.warps, num_stages=tile.stages,
