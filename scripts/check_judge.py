@@ -71,7 +71,7 @@ def decode(*settings: str, plant: type[Fault] = Fault) -> tuple[list[CaseRecord]
     with set_stage(job) as stage:
         fault = plant(stage.engine)
         asked = RequestSettings(job.config.decode.max_new_tokens, None, 0, job.card.dtype)
-        blocks = Session(stage.engine, stage.target, stage.next_turn, job.rows, asked).run(job.plan, 0)
+        blocks = Session(stage.engine, stage.target, stage.next_turn, job.rows, asked).run(job.plan)
         return [record for records in blocks for record in records], fault
 
 

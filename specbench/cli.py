@@ -31,11 +31,14 @@ from specbench.composition import (
     inform,
     plain_values,
     register,
+    run_name,
     with_own_groups,
 )
-from specbench.config import Config, digest, refuse_extras, refuse_unusable
+from specbench.config import Config, refuse_extras, refuse_unusable
+from specbench.digest import digest
 from specbench.execution import locked
 from specbench.groups import conf_dir
+from specbench.growth import find_grown
 from specbench.job import Job, prepare
 from specbench.launch import FAILED, INTERRUPTED, report_jobs, run_job, say_failed, say_unwritten
 from specbench.measure.identity import hide_in_file
@@ -183,7 +186,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if cfg is None or cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment that is a grid sweeps without -m
             return _sweep(name, overrides)
         job = replace(make_job(cfg), launch=uuid.uuid4().hex)
-        directory = Path(cfg.hydra.run.dir).resolve()
+        named = Path(cfg.hydra.run.dir).resolve()
+        directory = find_grown(job, named) if named.name == run_name(cfg) else named
         return _run_shards(job, directory, name, overrides) if needs_shards(job, directory) else run_job(job, directory)
     except InputError as error:
         return _fail(str(error))

@@ -19,11 +19,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.config import Config, digest
+from specbench.config import Config
+from specbench.digest import digest
 from specbench.groups import conf_dir, list_options
 from specbench.input import InputError
-from specbench.merge import part_name
 from specbench.names import file_name, near, suite_name
+from specbench.part import part_name
 from specbench.record import EngineKind
 
 # Setting -> the option of its group, where the setting is given without one.
@@ -60,7 +61,11 @@ def plain_values(root: DictConfig) -> dict[str, Any]:
     keys = [str(key) for key in root if key != "hydra"]
     masked = OmegaConf.masked_copy(root, keys)
     masked._set_flag("allow_objects", True)
-    return cast(dict[str, Any], OmegaConf.to_container(masked, resolve=True))
+    plain = cast(dict[str, Any], OmegaConf.to_container(masked, resolve=True))
+    suite = plain.get("suite") or {}
+    if not any((suite.get("hub") or {}).values()):  # no address is none, as in the hash of older runs
+        suite["hub"] = None
+    return plain
 
 
 def register() -> None:

@@ -6,36 +6,18 @@ frozen, because Hydra composes YAML over them; nothing below cli.py changes them
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from omegaconf import MISSING
-
 from specbench.input import InputError
 from specbench.names import near
-from specbench.serving.settings import ALONE, LoadConfig
+from specbench.serving.settings import LoadConfig
 
 LONGEST_PART = 255  # [bytes] of a file's name
 LONGEST_SHOWN = 60
-# Settings, and by class parameters of methods, that came later, at the value that runs had before: left there, a run
-# keeps its hash.
-ADDED: dict[str, dict[str, Any]] = {
-    "decode": {"first_draft": "after"},
-    "engine": {"attention": "sdpa", "compiled": True},
-    "model": {"cudnn_attention": False},
-    "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}},
-    "load": ALONE,
-    "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
-    "methods.pld.PromptLookup": {"min_ngram": 1},
-    "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
-}
-OUTSIDE = ("report", "run")  # groups that change no record, and settings of others that do not
-OUTSIDE_OF = {"measure": ("fresh", "price_per_hour"), "suite": ("home",), "load": ("slo",)}
 
 
 @dataclass
@@ -106,7 +88,7 @@ class ModelConfig:
 class HubConfig:
     """A hub data set: one ``file`` of its repository, or one ``split`` of each of its ``configs``."""
 
-    repo: str = MISSING
+    repo: str | None = None
     file: str | None = None
     configs: list[str] | None = None
     split: str | None = None
@@ -136,7 +118,7 @@ class SuiteConfig:
     name: str | None = None
     path: str | None = None
     relative: str | None = None
-    hub: HubConfig | None = None
+    hub: HubConfig | None = field(default_factory=HubConfig)  # OmegaConf puts no mapping in the place of a null
     home: str | None = None
     format: str | None = None
     fields: FieldsConfig = field(default_factory=FieldsConfig)
@@ -239,29 +221,6 @@ class Config:
     load: LoadConfig = field(default_factory=LoadConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     run: RunConfig = field(default_factory=RunConfig)
-
-
-def decisive(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, as plain values, without those that change no record."""
-    kept = {group: values for group, values in resolved.items() if group not in OUTSIDE}
-    for group, keys in OUTSIDE_OF.items():
-        kept[group] = {key: value for key, value in kept.get(group, {}).items() if key not in keys}
-    return kept
-
-
-def digest(resolved: Mapping[str, Any]) -> str:
-    """Hash of everything that can change a record."""
-    kept = {group: _as_before(values, group) for group, values in decisive(resolved).items()}
-    kept = {group: values for group, values in kept.items() if values or group != "load"}  # one request: as before
-    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _as_before(node: Any, group: str = "") -> Any:
-    """A group's or a method's settings without those that came later and are left at what they were."""
-    if not isinstance(node, Mapping):
-        return node
-    added = ADDED.get(str(node.get("_target_") or group), {})
-    return {key: _as_before(value) for key, value in node.items() if key not in added or value != added[key]}
 
 
 def refuse_extras(values: Mapping[str, Any], schema: Any = Config, prefix: str = "") -> None:

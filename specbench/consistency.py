@@ -37,14 +37,14 @@ class _Case:
 class Consistency:
     """The check of one run. Records are named by their places, from 0."""
 
-    def __init__(self, rounds: int | None) -> None:
-        """rounds: the manifest's."""
-        self._rounds = rounds
+    def __init__(self, rounds: int | None, grown: bool = False) -> None:
+        """rounds: the manifest's. grown: a case may be in several blocks of a round, each with vanilla."""
+        self._rounds, self._grown = rounds, grown
         self._count = 0
         self._methods: dict[str, int] = {}
         self._texts: dict[str, str] = {}
         self._cases: dict[str, _Case] = {}
-        self._blocks: dict[tuple[str, int], _Block] = {}
+        self._blocks: dict[tuple[str, int, int], _Block] = {}
         self._faults: dict[str, tuple[int, str]] = {}  # kind -> the first one's place, and what is wrong
 
     def add(self, record: CaseRecord) -> None:
@@ -57,9 +57,10 @@ class Consistency:
                 self._texts.setdefault(each, each) for each in (record.category, record.subcategory)
             )
             case = self._cases[record.case] = _Case(category, subcategory, place)
-        block = self._blocks.get((record.case, record.round))
+        key = (record.case, record.round, record.block if self._grown else 0)
+        block = self._blocks.get(key)
         if block is None:
-            block = self._blocks[record.case, record.round] = _Block(record.block, place)
+            block = self._blocks[key] = _Block(record.block, place)
         if self._rounds is not None and record.round >= self._rounds:
             said = f"round is {record.round}, counted from 0, and the manifest's rounds are {self._rounds}"
             self._note("late", place, said)

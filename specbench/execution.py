@@ -9,25 +9,28 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 
+from specbench.digest import with_outside
+from specbench.growth import LOCK, blocks_of, check_growth
 from specbench.job import Job
 from specbench.manifest import add_warnings, build_manifest, check_same, shared
 from specbench.measure.energy import gpus_in_use, open_meter
-from specbench.measure.plan import resume_at
+from specbench.measure.plan import Block, plan_rest
 from specbench.record import CaseRecord
 from specbench.serving.session import LoadSession
 from specbench.serving.settings import ONE
 from specbench.session import RequestSettings, Session
 from specbench.stage import set_stage
-from specbench.store import MANIFEST, RECORDS, SHARDS, RunWriter, point_latest, read_manifest, write_atomically
+from specbench.store import MANIFEST, RECORDS, SHARDS, RunWriter, point_latest, read_manifest, rows_of, write_atomically
 from specbench.types import InputError
 
-LOCK = ".lock"
 AT, DEATHS = ".at", ".deaths.json"
 MOST_DEATHS = 3  # of processes in one block, before its case becomes an error
 OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", "report.html", "run.log", SHARDS, AT, DEATHS)
@@ -66,27 +69,43 @@ def locked(directory: Path) -> Iterator[None]:
 
 def _execute(job: Job, directory: Path, observe: Observer) -> list[str]:
     writer, done = _open(job, directory)
-    whole = done[-1].block + 1 if done else 0
-    start = resume_at(job.plan, whole, [entry.reset for entry in job.entries])
-    if start < whole:
-        log.warning("a method keeps state between cases: blocks from %d on run again, %d were done", start, whole)
+    held = blocks_of(done)
+    start, rest = plan_rest(job.plan, held, {row.name: row.reset for row in job.rows})
+    earlier = read_manifest(directory) if done else {}
+    if rest and done:
+        check_growth(job, earlier, held, start, directory)
+    if start < len(held):
+        log.warning("a method keeps state between cases: blocks from %d on run again, %d were done", start, len(held))
         done = writer.rewind(start)
-    log.info("%d blocks of %s, %d done", len(job.plan), directory.name, start)
+    log.info("%d blocks of %s, %d done", start + len(rest), directory.name, start)
     if done:
-        observe(done, start, len(job.plan))
-    if start == len(job.plan):
+        observe(done, start, start + len(rest))
+    if not rest:
         point_latest(directory)
-        manifest = read_manifest(directory)
-        current = shared(job, manifest | {"config": job.resolved})
-        if manifest != current:  # in what changes no record: a price may be set afterwards, an older run names its user
+        same = earlier.get("config_hash") == job.digest
+        config = job.resolved if same else with_outside(earlier["config"], job.resolved)
+        current = shared(job, earlier | {"config": config})
+        if earlier != current:  # in what changes no record: a price may be set afterwards, an older run names its user
             writer.write_manifest(current)
-        return list(manifest.get("warnings", []))
-    return _decode(job, directory, writer, start, observe)
+        return list(earlier.get("warnings", []))
+    if start and earlier.get("config_hash") != job.digest:  # the numbers of blocks begin another meaning
+        for name in (AT, DEATHS):
+            (directory / name).unlink(missing_ok=True)
+    return _decode(job, directory, writer, rest, earlier if start else {}, observe)
 
 
-def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: Observer) -> list[str]:
-    """Load the target, bind the methods, and run the plan's blocks from ``start`` on."""
-    config = job.config
+def _decode(
+    job: Job,
+    directory: Path,
+    writer: RunWriter,
+    rest: Sequence[Block],
+    earlier: Mapping[str, Any],
+    observe: Observer,
+) -> list[str]:
+    """Load the target, bind the methods that have blocks left, and run these. earlier: the manifest of what is done."""
+    config, start, total = job.config, rest[0].index, rest[-1].index + 1
+    names = {name for block in rest for name in block.order}
+    entries, rows = (tuple(each for each in kept if each.name in names) for kept in (job.entries, job.rows))
     settings = RequestSettings(
         max_new_tokens=config.decode.max_new_tokens,
         sampling=job.sampling,
@@ -97,22 +116,24 @@ def _decode(job: Job, directory: Path, writer: RunWriter, start: int, observe: O
         in_prefill=config.decode.first_draft == "prefill",
     )
     try:
-        earlier = read_manifest(directory) if start else {}
-        with set_stage(job, earlier.get("threads", {}).get("count")) as stage, _Attempts(directory) as attempts:
-            manifest = build_manifest(job, stage, earlier or None)
+        with (
+            set_stage(replace(job, entries=entries), earlier.get("threads", {}).get("count")) as stage,
+            _Attempts(directory) as attempts,
+        ):
+            manifest = build_manifest(job, stage, earlier or None, rest)
             writer.write_manifest(shared(job, manifest))
             point_latest(directory)  # now that nothing is refused any more
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))
             kind = Session if config.load.kind == ONE else LoadSession
-            session = kind(stage.engine, stage.target, stage.next_turn, job.rows, settings, meter)
+            session = kind(stage.engine, stage.target, stage.next_turn, rows, settings, meter)
             if isinstance(session, LoadSession):
                 session.under(config.load, [case for block in job.plan if block.round == 0 for case in block.cases])
             add_warnings(manifest, session.warm_up(stage.warmup))
-            blocks = session.run(job.plan, start, attempts.deadly)
+            blocks = session.run(rest, attempts.deadly)
             for records in attempts.watch(blocks, start):
                 writer.append(records)
                 _log_errors(records)
-                observe(records, records[0].block + 1, len(job.plan))
+                observe(records, records[0].block + 1, total)
     finally:
         gc.unfreeze()  # what the session froze (``without_collector``)
     writer.write_manifest(shared(job, manifest))
@@ -190,9 +211,13 @@ def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
     there = any((directory / name).exists() for name in (RECORDS, MANIFEST))
     if job.config.measure.fresh and there and not _begun_by(job.launch, directory):
         set_aside(directory)
-    writer = RunWriter(directory, [row.name for row in job.rows], [len(block.cases) for block in job.plan])
-    if (directory / MANIFEST).exists() or (directory / RECORDS).exists():
-        check_same(job, read_manifest(directory), directory)
+    cases = {(case.id, block.round): len(block.cases) for block in job.plan for case in block.cases if block.more}
+    if not ((directory / MANIFEST).exists() or (directory / RECORDS).exists()):
+        return RunWriter(directory, [row.name for row in job.rows], cases), []
+    manifest = read_manifest(directory)
+    check_same(job, manifest, directory)
+    rows, since = rows_of(manifest)
+    writer = RunWriter(directory, rows, cases, since)
     return writer, writer.resume()
 
 

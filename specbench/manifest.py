@@ -15,13 +15,16 @@ from typing import Any, cast
 
 import psutil
 
+from specbench.growth import growths, refuse_settings
 from specbench.job import Job
 from specbench.measure import environment
 from specbench.measure.identity import hide_identity
+from specbench.measure.plan import Block
 from specbench.method import Peer
 from specbench.record import SCHEMA, VANILLA
 from specbench.session import Entry
 from specbench.stage import Stage
+from specbench.suite.prompt import TEMPLATES
 from specbench.target.facade import ModelCard
 from specbench.types import InputError
 from specbench.version import __version__
@@ -30,17 +33,24 @@ BUSY = 0.5  # load average a core above which another process competes for the p
 DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERBOSE")
 
 
-def build_manifest(job: Job, stage: Stage, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The manifest as it stands before the first case. earlier: that of the run which is resumed, or None."""
+def build_manifest(
+    job: Job, stage: Stage, earlier: Mapping[str, Any] | None, rest: Sequence[Block] = ()
+) -> dict[str, Any]:
+    """The manifest as it stands before the first case. earlier: that of the run which is resumed, or None.
+
+    rest: the blocks to come; a method with none keeps its entry.
+    """
     process = _process() | ({"launch": job.launch} if job.launch else {})
     processes = [*(earlier or {}).get("processes", []), process]
+    grown, left = growths(job, earlier or {}, rest), {name for block in rest for name in block.order}
+    kept = {name: entry for name, entry in (earlier or {}).get("methods", {}).items() if rest and name not in left}
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
         "specbench": __version__,
         "created": (earlier or process).get("created", process["started"]),
         "config": job.resolved,
         "config_hash": job.digest,
-        "model": _model(job.card, stage.target.model),
+        "model": _model(job.card, stage.target.model) | _template(job),
         "engine": stage.engine.kind,
         "forward": stage.engine.describe_forward(),
         **({"threads": (earlier or {}).get("threads") or asdict(stage.threads)} if stage.threads else {}),
@@ -54,7 +64,8 @@ def build_manifest(job: Job, stage: Stage, earlier: Mapping[str, Any] | None) ->
             "sha256": job.suite.sha256,
         },
         "trace": job.trace.summary() if job.trace else None,
-        "methods": {entry.name: _method(entry, entry.name in stage.readers) for entry in job.entries},
+        "methods": {entry.name: _method(entry, entry.name in stage.readers) for entry in job.entries} | kept,
+        **({"grown": grown} if grown else {}),
         "control": job.config.measure.control,
         "rounds": job.config.measure.rounds,
         "temperature": job.config.decode.temperature,
@@ -70,9 +81,10 @@ def build_manifest(job: Job, stage: Stage, earlier: Mapping[str, Any] | None) ->
 
 
 def _part(job: Job) -> dict[str, Any]:
-    """What a merge puts a part in its place by. places: of its cases, in their order, among those of the whole."""
-    places = [block.place for block in job.plan if block.round == 0]
-    return {"of": job.config.suite.part, "config_hash": job.whole, "places": places}
+    """What a merge puts a part in its place by. places: of its cases among those of the whole."""
+    first = [block for block in job.plan if block.round == 0]
+    places, cases = [block.place for block in first], [block.case.id for block in first]
+    return {"of": job.config.suite.part, "config_hash": job.whole, "places": places, "cases": cases}
 
 
 def _process() -> dict[str, Any]:
@@ -96,6 +108,12 @@ def _model(card: ModelCard, model: Any) -> dict[str, Any]:
         "tokenizer": card.tokenizer.name_or_path,
         "fingerprint": environment.weights_fingerprint(card.path),
     }
+
+
+def _template(job: Job) -> dict[str, str | None]:
+    """The fingerprint of a chat template that is a file."""
+    path = job.config.model.template or ""
+    return {"template": environment.weights_fingerprint(path)} if path.endswith(TEMPLATES) else {}
 
 
 def _method(entry: Entry, reads: bool) -> dict[str, Any]:
@@ -127,13 +145,15 @@ def shared(job: Job, manifest: Mapping[str, Any]) -> dict[str, Any]:
 def check_same(job: Job, manifest: Mapping[str, Any], directory: Path) -> None:
     """Raise InputError unless the run of ``manifest`` has this job's configuration, questions, weights and files."""
     methods = manifest.get("methods", {})
+    refuse_settings(job, manifest, directory)
     begun = (
-        ("configuration", manifest.get("config_hash"), job.digest),
         ("suite file", manifest.get("suite", {}).get("sha256"), job.suite.sha256),
         ("weights", manifest.get("model", {}).get("fingerprint"), environment.weights_fingerprint(job.card.path)),
+        *(("chat template", manifest.get("model", {}).get(key, new), new) for key, new in _template(job).items()),
         *(
-            (f"file behind {entry.name}", methods.get(entry.name, {}).get("inputs"), _input_prints(entry))
+            (f"file behind {entry.name}", methods[entry.name].get("inputs"), _input_prints(entry))
             for entry in job.entries
+            if entry.name in methods
         ),
     )
     for what, old, new in begun:

@@ -9,32 +9,41 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
-from specbench.config import decisive
+from specbench.digest import decisive, find_difference
 from specbench.input import InputError
 from specbench.measure.plan import LASTING
 from specbench.names import printable
-from specbench.record import CONTROL
-from specbench.store import MANIFEST, RECORDS, RunError, parse_lines, read_manifest, replacing, write_atomically
+from specbench.part import join_parts, part_numbers
+from specbench.store import (
+    MANIFEST,
+    RECORDS,
+    RunError,
+    due,
+    parse_lines,
+    read_manifest,
+    replacing,
+    rows_of,
+    write_atomically,
+)
 
 USAGE, FAILED = 2, 1
 FIX = "restore it, or make the part again"
 _BLOCK = re.compile(rb'"block":\s*\d+')  # in a text of a record a quotation mark has a backslash in front
-_PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 _Print = Callable[[Mapping[str, Any]], Any]
 
 # What the parts of a run have in common, by what shows a difference.
 SAME: dict[str, _Print] = {
     "questions (suite.sha256)": lambda manifest: manifest.get("suite", {}).get("sha256"),
     "weights (model.fingerprint)": lambda manifest: manifest.get("model", {}).get("fingerprint"),
+    "chat template (model.template)": lambda manifest: manifest.get("model", {}).get("template"),
     "files of a method (methods.inputs)": lambda manifest: {
         name: [print_ or path for path, print_ in (each.get("inputs") or {}).items()]
         for name, each in manifest.get("methods", {}).items()
@@ -60,19 +69,24 @@ class Shard:
         """Of its cases, in their order, among those of the whole."""
         if "part" in self.manifest:
             return list(self.manifest["part"]["places"])
-        first, step = _numbers(self.part)  # of an older version
+        first, step = part_numbers(self.part)  # of an older version
         return range(first - 1, first - 1 + step * self.manifest["suite"]["cases"], step)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Place:
-    """Where a block belongs, and where it is: shard, offset and size in bytes."""
+    """Where a block belongs, and where it is: shard, offset and size in bytes.
 
+    rows: the methods that its part had by then; those come first that had the fewest.
+    """
+
+    count: int
     round: int
     place: int
     shard: int
     offset: int
     size: int
+    rows: frozenset[str] = field(compare=False)
 
 
 def merge(
@@ -91,11 +105,12 @@ def merge(
         _refuse_other(shards[0], shard, any_versions)
     blocks = sorted(block for shard in shards for block in _find_blocks(shard))
     for one, next_one in itertools.pairwise(blocks):
-        if (one.round, one.place) == (next_one.round, next_one.place):
+        if (one.round, one.place) == (next_one.round, next_one.place) and one.shard != next_one.shard:
             both = f"{shards[one.shard].directory} and {shards[next_one.shard].directory}"
             raise RunError(f"{both}: both hold case {one.place + 1} of the suite; expected each part once")
     out.mkdir(parents=True, exist_ok=True)
-    manifest = _join_manifests(shards, part) | dict(own)
+    grown = _join_growths(shards, blocks)
+    manifest = _join_manifests(shards, part) | dict(own) | ({"grown": grown} if grown else {})
     with replacing(out / RECORDS) as file:
         for number, block in enumerate(blocks):
             _copy(shards[block.shard], block, number, file)
@@ -120,36 +135,6 @@ def _open(number: int, directory: Path) -> Shard:
     return Shard(number, directory, manifest, part)
 
 
-def _numbers(part: str) -> tuple[int, int]:
-    found = _PART.fullmatch(part)
-    if not found:
-        raise RunError(f"part {part}: expected k/n")
-    return int(found[1]), int(found[2])
-
-
-def join_parts(parts: Sequence[str]) -> str | None:
-    """The part that several make together; None for the whole. Raises RunError where one is missing."""
-    numbers = [_numbers(part) for part in parts]
-    steps = math.lcm(*(step for _, step in numbers))
-    taken = sorted({place for first, step in numbers for place in range(first - 1, steps, step)})
-    wide, rest = divmod(steps, len(taken))
-    if rest or taken != list(range(taken[0], steps, wide)):
-        missing = [f"{place + 1}/{steps}" for place in range(steps) if place not in taken]
-        raise RunError(f"parts {', '.join(parts)}: {', '.join(missing)} missing; expected all parts of a run")
-    return None if wide == 1 else f"{taken[0] + 1}/{wide}"
-
-
-def split_part(part: str | None, count: int) -> list[str]:
-    """``count`` parts that make a part, or the whole, together: the inverse of ``join_parts``."""
-    first, step = _numbers(part) if part else (1, 1)
-    return [f"{first + number * step}/{step * count}" for number in range(count)]
-
-
-def part_name(part: str) -> str:
-    """``k/n`` as the name of a directory."""
-    return part.replace("/", "-of-")
-
-
 def is_whole(directory: Path, config_hash: str) -> bool:
     """Whether a directory holds a whole part of the run of this configuration."""
     if not (directory / MANIFEST).exists():
@@ -167,9 +152,9 @@ def _refuse_other(first: Shard, other: Shard, any_versions: bool) -> None:
     if not any_versions:
         prints["version of a library"] = lambda manifest: manifest.get("versions")
     differences = [
-        (what, *_difference(read(first.manifest), read(other.manifest), "")) for what, read in prints.items()
+        (what, *find_difference(read(first.manifest), read(other.manifest), "")) for what, read in prints.items()
     ]
-    differences.append(("configuration", *_difference(_settings(first), _settings(other))))
+    differences.append(("configuration", *find_difference(_settings(first), _settings(other))))
     for what, key, one, two in differences:
         if one != two:
             named = f" ({key.strip('.')})" if key.strip(".") else ""
@@ -197,38 +182,48 @@ def _with_prints(node: Any, prints: Mapping[str, str | None]) -> Any:
     return prints.get(node) or node if isinstance(node, str) else node
 
 
-def _difference(one: Any, two: Any, path: str = "") -> tuple[str, Any, Any]:
-    """The first entry in which two values differ: its path and both values."""
-    if isinstance(one, Mapping) and isinstance(two, Mapping):
-        for key in [*one, *(key for key in two if key not in one)]:
-            if one.get(key) != two.get(key):
-                return _difference(one.get(key), two.get(key), f"{path}.{key}")
-    return path, one, two
-
-
 def _find_blocks(shard: Shard) -> Iterator[_Place]:
     """The blocks of a part, all of them. Raises RunError where one is missing."""
     manifest, places = shard.manifest, shard.places
-    methods = {*manifest["methods"], *([CONTROL] if manifest.get("control") else [])}
-    wanted = len(places) * (manifest.get("rounds") or 1)
+    methods, since = rows_of(manifest)
+    named = dict(zip(manifest.get("part", {}).get("cases", []), places, strict=False))
+    held: dict[tuple[int, int], frozenset[str]] = {}
     count = start = 0
     seen = set[str]()
     for record, end in parse_lines(shard.directory / RECORDS):
-        if (
-            record.method in seen
-            or record.method not in methods
-            or record.block != count
-            or record.round != count // len(places)
-        ):
+        turn = record.round if named else count // len(places)
+        at = (turn, named.get(record.case, places[count % len(places)]))
+        wanted = due(methods, since, count, held.get(at, frozenset()))
+        if record.method in seen or record.method not in wanted or (record.block, record.round) != (count, turn):
             raise RunError(f"{shard.directory / RECORDS}: block {count} is not in its place; {FIX}")
         seen.add(record.method)
-        if seen == methods:
-            yield _Place(record.round, places[count % len(places)], shard.number, start, end - start)
+        if seen == wanted:
+            rows = frozenset(name for name in methods if since.get(name, 0) <= count)
+            yield _Place(len(rows), *at, shard.number, start, end - start, rows)
+            held[at] = held.get(at, frozenset()) | seen
             count, start, seen = count + 1, end, set()
-    if count != wanted:
+    done, cases = sum(each == methods for each in held.values()), len(places) * (manifest.get("rounds") or 1)
+    if done != cases:
         raise RunError(
-            f"{shard.directory}: {count} of {wanted} blocks are done; the command that began it goes on from there"
+            f"{shard.directory}: {done} of {cases} blocks are done; the command that began it goes on from there"
         )
+
+
+def _join_growths(shards: Sequence[Shard], blocks: Sequence[_Place]) -> list[dict[str, Any]]:
+    """The manifest's ``grown`` of the whole. Raises RunError for parts that have grown by other methods first."""
+    found: list[dict[str, Any]] = []
+    for before, block in itertools.pairwise(blocks):
+        if not before.rows <= block.rows or (len(before.rows) == len(block.rows) and before.rows != block.rows):
+            one, two = (shards[each.shard].directory for each in (before, block))
+            raise RunError(f"{one} and {two}: have grown by other methods first; expected the same order in all parts")
+    for number, (before, block) in enumerate(itertools.pairwise(blocks), start=1):
+        if before.rows != block.rows:
+            found.append({"block": number, "methods": sorted(block.rows - before.rows), "cases": 0, "rounds": 0})
+    own = [each for shard in shards for each in shard.manifest.get("grown", [])]
+    for entry in found:
+        same = [each for each in own if set(each["methods"]) & set(entry["methods"])]
+        entry |= {key: sum(each[key] for each in same) for key in ("cases", "again")}
+    return found
 
 
 def _copy(shard: Shard, block: _Place, number: int, into: BinaryIO) -> None:
@@ -245,12 +240,12 @@ def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]
     suite, of = dict(first["suite"]), first.get("part", {})
     for key in ("cases", "turns"):
         suite[key] = sum(int(shard.manifest["suite"].get(key) or 0) for shard in shards)
-    joined = {key: value for key, value in first.items() if key not in ("part", "config_hash")}
+    joined = {key: value for key, value in first.items() if key not in ("part", "config_hash", "grown")}
     joined["config"] = first["config"] | {"suite": first["config"]["suite"] | {"part": part}}
     if of and part is None:
         joined["config_hash"] = of["config_hash"]
     elif of:
-        joined["part"] = of | {"of": part, "places": sorted(place for shard in shards for place in shard.places)}
+        joined["part"] = of | _join_places(shards) | {"of": part}
     return joined | {
         "suite": suite,
         "created": min(str(shard.manifest.get("created")) for shard in shards),
@@ -260,6 +255,18 @@ def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]
         ],
         "warnings": list(_join_warnings(shards)),
     }
+
+
+def _join_places(shards: Sequence[Shard]) -> dict[str, Any]:
+    """Places and cases of several parts, in order of the places; only places where a part does not name its cases."""
+    cases = [shard.manifest["part"].get("cases", []) for shard in shards]
+    pairs = sorted(
+        (place, name)
+        for shard, names in zip(shards, cases, strict=True)
+        for place, name in zip(shard.places, names, strict=False)
+    )
+    places = sorted(place for shard in shards for place in shard.places)
+    return {"places": places, **({"cases": [name for _, name in pairs]} if len(pairs) == len(places) else {})}
 
 
 def _join_warnings(shards: Sequence[Shard]) -> Iterator[str]:

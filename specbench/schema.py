@@ -6,7 +6,7 @@ An entry may be missing, as in the manifests of older versions. What a table can
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -50,6 +50,7 @@ class _Model(TypedDict, total=False):
     device: Device | None
     tokenizer: str | None
     fingerprint: str | None
+    template: str | None
 
 
 class _Suite(TypedDict, total=False):
@@ -63,6 +64,15 @@ class _Part(TypedDict):
     of: str
     config_hash: str
     places: list[Count]
+    cases: NotRequired[list[str]]
+
+
+class _Growth(TypedDict):
+    block: Count
+    methods: list[str]
+    cases: int
+    rounds: int
+    again: Count
 
 
 class _Shard(TypedDict):
@@ -136,6 +146,7 @@ class _Manifest(TypedDict, total=False):
     threads: _Threads
     part: _Part
     shards: list[_Shard]
+    grown: list[_Growth]
     suite: _Suite
     trace: str | None
     methods: dict[Annotated[str, Field(min_length=1)], _Method]

@@ -107,21 +107,21 @@ class Session:
             entry.method.reset()
         return sorted(set(failed))
 
-    def run(self, plan: Sequence[Block], start: int, deadly: Container[int] = ()) -> Iterator[list[CaseRecord]]:
-        """The records of each block from ``start`` on, in the order in which the methods ran.
+    def run(self, plan: Sequence[Block], deadly: Container[int] = ()) -> Iterator[list[CaseRecord]]:
+        """The records of each block, in the order in which the methods ran.
 
         deadly: blocks that are not decoded, because they end the process; their records are errors.
         """
-        for block in plan[start:]:
+        for place, block in enumerate(plan):
             if block.index in deadly:
                 yield [
-                    record_of(block, case, place, name, _KILLED)
-                    for place, name in enumerate(block.order)
+                    record_of(block, case, position, name, _KILLED)
+                    for position, name in enumerate(block.order)
                     for case in block.cases
                 ]
                 continue
             for entry in self._entries.values():
-                if block.index == start or starts_span(plan, block.index, entry.reset):
+                if starts_span(plan, place, entry.reset):
                     entry.method.reset()
             yield self._block(block, judge=self._settings.judge and self._settings.sampling is None)
 

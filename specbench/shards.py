@@ -13,7 +13,8 @@ from specbench.execution import OURS, set_aside
 from specbench.job import Job
 from specbench.manifest import shared
 from specbench.measure.plan import LASTING
-from specbench.merge import is_whole, merge, part_name, split_part
+from specbench.merge import is_whole, merge
+from specbench.part import part_name, split_part
 from specbench.store import RECORDS, SHARDS
 from specbench.types import InputError
 

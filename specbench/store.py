@@ -16,13 +16,14 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, overload
 
 import psutil
 
 from specbench.consistency import Consistency
 from specbench.input import InputError, parse_json, read_file, read_lines
-from specbench.record import CaseRecord
+from specbench.record import CONTROL, VANILLA, CaseRecord
 from specbench.schema import check_manifest
 
 RECORDS = "records.jsonl"
@@ -63,7 +64,7 @@ def read_run(directory: Path) -> Run:
 def open_run(directory: Path, watch: Callable[[CaseRecord], None]) -> Run:
     """The same without holding the records: ``watch`` gets each once, and the run reads those that it is asked for."""
     manifest, records = read_manifest(directory), RecordFile(directory / RECORDS)
-    consistency = Consistency(manifest.get("rounds"))
+    consistency = Consistency(manifest.get("rounds"), "grown" in manifest)
     for record in records.scan():
         consistency.add(record)
         watch(record)
@@ -168,35 +169,60 @@ def parse_lines(path: Path) -> Iterator[tuple[CaseRecord, int]]:
         yield CaseRecord.from_json(line[:-1], f"{path}, line {number}"), offset
 
 
+def rows_of(manifest: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, int]]:
+    """The rows of a run, and of those that it has grown by the first block that may have each."""
+    since = {name: int(each["block"]) for each in manifest.get("grown", []) for name in each["methods"]}
+    return frozenset(manifest.get("methods", {})) | ({CONTROL} if manifest.get("control") else set()), since
+
+
+def due(methods: frozenset[str], since: Mapping[str, int], block: int, done: frozenset[str]) -> frozenset[str]:
+    """The methods of a block: those that its case is not done with, and vanilla again, which they are paired with.
+
+    since: see ``rows_of``. done: methods of earlier blocks of this case and round.
+    """
+    there = frozenset(name for name in methods if since.get(name, 0) <= block)
+    return there - done | there & {VANILLA, CONTROL}
+
+
 class RunWriter:
     """The one writer of a run's directory."""
 
-    def __init__(self, directory: Path, methods: Iterable[str], cases: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        methods: Iterable[str],
+        cases: Mapping[tuple[str, int], int] = MappingProxyType({}),
+        since: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """methods: those with a record of each case in every block, vanilla included; one with fewer is incomplete.
 
-        cases: of each block, where it is not one.
+        cases: case and round -> cases of its block, where it is not one. since: see ``rows_of``.
         """
         self.directory = directory
-        self._methods, self._cases = frozenset(methods), cases
+        self._methods, self._cases, self._since = frozenset(methods), cases, since
         self._path = directory / RECORDS
 
     def resume(self) -> list[CaseRecord]:
         """The records of complete blocks, in file order; everything after the last complete block is cut off."""
         kept: list[CaseRecord] = []
         pending: list[CaseRecord] = []
+        held: dict[tuple[str, int], frozenset[str]] = {}
         safe = block = 0
         for folder in (self.directory, self.directory / "tables", self.directory / "plots"):
             remove_partials(folder)
         for record, end in parse_lines(self._path):
-            each = self._cases[block] if block < len(self._cases) else 1
+            each = self._cases.get((record.case, record.round), 1)
             if record.block != block or [entry.method for entry in pending].count(record.method) == each:
                 raise RunError(
                     f"{self._path}: block {block} lacks a record (found block {record.block}, {record.method});"
                     " the file was changed by hand: move the run aside with measure.fresh=true"
                 )
             pending.append(record)
-            if {entry.method for entry in pending} == self._methods and len(pending) == each * len(self._methods):
+            names, done = {entry.method for entry in pending}, held.get((record.case, record.round), frozenset())
+            if names == due(self._methods, self._since, block, done) and len(pending) == each * len(names):
                 kept.extend(pending)
+                if self._since:
+                    held |= {(entry.case, entry.round): done | names for entry in pending}
                 pending, safe, block = [], end, block + 1
         if self._path.is_file() and self._path.stat().st_size != safe:
             self._truncate(safe)
@@ -217,9 +243,8 @@ class RunWriter:
 
     def append(self, block: list[CaseRecord]) -> None:
         """Write one block and sync it to disk."""
-        missing = self._methods - {record.method for record in block}
-        if missing:
-            raise RuntimeError(f"block of case {block[0].case} lacks {sorted(missing)}")
+        if VANILLA not in {record.method for record in block}:
+            raise RuntimeError(f"block of case {block[0].case} lacks {VANILLA}, which its methods are paired with")
         data = "".join(record.to_json() + "\n" for record in block).encode("utf-8")
         with self._path.open("ab") as file:
             file.write(data)

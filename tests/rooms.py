@@ -41,6 +41,7 @@ ROOMS: dict[str, Room] = {
     "config": Room(
         "the schema of the settings, and the message for a mistyped one", may="input names serving", never="torch"
     ),
+    "digest": Room("which settings decide the records of a run, and their hash", may="serving", never="torch"),
     "answers": Room("Spec-Bench's answer files, read and written", may="input record store", never="torch"),
     "profile": Room(
         "what a forward costs: measured grids, published fits, bytes and operations",
@@ -81,7 +82,7 @@ ROOMS: dict[str, Room] = {
     "lossless": Room("token-level judgement", may="record", never="hydra"),
     "suite": Room("questions, selection, prompts", may="answers input record types"),
     "trace": Room("recorded answers of three kinds", may="answers input record store suite types"),
-    "measure": Room("what a run needs: plan, clock, energy, environment", may="types"),
+    "measure": Room("what a run needs: plan, clock, energy, environment", may="record types"),
     "material": Room("what a run decodes, read before any weights", may="config names record suite target trace types"),
     "session": Room(
         "one loaded target and its methods, block by block",
@@ -100,13 +101,17 @@ ROOMS: dict[str, Room] = {
         may="decode job material measure method record session "
         "target target.choose target.fast target.tensor_parallel target.timed types",
     ),
+    "growth": Room(
+        "a run that gets more methods, cases or rounds: what is missing, and whether it may",
+        may="digest input job measure names record store",
+    ),
     "manifest": Room(
         "what a run was made with, and the check of a resumed one",
-        may="job measure method record session stage target types version",
+        may="growth job measure method record session stage suite target types version",
     ),
     "execution": Room(
         "a job's run: open or resume, decode, write",
-        may="job manifest measure record serving serving.session session stage store types",
+        may="digest growth job manifest measure record serving serving.session session stage store types",
     ),
     "report.text": Room(
         "how figures and rows are spelled; tokens as text",
@@ -159,25 +164,26 @@ ROOMS: dict[str, Room] = {
         "a run as a user sees it: display, log, report, exit code",
         may="execution job names record report report.tables report.text screen store target.tensor_parallel",
     ),
+    "part": Room("the part of a run that a job has: k/n, split and joined", may="store", never="torch"),
     "merge": Room(
         "the parts of a run, made anywhere, become the run",
-        may="config input measure names record store",
+        may="digest input measure names part store",
         never="torch",
     ),
     "shards": Room(
         "one run on several workers: what is left of it, and the merge",
-        may="execution job manifest measure merge store types",
+        may="execution job manifest measure merge part store types",
     ),
     "groups": Room("the groups of the configuration and their options", never="torch"),
     "composition": Room(
         "the configuration as Hydra composes it; it, `cli` and `sweep` are the rooms that import Hydra",
-        may="config groups input merge names record",
+        may="config digest groups input names part record",
         never="torch transformers",
     ),
     "sweep": Room("jobs on one of Hydra's launchers, and how each ended", may="screen types"),
     "cli": Room(
         "the command `specbench run`: a run, its shards, or a sweep",
-        may="composition config execution groups job launch measure names shards store sweep types",
+        may="composition config digest execution groups growth job launch measure names shards store sweep types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",
@@ -189,7 +195,7 @@ ROOMS: dict[str, Room] = {
     ),
     "commands": Room(
         "the commands of `specbench`: one table, a module each, imported when it is asked for",
-        may="bench cli composition config groups input measure names profile record report.build report.data "
+        may="bench cli composition config digest groups input measure names profile record report.build report.data "
         "report.locate report.plots report.tables report.text screen stage stats store suite target "
         "target.choose tune types version",
     ),

@@ -16,7 +16,7 @@ from hydra.types import RunMode
 
 from compose import composed, job_for
 from specbench.composition import plain_values
-from specbench.config import digest
+from specbench.digest import digest
 from specbench.execution import execute
 from specbench.job import make_entry
 from specbench.record import PHASES, VANILLA

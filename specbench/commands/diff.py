@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.config import decisive
+from specbench.digest import decisive
 from specbench.names import printable
 from specbench.record import CONTROL, OVERALL, CaseRecord
 from specbench.report.build import read_findings

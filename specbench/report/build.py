@@ -13,11 +13,12 @@ from specbench.measure.identity import hide_identity
 from specbench.report.data.detail import LOADED
 from specbench.report.data.facts import read_facts
 from specbench.report.data.findings import Findings, gather
+from specbench.report.data.grown import split_grown
 from specbench.report.data.headline import find_headlines
 from specbench.report.data.load import Load, model_load
 from specbench.report.data.profiles import choose_profiles
 from specbench.report.data.sweep import asked_grids, default_grids
-from specbench.report.data.trials import Tally
+from specbench.report.data.trials import Tally, Trials, read_trials
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
 from specbench.report.tables.modelled import write_load
@@ -103,11 +104,18 @@ def read_findings(run_directories: Sequence[Path], profile: Path | None = None) 
     directories = list(dict.fromkeys(Path(directory).resolve() for directory in run_directories))
     if not directories:
         raise RunError("no run was given; expected at least one directory that `specbench` wrote (see results/latest)")
-    tallies = [Tally() for _ in directories]
-    runs = [_shared(open_run(directory, tally.add)) for directory, tally in zip(directories, tallies, strict=True)]
-    trials = [tally.end(run.records) for run, tally in zip(runs, tallies, strict=True)]
-    facts = [read_facts(run, each.methods) for run, each in zip(runs, trials, strict=True)]
+    opened = [each for directory in directories for each in _open(directory)]
+    runs, trials = [run for run, _ in opened], [each for _, each in opened]
+    facts = [read_facts(run, each.methods) for run, each in opened]
     return gather(runs, choose_profiles(runs, facts, profile), facts, trials)
+
+
+def _open(directory: Path) -> list[tuple[Run, Trials]]:
+    """A run and its trials; of one that has grown, those of each group of methods."""
+    tally = Tally()
+    run = _shared(open_run(directory, tally.add))
+    parts = split_grown(run)
+    return [(part, read_trials(part.records)) for part in parts] if len(parts) > 1 else [(run, tally.end(run.records))]
 
 
 def _shared(run: Run) -> Run:
@@ -120,6 +128,7 @@ def _shared(run: Run) -> Run:
 def default_output(findings: Findings) -> Path:
     """One run's own directory; for several, ``report`` beside the first. Raises RunError where it is a link."""
     first = findings.runs[0].directory
-    found = first if len(findings.runs) == 1 else first.parent / "report"
+    alone = len({run.directory for run in findings.runs}) == 1
+    found = first if alone else first.parent / "report"
     make_folder(found)
     return found

@@ -143,13 +143,11 @@ def _compare(options: argparse.Namespace) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     findings = read_findings(_runs(options))
-    if len(findings.runs) > 1:
-        raise RunError(
-            f"--export-answers: got {len(findings.runs)} runs; expected one, its methods are the files' names"
-        )
-    run, facts = findings.runs[0], findings.facts[0]
-    files = export_answers(run, facts, options.export_answers)
-    print_warnings(left_out(run, facts))
+    if (count := len({run.directory for run in findings.runs})) > 1:
+        raise RunError(f"--export-answers: got {count} runs; expected one, its methods are the files' names")
+    runs = list(zip(findings.runs, findings.facts, strict=True))
+    files = [file for run, facts in runs for file in export_answers(run, facts, options.export_answers)]
+    print_warnings([text for run, facts in runs for text in left_out(run, facts)])
     print("\n".join(map(str, files)))
 
 

@@ -54,10 +54,13 @@ def read_live(path: Path) -> Trace:
     Only the ids that ended one of its answers end an answer: another tokenizer's EOS is a token like any other.
     """
     found: dict[str, _Line] = {}
+    grown = bool(_manifest_of(path).get("grown"))  # vanilla again beside the methods that came later
     for number, text in numbered_lines(_without_cut_line(read_file(path, "model.trace=", _EXPECTED))):
         where = f"model.trace={path}, line {number}"
         line = parse_as(_schema(), text, where, _EXPECTED)
         if line.get("method", VANILLA) != VANILLA or line.get("round", 0) != 0:
+            continue
+        if line["case"] in found and grown:
             continue
         if line["case"] in found:
             raise InputError(f"{where}: case {line['case']} is recorded twice; expected the records of one run")
@@ -117,8 +120,11 @@ def _check_ends(path: Path, conversations: tuple[Recorded, ...], ends: frozenset
 
 def model_of(path: Path) -> dict[str, Any]:
     """The model section of the manifest of the run that wrote ``path``; empty where there is no manifest."""
+    return dict(_manifest_of(path).get("model", {}))
+
+
+def _manifest_of(path: Path) -> dict[str, Any]:
     if not (path.parent / MANIFEST).exists():
         return {}
     with named(f"model.trace={path}, the manifest beside it: "):
-        found = read_manifest(path.parent, "expected that of the run that wrote the trace, or none beside it")
-        return dict(found.get("model", {}))
+        return read_manifest(path.parent, "expected that of the run that wrote the trace, or none beside it")

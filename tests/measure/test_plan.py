@@ -5,8 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specbench.measure.plan import RESETS, WARMUP, make_plan, resume_at, starts_span
+from specbench.measure.plan import RESETS, WARMUP, make_plan, plan_rest, starts_span
 from specbench.types import Case
+
+
+def held(plan) -> list:
+    return [(block.key, frozenset(block.order)) for block in plan]
+
+
+def resume_at(plan, done, resets) -> int:
+    """Where a run goes on of which so many blocks are done; what is left is the plan from there on."""
+    at, rest = plan_rest(plan, held(plan[:done]), resets)
+    assert rest == plan[at:]
+    return at
+
 
 CASES = [Case(str(index), "ab"[index % 2], ("hi",)) for index in range(8)]
 
@@ -30,7 +42,7 @@ def test_category_policy_keeps_categories_together():
 def test_resume_starts_where_every_span_starts(done, policies):
     names = {f"m{index}": policy for index, policy in enumerate(policies)}
     plan = make_plan(CASES, names, rounds=2, seed=0)
-    at = resume_at(plan, done, policies)
+    at = resume_at(plan, done, names)
     assert at <= done
     if set(policies) <= {"turn", "case"}:
         assert at == done
@@ -41,7 +53,7 @@ def test_resume_starts_where_every_span_starts(done, policies):
 
 def test_a_finished_plan_stays_finished_whatever_the_policy():
     plan = make_plan(CASES, {"vanilla": "case", "a": "never"}, rounds=2, seed=0)
-    assert resume_at(plan, len(plan), ["case", "never"]) == len(plan)
+    assert resume_at(plan, len(plan), {"vanilla": "case", "a": "never"}) == len(plan)
 
 
 def test_a_second_round_is_a_second_pass_only_for_what_is_kept_the_whole_run():
@@ -49,8 +61,24 @@ def test_a_second_round_is_a_second_pass_only_for_what_is_kept_the_whole_run():
     second = len(plan) // 2
     assert starts_span(plan, second, "never")
     assert not starts_span(plan, second, "run")
-    assert resume_at(plan, second + 1, ["never"]) == second
-    assert resume_at(plan, second + 1, ["run"]) == 0
+    assert resume_at(plan, second + 1, {"a": "never"}) == second
+    assert resume_at(plan, second + 1, {"b": "run"}) == 0
+
+
+def test_more_methods_rounds_and_cases_are_what_is_left():
+    """A new method comes with vanilla, a new case or round with all; what learns across cases stays as it is."""
+    few = make_plan(CASES[:5], {"vanilla": "case", "a": "case"}, rounds=1, seed=0)
+    rows = {"vanilla": "case", "a": "case", "b": "never"}
+    whole = make_plan(CASES, rows, rounds=2, seed=0)
+    keep, rest = plan_rest(whole, held(few), rows)
+    assert (keep, [block.index for block in rest]) == (5, list(range(5, 21)))
+    assert [set(block.order) for block in rest] == [{"vanilla", "b"}] * 5 + [{*rows}] * 11
+    assert all(
+        [name for name in whole[at].order if name in block.order] == [*block.order] for at, block in enumerate(rest)
+    )
+    assert plan_rest(whole, [*held(few), *held(rest)], rows) == (21, [])
+    assert plan_rest(whole, [*held(few), *held(rest[:3])], rows)[0] == 5  # b has learned from three cases of the round
+    assert plan_rest(whole, held(few), {**rows, "a": "never"})[0] == 0  # a would not have seen the other three
 
 
 def test_warm_up_is_of_no_suite():

@@ -10,7 +10,8 @@ import pytest
 
 from compose import job_for
 from specbench.execution import execute
-from specbench.merge import join_parts, main, merge, split_part
+from specbench.merge import main, merge
+from specbench.part import join_parts, split_part
 from specbench.report import read_findings
 from specbench.store import MANIFEST, RECORDS, RunError, read_run
 

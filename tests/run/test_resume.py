@@ -21,7 +21,7 @@ import specbench.execution
 import specbench.stage
 from compose import job_for
 from specbench import cli
-from specbench.config import ADDED, digest
+from specbench.digest import ADDED, digest
 from specbench.execution import execute
 from specbench.record import CaseRecord
 from specbench.store import MANIFEST, RECORDS, point_latest, read_run
@@ -122,6 +122,22 @@ def test_a_run_does_not_go_on_with_other_inputs(tmp_path, section, key, what):
     path.write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=f"another {what}"):
         run(tmp_path / "r")
+
+
+def test_a_run_does_not_go_on_under_another_template(tmp_path):
+    """An older run does not say what it had."""
+    template = tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }} {% endfor %}")
+    given = (f"model.template={template}", "suite.first=1", "method=[]", "decode.max_new_tokens=2")
+    run(tmp_path / "r", *given)
+    template.write_text("{% for m in messages %}{{ m.content }}! {% endfor %}")
+    with pytest.raises(InputError, match="another chat template"):
+        run(tmp_path / "r", *given)
+    path = tmp_path / "r" / MANIFEST
+    manifest = json.loads(path.read_text())
+    del manifest["model"]["template"]
+    path.write_text(json.dumps(manifest))
+    run(tmp_path / "r", *given)
 
 
 def test_latest_points_to_no_run_that_was_refused(tmp_path, monkeypatch):

@@ -68,9 +68,9 @@ def test_rewind_drops_blocks_from_a_span_on(tmp_path):
     assert len(RunWriter(tmp_path, METHODS).resume()) == 6
 
 
-def test_incomplete_block_is_refused(tmp_path):
-    with pytest.raises(RuntimeError, match="pld"):
-        RunWriter(tmp_path, METHODS).append([record(0, "vanilla")])
+def test_a_block_without_vanilla_is_refused(tmp_path):
+    with pytest.raises(RuntimeError, match="vanilla"):
+        RunWriter(tmp_path, METHODS).append([record(0, "pld")])
 
 
 def test_bad_line_in_the_middle_is_named(tmp_path):

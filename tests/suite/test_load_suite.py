@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from compose import composed
+from compose import composed, job_for
 from specbench.suite import Selection, load_suite
 from specbench.types import InputError
 
@@ -102,6 +102,16 @@ def test_the_hub_without_its_package_names_the_package(monkeypatch):
 def test_a_hub_address_needs_both_halves():
     with pytest.raises(InputError, match="expected both repo and file"):
         load_suite("mine", hub={"repo": "someone/questions", "file": None})
+
+
+@pytest.mark.parametrize(
+    "given", [["suite.hub={repo: a/b, file: q.jsonl}"], ["suite.hub.repo=a/b", "suite.hub.file=q.jsonl"]]
+)
+def test_an_address_on_the_hub_is_given_on_the_command_line(given, monkeypatch):
+    monkeypatch.delenv("SPECBENCH_DATA", raising=False)
+    monkeypatch.setattr("specbench.suite.sources._hub_file", lambda *address: f"asked for {address}")
+    with pytest.raises(InputError, match=r"asked for \('a/b', 'q.jsonl', None\)"):
+        job_for("suite=spec_bench", *given)
 
 
 def test_a_suite_found_nowhere_names_every_way_to_give_it(tmp_path, monkeypatch):

@@ -37,8 +37,10 @@ def _coverage(seen: int, facts: Facts, overall: pd.DataFrame) -> Iterator[str]:
         yield "no records: no case has finished yet"
     elif facts.planned and seen < facts.planned:
         yield f"unfinished: {seen} of {facts.planned} cases are recorded; the same command continues the run"
-    if VANILLA not in set(overall["method"]) and seen:
+    if VANILLA not in set(overall["method"]) and seen and not facts.later:
         yield "vanilla has no records: there is no speedup"
+    if facts.later:
+        yield f"{', '.join(facts.methods)}: added to the run later, over the vanilla that ran beside"
     if 0 < seen < MIN_CASES:
         yield f"{seen} case{'s' if seen > 1 else ''}: no intervals are given under {MIN_CASES}"
 

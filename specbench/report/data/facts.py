@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.record import CONTROL, VANILLA, EngineKind
+from specbench.report.data.grown import LATER
 from specbench.store import MANIFEST, Run, RunError
 
 TIME_ONLY = "time only: accepted lengths replayed"
@@ -26,6 +27,7 @@ class Facts:
     time_only: a model was driven along recorded answers: its times are real, and what was accepted is the record's.
     unaccepted: methods of such a run that draft from what the model computes; only the time of a step is known of them.
     in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill).
+    later: its methods came to a run that was there; vanilla ran beside them and is not among them.
     load: the settings of requests that shared forwards; empty where each ran alone.
     """
 
@@ -48,6 +50,7 @@ class Facts:
     time_only: bool = False
     unaccepted: frozenset[str] = frozenset()
     in_prefill: bool = False
+    later: bool = False
     load: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -85,13 +88,14 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
             _lacks(run, f"{section}.name")
     if not methods:
         _lacks(run, "methods")
-    kind = run.section("config", "engine").get("kind")
+    kind, later = run.section("config", "engine").get("kind"), bool(manifest.get(LATER))
     load = run.section("config", "load")
     temperature = manifest.get("temperature", run.section("config", "decode").get("temperature"))
     return Facts(
         model=str(model["name"]),
         suite=str(suite["name"]),
-        methods=_ordered(methods, (record.method for record in run.records) if seen is None else seen),
+        methods=_ordered(methods, (record.method for record in run.records) if seen is None else seen, later),
+        later=later,
         lossy=frozenset(name for name, entry in methods.items() if not entry.get("lossless", True)),
         peers=frozenset(name for name, entry in methods.items() if entry.get("peer", False)),
         dtype=str(model.get("dtype") or ""),
@@ -120,10 +124,14 @@ def _lacks(run: Run, key: str) -> None:
     )
 
 
-def _ordered(methods: Mapping[str, Any], seen: Iterable[str]) -> tuple[str, ...]:
-    """Vanilla, the control, the manifest's order, then those that only the records have."""
+def _ordered(methods: Mapping[str, Any], seen: Iterable[str], later: bool) -> tuple[str, ...]:
+    """Vanilla, the control, the manifest's order, then those that only the records have.
+
+    Without the first two where they are those of methods that came ``later``.
+    """
     found = dict.fromkeys(seen)
-    names = [*(name for name in (VANILLA, CONTROL) if name in found or name in methods), *methods, *found]
+    references = () if later else [name for name in (VANILLA, CONTROL) if name in found or name in methods]
+    names = [*references, *(name for name in {**methods, **found} if not later or name not in (VANILLA, CONTROL))]
     return tuple(dict.fromkeys(names))
 
 

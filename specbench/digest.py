@@ -1,0 +1,87 @@
+"""Which settings decide the records of a run: their hash names it, and what it has in common with a run that goes on.
+
+A run may get more methods, cases and rounds. So its settings are compared apart: those of every method for itself, and
+the rest without the ones that say which cases and how many rounds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from specbench.serving.settings import ALONE
+
+# Settings, and by class parameters of methods, that came later, at the value that runs had before: left there, a run
+# keeps its hash.
+ADDED: dict[str, dict[str, Any]] = {
+    "decode": {"first_draft": "after"},
+    "engine": {"attention": "sdpa", "compiled": True},
+    "model": {"cudnn_attention": False},
+    "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}},
+    "load": ALONE,
+    "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
+    "methods.pld.PromptLookup": {"min_ngram": 1},
+    "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
+}
+OUTSIDE = ("report", "run")  # groups that change no record, and settings of others that do not
+OUTSIDE_OF = {"measure": ("fresh", "price_per_hour"), "suite": ("home",), "load": ("slo",)}
+# What a run may have more of, without another figure for what it has.
+GROWS = {"measure": ("rounds",), "suite": ("categories", "first", "ids", "limit", "sample")}
+
+
+def decisive(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, as plain values, without those that change no record."""
+    kept = {group: values for group, values in resolved.items() if group not in OUTSIDE}
+    for group, keys in OUTSIDE_OF.items():
+        kept[group] = {key: value for key, value in kept.get(group, {}).items() if key not in keys}
+    return kept
+
+
+def digest(resolved: Mapping[str, Any]) -> str:
+    """Hash of everything that can change a record."""
+    kept = _settled(resolved)
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The decisive settings without those that came later and are left at what they were."""
+    kept = {group: _as_before(values, group) for group, values in decisive(resolved).items()}
+    return {group: values for group, values in kept.items() if values or group != "load"}  # one request: as before
+
+
+def _as_before(node: Any, group: str = "") -> Any:
+    """A group's or a method's settings without those that came later and are left at what they were."""
+    if not isinstance(node, Mapping):
+        return node
+    added = ADDED.get(str(node.get("_target_") or group), {})
+    return {key: _as_before(value) for key, value in node.items() if key not in added or value != added[key]}
+
+
+def fixed(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that all of a run has in common, however it grows: without its methods, cases and rounds."""
+    kept = {group: values for group, values in _settled(resolved).items() if group != "method"}
+    return kept | {group: {k: v for k, v in kept[group].items() if k not in keys} for group, keys in GROWS.items()}
+
+
+def of_methods(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Method -> its settings, by which a run that has it knows it again."""
+    return {name: _as_before(node) for name, node in resolved.get("method", {}).items()}
+
+
+def with_outside(resolved: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those of another command that change no record."""
+    kept: dict[str, Any] = {**resolved, **{group: other[group] for group in OUTSIDE if group in other}}
+    for group, keys in OUTSIDE_OF.items():
+        kept[group] = {**kept.get(group, {}), **{key: other[group][key] for key in keys if key in other.get(group, {})}}
+    return kept
+
+
+def find_difference(one: Any, two: Any, path: str = "") -> tuple[str, Any, Any]:
+    """The first entry in which two values differ: its dotted path, '' where they do not, and both values."""
+    if isinstance(one, Mapping) and isinstance(two, Mapping):
+        for key in [*one, *(key for key in two if key not in one)]:
+            if one.get(key) != two.get(key):
+                return find_difference(one.get(key), two.get(key), f"{path}.{key}".strip("."))
+    return path, one, two

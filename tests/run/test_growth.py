@@ -1,0 +1,188 @@
+"""A run that grows: what is missing runs, what is there stays to the byte, and counts are those of a run made whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from run.test_merge import counted
+
+from compose import job_for
+from specbench import cli
+from specbench.execution import execute
+from specbench.merge import main as merge
+from specbench.report import read_findings
+from specbench.store import MANIFEST, RECORDS, read_manifest
+from specbench.types import InputError
+
+CASES = 6
+COUNTS = ["method", "category", "cases", "tokens", "steps", "mat", "mat_low", "acceptance_rate", "tokens_fed", "errors"]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory) -> tuple[str, ...]:
+    folder = tmp_path_factory.mktemp("grown")
+    lines = [
+        {"case": str(case), "category": "ab"[case % 2], "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": ids}]}
+        for case, ids in enumerate([[5, 6, 7 + case, 5, 6, 7 + case, 5] * (1 + case) for case in range(CASES)])
+    ]
+    (folder / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return "model=replay", f"model.trace={folder / 't.jsonl'}", "model.tokenizer=bundled:tiny"
+
+
+class _Stop(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def grow(settings):
+    """Execute in a folder; the blocks that were observed as new. stop: raise after so many of them."""
+
+    def run(folder: Path, *overrides: str, stop: int = 0) -> int:
+        seen: list[int] = []
+
+        def observe(records, done, total):
+            seen.append(done)
+            if stop and len(seen) > stop:
+                raise _Stop
+
+        job = job_for(*settings, *overrides)
+        if stop:
+            with pytest.raises(_Stop):
+                execute(job, folder, observe)
+        else:
+            execute(job, folder, observe)
+        return len(seen) - 1
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(grow, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    grow(folder, "method=[pld,sam]", "measure.rounds=2")
+    return folder
+
+
+def by_place(directory: Path) -> dict:
+    """(case, round, method) -> its record without times and without its place in the file; vanilla's last."""
+    records = counted(directory)
+    return {
+        (each["case"], each["round"], each["method"]): {**each, "block": 0, "position": 0, "turns": each["turns"]}
+        for each in records
+    }
+
+
+def figures(directory: Path):
+    """The counts of a report, in the order of methods and categories."""
+    summary = read_findings([directory]).summary[COUNTS]
+    return summary.sort_values(["method", "category"]).reset_index(drop=True)
+
+
+@pytest.mark.parametrize("steps", [
+    (["method=[pld]", "measure.rounds=2"],),
+    (["method=[pld,sam]", "measure.rounds=2", "suite.first=4"],),
+    (["method=[pld,sam]"],),
+    (["method=[sam]", "suite.first=3"], ["method=[sam]"], ["method=[pld,sam]"]),
+], ids=["method", "cases", "rounds", "all"])  # fmt: skip
+def test_a_run_that_grew_has_the_counts_of_the_run_made_whole(grow, whole, tmp_path, steps):
+    run = tmp_path / "run"
+    for step in steps:
+        grow(run, *step)
+    before = (run / RECORDS).read_bytes()
+    grow(run, "method=[pld,sam]", "measure.rounds=2")
+    after = (run / RECORDS).read_bytes()
+    assert after.startswith(before)
+    assert len(after) > len(before)
+    assert by_place(run) == by_place(whole)
+    assert figures(run).equals(figures(whole))
+    assert read_manifest(run)["config_hash"] == read_manifest(whole)["config_hash"]
+    assert grow(run, "method=[pld,sam]", "measure.rounds=2") == 0
+    assert grow(run, *steps[0]) == 0
+    assert (run / RECORDS).read_bytes() == after
+
+
+def test_old_figures_stay_and_a_new_method_has_its_own_vanilla(grow, tmp_path):
+    """To the digit; the manifest says where vanilla ran again."""
+    run = tmp_path / "run"
+    grow(run, "method=[pld]")
+    lines = [json.loads(line) for line in (run / RECORDS).read_text().splitlines()]
+    old = read_findings([run]).summary.set_index(["method", "category"])
+    assert grow(run, "method=[pld,sam]") == CASES
+    found = read_findings([run])
+    new = found.summary.set_index(["method", "category"])
+    assert new.loc[old.index].equals(old)
+    assert read_manifest(run)["grown"] == [
+        {"block": CASES, "methods": ["sam"], "cases": 0, "rounds": 0, "again": CASES}
+    ]
+    assert [entry.facts.methods for entry in found.reported] == [("vanilla", "pld"), ("sam",)]
+    assert [len(entry.run.records) for entry in found.reported] == [len(lines), 2 * CASES]
+    assert {record.block for record in found.runs[1].records} == {*range(CASES, 2 * CASES)}
+    assert any("sam: added to the run later" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize("reset", ["case", "never"])
+def test_killed_while_growing(grow, tmp_path, reset):
+    """After some blocks, and within a block; a method that learns starts its round again."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    more = ("method=[pld,sam]", f"method.sam.reset={reset}", "suite.first=5")
+    for run in (one, two):
+        grow(run, "method=[pld]", "suite.first=3")
+    grow(one, *more)
+    grow(two, *more, stop=2)
+    lines = (two / RECORDS).read_bytes().splitlines(keepends=True)
+    (two / RECORDS).write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
+    assert grow(two, *more) == (4 if reset == "case" else 5)
+    assert counted(two) == counted(one)
+    assert len(read_manifest(two)["grown"]) == 1
+
+
+@pytest.mark.parametrize(("first", "then", "said"), [
+    (["method=[sam]"], ["method=[pld]"], "has method sam, and this command has not"),
+    (["suite.ids=['0','1']"], ["suite.ids=['1','2']"], "has case 0 in round 0"),
+    (["method.pld.reset=never", "suite.first=2"], ["method.pld.reset=never"], "learns across cases"),
+    (["suite.first=2"], ["method.pld.num_draft=2"], r"method\.pld\.num_draft=10, here 2"),
+    (["suite.first=2"], ["decode.seed=3"], r"decode\.seed=0, here 3"),
+])  # fmt: skip
+def test_what_cannot_grow_is_refused(grow, tmp_path, first, then, said):
+    grow(tmp_path / "run", "method=[pld]", *first)
+    before = (tmp_path / "run" / RECORDS).read_bytes()
+    with pytest.raises(InputError, match=said):
+        grow(tmp_path / "run", "method=[pld]", *then)
+    assert (tmp_path / "run" / RECORDS).read_bytes() == before
+
+
+def test_parts_that_grew_merge(grow, whole, tmp_path):
+    """One of them grew by a method, and one was made whole."""
+    for part, methods in (("1/2", "[pld]"), ("1/2", "[pld,sam]"), ("2/2", "[pld,sam]")):
+        grow(tmp_path / part[0], f"method={methods}", f"suite.part={part}", "measure.rounds=2")
+    assert merge([str(tmp_path / "1"), str(tmp_path / "2"), "--out", str(tmp_path / "out")]) == 0
+    assert figures(tmp_path / "out").equals(figures(whole))
+    assert by_place(tmp_path / "out").keys() == by_place(whole).keys()
+    assert read_manifest(tmp_path / "out")["grown"][0]["methods"] == ["sam"]
+    assert grow(tmp_path / "out", "method=[pld,sam]", "measure.rounds=2") == 0
+
+
+def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypatch, capsys):
+    """Beside its own name; not one of other settings, and none where it is to begin anew."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(*overrides: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["specbench", *settings, "report.plots=false", *overrides])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return int(end.value.code)
+
+    assert command("method=[pld]") == 0
+    (first,) = tmp_path.glob("results/*-*")
+    assert command("method=[pld,sam]") == 0
+    assert "goes on with" in capsys.readouterr().out
+    assert [*tmp_path.glob("results/*-*")] == [first]
+    assert command("method=[pld,sam]", "decode.seed=1") == 0
+    assert command("method=[pld,sam,suffix_decoding]", "measure.fresh=true") == 0
+    assert len([*tmp_path.glob("results/*-*")]) == 3
+    shutil.rmtree(tmp_path / "results")
+    assert not (tmp_path / "results" / MANIFEST).exists()
