@@ -189,6 +189,10 @@ ROOMS: dict[str, Room] = {
         "a method's parameters by predicted speedup",
         may="execution job names profile record report.data stats store types",
     ),
+    "choose": Room(
+        "the command `specbench choose`: method and parameters for a GPU, a model and a load",
+        may="cli composition execution names profile record report report.data report.locate report.text stats tune types",
+    ),
     "bench": Room(
         "measurements of the harness and the machine, for scripts only",
         may="decode measure method profile record stats target target.eager target.fast types",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ class ModelShape:
         return np.minimum(*ratios), np.maximum(*ratios)
 
 
-MEASURED, PUBLISHED = "measured", "published"
+MEASURED, PUBLISHED, ANALYTIC = "measured", "published", "analytic"
 
 
 class ProfileError(InputError):
@@ -100,8 +100,10 @@ class RowGrid:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """device: the processor's name, with the threads on a CPU. kind: measured | published. control: per context, the
-    single token timed as two series, one over the other. buckets: widths that the engine rounds ``fed`` up to.
+    """device: the processor's name, with the threads on a CPU. kind: measured | published | analytic.
+
+    control: per context, the single token timed as two series, one over the other. buckets: widths that the engine
+    rounds ``fed`` up to.
     """
 
     device: str
@@ -109,7 +111,7 @@ class Profile:
     engine: str
     dtype: str
     kind: str
-    surface: Grid | Fit
+    surface: Grid | Fit | Shared
     date: str
     source: str = ""
     parameters: int | None = None
@@ -130,7 +132,8 @@ class Profile:
     @property
     def label(self) -> str:
         """As captions name it."""
-        kind = "published fit" if self.kind == PUBLISHED else f"measured {self.date}"
+        kinds = {PUBLISHED: "published fit", ANALYTIC: f"analytic, {self.source}"}
+        kind = kinds.get(self.kind, f"measured {self.date}")
         return f"{self.model} on {self.device}, {self.engine}, {self.dtype} ({kind})"
 
     def forward_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
@@ -149,6 +152,10 @@ class Profile:
         """
         others = self.forward_ms(1.0, requests * np.asarray(context)) - self.forward_ms(1.0, context)
         return self.step_ms(fed, context) + others
+
+    def shared(self, requests: int) -> Profile:
+        """The profile of one request of so many that share every forward: its steps take ``shared_ms``."""
+        return self if requests == 1 else replace(self, surface=Shared(self, requests), buckets=(), shape=None)
 
     def _least_ms(self, width: Floats, context: ArrayLike) -> Floats:
         """[ms] that the weights' products alone take, for points outside of what was measured, else 0.
@@ -206,3 +213,28 @@ def device_name(machine: Mapping[str, Any], device: str, way: str | None = None,
         return str(gpus[int(index or 0)]["name"]) + shared
     threads = machine.get("threads")
     return f"{machine.get('cpu') or kind}, {threads} thread{'' if threads == 1 else 's'}{shared}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The surface of a profile whose forwards are fed for several requests, each with as many tokens and as long."""
+
+    profile: Profile
+    requests: int
+
+    def forward_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
+        """[ms] by one request's tokens fed and context, (S,) each."""
+        whole = self.profile.shared_ms(self.requests * np.asarray(fed), context, self.requests)
+        return whole - self.rest_ms(fed, context)
+
+    def rest_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
+        """[ms] of the engine's own time."""
+        wide = self.requests * np.asarray(fed, dtype=np.float64)
+        return self.profile.step_ms(wide, context) - self.profile.forward_ms(wide, context)
+
+    def outside(self, fed: ArrayLike, context: ArrayLike) -> Mask:
+        """True where the time is an extension of what was measured."""
+        one = np.ones(np.shape(fed))
+        wide = self.requests * np.asarray(fed, dtype=np.float64)
+        longer = self.requests * np.asarray(context, dtype=np.float64)
+        return self.profile.outside(wide, context) | self.profile.outside(one, longer)

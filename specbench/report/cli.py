@@ -214,8 +214,9 @@ def _parser() -> argparse.ArgumentParser:
         "--profile",
         type=Path,
         metavar="FILE",
-        help="a latency profile: predicted speedup of every method, and efficiency where it was measured (default: that"
-        " of the run's own device, model and engine, if profiles/ beside the run has it)",
+        help="a latency profile, or an analytic one such as h100-8b: predicted speedup of every method, and efficiency"
+        " where it was measured (default: that of the run's own device, model and engine, if profiles/ beside the run"
+        " has it)",
     )
     add(
         "--concurrency",

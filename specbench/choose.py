@@ -1,0 +1,224 @@
+"""The command ``specbench choose``: which method, with which parameters, for a GPU, a model and a load.
+
+Recorded steps are priced by a latency profile, as in a report. Candidates are the methods of runs, or, of a trace, the
+drafters that need no weights at a few settings each. They are chosen on one half of the cases and judged on the other.
+Drafting counts with its median, once for every request: a server whose drafters run side by side is nearer to the
+column without. Both columns are of the same cases and steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from specbench.cli import job_of
+from specbench.composition import with_own_groups
+from specbench.execution import execute
+from specbench.names import printable
+from specbench.profile import Fit, Profile, find_pair, read_profile
+from specbench.profile.analytic import GPUS, MODELS, error_of
+from specbench.profile.profile import PUBLISHED
+from specbench.record import VANILLA
+from specbench.report import read_findings
+from specbench.report.data.predict import predict
+from specbench.report.data.reported import ReportedRun
+from specbench.report.locate import chosen_profile, find_runs
+from specbench.report.text.label import label
+from specbench.stats import MIN_CASES, Estimate
+from specbench.tune import gain_of, speedup_of, spell, steadied
+from specbench.types import InputError
+
+USAGE = 2
+# Of a trace: what is replayed, the first setting of every method in one run, then the second.
+POINTS: dict[str, dict[str, tuple[int, ...]]] = {
+    "pld": {"num_draft": (1, 3, 5, 10, 16)},
+    "sam": {"n_predicts": (4, 8, 16, 40, 60)},
+    "suffix_decoding_local": {"num_draft": (2, 4, 8, 16, 32)},
+    "cacheback_no_frozen": {"total_draft_length": (4, 8, 16, 48, 96)},
+    "n_grammys_trie": {"k": (2, 2, 4, 6, 10), "w": (4, 6, 6, 10, 10)},
+}
+FIXED = ("method.n_grammys_trie.strategy=context", "measure=replay", "measure.warmup=0")
+FREE = Profile("", "", "", "", PUBLISHED, Fit(1.0, 0.0, 0.0, 0.0), "")  # every forward as long
+COSTS = (0.75, 1.25)  # of a token fed, under which the answer is asked again
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A method with its parameters. name: as a report prints it."""
+
+    name: str
+    entry: ReportedRun
+    method: str
+
+    def cases(self, profile: Profile, requests: int, drafting: bool) -> pd.DataFrame:
+        """A row a case under so many requests at once, by name; drafting at its median, or free."""
+        found = steadied(
+            predict(self.entry.trials, self.entry.facts.peers, profile.shared(requests)).cases[self.method]
+        )
+        own = requests * found["own_ms"] if drafting else 0.0
+        return found.assign(method_ms=found["method_ms"] - found["own_ms"] + own)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is best under a load. speedup: of the held-out cases. ties: whom it cannot be told from. next_best: of the
+    others, with the ratio.
+    """
+
+    requests: int
+    best: Candidate
+    speedup: Estimate
+    ties: tuple[str, ...]
+    next_best: str
+
+
+def candidates_of(directories: Sequence[Path]) -> list[Candidate]:
+    """Every method of these runs whose drafts are recorded. Raises InputError where there is none to choose from."""
+    findings = read_findings(find_runs(directories))
+    found = [
+        Candidate(label(method, entry.variants.get(method, "")), entry, method)
+        for entry in findings.reported
+        for method in predict(entry.trials, entry.facts.peers | entry.facts.unaccepted, FREE).cases
+        if method not in entry.facts.lossy
+    ]
+    if not found:
+        raise InputError("no method of these runs has recorded drafts; expected a run with one, such as method=[pld]")
+    if len(places := {entry.place for entry in findings.reported}) > 1:
+        named = " and ".join(f"{model} on {suite}" for model, suite in sorted(places))
+        raise InputError(f"got runs of {named}; expected those of one model and suite")
+    return found
+
+
+def choose(found: Sequence[Candidate], profile: Profile, requests: int, drafting: bool = True) -> Answer | None:
+    """The best on every second case, judged on the others; None where none is faster than vanilla."""
+    priced = [each.cases(profile, requests, drafting) for each in found]
+    names = priced[0].index
+    names = names[names.isin(set(names).intersection(*(cases.index for cases in priced)))]
+    tuning, held_out = names[::2], names[1::2] if len(names) > 1 else names
+    speeds = [speedup_of(cases.loc[tuning]).value for cases in priced]
+    order = sorted(range(len(found)), key=lambda place: -speeds[place])
+    best = order[0]
+    if speeds[best] <= 1:
+        return None
+    ratios = {place: gain_of(priced[place].loc[held_out], priced[best].loc[held_out]) for place in order[1:]}
+    tied = [place for place, ratio in ratios.items() if ratio.low is not None and ratio.low <= 1]
+    rest = next((place for place in ratios if place not in tied), None)
+    behind = "" if rest is None else f"{found[rest].name}, {spell(ratios[rest])} times slower"
+    ties = tuple(found[place].name for place in tied)
+    return Answer(requests, found[best], speedup_of(priced[best].loc[held_out]), ties, behind)
+
+
+def answer(found: Sequence[Candidate], profile: Profile, loads: Sequence[int]) -> Iterator[str]:
+    """The lines of an answer: of each load the best, with and without drafting, and what would change it."""
+    for requests in loads:
+        with_drafting, without = (choose(found, profile, requests, drafting) for drafting in (True, False))
+        at = f"{requests} at once"
+        if with_drafting is None:
+            yield f"{at}: none is faster than vanilla; decode without a draft"
+        else:
+            best = with_drafting
+            yield f"{at}: {best.best.name}, {spell(best.speedup)} times vanilla"
+            if best.ties:
+                yield f"    not told from: {', '.join(best.ties)}"
+            if best.next_best:
+                yield f"    next: {best.next_best}"
+        moved = _name(without) != _name(with_drafting)
+        if without is not None:
+            mark = "  * drafting decides" if moved else ""
+            yield f"    without drafting: {without.best.name}, {spell(without.speedup)}{mark}"
+        for factor, other in _at_other_costs(found, profile, requests):
+            if other != _name(with_drafting):
+                yield f"    if a token fed costs {factor:.0%} of that: {other}"
+
+
+def _at_other_costs(found: Sequence[Candidate], profile: Profile, requests: int) -> Iterator[tuple[float, str]]:
+    """Who is best where a token fed costs so much of what a fit says."""
+    fit = profile.surface
+    for factor in COSTS if isinstance(fit, Fit) else ():
+        assert isinstance(fit, Fit)
+        other = replace(fit, per_fed_us=factor * fit.per_fed_us)
+        yield factor, _name(choose(found, replace(profile, surface=other), requests))
+
+
+def _name(found: Answer | None) -> str:
+    return found.best.name if found else "none is faster than vanilla"
+
+
+def replay_points(trace: Path, overrides: Sequence[str], folder: Path) -> list[Path]:
+    """The runs of ``POINTS`` over recorded answers. Raises InputError."""
+    methods = f"method=[{','.join(POINTS)}]"
+    runs = []
+    for number in range(max(len(values) for keys in POINTS.values() for values in keys.values())):
+        point = [
+            f"method.{name}.{key}={values[number]}" for name, keys in POINTS.items() for key, values in keys.items()
+        ]
+        given = with_own_groups([f"model.trace={trace}", methods, *FIXED, *point, *overrides])
+        execute(job_of(given), folder / str(number), lambda *_: None)
+        runs.append(folder / str(number))
+    return runs
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 answered, 2 the options or the source do not allow it."""
+    options = _parser().parse_args(argv)
+    try:
+        profile = read_profile(options.profile) if options.profile else find_pair(f"{options.gpu}-{options.model}")
+        if profile is None:
+            raise InputError(
+                f"--gpu {options.gpu} --model {options.model}: expected a pair of the tables, or --profile"
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            directories = [options.source]
+            if not options.source.is_dir():
+                directories = replay_points(options.source, options.overrides, Path(folder))
+            found = candidates_of(directories)
+            for line in [*_about(found, profile), *answer(found, profile, options.load)]:
+                print(printable(line))
+    except InputError as error:
+        print(printable(f"specbench choose: error: {error}"), file=sys.stderr)
+        return USAGE
+    return 0
+
+
+def _about(found: Sequence[Candidate], profile: Profile) -> Iterator[str]:
+    facts, cases = found[0].entry.facts, len(found[0].entry.trials.cases)
+    few = "" if cases >= 2 * MIN_CASES else f"; no intervals under {2 * MIN_CASES} cases"
+    yield f"{facts.model} on {facts.suite}, {cases} cases, {len(found)} candidates; half choose, half judge{few}"
+    yield f"modelled on {profile.label}"
+    known = chosen_profile()
+    published = read_profile(known) if known else None
+    if published is not None and published.kind == PUBLISHED and published is not profile:
+        pair = find_pair("h100-8b")
+        assert pair is not None
+        errors = ", ".join(f"{error_of(pair, published, fed, 500):+.0%} at {fed}" for fed in (1, 64))
+        yield f"the analytic profile of H100 and 8B against the published fit, by tokens fed: {errors}"
+    yield "drafting as it was timed on the machine of the records"
+
+
+def _loads(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected whole numbers from 1, such as 1,8,32")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="specbench choose", description="Choose a method for a GPU, model and load.")
+    add = parser.add_argument
+    add("source", type=Path, metavar="TRACE|RUN", help="a file of recorded answers, a run, or the directory of a sweep")
+    add("overrides", nargs="*", help=f"of specbench, for a trace: model.tokenizer=DIR ...; {VANILLA} is always there")
+    add("--gpu", default="h100", choices=list(GPUS), help="with --model: an analytic profile")
+    add("--model", default="8b", choices=list(MODELS))
+    add("--profile", type=Path, metavar="FILE", help="a latency profile in place of --gpu and --model")
+    add("--load", type=_loads, default=(1, 8, 32), metavar="B,B,...", help="requests at once (default 1,8,32)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

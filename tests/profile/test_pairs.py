@@ -1,0 +1,54 @@
+"""Analytic profiles: shapes have the published sizes, pairs that fit have one, and the published fit is near."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specbench.profile import find_pair, read_profile
+from specbench.profile.analytic import GPUS, MODELS, analytic_profile, error_of, gpus_needed, pairs, shape_of
+from specbench.profile.profile import ANALYTIC, ProfileError
+
+PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "profiles" / "published"
+
+
+def test_shapes_have_the_parameters_that_the_models_have():
+    """Of the model cards; Qwen's 32,763,876,352 have biases too."""
+    sizes = {model: shape_of(model)[2] for model in MODELS}
+    assert sizes == pytest.approx(
+        {"1b": 1_235_814_400, "8b": 8_030_261_248, "32b": 32_763_876_352, "70b": 70_553_706_496}, rel=2e-5
+    )
+
+
+def test_every_pair_fits_on_the_fewest_gpus():
+    assert len(pairs()) == len(GPUS) * len(MODELS)
+    needed = {(gpu, model): gpus_needed(gpu, model) for gpu in GPUS for model in MODELS}
+    assert {pair for pair, count in needed.items() if count == 8} == {(gpu, "70b") for gpu in ("rtx4090", "a10", "l4")}
+    assert (needed["h100", "70b"], needed["h200", "70b"], needed["a100", "32b"]) == (4, 2, 1)
+    with pytest.raises(ProfileError, match="expected at least 4"):
+        find_pair("h100x2-70b")
+    with pytest.raises(ProfileError, match="no such gpu"):
+        analytic_profile("b200", "8b")
+    assert find_pair("results/h100-8b.json") is None
+
+
+def test_the_published_fit_is_within_a_tenth():
+    """A wrong efficiency, half of it, is not."""
+    (path,) = PUBLISHED.glob("h100*.json")
+    known, own = read_profile(path), find_pair("h100/8b")
+    assert own is not None
+    assert own.kind == ANALYTIC
+    assert "analytic" in own.label
+    errors = [error_of(own, known, fed, context) for fed in (1, 8, 64, 256) for context in (0, 4000, 32000)]
+    assert max(map(abs, errors)) < 0.1
+    assert abs(error_of(analytic_profile("a100", "8b"), known, 1, 0)) > 0.3
+
+
+def test_a_profile_that_requests_share_is_the_load_of_a_report():
+    own = analytic_profile("h100", "8b")
+    fed, context = np.array([1.0, 5.0]), np.array([100.0, 900.0])
+    shared = own.shared(8)
+    assert shared.step_ms(fed, context) == pytest.approx(own.shared_ms(8 * fed, context, 8))
+    assert own.shared(1) is own
