@@ -66,7 +66,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Advice:
     """What is best under a load. speedup: of the held-out cases. ties: whom it cannot be told from. next_best: of the
     others, with the ratio.
     """
@@ -95,7 +95,7 @@ def candidates_of(directories: Sequence[Path]) -> list[Candidate]:
     return found
 
 
-def choose(found: Sequence[Candidate], profile: Profile, requests: int, drafting: bool = True) -> Answer | None:
+def choose(found: Sequence[Candidate], profile: Profile, requests: int, drafting: bool = True) -> Advice | None:
     """The best on every second case, judged on the others; None where none is faster than vanilla."""
     priced = [each.cases(profile, requests, drafting) for each in found]
     names = priced[0].index
@@ -111,7 +111,7 @@ def choose(found: Sequence[Candidate], profile: Profile, requests: int, drafting
     rest = next((place for place in ratios if place not in tied), None)
     behind = "" if rest is None else f"{found[rest].name}, {spell(ratios[rest])} times slower"
     ties = tuple(found[place].name for place in tied)
-    return Answer(requests, found[best], speedup_of(priced[best].loc[held_out]), ties, behind)
+    return Advice(requests, found[best], speedup_of(priced[best].loc[held_out]), ties, behind)
 
 
 def answer(found: Sequence[Candidate], profile: Profile, loads: Sequence[int]) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _at_other_costs(found: Sequence[Candidate], profile: Profile, requests: int)
         yield factor, _name(choose(found, replace(profile, surface=other), requests))
 
 
-def _name(found: Answer | None) -> str:
+def _name(found: Advice | None) -> str:
     return found.best.name if found else "none is faster than vanilla"
 
 

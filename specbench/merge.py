@@ -21,7 +21,7 @@ from specbench.digest import decisive, find_difference
 from specbench.input import InputError
 from specbench.measure.plan import LASTING
 from specbench.names import printable
-from specbench.part import join_parts, part_numbers
+from specbench.part import join_parts, join_places, part_numbers
 from specbench.store import (
     MANIFEST,
     RECORDS,
@@ -245,7 +245,11 @@ def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]
     if of and part is None:
         joined["config_hash"] = of["config_hash"]
     elif of:
-        joined["part"] = of | _join_places(shards) | {"of": part}
+        joined["part"] = (
+            of
+            | {"of": part}
+            | join_places([(shard.places, shard.manifest["part"].get("cases", [])) for shard in shards])
+        )
     return joined | {
         "suite": suite,
         "created": min(str(shard.manifest.get("created")) for shard in shards),
@@ -255,18 +259,6 @@ def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]
         ],
         "warnings": list(_join_warnings(shards)),
     }
-
-
-def _join_places(shards: Sequence[Shard]) -> dict[str, Any]:
-    """Places and cases of several parts, in order of the places; only places where a part does not name its cases."""
-    cases = [shard.manifest["part"].get("cases", []) for shard in shards]
-    pairs = sorted(
-        (place, name)
-        for shard, names in zip(shards, cases, strict=True)
-        for place, name in zip(shard.places, names, strict=False)
-    )
-    places = sorted(place for shard in shards for place in shard.places)
-    return {"places": places, **({"cases": [name for _, name in pairs]} if len(pairs) == len(places) else {})}
 
 
 def _join_warnings(shards: Sequence[Shard]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from specbench.store import RunError
 
@@ -40,3 +41,10 @@ def split_part(part: str | None, count: int) -> list[str]:
 def part_name(part: str) -> str:
     """``k/n`` as the name of a directory."""
     return part.replace("/", "-of-")
+
+
+def join_places(parts: Sequence[tuple[Sequence[int], Sequence[str]]]) -> dict[str, Any]:
+    """Places and cases of several parts, in order of the places; only places where a part does not name its cases."""
+    places = sorted(place for own, _ in parts for place in own)
+    pairs = sorted(pair for own, cases in parts for pair in zip(own, cases, strict=False))
+    return {"places": places, **({"cases": [name for _, name in pairs]} if len(pairs) == len(places) else {})}

@@ -191,7 +191,8 @@ ROOMS: dict[str, Room] = {
     ),
     "choose": Room(
         "the command `specbench choose`: method and parameters for a GPU, a model and a load",
-        may="cli composition execution names profile record report report.data report.locate report.text stats tune types",
+        may="cli composition execution names profile record report report.data report.locate report.text stats tune "
+        "types",
     ),
     "bench": Room(
         "measurements of the harness and the machine, for scripts only",

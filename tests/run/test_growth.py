@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -171,10 +170,7 @@ def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
 
     def command(*overrides: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["specbench", *settings, "report.plots=false", *overrides])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return int(end.value.code)
+        return cli.main([*settings, "report.plots=false", *overrides])
 
     assert command("method=[pld]") == 0
     (first,) = tmp_path.glob("results/*-*")
