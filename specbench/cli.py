@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.composition import (
+    DRY,
     compose_config,
     explain,
     inform,
@@ -43,6 +44,7 @@ from specbench.job import Job, prepare
 from specbench.launch import FAILED, INTERRUPTED, report_jobs, run_job, say_failed, say_unwritten
 from specbench.measure.identity import hide_in_file
 from specbench.names import Plain, printable
+from specbench.preview import preview
 from specbench.shards import begin_shards, join_shards, missing, needs_shards
 from specbench.store import SHARDS
 from specbench.sweep import Ended, run_jobs, this_job
@@ -172,11 +174,13 @@ def _sweep(name: str, overrides: list[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``specbench run ARGUMENTS``; its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
+    argv = list(sys.argv[1:] if argv is None else argv)
     if inform(argv):
         return 0
     register()
     _quiet()
+    dry = DRY in argv
+    argv = [item for item in argv if item != DRY]
     arguments = get_args_parser().parse_args(argv)
     name, overrides = arguments.config_name or "config", with_own_groups(arguments.overrides)
     if arguments.config_dir:
@@ -184,10 +188,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         cfg = None if arguments.multirun else compose_config(name, overrides)
         if cfg is None or cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment that is a grid sweeps without -m
+            if dry:
+                raise InputError(f"{DRY}: these are the jobs of a sweep; expected the settings of one of them")
             return _sweep(name, overrides)
         job = replace(make_job(cfg), launch=uuid.uuid4().hex)
         named = Path(cfg.hydra.run.dir).resolve()
         directory = find_grown(job, named) if named.name == run_name(cfg) else named
+        if dry:
+            print(*(f"{what:9} {printable(said)}" for what, said in preview(job, directory)), sep="\n")
+            return 0
         return _run_shards(job, directory, name, overrides) if needs_shards(job, directory) else run_job(job, directory)
     except InputError as error:
         return _fail(str(error))

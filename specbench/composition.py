@@ -35,6 +35,7 @@ NOISE = re.compile(r"\n\s*(full_key|reference_type|object_type)[:=].*|\nTo appen
 OPTION = re.compile(r"Could not (?:load|find) '([\w./]+)/([^'/]*)'")
 KEY = re.compile(r"Could not override '([^']+)'")
 VALUE = re.compile(r"Error merging override (\S+)\n(.+)", re.DOTALL)
+DRY = "--dry-run"  # a flag of ours beside Hydra's
 
 
 def run_name(root: DictConfig) -> str:
@@ -142,6 +143,7 @@ def plain_settings(overrides: Sequence[str]) -> dict[str, Any]:
 
 def inform(argv: Sequence[str]) -> bool:
     """Print what Hydra's own flags ask for, such as help, values and completions; whether there is one."""
+    argv = [item for item in argv if item != DRY]
     arguments = get_args_parser().parse_args(argv)
     asked = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
     if asked:

@@ -113,6 +113,10 @@ ROOMS: dict[str, Room] = {
         "a job's run: open or resume, decode, write",
         may="digest growth job manifest measure record serving serving.session session stage store types",
     ),
+    "preview": Room(
+        "what a run would do, without doing it",
+        may="growth job measure record store types",
+    ),
     "report.text": Room(
         "how figures and rows are spelled; tokens as text",
         may="names record store",
@@ -183,7 +187,8 @@ ROOMS: dict[str, Room] = {
     "sweep": Room("jobs on one of Hydra's launchers, and how each ended", may="screen types"),
     "cli": Room(
         "the command `specbench run`: a run, its shards, or a sweep",
-        may="composition config digest execution groups growth job launch measure names shards store sweep types",
+        may="composition config digest execution groups growth job launch measure names preview shards store sweep"
+        " types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",

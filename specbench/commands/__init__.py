@@ -41,6 +41,7 @@ COMMANDS = {
 EXAMPLES = """\
 specbench                                              the bundled model on the bundled suite, offline
 specbench model.path=FOLDER_OR_HUB_ID 'method=[pld]'   any causal LM
+specbench --dry-run model.path=FOLDER suite=gsm8k       what a run would do, and about how long
 specbench COMMAND --help                               its options; specbench run --help lists the settings"""
 
 

@@ -172,8 +172,17 @@ def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypat
     def command(*overrides: str) -> int:
         return cli.main([*settings, "report.plots=false", *overrides])
 
+    assert command("method=[pld]", "--dry-run") == 0
+    assert not (tmp_path / "results").exists()
+    assert ": new\n" in capsys.readouterr().out
     assert command("method=[pld]") == 0
     (first,) = tmp_path.glob("results/*-*")
+    before = (first / RECORDS).read_bytes()
+    assert command("method=[pld,sam]", "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert f"{first}: {CASES} blocks are there, {CASES} are left" in said
+    assert f"requests  {2 * CASES} left" in said  # sam, and vanilla beside it
+    assert (first / RECORDS).read_bytes() == before
     assert command("method=[pld,sam]") == 0
     assert "goes on with" in capsys.readouterr().out
     assert [*tmp_path.glob("results/*-*")] == [first]
