@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Every test process runs on one thread: as many of them as there are cores.
 SPREAD ?= -n auto --dist worksteal
 
-.PHONY: help bench test test-all quick check format clean
+.PHONY: help bench test test-all quick check format docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ --/'
@@ -36,6 +36,9 @@ format: $(VENV)/developed  ## write the format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/documented   ## the pages of docs/ as a site in build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:           ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
@@ -47,4 +50,8 @@ $(VENV)/installed: pyproject.toml
 
 $(VENV)/developed: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
+	touch $@
+
+$(VENV)/documented: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[docs]'
 	touch $@

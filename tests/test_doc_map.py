@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
+from site_links import on_page_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 README, ARCHITECTURE = ROOT / "README.md", ROOT / "docs/architecture.md"
@@ -45,6 +48,27 @@ def test_every_page_is_named(place):
     assert names
     known = words(README, ARCHITECTURE, ROOT / "docs/README.md")
     assert names <= known, names - known
+
+
+def test_the_site_has_every_page_in_the_order_of_the_index():
+    def pages(entry):
+        return [entry] if isinstance(entry, str) else [page for part in entry for page in pages(part)]
+
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    nav = pages([each if isinstance(each, str) else [*each.values()] for each in settings["nav"]])
+    linked = re.findall(r"\]\((\w+\.md)\)", (ROOT / "docs/README.md").read_text(encoding="utf-8"))
+    assert nav == ["README.md", *linked]
+    assert sorted(nav) == sorted(path.name for path in ROOT.glob("docs/*.md"))
+    rows = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\(methods/(\w+\.md)\)", rows)) == {path.name for path in ROOT.glob("docs/methods/*.md")}
+
+
+def test_the_site_has_no_link_out_of_its_folder():
+    text = "[a](../b.py), [c\nd](../../e/f.md#g), [h](i.md), [j](../k.md#l)"
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="methods/m.md"))
+    assert on_page_markdown(text, page=page) == "[a](../b.py), c\nd, [h](i.md), [j](../k.md#l)"
+    page.file.src_uri = "m.md"
+    assert on_page_markdown(text, page=page) == "a, c\nd, [h](i.md), j"
 
 
 def test_links_lead_somewhere():
