@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from site_links import on_page_markdown
+from site_pages import on_page_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 README, ARCHITECTURE = ROOT / "README.md", ROOT / "docs/architecture.md"
