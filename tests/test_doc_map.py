@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from site_pages import on_page_markdown
+from site_pages import FORMULA, on_page_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 README, ARCHITECTURE = ROOT / "README.md", ROOT / "docs/architecture.md"
@@ -69,6 +69,11 @@ def test_the_site_has_no_link_out_of_its_folder():
     assert on_page_markdown(text, page=page) == "[a](../b.py), c\nd, [h](i.md), [j](../k.md#l)"
     page.file.src_uri = "m.md"
     assert on_page_markdown(text, page=page) == "a, c\nd, [h](i.md), j"
+
+
+def test_formulas_are_told_from_variables_of_a_shell():
+    text = '`$TMPDIR` and `$HOME`, $n$ a\n\n$$ a\n+ b $$ "${REPLAY[@]}" "$LINE" $(specbench $A)\n $q_t$.'
+    assert [found[0] for found in FORMULA.finditer(text)] == ["$n$", "$$ a\n+ b $$", "$q_t$"]
 
 
 def test_links_lead_somewhere():
