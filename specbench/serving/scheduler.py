@@ -175,7 +175,7 @@ class _Service:
             room -= before - admitted.unread
             if admitted.done or not admitted.unread:
                 self._reading.popleft()
-                visit.first_s = self._server.now() if first_s is None else first_s
+                visit.first_s = NEVER if first_s is None else first_s  # None: it failed
                 start = len(self._served.ends_s)
                 visit.forwards = range(start, start)
                 if admitted.done:

@@ -60,8 +60,9 @@ def check_load(load: LoadConfig) -> None:
     bounds = {"requests": 1, "block": 1, "ramp": 0, "chunk": 0, "tokens": 2, "nodes": 1}
     for key, low in bounds.items():
         value = getattr(load, key)
-        if value is not None and not low <= value <= (MOST_REQUESTS if key == "requests" else 1 << 31):
-            raise InputError(f"load.{key}={value}: expected a whole number of at least {low}")
+        most = MOST_REQUESTS if key == "requests" else 1 << 31
+        if value is not None and not low <= value <= most:
+            raise InputError(f"load.{key}={value}: expected a whole number from {low} to {most}")
     for key, limit in (("rate", load.rate), ("slo.ttft_ms", load.slo.ttft_ms), ("slo.tpot_ms", load.slo.tpot_ms)):
         if limit is not None and not (math.isfinite(limit) and limit > 0):
             raise InputError(f"load.{key}={limit}: expected a finite number above 0")

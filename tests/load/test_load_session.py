@@ -145,7 +145,8 @@ def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, b
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("load=closed", "load.requests=0"), "load.requests=0: expected a whole number of at least 1"),
+        (("load=closed", "load.requests=0"), "load.requests=0: expected a whole number from 1 to 4096"),
+        (("load=closed", "load.requests=5000"), "load.requests=5000: expected a whole number from 1 to 4096"),
         (("load=poisson", "load.rate=0"), "load.rate=0.0: expected a finite number above 0"),
         (("load=closed", "load.rate=2"), "load.rate=2.0: expected a rate with load=poisson"),
         (("load=trace", "load.times=nowhere.json"), "load.times nowhere.json: no such file"),

@@ -6,8 +6,8 @@ from profiles import FIT
 
 from specbench.profile import Fit, Profile
 from specbench.serving.arrivals import draw_poisson, repeat_recorded
-from specbench.serving.scheduler import Served, Stretch
-from specbench.serving.simulate import SimulatedAnswer, simulate
+from specbench.serving.scheduler import NEVER, Served, Stretch
+from specbench.serving.simulate import SimulatedAnswer, SimulatedServer, simulate
 
 SERVICE_S = 0.01
 ONE = Profile("H", "big", "served", "bfloat16", "published", Fit(1e3 * SERVICE_S, 0.0, 0.0, 0.0), "2026")
@@ -64,6 +64,23 @@ def test_chunks_bound_the_wait_between_two_bursts() -> None:
         firsts[chunk] = max(visit.first_s - visit.arrival_s for visit in served.measured())
     assert gaps[10] < 0.04 < 0.19 < gaps[0]
     assert firsts[10] > firsts[0]
+
+
+def test_a_request_that_fails_before_its_first_token_counts_none(monkeypatch) -> None:
+    real = SimulatedServer.admit
+
+    def admit(self, question):
+        admitted = real(self, question)
+        if question.prompt > 100:  # longer than its room
+            admitted.unread, admitted.done = 0, True
+        return admitted
+
+    monkeypatch.setattr(SimulatedServer, "admit", admit)
+    served = simulate(FIT, [SimulatedAnswer(4, (1,) * 4, (1,) * 4), SimulatedAnswer(200, (), ())], Stretch(1, 0, 20))
+    good = [visit for visit in served.measured() if visit.question.prompt == 4]
+    assert 0 < len(good) < 20
+    assert served.summary()["tokens"] == 5 * len(good)
+    assert all(visit.first_s == NEVER for visit in served.measured() if visit.question.prompt > 4)
 
 
 def test_256_requests_at_once() -> None:

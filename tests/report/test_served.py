@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from report.conftest import write_run
-from report.handmade import record, turn
+from report.handmade import failed, record, turn
 
 from specbench.record import VANILLA, CaseRecord
 from specbench.report import build_report
@@ -62,6 +62,20 @@ def test_throughput_is_that_of_the_stretches_and_the_interval_over_them(rows):
     assert np.isnan(vanilla["speedup_low"])
     assert (pld["mat"], pld["mean_requests"], pld["mean_rows"]) == (2.0, 4.0, 7.0)
     assert pld["user_tokens_per_s"] == vanilla["user_tokens_per_s"] == 4.0  # of decode_s = 1 for 4 tokens
+
+
+def test_a_stretch_in_which_a_method_failed_where_vanilla_did_not_has_no_throughput(make_manifest):
+    """Its server had less to do: 4 cases that fail at once would be the fastest of all."""
+    run = run_of(make_manifest)
+    places = {(entry.method, entry.case): place for place, entry in enumerate(run.records)}
+    for method, case in (("pld", "3-0"), ("pld", "5-0"), (VANILLA, "5-0")):  # 5-0 is too long for both
+        about = {"seconds": 0.01, "tokens": 75, "forwards": 10, "requests": 40, "rows": 70}
+        about = about if case == "3-0" else run.records[places[method, case]].stretch
+        run.records[places[method, case]] = failed(method, case, block=int(case[0]), stretch=about)
+    rows = {row["method"]: row for row in gather([run]).detail["load"].to_dict("records")}
+    assert (rows[VANILLA]["stretches"], rows["pld"]["stretches"]) == (8, 7)
+    assert rows["pld"]["tokens_per_s"] == pytest.approx(7 * 75 / (4 * 1.0 + 3 * 1.1))
+    assert rows["pld"]["goodput"] == pytest.approx(20 / 7.3)  # 3 each of 6 whole stretches, and 2
 
 
 def test_waits_count_from_the_intended_arrival(rows):

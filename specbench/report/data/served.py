@@ -54,10 +54,12 @@ def measure_load(reported: Sequence[ReportedRun]) -> pd.DataFrame:
 
 def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
     load = entry.facts.load
-    vanilla, theirs = _stretches(entry.records(VANILLA)), entry.succeeded(VANILLA)
+    failed = _failed(entry.records(VANILLA))
+    vanilla, theirs = _stretches(entry.records(VANILLA), failed), entry.succeeded(VANILLA)
     for method in entry.facts.methods:
-        own, records = _stretches(entry.records(method)), entry.succeeded(method)
+        own, records = _stretches(entry.records(method), failed), entry.succeeded(method)
         turns = [turn for record in records for turn in record.turns]
+        inside = [turn for record in records if (record.round, record.block) in own for turn in record.turns]
         seconds = sum(stretch["seconds"] for stretch in own.values())
         forwards = sum(stretch["forwards"] for stretch in own.values())
         yield {
@@ -75,7 +77,7 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
             "mat": ratio(sum(sum(turn.accept) for turn in turns), sum(len(turn.accept) for turn in turns)),
             "mean_requests": ratio(sum(stretch["requests"] for stretch in own.values()), forwards),
             "mean_rows": ratio(sum(stretch["rows"] for stretch in own.values()), forwards),
-            **_goodput(turns, load.get("slo") or {}, seconds),
+            **_goodput(inside, load.get("slo") or {}, seconds),
             **_waits(turns),
         }
 
@@ -85,9 +87,26 @@ def _without_load(variant: str) -> str:
     return ",".join(part for part in variant.split(",") if not part.startswith("load."))
 
 
-def _stretches(records: Iterable[CaseRecord]) -> _Stretches:
-    """(round, block) -> what the server did, of one method's records."""
-    return {(record.round, record.block): record.stretch for record in records if record.stretch is not None}
+def _failed(records: Iterable[CaseRecord]) -> set[tuple[int, str]]:
+    """(round, case) of those that failed."""
+    return {(record.round, record.case) for record in records if record.error is not None}
+
+
+def _stretches(records: Iterable[CaseRecord], failed: set[tuple[int, str]]) -> _Stretches:
+    """(round, block) -> what the server did, of one method's records.
+
+    Without a stretch whose cases all failed, and without one in which a case failed that is not in ``failed``, those of
+    vanilla: the server had less to do.
+    """
+    held = list(records)
+    good = {(record.round, record.block) for record in held if record.error is None}
+    worse = _failed(held) - failed
+    bad = {(record.round, record.block) for record in held if (record.round, record.case) in worse}
+    return {
+        (record.round, record.block): record.stretch
+        for record in held
+        if record.stretch is not None and (record.round, record.block) in good - bad
+    }
 
 
 def _rate(records: Sequence[CaseRecord]) -> float:
