@@ -66,6 +66,7 @@ def build_manifest(
         "trace": job.trace.summary() if job.trace else None,
         "methods": {entry.name: _method(entry, entry.name in stage.readers) for entry in job.entries} | kept,
         **({"grown": grown} if grown else {}),
+        **({"blocks": rest[-1].index + 1} if rest and (grown or any(block.more for block in job.plan)) else {}),
         "control": job.config.measure.control,
         "rounds": job.config.measure.rounds,
         "temperature": job.config.decode.temperature,

@@ -240,7 +240,7 @@ def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]
     suite, of = dict(first["suite"]), first.get("part", {})
     for key in ("cases", "turns"):
         suite[key] = sum(int(shard.manifest["suite"].get(key) or 0) for shard in shards)
-    joined = {key: value for key, value in first.items() if key not in ("part", "config_hash", "grown")}
+    joined = {key: value for key, value in first.items() if key not in ("part", "config_hash", "grown", "blocks")}
     joined["config"] = first["config"] | {"suite": first["config"]["suite"] | {"part": part}}
     if of and part is None:
         joined["config_hash"] = of["config_hash"]

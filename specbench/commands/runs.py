@@ -109,7 +109,8 @@ def _say_done(run: Path, manifest: Mapping[str, Any]) -> str:
     cases = manifest.get("suite", {}).get("cases")
     if not cases:
         return ""
-    total, done = int(cases) * int(manifest.get("rounds") or 1), count_blocks(run / RECORDS)
+    total = int(manifest.get("blocks") or int(cases) * int(manifest.get("rounds") or 1))  # grown, or under load
+    done = count_blocks(run / RECORDS)
     return "complete" if done >= total else f"{done} of {total} blocks"
 
 

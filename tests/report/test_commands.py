@@ -49,6 +49,8 @@ def test_the_index_says_what_is_best_and_what_is_complete(make_run, capsys):
     (whole / "summary.csv").write_text(rows + "overall,sam,1.25,1.2,1.3,3\nqa,sam,9,8,10,9\n")
     manifest = json.loads((whole / MANIFEST).read_text())
     (whole / MANIFEST).write_text(json.dumps(manifest | {"suite": manifest["suite"] | {"cases": 12}}))
+    grown = json.loads((results / "sweep/0" / MANIFEST).read_text()) | {"blocks": 70}
+    (results / "sweep/0" / MANIFEST).write_text(json.dumps(grown))
     with (results / "stopped" / RECORDS).open("a") as file:
         file.write('{"half')
     (results / "latest").symlink_to(whole)
@@ -57,6 +59,7 @@ def test_the_index_says_what_is_best_and_what_is_complete(make_run, capsys):
     assert set(lines) == {"whole", "stopped", "sweep/0"}
     assert lines["whole"].split()[-5:] == ["pld", "1.50", "[1.40,", "1.60]", "complete"]
     assert "6 of 60 blocks" in lines["stopped"]
+    assert "6 of 70 blocks" in lines["sweep/0"]
     assert commands.main(["list", str(results / "stopped")]) == 2
     assert "holds no run" in capsys.readouterr().err
 
