@@ -147,7 +147,7 @@ def test_the_script_prints_a_table_and_writes_the_same(run, kind, tmp_path, caps
         for name in ("cpu", "wall"):
             ratio = pair["ratios"][name]
             value = ratio["value"]
-            assert 0.2 < value["low"] <= value["value"] <= value["high"] < 20
+            assert 0 < value["low"] <= value["value"] <= value["high"] < 1000
             assert ratio["spread"] >= 1
             assert f"| {pair['ours']}, {pair['peer']}: {name} |" in printed
             assert f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]" in printed
