@@ -147,7 +147,8 @@ def test_the_script_prints_a_table_and_writes_the_same(run, kind, tmp_path, caps
         for name in ("cpu", "wall"):
             ratio = pair["ratios"][name]
             value = ratio["value"]
-            assert 0 < value["low"] <= value["value"] <= value["high"] < 1000
+            assert 0 < value["low"] <= value["value"] <= value["high"]  # an interval is as wide as the machine is busy
+            assert 0.2 < value["value"] < 20
             assert ratio["spread"] >= 1
             assert f"| {pair['ours']}, {pair['peer']}: {name} |" in printed
             assert f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]" in printed
