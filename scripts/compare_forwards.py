@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=300, help="tokens in the cache")
     parser.add_argument("--blocks", type=int, default=9, help="turns of each way")
     parser.add_argument("--rounds", type=int, default=4, help="forwards of each width in a turn")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     job = job_of(["method=[]", *given.overrides])
     model = load_model(job.card, **model_options(job.config))
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())

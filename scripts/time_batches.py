@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=100, help="tokens in the cache of each request")
     parser.add_argument("--blocks", type=int, default=15, help="turns of each")
     parser.add_argument("--steps", type=int, default=30, help="in a turn")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     job = job_of(["method=[]", *given.overrides])
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
     model = load_model(job.card, **model_options(job.config))

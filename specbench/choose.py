@@ -166,7 +166,7 @@ def replay_points(trace: Path, overrides: Sequence[str], folder: Path) -> list[P
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 answered, 2 the options or the source do not allow it."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_intermixed_args(argv)
     try:
         profile = read_profile(options.profile) if options.profile else find_pair(f"{options.gpu}-{options.model}")
         if profile is None:

@@ -159,6 +159,7 @@ class DecodeConfig:
     """temperature 0 is greedy. max_new_tokens: per turn. seed: of verifying and drafting.
 
     first_draft: after the prefill's token | prefill: below the prompt's last token, as many references verify it.
+    verify: drafts that were drawn: token by token | block: by whole paths.
     """
 
     max_new_tokens: int = 256
@@ -167,6 +168,7 @@ class DecodeConfig:
     top_k: int = 0
     seed: int = 0
     first_draft: str = "after"
+    verify: str = "token"
 
 
 @dataclass

@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 import pydantic
 
 from specbench.config import Config
-from specbench.decode.sampling import Sampling
+from specbench.decode.sampling import Sampling, make_sampling
 from specbench.material import gather
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
 from specbench.method import Method, Peer
@@ -109,7 +109,7 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, whole: str) -
         prompts=material.prompts,
         trace=material.trace,
         plan=tuple(plan),
-        sampling=Sampling(decode.temperature, decode.top_k, decode.top_p) if decode.temperature > 0 else None,
+        sampling=make_sampling(decode.temperature, decode.top_k, decode.top_p, decode.verify),
         way=way,
         why=why,
         whole=whole,

@@ -56,22 +56,13 @@ def speedup(
     return estimates([columns], resamples=resamples, seed=seed)[0]
 
 
-def ratio_of_totals(
-    numerator: ArrayLike, denominator: ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED
-) -> Estimate:
-    """sum x / sum y with a case bootstrap; with tokens emitted over decode steps it is MAT, the micro average.
-
-    numerator, denominator: (C,) a case's totals. NaN when the denominators sum to zero.
-    """
-    return estimates([_columns(numerator, denominator)], resamples=resamples, seed=seed)[0]
-
-
 def estimates(
     figures: Iterable[Sequence[ArrayLike] | Floats], *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> list[Estimate]:
     """Several figures at once: those of as many cases see the same resamples, which are drawn once for all of them.
 
-    figures: the columns (C,) of each, four as ``speedup`` takes them, or two as ``ratio_of_totals`` does.
+    figures: the columns (C,) of each, four as ``speedup`` takes them, or two: sum x / sum y, which is MAT of tokens
+        emitted over decode steps, and NaN where the denominators sum to zero.
     """
     found: list[Estimate] = []
     alike: dict[int, dict[int, list[bytes]]] = {}  # cases -> figures of so many, and which columns they have
@@ -135,13 +126,6 @@ def rates(columns: ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED) -
         for weights in _all_weights(count, resamples, seed)
     ]
     return Rates(values, np.concatenate(drawn), count)
-
-
-def geometric_mean(ratios: ArrayLike) -> float:
-    """exp(mean(log r)) over the finite, positive ratios; every case weighs the same. NaN when there are none."""
-    values = np.asarray(ratios, dtype=np.float64)
-    values = values[np.isfinite(values) & (values > 0)]
-    return float(np.exp(np.log(values).mean())) if values.size else float("nan")
 
 
 def over_rounds(times_s: ArrayLike, tokens: ArrayLike) -> tuple[float, float]:

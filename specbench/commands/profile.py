@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--w", type=whole_numbers, default=[0, 1, 3, 7, 15], help="drafted tokens of a row")
     parser.add_argument("--row-contexts", type=whole_numbers, default=[25, 100, 500])
     parser.add_argument("--out", type=Path, default=Path("results/profiles"))
-    given = parser.parse_args(argv)
+    given = parser.parse_intermixed_args(argv)
     require_folder(given.out)
     profile = measure(given)
     path = write_profile(profile, given.out)

@@ -102,7 +102,7 @@ class RatioTest:
             limit = trials[span] * drawn.gather(1, token)[:, 0]
             accepted[node] = (limit < before.gather(1, token)[:, 0]).double()
             untried[row] = untried[row].scatter(1, token, 0.0)
-            left[row] = _residuals(before, drawn, distributions[row].double(), untried[row])
+            left[row] = residuals(before, drawn, distributions[row].double(), untried[row])
             start = span.stop
         return torch.cat([accepted, draw(left, ends).double()])
 
@@ -168,7 +168,7 @@ def verify_one_by_one(
     return path, None
 
 
-def _residuals(distribution: Tensor, drawn: Tensor, whole: Tensor, untried: Tensor) -> Tensor:
+def residuals(distribution: Tensor, drawn: Tensor, whole: Tensor, untried: Tensor) -> Tensor:
     """(rows, V) max(distribution - drawn, 0), normalised; where that is 0 by rounding, ``untried``, else ``whole``."""
     left = (distribution - drawn).clamp_(min=0)
     total, rest = left.sum(-1, keepdim=True), untried.sum(-1, keepdim=True)

@@ -10,14 +10,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specbench.types import InputError
+
+TOKEN, BLOCK = "token", "block"  # decode.verify
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """temperature: > 0. top_k: keep that many best tokens, 0 = all. top_p: smallest set of at least that mass."""
+    """temperature: > 0. top_k: keep that many best tokens, 0 = all. top_p: smallest set of at least that mass.
+
+    blocks: nodes that were drawn are verified by whole paths (``specbench.decode.block``), not token by token.
+    """
 
     temperature: float
     top_k: int = 0
     top_p: float = 1.0
+    blocks: bool = False
 
     def __call__(self, logits: Tensor) -> Tensor:
         """(rows, V) raw logits -> (rows, V) float32 probabilities."""
@@ -27,6 +35,17 @@ class Sampling:
             scores = scores.masked_fill(scores < floor, -torch.inf)
         probs = scores.softmax(-1)
         return _nucleus(probs, self.top_p) if self.top_p < 1 else probs
+
+
+def make_sampling(temperature: float, top_k: int, top_p: float, verify: str) -> Sampling | None:
+    """None where the temperature is 0: greedy. Raises InputError."""
+    if verify not in (TOKEN, BLOCK):
+        raise InputError(f"decode.verify={verify}: expected {TOKEN} or {BLOCK}")
+    if temperature > 0:
+        return Sampling(temperature, top_k, top_p, verify == BLOCK)
+    if verify == BLOCK:
+        raise InputError(f"decode.verify={BLOCK}: no draft is drawn at temperature 0; expected decode.temperature > 0")
+    return None
 
 
 def _nucleus(probs: Tensor, mass: float) -> Tensor:

@@ -5,7 +5,8 @@ the target's distribution. The draw of a row at depth d uses the uniform number 
 rows at the same depth share it, a request consumes exactly one number an emitted token, and such a draft gives
 vanilla's ids for the same seed (sample-and-match; Leviathan et al. 2023, algorithm 1, for a one-hot draft).
 The path ends at the deepest node whose every ancestor holds its parent's pick, the lowest number first.
-Nodes that were drawn are tried one by one (``specbench.decode.acceptance``), with numbers of a stream of their own.
+Nodes that were drawn are tried one by one (``specbench.decode.acceptance``), or verified by whole paths
+(``specbench.decode.block``), with numbers of a stream of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from specbench.decode.acceptance import RatioTest, Uniforms, draw, follow_typical, judge_typical, verify_one_by_one
+from specbench.decode.block import BlockTest
 from specbench.decode.sampling import Sampling
 from specbench.target.engine import Verdict
 from specbench.target.transfer import read_numbers, upload
@@ -125,6 +127,7 @@ class Walk:
         tokens: Tensor,
         late: Draft | None,
     ) -> Verdict:
+        assert self.sampling is not None
         count, passenger, stated = len(parents), draft.passenger, _state(draft, tokens, distributions)
         if late is not None and len(late) and is_chain(parents):  # its first token is one more node of the chain
             behind = late.tokens[:1] if isinstance(late.tokens, Tensor) else upload(late.tokens[:1], logits.device)
@@ -133,7 +136,11 @@ class Walk:
             tokens, parents = torch.cat([tokens, behind]), [*parents, count - 1]
             passenger = None if passenger is None else [*passenger, False]
         finite, on_host = torch.isfinite(stated).all()[None], logits.device.type == "cpu"
-        test = None if on_host else RatioTest(parents, passenger, len(logits))
+        test: BlockTest | RatioTest | None = None
+        if self.sampling.blocks:
+            test = BlockTest(parents, passenger, len(logits))
+        elif not on_host:
+            test = RatioTest(parents, passenger, len(logits))
         judged = [] if test is None else [test.compute(distributions, tokens, stated, self._trials)]
         right, chosen, *found = _read(logits, finite, tokens, *judged)
         _require_stated(bool(right[0]), stated, logits)

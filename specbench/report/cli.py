@@ -33,7 +33,7 @@ _WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a fold
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 done, 1 the disk is full, 2 the options or the runs do not allow it, 130 interrupted."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_intermixed_args(argv)
     logging.basicConfig(level=logging.INFO)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(Plain("%(message)s"))

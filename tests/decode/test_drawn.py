@@ -20,6 +20,7 @@ GENERATOR = torch.Generator().manual_seed(3)
 TARGET = torch.randn(VOCAB, VOCAB, generator=GENERATOR, dtype=torch.float64) * 1.5
 DRAFT = TARGET + torch.randn(VOCAB, VOCAB, generator=GENERATOR, dtype=torch.float64)
 SAMPLINGS = [Sampling(1.0), Sampling(0.7, top_p=0.9)]
+BLOCKS = Sampling(1.0, blocks=True)
 PASSES, FAILS = 1e-3, 1e-6
 
 
@@ -88,7 +89,7 @@ def verdict(grow, sampling: Sampling) -> float:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["T1", "T0.7-p0.9"])
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, BLOCKS], ids=["T1", "T0.7-p0.9", "blocks"])
 @pytest.mark.parametrize(
     "grow",
     [
@@ -207,7 +208,9 @@ class Late(Method):
 
 
 @pytest.mark.parametrize(
-    "sampling", [pytest.param(SAMPLINGS[0], marks=pytest.mark.exhaustive), SAMPLINGS[1]], ids=["T1", "T0.7-p0.9"]
+    "sampling",
+    [pytest.param(SAMPLINGS[0], marks=pytest.mark.exhaustive), SAMPLINGS[1], BLOCKS],
+    ids=["T1", "T0.7-p0.9", "blocks"],
 )
 def test_a_late_chain_keeps_the_distribution(sampling):
     engine = MarkovEngine(TARGET)
