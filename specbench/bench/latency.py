@@ -1,8 +1,9 @@
 """T(tokens fed, context) of a loaded target: an engine's own forwards, the points measured in turn.
 
 Every round visits all points of a context once, in an order of its own; all contexts are passed several times, a few
-rounds each, and a point's time is its median over the rounds. What counts is the second of two forwards of a width: in
-decoding, too, a step follows one of its kind, and behind a wide one the caches hold other things.
+rounds each, and a point's time is its median over the rounds. What counts is a forward behind others of its width, so
+many as take ``_SETTLING`` ms together: in decoding, too, a step follows those of its kind, and behind a wide one the
+caches hold other things. A processor's last cache takes several short forwards until it holds the weights again.
 The single token is in each round twice, as two series: the difference of their medians is the noise of this machine
 (the A/A control).
 """
@@ -27,7 +28,8 @@ from specbench.types import EMPTY, ROOT, Draft, InputError, Needs
 
 PASSES = 3  # over the contexts
 _WARM = 1  # visits of every point before the clock counts, at the start of each visit of a context
-_DRIFT, _LEAST_DRIFT = 0.05, 4  # a forward commits one token; this far around a context, as a share and in tokens
+_SETTLING, _MOST_SETTLING = 12.0, 12  # [ms] and forwards of a width in front of the one that counts: at least one
+_DRIFT, _LEAST_DRIFT = 0.05, 8  # a forward commits one token; this far around a context, as a share and in tokens
 
 
 Axes = tuple[Sequence[int], Sequence[int], Sequence[int]]
@@ -61,11 +63,11 @@ class Bench:
         held, (low, high) = 0, self._find_span(drafts, context, needs.rows)
         for number in range(rounds + _WARM):
             for place in self._random.permutation(len(drafts)):
-                if not held or held + 2 > high:
-                    held = self._read(max(1, min(low, high - 2)), high, needs)
-                self._time(drafts[place])
+                most = min(_MOST_SETTLING, max(1, high - low - 1))
+                if not held or held + most + 1 > high:
+                    held = self._read(max(1, min(low, high - most - 1)), high, needs)
+                held += self._settle(drafts[place], most) + 1
                 times[number, place] = self._time(drafts[place])
-                held += 2
         return times[_WARM:]
 
     def _find_span(self, drafts: Sequence[Draft], context: int, rows: bool) -> tuple[int, int]:
@@ -86,6 +88,14 @@ class Bench:
         self._engine.reserve(end + 1)
         self._engine.start(self.ids(tokens), end - tokens + 1, Walk(None, 0), needs, self._clock)
         return tokens
+
+    def _settle(self, draft: Draft, most: int) -> int:
+        """Forwards of a draft until the caches hold what it needs: how many."""
+        count, spent = 0, 0.0
+        while count < most and spent < _SETTLING:
+            spent += self._time(draft)[1]
+            count += 1
+        return count
 
     def _time(self, draft: Draft) -> tuple[float, float]:
         self._clock.start()
