@@ -31,7 +31,7 @@ from specbench.report.data.reported import ReportedRun
 from specbench.report.locate import chosen_profile, find_runs
 from specbench.report.text.label import label
 from specbench.stats import MIN_CASES, Estimate
-from specbench.tune import gain_of, speedup_of, spell, steadied
+from specbench.tune import gain_of, speedup_of, spell
 from specbench.types import InputError
 
 USAGE = 2
@@ -58,11 +58,9 @@ class Candidate:
 
     def cases(self, profile: Profile, requests: int, drafting: bool) -> pd.DataFrame:
         """A row a case under so many requests at once, by name; drafting at its median, or free."""
-        found = steadied(
-            predict(self.entry.trials, self.entry.facts.peers, profile.shared(requests)).cases[self.method]
-        )
-        own = requests * found["own_ms"] if drafting else 0.0
-        return found.assign(method_ms=found["method_ms"] - found["own_ms"] + own)
+        found = predict(self.entry.trials, self.entry.facts.peers, profile.shared(requests)).cases[self.method]
+        times = requests - 1 if drafting else -1  # it counts once already
+        return found.assign(method_ms=found["method_ms"] + times * found["own_ms"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import sys
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -36,7 +37,6 @@ from specbench.composition import (
     with_own_groups,
 )
 from specbench.config import Config, refuse_extras, refuse_unusable
-from specbench.digest import digest
 from specbench.execution import locked
 from specbench.groups import conf_dir
 from specbench.growth import find_grown
@@ -45,17 +45,19 @@ from specbench.launch import FAILED, INTERRUPTED, report_jobs, run_job, say_fail
 from specbench.measure.identity import hide_in_file
 from specbench.names import Plain, printable
 from specbench.preview import preview
+from specbench.record import VANILLA
 from specbench.shards import begin_shards, join_shards, missing, needs_shards
 from specbench.store import SHARDS
 from specbench.sweep import Ended, run_jobs, this_job
 from specbench.types import InputError
 
 USAGE = 2
+CONFIG = "config"  # the name of the default configuration
 OF_SHARDS = ("suite.part=", "run.shards=", "measure.fresh=", "report.plots=", "hydra.sweep.dir=", "hydra.sweep.subdir=")
 
 
 def make_job(cfg: DictConfig) -> Job:
-    """Turn a composed configuration into a checked job. Raises InputError."""
+    """Turn a composed configuration into a checked job; a method that is left out leaves it too. Raises InputError."""
     resolved = plain_values(cfg)
     refuse_extras(resolved)
     refuse_unusable(resolved, "")
@@ -63,15 +65,32 @@ def make_job(cfg: DictConfig) -> Job:
         refuse_unusable(str(cfg.hydra.run.dir), "hydra.run.dir")
     settings = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
     config = cast(Config, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings)))
-    whole = resolved | {"suite": resolved["suite"] | {"part": None}}
-    return prepare(config, resolved, digest(resolved), digest(whole))
+    job = prepare(config, resolved, _unnamed(cfg, resolved["method"]))
+    OmegaConf.set_struct(cfg, False)
+    for name in job.left_out:  # so that the directory's name is that of the same run with its methods named
+        del cfg.method[name]
+    return job
+
+
+def _unnamed(cfg: DictConfig, methods: Collection[str]) -> frozenset[str]:
+    """The methods of the default list that no setting names."""
+    composed = cfg.hydra if "hydra" in cfg else HydraConfig.get()
+    keys = [item.lstrip("+~").partition("=")[0] for item in composed.overrides.task]
+    if composed.job.config_name != CONFIG or any(re.match(r"(method|experiment)(@|$)", key) for key in keys):
+        return frozenset()
+    return frozenset(methods) - {VANILLA, *(key.split(".")[1] for key in keys if key.startswith("method."))}
+
+
+def _say_left_out(job: Job) -> None:
+    for reason in job.left_out.values():
+        print(printable(f"specbench: left out: {reason}"))
 
 
 def job_of(overrides: Sequence[str]) -> Job:
     """The checked job of ``specbench OVERRIDES``, for scripts and tests. Raises InputError."""
     register()
     try:
-        return make_job(compose_config("config", list(overrides)))
+        return make_job(compose_config(CONFIG, list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(explain(error, list(overrides))) from error
 
@@ -82,8 +101,10 @@ def job_at(overrides: Sequence[str]) -> tuple[Job, Path]:
     _quiet()
     given = with_own_groups(overrides)
     try:
-        cfg = compose_config("config", given)
-        return replace(make_job(cfg), launch=uuid.uuid4().hex), Path(cfg.hydra.run.dir).resolve()
+        cfg = compose_config(CONFIG, given)
+        job = replace(make_job(cfg), launch=uuid.uuid4().hex)
+        _say_left_out(job)
+        return job, Path(cfg.hydra.run.dir).resolve()
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(explain(error, given)) from error
 
@@ -121,20 +142,27 @@ def with_exit_code(main: Callable[[], None]) -> Callable[[], int]:
     return call
 
 
-def _run_one(cfg: DictConfig, launch: str, report: bool = True) -> Ended:
+def _run_one(
+    cfg: DictConfig, launch: str, report: bool = True, total: int | None = None, swept: Sequence[str] = ()
+) -> Ended:
     """One job of a sweep, perhaps in another process or on another machine. launch: which command began it.
 
-    report: the run is a whole one; a shard is reported once it is merged.
+    total: of jobs, where it is known. swept: settings in which they differ. report: the run is a whole one; a shard is
+    reported once it is merged.
     """
     _quiet()
     overrides, directory = this_job()
+    own = [item for item in overrides if item.partition("=")[0] in swept] or overrides
+    number = HydraConfig.get().job.num + 1
+    print(f"\n{number}{f' of {total}' if total else ''}: {printable(' '.join(own))}", flush=True)
     if not cfg.report.identify and HydraConfig.get().job.num == 0:
         hide_in_file(Path(HydraConfig.get().sweep.dir) / "multirun.yaml")
     try:
         job = replace(make_job(cfg), launch=launch)
+        _say_left_out(job)
         if job.config.run.shards != 1:
             raise InputError(f"run.shards={job.config.run.shards}: a job of a sweep is one worker; expected 1")
-        code, reason = run_job(job, directory, report), ""
+        code, reason = run_job(job, directory, report, again=False), ""
     except InputError as error:
         code, reason = _fail(str(error)), str(error)
     except Exception as error:  # the boundary of a job: the others go on
@@ -182,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     dry = DRY in argv
     argv = [item for item in argv if item != DRY]
     arguments = get_args_parser().parse_args(argv)
-    name, overrides = arguments.config_name or "config", with_own_groups(arguments.overrides)
+    name, overrides = arguments.config_name or CONFIG, with_own_groups(arguments.overrides)
     if arguments.config_dir:
         overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]")
     try:
@@ -192,6 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise InputError(f"{DRY}: these are the jobs of a sweep; expected the settings of one of them")
             return _sweep(name, overrides)
         job = replace(make_job(cfg), launch=uuid.uuid4().hex)
+        _say_left_out(job)
         named = Path(cfg.hydra.run.dir).resolve()
         directory = find_grown(job, named) if named.name == run_name(cfg) else named
         if dry:

@@ -6,6 +6,7 @@ frozen, because Hydra composes YAML over them; nothing below cli.py changes them
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -14,10 +15,13 @@ from typing import Any, get_type_hints
 
 from specbench.input import InputError
 from specbench.names import near
+from specbench.record import LARGEST, EngineKind
 from specbench.serving.settings import LoadConfig
 
 LONGEST_PART = 255  # [bytes] of a file's name
 LONGEST_SHOWN = 60
+MOST_ROUNDS, MOST_THREADS = 10_000, 1024
+LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
 
 
 @dataclass
@@ -253,3 +257,33 @@ def refuse_unusable(values: Any, path: str) -> None:
         raise InputError(f"{path}={shown!a}: holds NUL or is not UTF-8; expected text without")
     if values.startswith("~") and os.path.expanduser(values) == values:  # noqa: PTH111 (a Path raises)
         raise InputError(f"{path}={shown}: no such user has a home directory; expected a full path")
+
+
+def refuse_numbers(config: Config) -> None:
+    """Raise InputError for a number that makes no sense, and for an engine that there is not."""
+    decode, measure, engine = config.decode, config.measure, config.engine
+    if engine.kind not in list(EngineKind):
+        raise InputError(f"engine.kind={engine.kind}: expected one of {', '.join(EngineKind)}")
+    limits = (
+        ("decode.max_new_tokens", decode.max_new_tokens, 1, LARGEST),
+        ("decode.temperature", decode.temperature, 0, None),
+        ("decode.top_k", decode.top_k, 0, LARGEST),
+        ("decode.top_p", decode.top_p, 1e-6, 1),
+        ("measure.rounds", measure.rounds, 1, MOST_ROUNDS),
+        ("measure.warmup", measure.warmup, 0, MOST_ROUNDS),
+        ("measure.keep_trees", measure.keep_trees, 0, None),
+        ("measure.price_per_hour", measure.price_per_hour, 0, None),
+        ("engine.max_nodes", engine.max_nodes, 1, 4096),
+        ("model.threads", config.model.threads, 1, MOST_THREADS),
+        ("model.random.seed", config.model.random.seed if config.model.random else 0, -LARGEST, LARGEST),
+        ("decode.seed", decode.seed, -LARGEST, LARGEST),
+    )
+    for key, value, low, high in limits:
+        if value is not None and not (math.isfinite(value) and low <= value and (high is None or value <= high)):
+            upper = f" and at most {high}" if high is not None else ""
+            number = "" if math.isfinite(value) else "a finite number of "
+            raise InputError(f"{key}={value}: expected {number}at least {low}{upper}")
+    if 0 < decode.temperature < LOWEST_TEMPERATURE:
+        raise InputError(
+            f"decode.temperature={decode.temperature}: expected 0 (greedy) or at least {LOWEST_TEMPERATURE}"
+        )

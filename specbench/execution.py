@@ -28,20 +28,30 @@ from specbench.serving.session import LoadSession
 from specbench.serving.settings import ONE
 from specbench.session import RequestSettings, Session
 from specbench.stage import set_stage
-from specbench.store import MANIFEST, RECORDS, SHARDS, RunWriter, point_latest, read_manifest, rows_of, write_atomically
+from specbench.store import (
+    MANIFEST,
+    PAGE,
+    RECORDS,
+    SHARDS,
+    RunWriter,
+    point_latest,
+    read_manifest,
+    rows_of,
+    write_atomically,
+)
 from specbench.types import InputError
 
 AT, DEATHS = ".at", ".deaths.json"
 MOST_DEATHS = 3  # of processes in one block, before its case becomes an error
-OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", "report.html", "run.log", SHARDS, AT, DEATHS)
+OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", PAGE, "run.log", SHARDS, AT, DEATHS)
 log = logging.getLogger(__name__)
 _WIDTH = 12  # [bytes] of a block's number
 
 Observer = Callable[[Sequence[CaseRecord], int, int], None]  # (records of a block, blocks done, blocks in all)
 
 
-def execute(job: Job, directory: Path, observe: Observer) -> list[str]:
-    """Run the job in ``directory``, going on where an earlier run of it stopped; returns the warnings.
+def execute(job: Job, directory: Path, observe: Observer) -> bool:
+    """Run the job in ``directory``, going on where an earlier run of it stopped; whether anything was left to do.
 
     Raises InputError when the directory cannot be used or a method cannot be bound.
     """
@@ -67,7 +77,7 @@ def locked(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-def _execute(job: Job, directory: Path, observe: Observer) -> list[str]:
+def _execute(job: Job, directory: Path, observe: Observer) -> bool:
     writer, done = _open(job, directory)
     held = blocks_of(done)
     start, rest = plan_rest(job.plan, held, {row.name: row.reset for row in job.rows})
@@ -87,11 +97,12 @@ def _execute(job: Job, directory: Path, observe: Observer) -> list[str]:
         current = shared(job, earlier | {"config": config})
         if earlier != current:  # in what changes no record: a price may be set afterwards, an older run names its user
             writer.write_manifest(current)
-        return list(earlier.get("warnings", []))
+        return False
     if start and earlier.get("config_hash") != job.digest:  # the numbers of blocks begin another meaning
         for name in (AT, DEATHS):
             (directory / name).unlink(missing_ok=True)
-    return _decode(job, directory, writer, rest, earlier if start else {}, observe)
+    _decode(job, directory, writer, rest, earlier if start else {}, observe)
+    return True
 
 
 def _decode(
@@ -101,7 +112,7 @@ def _decode(
     rest: Sequence[Block],
     earlier: Mapping[str, Any],
     observe: Observer,
-) -> list[str]:
+) -> None:
     """Load the target, bind the methods that have blocks left, and run these. earlier: the manifest of what is done."""
     config, start, total = job.config, rest[0].index, rest[-1].index + 1
     names = {name for block in rest for name in block.order}
@@ -138,7 +149,6 @@ def _decode(
         gc.unfreeze()  # what the session froze (``without_collector``)
     writer.write_manifest(shared(job, manifest))
     log.info("done")
-    return list(manifest["warnings"])
 
 
 class _Attempts:

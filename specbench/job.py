@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import math
 import os
 import pkgutil
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pydantic
 
-from specbench.config import Config
+from specbench.config import Config, refuse_numbers
 from specbench.decode.sampling import Sampling, make_sampling
+from specbench.digest import digest
 from specbench.material import gather
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
 from specbench.method import Method, Peer
@@ -35,12 +35,7 @@ from specbench.target.facade import ModelCard
 from specbench.trace import Trace
 from specbench.types import InputError, named
 
-LARGEST = 2**31 - 1
-MOST_ROUNDS, MOST_BLOCKS = 10_000, 1_000_000
-MOST_THREADS = 1024
-LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
-
-
+MOST_BLOCKS = 1_000_000
 RESERVED = ("_target_", "reset")  # keys of a method's configuration that are no parameters of its constructor
 METHODS, PLUGINS = "methods", "specbench.methods"  # our own package; the group of a plugin's entry point
 ANY_CLASS = pydantic.ConfigDict(arbitrary_types_allowed=True)
@@ -53,6 +48,7 @@ class Job:
     entries: the methods; rows: the same with the A/A control, if there is one. prompts: None where a trace is
     replayed, whose prompts are recorded. way, why: see ``choose_parallelism``; (None, None) where no model is loaded.
     whole: the digest that it has without ``suite.part``. launch: the command that asked for it, None = this process.
+    left_out: method of the default list -> why it cannot run here; it is in none of the others.
     """
 
     config: Config
@@ -70,28 +66,23 @@ class Job:
     why: str | None
     whole: str
     launch: str | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def prepare(config: Config, resolved: dict[str, Any], digest: str, whole: str) -> Job:
-    """Check a configuration and read everything but weights. Raises InputError."""
-    entries = [make_entry(name, node) for name, node in resolved["method"].items()]
-    entries.sort(key=lambda entry: entry.name != VANILLA)
-    _check_numbers(config)
-    if VANILLA not in {entry.name for entry in entries}:
-        raise InputError(f"method.{VANILLA}: not in the run; expected always, as every speedup is against it")
-    for entry in entries:
-        if entry.name == CONTROL:
-            raise InputError(f"method.{CONTROL}: is the name of measure.control's row; expected another name")
-        if entry.reset not in RESETS:
-            raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
-    _check_first_draft(config, entries)
-    _check_load(config, entries)
+def prepare(config: Config, resolved: dict[str, Any], optional: Collection[str] = ()) -> Job:
+    """Check a configuration and read everything but weights. Raises InputError.
+
+    optional: methods that are left out where they cannot run, as nobody asked for them by name.
+    """
+    refuse_numbers(config)
+    _check_settings(config)
+    entries, left_out = _fitting(_read_methods(resolved["method"]), optional, lambda entry: _check_loop(config, entry))
     material = gather(config)
     check_attention(config.engine.attention, config.engine.kind, material.card)
+    entries, others = _fitting(entries, optional, lambda entry: _check_model(material.card, entry))
+    left_out |= others
+    resolved = resolved | {"method": {name: node for name, node in resolved["method"].items() if name not in left_out}}
     way, why = _way_between_gpus(config, material.card, entries)
-    for entry in entries:
-        with named(f"method.{entry.name}."):
-            entry.method.check(material.card)
     decode = config.decode
     rows = list(entries)
     if config.measure.control:  # vanilla's own method under a second name
@@ -101,7 +92,7 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, whole: str) -
     return Job(
         config=config,
         resolved=resolved,
-        digest=digest,
+        digest=digest(resolved),
         entries=tuple(entries),
         rows=tuple(rows),
         suite=material.suite,
@@ -112,24 +103,46 @@ def prepare(config: Config, resolved: dict[str, Any], digest: str, whole: str) -
         sampling=make_sampling(decode.temperature, decode.top_k, decode.top_p, decode.verify),
         way=way,
         why=why,
-        whole=whole,
+        whole=digest(resolved | {"suite": resolved["suite"] | {"part": None}}),
+        left_out=left_out,
     )
 
 
-def _check_first_draft(config: Config, entries: Sequence[Entry]) -> None:
+def _read_methods(nodes: Mapping[str, Any]) -> list[Entry]:
+    """The methods of a configuration, vanilla first. Raises InputError."""
+    entries = [make_entry(name, node) for name, node in nodes.items()]
+    entries.sort(key=lambda entry: entry.name != VANILLA)
+    if VANILLA not in {entry.name for entry in entries}:
+        raise InputError(f"method.{VANILLA}: not in the run; expected always, as every speedup is against it")
+    for entry in entries:
+        if entry.name == CONTROL:
+            raise InputError(f"method.{CONTROL}: is the name of measure.control's row; expected another name")
+        if entry.reset not in RESETS:
+            raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
+    return entries
+
+
+def _fitting(
+    entries: Sequence[Entry], optional: Collection[str], check: Callable[[Entry], None]
+) -> tuple[list[Entry], dict[str, str]]:
+    """The methods that pass ``check``, and why others of ``optional`` do not. Raises the InputError of any other."""
+    found, left_out = [], {}
+    for entry in entries:
+        try:
+            check(entry)
+            found.append(entry)
+        except InputError as error:
+            if entry.name not in optional:
+                raise
+            left_out[entry.name] = str(error)
+    return found, left_out
+
+
+def _check_settings(config: Config) -> None:
+    """Raise InputError for values that make no sense, and for what no shared forward serves."""
     chosen = config.decode.first_draft
     if chosen not in ("after", "prefill"):
         raise InputError(f"decode.first_draft={chosen}: expected after or prefill")
-    peers = [entry.name for entry in entries if isinstance(entry.method, Peer)]
-    if chosen == "prefill" and peers:
-        raise InputError(
-            f"method.{peers[0]}: has a loop of its own, which decode.first_draft=prefill does not reach; expected"
-            " methods of the harness's loop, or decode.first_draft=after"
-        )
-
-
-def _check_load(config: Config, entries: Sequence[Entry]) -> None:
-    """Raise InputError for values that make no sense, and for what no shared forward serves."""
     check_load(config.load)
     if config.load.kind == ONE:
         return
@@ -141,16 +154,28 @@ def _check_load(config: Config, entries: Sequence[Entry]) -> None:
     for key, wrong, expected in refused:
         if wrong:
             raise InputError(f"{key}: expected {expected} with load={config.load.kind}, or load=one")
-    for entry in entries:
-        if isinstance(entry.method, Peer):
-            raise InputError(
-                f"method.{entry.name}: has a loop of its own, for one request; leave it out, or run it with load=one"
-            )
-        if entry.reset == "category":
-            raise InputError(
-                f"method.{entry.name}.reset=category: requests of several categories are in flight at once; expected"
-                " turn, case, never or run, or load=one"
-            )
+
+
+def _check_loop(config: Config, entry: Entry) -> None:
+    """Raise InputError for a method that the loop of this configuration does not drive."""
+    peer = isinstance(entry.method, Peer)
+    if config.decode.first_draft == "prefill" and peer:
+        raise InputError(
+            f"method.{entry.name}: has a loop of its own, which decode.first_draft=prefill does not reach; expected"
+            " methods of the harness's loop, or decode.first_draft=after"
+        )
+    if config.load.kind != ONE and peer:
+        raise InputError(f"method.{entry.name}: has a loop of its own, for one request; expected load=one")
+    if config.load.kind != ONE and entry.reset == "category":
+        raise InputError(
+            f"method.{entry.name}.reset=category: requests of several categories are in flight at once; expected"
+            " turn, case, never or run, or load=one"
+        )
+
+
+def _check_model(card: ModelCard, entry: Entry) -> None:
+    with named(f"method.{entry.name}."):
+        entry.method.check(card)
 
 
 def _plan(config: Config, suite: Suite, resets: Mapping[str, str]) -> Sequence[Block]:
@@ -265,32 +290,3 @@ def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> N
     ]
     if missing:
         raise InputError(f"method.{name}: lacks {', '.join(missing)}; set them with method.{name}.{missing[0]}=...")
-
-
-def _check_numbers(config: Config) -> None:
-    decode, measure, engine = config.decode, config.measure, config.engine
-    if engine.kind not in list(EngineKind):
-        raise InputError(f"engine.kind={engine.kind}: expected one of {', '.join(EngineKind)}")
-    limits = (
-        ("decode.max_new_tokens", decode.max_new_tokens, 1, LARGEST),
-        ("decode.temperature", decode.temperature, 0, None),
-        ("decode.top_k", decode.top_k, 0, LARGEST),
-        ("decode.top_p", decode.top_p, 1e-6, 1),
-        ("measure.rounds", measure.rounds, 1, MOST_ROUNDS),
-        ("measure.warmup", measure.warmup, 0, MOST_ROUNDS),
-        ("measure.keep_trees", measure.keep_trees, 0, None),
-        ("measure.price_per_hour", measure.price_per_hour, 0, None),
-        ("engine.max_nodes", engine.max_nodes, 1, 4096),
-        ("model.threads", config.model.threads, 1, MOST_THREADS),
-        ("model.random.seed", config.model.random.seed if config.model.random else 0, -LARGEST, LARGEST),
-        ("decode.seed", decode.seed, -LARGEST, LARGEST),
-    )
-    for key, value, low, high in limits:
-        if value is not None and not (math.isfinite(value) and low <= value and (high is None or value <= high)):
-            upper = f" and at most {high}" if high is not None else ""
-            number = "" if math.isfinite(value) else "a finite number of "
-            raise InputError(f"{key}={value}: expected {number}at least {low}{upper}")
-    if 0 < decode.temperature < LOWEST_TEMPERATURE:
-        raise InputError(
-            f"decode.temperature={decode.temperature}: expected 0 (greedy) or at least {LOWEST_TEMPERATURE}"
-        )

@@ -29,23 +29,23 @@ from specbench.job import Job
 from specbench.names import Plain, printable
 from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord, EngineKind
 from specbench.screen import Screen, ending_as_interrupts
-from specbench.store import DISK_FAULTS, RECORDS
+from specbench.store import DISK_FAULTS, MANIFEST, PAGE, RECORDS
 from specbench.target.tensor_parallel.team import TeamError
 
 if TYPE_CHECKING:
-    from specbench.report import Report
+    from specbench.report import Findings
 
 FAILED = 1  # tokens that are not the target's own in float32 or float64, a method without one good case, or a full disk
 INTERRUPTED = 130
 TABLE_WIDTH = 100
 SCREEN = "screen"  # the look of plots that needs no file
-LINE_EVERY_S, FIRST_BLOCKS = 30, 3  # of progress off a terminal, the first estimate
+LINE_EVERY_S = 30  # of progress off a terminal
 
 
-def run_job(job: Job, directory: Path, report: bool = True) -> int:
+def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) -> int:
     """Run and, unless ``report`` is left to another process, report; returns the exit code.
 
-    Raises InputError when the directory cannot be used.
+    again: report a run that is complete and reported already. Raises InputError when the directory cannot be used.
     """
     console = _console()
     directory = directory.resolve()
@@ -55,7 +55,7 @@ def run_job(job: Job, directory: Path, report: bool = True) -> int:
         check_style(job.config.report.style)
     try:
         with ending_as_interrupts():
-            return _run_and_report(job, directory, console, report)
+            return _run_and_report(job, directory, console, report, again)
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may have gone
             console.print(
@@ -71,24 +71,36 @@ def run_job(job: Job, directory: Path, report: bool = True) -> int:
     return FAILED
 
 
-def _run_and_report(job: Job, directory: Path, console: Console, wanted: bool) -> int:
+def _run_and_report(job: Job, directory: Path, console: Console, wanted: bool, again: bool) -> int:
     with (
         _log_file(directory / "run.log"),
         Progress(console, job.config.report.progress, job.config.engine.kind != EngineKind.REPLAY) as progress,
     ):
-        execute(job, directory, progress.observe)
+        decoded = execute(job, directory, progress.observe)
     if not wanted:
         return 0
-    from specbench.report import build_report  # pandas and matplotlib only once there is something to report
+    from specbench.report import (
+        build_report,
+        read_findings,
+    )  # pandas and matplotlib only once there is something to report
     from specbench.report.tables.terminal import print_findings, print_page
 
+    if not (decoded or again) and _is_reported(directory):
+        console.print(f"complete, skipped: {_plain(directory)}", highlight=False, soft_wrap=True)
+        return _verdict(read_findings([directory]), job, directory, console)
     report = build_report([directory], plots=job.config.report.plots, style=job.config.report.style)
     print_findings(report.findings, console, report.load)
     for path in (directory / "records.jsonl", report.output / "summary.csv"):
         console.print(_plain(path), highlight=False, soft_wrap=True)
-    code = _verdict(report, job, directory, console)
+    code = _verdict(report.findings, job, directory, console)
     print_page(report.output, console)
     return code
+
+
+def _is_reported(directory: Path) -> bool:
+    """Whether a run's page is there and no older than its manifest, which a price or another command may change."""
+    page = directory / PAGE
+    return page.is_file() and page.stat().st_mtime >= (directory / MANIFEST).stat().st_mtime
 
 
 Jobs = Sequence[tuple[Sequence[str], Path | None, int, str]]  # overrides, directory, exit code and reason of each
@@ -146,14 +158,14 @@ def _name_fault(error: OSError, directory: Path) -> str:
     )
 
 
-def _verdict(report: Report, job: Job, directory: Path, console: Console) -> int:
+def _verdict(findings: Findings, job: Job, directory: Path, console: Console) -> int:
     """The exit code. Violations of vanilla (the noise floor), of lossy methods and in half precision do not count."""
-    overall = report.summary[report.summary["category"] == OVERALL]
+    overall = findings.summary[findings.summary["category"] == OVERALL]
     dead = sorted(set(overall.loc[overall["cases"] == 0, "method"]))
     if dead:
         names = _plain(", ".join(dead))
         console.print(f"[red]no case of {names} could be decoded[/]: see error in {_plain(directory)}/records.jsonl")
-    judged = overall[~overall["method"].isin({VANILLA, CONTROL, *report.findings.lossy})]
+    judged = overall[~overall["method"].isin({VANILLA, CONTROL, *findings.lossy})]
     violations = int(judged["violations"].fillna(0).sum()) if job.card.dtype in ("float32", "float64") else 0
     if violations:
         console.print(
@@ -228,7 +240,9 @@ class Progress:
         self._task = self._bar.add_task("loading", total=None)
         self._live = Live(self._render(), console=console, transient=True, refresh_per_second=4)
         self._begun = self._printed = time.monotonic()
-        self._first = (0, 0.0)  # blocks done and the time, when the first block was
+        self._done = 0
+        self._first = (0, 0.0)  # blocks done and the time, after the first block of this process
+        self._block_s = 0.0  # that the first block took, by its records
 
     def __enter__(self) -> Progress:
         if self._live_wanted:
@@ -246,12 +260,15 @@ class Progress:
         for record in sorted(records, key=lambda record: record.method):
             self._tallies.setdefault(record.method, _Tally()).add(record)
         now = time.monotonic()
-        resumed = not self._first[0] and done > 1  # the model is yet to be loaded
-        self._first = self._first if self._first[0] else (done, now)
-        self._bar.update(self._task, description="loading" if resumed else "decoding", completed=done, total=total)
+        earlier = done > self._done + 1  # blocks of another process; the model is yet to be loaded
+        if not (earlier or self._first[0]):
+            turns = [turn for record in records for turn in record.turns]
+            self._first, self._block_s = (done, now), sum(turn.prefill_s + turn.decode_s for turn in turns)
+        self._done = done
+        self._bar.update(self._task, description="loading" if earlier else "decoding", completed=done, total=total)
         if self._live_wanted:
             self._live.update(self._render())
-        elif now - self._printed > LINE_EVERY_S or done in (self._first[0], self._first[0] + FIRST_BLOCKS, total):
+        elif earlier or now - self._printed > LINE_EVERY_S or done in (self._first[0], total):
             self._printed = now
             self._console.print(self._line(done, total, now), highlight=False)
 
@@ -259,9 +276,8 @@ class Progress:
         """'12 of 70 blocks, 0:35 passed, about 2:50 left', off a terminal."""
         blocks, since = self._first
         text = f"{done} of {total} blocks, {_spell_s(now - self._begun)} passed"
-        if not blocks < done < total:
-            return text
-        return f"{text}, about {_spell_s((now - since) / (done - blocks) * (total - done))} left"
+        each_s = (now - since) / (done - blocks) if 0 < blocks < done else self._block_s
+        return f"{text}, about {_spell_s(each_s * (total - done))} left" if each_s and done < total else text
 
     def _render(self) -> Group:
         table = Table(box=None, pad_edge=False)

@@ -52,6 +52,7 @@ def _say_memory(job: Job) -> str:
         return "recorded answers, no weights"
     files = [*path.glob("*.safetensors"), *path.glob("*.bin")] if path.is_dir() else []
     weights = f"{_say_size(sum(file.stat().st_size for file in files))} of weights" if files else "weights not here"
+    weights = "random weights" if job.card.path == "random" else weights
     heads = getattr(text, "num_key_value_heads", None) or getattr(text, "num_attention_heads", 0)
     size = getattr(text, "head_dim", None) or text.hidden_size // max(1, getattr(text, "num_attention_heads", 1))
     cache = 2 * text.num_hidden_layers * heads * size * job.card.context * (4 if job.card.dtype == "float32" else 2)

@@ -28,6 +28,7 @@ from specbench.schema import check_manifest
 
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
+PAGE = "report.html"
 PIECES = "pieces.json"  # what a report keeps beside the records: the text of tokens
 SHARDS = "shards"  # of a run on several workers
 SET_ASIDE = re.compile(r"\.old\d+$")  # a folder that measure.fresh=true kept

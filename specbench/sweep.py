@@ -6,6 +6,7 @@ A launcher may pickle the task and run it anywhere, so all that a job says comes
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import re
@@ -18,9 +19,11 @@ from typing import Any
 from unittest import mock
 
 from hydra import initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -65,12 +68,13 @@ def this_job() -> tuple[tuple[str, ...], Path]:
 
 
 def run_jobs(
-    task: Callable[[DictConfig], Ended], conf: Path, name: str, overrides: Sequence[str]
+    task: Callable[..., Ended], conf: Path, name: str, overrides: Sequence[str]
 ) -> tuple[list[Ended], DictConfig]:
     """Run a sweep to its end, whatever becomes of its jobs; returns them and the sweep's own configuration.
 
-    conf: the configuration tree. name: of the configuration in it. Raises InputError, and Hydra's errors, for a sweep
-    that cannot be begun.
+    task: also takes ``total`` and ``swept``: how many jobs there are, and the settings in which they differ. conf: the
+    configuration tree. name: of the configuration in it. Raises InputError, and Hydra's errors, for a sweep that cannot
+    be begun.
     """
     with initialize_config_dir(str(conf), job_name="specbench", version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
@@ -78,9 +82,11 @@ def run_jobs(
         cfg = _compose(hydra.config_loader, name, overrides)
         _refuse_calls(cfg)
         package = _require_launcher(cfg.hydra.launcher._target_)
+        total, swept = _count_jobs(hydra.config_loader, cfg, overrides)
+        counted = functools.partial(task, total=total, swept=swept)
         try:
             with ending_as_interrupts(), _killed_as_results() if package == SUBMITIT else contextlib.nullcontext():
-                batches = hydra.multirun(name, task, list(overrides))
+                batches = hydra.multirun(name, counted, list(overrides))
         except (InputError, HydraException, OmegaConfBaseException):
             raise
         except Exception as error:  # the boundary of a launcher, which may give up with its first killed job
@@ -104,6 +110,16 @@ def _require_launcher(target: str) -> str:
 
 def _compose(loader: ConfigLoader, name: str, overrides: Sequence[str]) -> DictConfig:
     return loader.load_configuration(name, list(overrides), RunMode.MULTIRUN)
+
+
+def _count_jobs(loader: ConfigLoader, cfg: DictConfig, overrides: Sequence[str]) -> tuple[int | None, list[str]]:
+    """How many jobs, and what they differ in; None, [] where another sweeper than Hydra's own chooses as it goes."""
+    if not str(cfg.hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}"):
+        return None, []
+    fixed = [f"{key}={value}" for key, value in (cfg.hydra.sweeper.params or {}).items()]
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides([*fixed, *overrides])
+    swept = [each.get_key_element() for each in parsed if each.is_sweep_override()]
+    return len(BasicSweeper.split_arguments(parsed, None)[0]), swept
 
 
 def _refuse_calls(cfg: DictConfig) -> None:

@@ -139,18 +139,12 @@ class Tuner:
         if cases is None or not cases["steps"].sum():
             why = "it decodes in a loop of its own" if methods[0] in facts.peers else "no answer has a decode step"
             raise InputError(f"method.{methods[0]}: nothing to price in suite.part={part}, {why}")
-        return steadied(cases)
+        return cases
 
 
 def assignments(point: Point) -> list[str]:
     """The overrides that set a point."""
     return [f"{key}={value}" for key, value in point.items()]
-
-
-def steadied(cases: pd.DataFrame) -> pd.DataFrame:
-    """Every step's drafting at its median over cases: a short load on the machine must not decide between points."""
-    own_ms = (cases["own_ms"] / cases["steps"]).median() * cases["steps"]
-    return cases.assign(own_ms=own_ms, method_ms=cases["method_ms"] - cases["own_ms"] + own_ms)
 
 
 def speedup_of(cases: pd.DataFrame) -> stats.Estimate:

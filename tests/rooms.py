@@ -39,7 +39,9 @@ ROOMS: dict[str, Room] = {
     ),
     "stats": Room("ratios and bootstrap intervals: pure functions", never="torch"),
     "config": Room(
-        "the schema of the settings, and the message for a mistyped one", may="input names serving", never="torch"
+        "the schema of the settings, and the message for a mistyped one",
+        may="input names record serving",
+        never="torch",
     ),
     "digest": Room("which settings decide the records of a run, and their hash", may="serving", never="torch"),
     "answers": Room("Spec-Bench's answer files, read and written", may="input record store", never="torch"),
@@ -94,7 +96,8 @@ ROOMS: dict[str, Room] = {
     ),
     "job": Room(
         "from a configuration to a checked job, without weights",
-        may="config decode material measure method names record serving session suite target target.choose trace types",
+        may="config decode digest material measure method names record serving session suite target target.choose "
+        "trace types",
     ),
     "stage": Room(
         "the loaded target with the methods bound to it",
@@ -187,8 +190,8 @@ ROOMS: dict[str, Room] = {
     "sweep": Room("jobs on one of Hydra's launchers, and how each ended", may="screen types"),
     "cli": Room(
         "the command `specbench run`: a run, its shards, or a sweep",
-        may="composition config digest execution groups growth job launch measure names preview shards store sweep"
-        " types",
+        may="composition config execution groups growth job launch measure names preview record shards store sweep "
+        "types",
     ),
     "tune": Room(
         "a method's parameters by predicted speedup",

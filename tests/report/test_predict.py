@@ -217,7 +217,7 @@ def test_a_few_steps_beyond_the_profile_are_no_reason_to_doubt(make_manifest, wi
     steps = [record(name, "a", [turn([1] * len(q), q, prompt_tokens=100, phases_s={})])
              for name, q in ((VANILLA, [0] * 40), ("pld", fed))]  # fmt: skip
     table = crossover_table(model_load(gather([Run(Path("r"), make_manifest({"pld": {}}), steps)], [MEASURED]), (1,)))
-    assert table.rows[0][2].text.endswith("*") is starred
+    assert ("*" in table.rows[0][2].text) is starred
     assert ("one step in 20" in table.meaning) is starred
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from compose import job_for
 from specbench import composition, groups
+from specbench.input import InputError
 
 
 @pytest.mark.parametrize(
@@ -37,3 +38,29 @@ def test_a_folder_and_a_file_of_ones_own(tmp_path):
     assert (job.card.name, job.suite.name) == ("mymodel", "mine")
     assert job.config.model.draft is None
     assert job.config.model.threads is None
+    usual = job_for(*composition.with_own_groups(given[1:]))
+    assert [entry.name for entry in usual.entries] == ["vanilla", "pld", "hf_generate"]
+    assert "model=mymodel names no usual draft" in usual.left_out["speculative_sampling"]
+    named = job_for(*composition.with_own_groups(["method=[pld,hf_generate]", *given[1:]]))
+    assert usual.digest == named.digest
+    assert usual.resolved == named.resolved
+
+
+@pytest.mark.parametrize(
+    ("given", "methods"),
+    [
+        (["model=random"], ["vanilla", "pld", "hf_generate"]),
+        (["load=closed"], ["vanilla", "pld", "speculative_sampling"]),
+        (["decode.first_draft=prefill"], ["vanilla", "pld", "speculative_sampling"]),
+    ],
+)
+def test_the_default_methods_leave_out_what_cannot_run(given, methods):
+    assert [entry.name for entry in job_for(*given).entries] == methods
+
+
+@pytest.mark.parametrize(
+    "named", ["method=[speculative_sampling]", "method.speculative_sampling.length=3", "experiment=card_table1"]
+)
+def test_a_method_that_is_asked_for_by_name_is_refused(named):
+    with pytest.raises(InputError, match=r"method\.(speculative_sampling|card)"):
+        job_for("model=random", "model.draft=null", "suite=mini", named)

@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from report.handmade import record, turn
 from rich.console import Console
 
 from specbench import launch
@@ -12,27 +13,28 @@ from specbench import launch
     ("done", "said"),
     [
         (
-            [1, 2, 3, 4, 5, 9, 10],
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
             [
-                "1 of 10 blocks, 0:10 passed",
-                "4 of 10 blocks, 0:40 passed, about 1:00 left",
+                "1 of 10 blocks, 0:10 passed, about 1:12 left",
+                "5 of 10 blocks, 0:50 passed, about 0:50 left",
                 "9 of 10 blocks, 1:30 passed, about 0:10 left",
                 "10 of 10 blocks, 1:40 passed",
             ],
         ),
-        ([6, 7, 9], ["6 of 10 blocks, 1:00 passed", "9 of 10 blocks, 1:30 passed, about 0:10 left"]),  # resumed at 6
+        ([6, 7, 8], ["6 of 10 blocks, 1:00 passed", "7 of 10 blocks, 1:10 passed, about 0:24 left"]),  # resumed at 6
         ([10], ["10 of 10 blocks, 1:40 passed"]),
     ],
 )
 def test_lines_of_progress(monkeypatch, done, said):
-    """A block takes ten seconds; the first estimate comes after three of them."""
+    """A block takes ten seconds, of which eight are its records'; the first estimate, after one block, is by these."""
     now = 0.0
+    block = [record(name, "a", [turn([1], prefill_s=1.0, decode_s=3.0)]) for name in ("vanilla", "pld")]
     monkeypatch.setattr(launch.time, "monotonic", lambda: now)
     out = io.StringIO()
     with launch.Progress(Console(file=out, width=100), True) as progress:
         for count in done:
             now = 10.0 * count
-            progress.observe([], count, 10)
+            progress.observe(block, count, 10)
     assert out.getvalue().splitlines() == ["loading", *said]
 
 

@@ -66,6 +66,17 @@ def test_a_launcher_that_is_not_installed_says_how_to_install_it(name, monkeypat
         sweep._require_launcher(target)
 
 
+def test_a_job_says_which_it_is_and_one_that_is_done_is_skipped(replay, tmp_path, capsys):
+    place = f"hydra.sweep.dir={tmp_path / 'out'}"
+    assert cli.main(["-m", *replay, "method.pld.num_draft=3", place]) == 0
+    assert "skipped" not in capsys.readouterr().out
+    assert cli.main(["-m", *replay, "method.pld.num_draft=3,5", place]) == 0
+    first, second = re.split(r"^2 of 2: method.pld.num_draft=5$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert first.startswith("\n1 of 2: method.pld.num_draft=3\n")
+    assert "\ncomplete, skipped: " in first
+    assert "skipped" not in second
+
+
 def give_up(*given, **named):
     raise RuntimeError("a worker was killed")
 

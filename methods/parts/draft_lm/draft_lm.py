@@ -23,7 +23,9 @@ Sampler = Callable[[Tensor], Tensor]  # (m, v) logits -> (m, v) probabilities, o
 def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, device: str | None) -> ModelCard:
     """The draft's card, checked to have the target's vocabulary. Raises InputError before any weights are read."""
     if not path:
-        raise InputError(f"draft: not set and model={target.name} names no usual draft; expected a hub id or folder")
+        raise InputError(
+            f"draft: not set and model={target.name} names no usual draft; expected model.draft=FOLDER, or a hub id"
+        )
     card = read_card(
         path=path, dtype=dtype or target.dtype, device=device or target.device, prefix="", path_key="draft"
     )

@@ -13,6 +13,7 @@ from specbench.report.data.facts import Facts
 from specbench.report.data.findings import Findings
 from specbench.report.data.load import Load
 from specbench.report.data.pairs import find_contest
+from specbench.report.data.remarks import find_remarks
 from specbench.report.text.label import format_interval, format_number, label
 from specbench.stats import MIN_CASES, Estimate
 
@@ -35,7 +36,7 @@ class Headline:
 
     figure: the column of the summary that decides. ranking: the rows of lossless methods by it, the best first.
     lead: who is fastest; rest: by how much. under: at which load, temperature, on what. loads: under other loads.
-    good: the best is surely faster than vanilla; None where no speedup is known.
+    good: the best is surely faster than vanilla; None where no speedup is known. remarks: see ``find_remarks``.
     """
 
     place: tuple[str, str]
@@ -46,11 +47,7 @@ class Headline:
     under: str
     good: bool | None
     loads: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """All of it but the loads."""
-        return f"{self.lead}{self.rest} {self.under}"
+    remarks: tuple[str, ...] = ()
 
 
 def find_headlines(findings: Findings, load: Load | None = None) -> list[Headline]:
@@ -75,10 +72,11 @@ def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, lo
         return None
     ranking = known.sort_values(figure, ascending=False, kind="stable").to_dict("records")
     lead, rest = _say(findings, place, figure, ranking)
-    facts = [entry for entry in findings.facts if (entry.model, entry.suite) == place]
+    here = [entry for entry in findings.reported if entry.place == place]
     loads = _say_loads(load.of_place(*place) if load else None, findings.lossy)
     good = None if figure == "mat" else _surely_above_one(ranking[0], figure)
-    return Headline(place, figure, tuple(ranking), lead, rest, _say_under(figure, facts, ranking), good, loads)
+    under = _say_under(figure, [entry.facts for entry in here], ranking)
+    return Headline(place, figure, tuple(ranking), lead, rest, under, good, loads, find_remarks(here))
 
 
 def _surely_above_one(row: Row, figure: str) -> bool:
@@ -158,16 +156,22 @@ def _say_under(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> s
 
 
 def _say_loads(load: Load | None, lossy: frozenset[str]) -> str:
-    """Who has the largest modelled speedup at each load: '8 at once: hybrid 1.70; 128: none is faster than vanilla.'"""
+    """Who has the largest modelled speedup at each load, and with drafting: '... 8 at once: hybrid 1.70 (pld 1.52).'"""
     if load is None:
         return ""
     rows = load.speedups[~load.speedups["method"].isin(lossy)]
-    return "; ".join(_best_at(rows[rows["concurrency"] > 1]))
+    found = "; ".join(_best_at(rows))
+    return f"Under load, modelled without drafting time (in brackets with it): {found}." if found else ""
 
 
 def _best_at(rows: pd.DataFrame) -> Iterator[str]:
+    """A load each; a single request only where drafting decides who is best."""
     for count, group in rows.groupby("concurrency"):
-        best = group.loc[group["modelled_speedup"].idxmax()].to_dict()
-        speedup = best["modelled_speedup"]
-        at = f"{count} at once"
-        yield f"{at}: {name_of(best)} {format_number(speedup)}" if speedup > 1 else f"{at}: none is faster than vanilla"
+        free, paid = (group.loc[group[name].idxmax()].to_dict() for name in ("modelled_speedup", "with_drafting"))
+        without, speedup = free["modelled_speedup"], paid["with_drafting"]
+        same = name_of(free) == name_of(paid)
+        if count == 1 and (same or without <= 1):
+            continue
+        with_it = f"{'' if same else f'{name_of(paid)} '}{format_number(speedup)}" if speedup > 1 else "none"
+        best = f"{name_of(free)} {format_number(without)} ({with_it})"
+        yield f"{count} at once: {best if without > 1 else 'none is faster than vanilla'}"

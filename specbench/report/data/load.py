@@ -9,8 +9,9 @@ which for a linear fit is S(B f, B c), and
 
     speedup(B) = sum over emitted tokens of U(B, 1, c)  /  sum over steps of U(B, f_i, c_i).
 
-Drafters' own time is left out: how a server spreads it over cores is its own choice. A draft of q - 1 tokens pays where
-it emits more than U(B, q, c) / U(B, 1, c) tokens a step, the break-even MAT.
+Drafters' own time is left out, as how a server spreads it over cores is its own choice; beside it stands the speedup
+with it, each request's median a step, one request after the other. At one request that is the predicted one. A draft
+of q - 1 tokens pays where it emits more than U(B, q, c) / U(B, 1, c) tokens a step, the break-even MAT.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pandas as pd
 from specbench.profile import Profile
 from specbench.record import CONTROL, VANILLA
 from specbench.report.data.findings import Findings
-from specbench.report.data.predict import shared_speedup
+from specbench.report.data.predict import Prediction, shared_speedup
 from specbench.report.data.reported import ROW
 from specbench.report.data.steps import Steps
 from specbench.store import RunError
@@ -34,7 +35,7 @@ FEW = 0.05  # share of steps that may lie outside of what was measured before a 
 MOST = 4096  # requests at once; what still pays there is reported so
 PAYING = 1 + 1e-9  # rounding alone is no speedup
 QUERIES = (2, 3, 4, 6, 8, 11, 16, 24, 32, 48, 64, 96)
-CROSSOVER = (*ROW, "concurrency", "modelled_speedup", "outside")
+CROSSOVER = (*ROW, "concurrency", "modelled_speedup", "with_drafting", "outside")
 PAYS = (*ROW, "mat", "pays_to")
 BREAK_EVEN = ("model", "suite", "concurrency", "fed", "break_even_mat", "outside")
 LABELLED = "Modelled, batch of equal requests"
@@ -88,7 +89,8 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
             key, steps = entry.key(method), entry.trials.of(method).turns.steps
             if not len(steps):
                 continue
-            speedups += [(*key, count, *shared_speedup(profile, steps, count)) for count in concurrency]
+            own_ms = _drafting_ms(entry.prediction, method)
+            speedups += [(*key, count, *shared_speedup(profile, steps, count, own_ms)) for count in concurrency]
             emitted = sum(float(emitted.sum()) for (emitted,) in steps.read("emitted"))
             pays.append((*key, emitted / len(steps), _pays_to(profile, steps, concurrency)))
         even += _break_even(profile, entry.place, entry.trials.of(VANILLA).turns.steps, concurrency)
@@ -100,6 +102,12 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
         pd.DataFrame(even, columns=list(BREAK_EVEN)).drop_duplicates(["model", "suite", "concurrency", "fed"]),
         findings.profiles,
     )
+
+
+def _drafting_ms(prediction: Prediction, method: str) -> float:
+    """A step's, as it is predicted."""
+    cases = prediction.cases[method]
+    return float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))
 
 
 def _pays_to(profile: Profile, steps: Steps, asked: Sequence[int]) -> int:

@@ -2,9 +2,10 @@
 
 For the steps i of a request, with the context c_i in the cache and f_i tokens fed, predicted is
 
-    sum over emitted tokens of S(1, c)  /  sum over steps of (S(f_i, c_i) + own_i),     S = T + host,
+    sum over emitted tokens of S(1, c)  /  sum over steps of (S(f_i, c_i) + own),     S = T + host,
 
-T the forward and host the engine's time beside it, vanilla's too; own: the drafter's recorded time. Ideal is the same
+T the forward and host the engine's time beside it, vanilla's too; own: the drafter's recorded time a step, the median
+over cases, so that a short load on the machine does not decide between methods. Ideal is the same
 with T alone, so that measured over ideal is what is lost besides the forwards (efficiency, docs/latency.md section 2).
 """
 
@@ -51,6 +52,8 @@ def predict(trials: Trials, silent: Collection[str], profile: Profile) -> Predic
         counted = {name: column[each.columns["counted"]] for name, column in each.columns.items()}
         rows = pd.DataFrame({"place": counted["case"]} | _price(counted, each.turns.steps, profile))
         cases = rows.groupby("place", sort=False, as_index=False).sum()
+        own_ms = cases["steps"] * float((cases["own_ms"] / cases["steps"]).median() if cases["steps"].any() else 0.0)
+        cases = cases.assign(own_ms=own_ms, method_ms=cases["method_ms"] + own_ms)
         found[method] = cases.set_index(trials.cases[cases["place"]])
     return Prediction(profile, found)
 
@@ -73,13 +76,15 @@ def _price(rows: Columns, steps: Steps, profile: Profile) -> dict[str, Floats]:
         summed["vanilla_ideal_ms"] += _sums(profile.forward_ms(one, each), of_tokens)
         summed["ideal_ms"] += _sums(profile.forward_ms(fed, context), of_steps)
     found = {name: np.array(values or [0.0] * len(rows["case"])) for name, values in summed.items()}
-    own_ms = 1e3 * rows["drafter_s"]
     known = {name: rows[name].astype(np.float64) for name in ("emitted", "steps")}
-    return {**known, **found, "own_ms": own_ms, "method_ms": found["method_ms"] + own_ms}
+    return {**known, **found, "own_ms": 1e3 * rows["drafter_s"]}
 
 
-def shared_speedup(profile: Profile, steps: Steps, count: int) -> tuple[float, float]:
-    """(speedup, share of steps outside of what was measured) with ``count`` requests at once."""
+def shared_speedup(profile: Profile, steps: Steps, count: int, own_ms: float = 0.0) -> tuple[float, float, float]:
+    """(speedup, the same with drafting, share of steps outside of what was measured) with ``count`` requests at once.
+
+    own_ms: of drafting a step, which every request adds to it: a server may draft for several at a time.
+    """
     totals = np.zeros(3)  # vanilla [ms], the method [ms], steps outside
     for fed, context, emitted in steps.read("fed", "context", "emitted"):
         each = contexts_of_tokens(context, emitted)
@@ -87,7 +92,8 @@ def shared_speedup(profile: Profile, steps: Steps, count: int) -> tuple[float, f
         method = profile.shared_ms(count * fed, context, count)
         beyond = profile.outside(count * fed, context) | profile.outside(np.ones(len(fed)), count * context)
         totals += vanilla.sum(), method.sum(), beyond.sum()
-    return float(totals[0] / totals[1]), float(totals[2] / len(steps))
+    vanilla_ms, method_ms, outside = totals.tolist()
+    return vanilla_ms / method_ms, vanilla_ms / (method_ms + count * own_ms * len(steps)), outside / len(steps)
 
 
 def _sums(values: NDArray[Any], ends: NDArray[np.int64]) -> list[float]:

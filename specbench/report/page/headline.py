@@ -35,10 +35,11 @@ def _headline(headline: Headline, several: bool) -> str:
     tone = {True: "good", False: "warn", None: ""}[headline.good]
     where = f'<span class="soft">{escape(" on ".join(headline.place))}</span><br>' if several else ""
     under = f'<span class="soft">{escape(headline.under)}</span>'
-    loads = f'<p class="soft">Under load, modelled without drafting time: {escape(headline.loads)}.</p>'
+    loads = f'<p class="soft">{escape(headline.loads)}</p>' if headline.loads else ""
+    remarks = f"<p>{escape(' '.join(headline.remarks))}</p>" if headline.remarks else ""
     return (
         f'<div class="headline {tone}"><p>{where}<strong>{escape(headline.lead)}</strong>{escape(headline.rest)} '
-        f"{under}</p>{loads if headline.loads else ''}</div>\n{_bars(headline)}"
+        f"{under}</p>{remarks}{loads}</div>\n{_bars(headline)}"
     )
 
 

@@ -30,9 +30,8 @@ from specbench.report.tables.shards import shards_table
 from specbench.report.tables.tables import build_tables, caption, steps_table, tails_table
 from specbench.report.text.label import format_share, label
 from specbench.report.text.table import Table
-from specbench.store import write_atomically
+from specbench.store import PAGE, write_atomically
 
-PAGE = "report.html"
 _GLOSSARY = "What each number means"
 _FOLDED = {  # heading -> what is folded below it
     "Waiting": "percentiles of waiting times",

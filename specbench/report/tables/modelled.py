@@ -15,8 +15,9 @@ from specbench.report.text.label import Cell, format_interval, format_number
 from specbench.report.text.table import Table, format_tables, name_columns, to_csv, without_blanks, write_texts
 
 _MEANING = (
-    "Modelled, decode steps only. Measured: without prefills, as a prediction is. Efficiency: measured over what the"
-    " forwards alone would give; both only where the profile is of the run's own machine."
+    "Modelled, decode steps only, with drafting time, the median a step. Measured: without prefills, as a prediction"
+    " is. Efficiency: measured over what the forwards alone would give; both only where the profile is of the run's own"
+    " machine."
 )
 
 
@@ -54,13 +55,21 @@ def crossover_table(found: Load) -> Table:
         for column in ROW:
             own = own[own[column] == getattr(entry, column)]
         cells = own.set_index("concurrency")
-        words = [f"{cells.at[c, 'modelled_speedup']:.2f}{'*' if cells.at[c, 'outside'] > FEW else ''}" for c in counts]
+        words = [_at_load(cells.loc[count]) for count in counts]
         rows.append((*name, *map(Cell, (f"{entry.mat:.2f}", *words, _spell(entry.pays_to)))))
     far = (found.speedups["outside"] > FEW).any()
     star = " *: more than one step in 20 beyond what the profile measured." if far else ""
-    meaning = f"{LABELLED}: speedup over vanilla by requests that share a forward, drafting time not counted.{star}"
+    meaning = (
+        f"{LABELLED}: speedup over vanilla by requests that share a forward, without drafting time; in brackets with"
+        f" it, each request's median a step, one request after the other.{star}"
+    )
     header = (*names, "MAT", *(f"{count} at once" for count in counts), "Pays up to")
     return Table("crossover", f"{found.where}.", meaning, header, tuple(rows), frozenset(), len(names))
+
+
+def _at_load(row: pd.Series) -> str:
+    star = "*" if row["outside"] > FEW else ""
+    return f"{row['modelled_speedup']:.2f}{star} ({row['with_drafting']:.2f})"
 
 
 def write_load(found: Load, output: Path) -> list[Path]:

@@ -57,10 +57,13 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
     for (model, suite), rows in findings.summary.groupby(["model", "suite"], sort=False):
         heat = " or ".join(dict.fromkeys(f"{facts.temperature:g}" for facts in _of_place(findings, model, suite)))
         console.print(_text(f"\n{model} on {suite}, temperature {heat}", style="bold"))
-        _print_headline(headlines.get((str(model), str(suite))), console)
+        headline = headlines.get((str(model), str(suite)))
+        _print_headline(headline, console)
         for line in _replays(findings, str(model), str(suite)):
             console.print(_text(line, style="dim"))
         console.print(_overall(rows[~lossy[rows.index]], width))
+        for remark in headline.remarks if headline else ():
+            console.print(_text(remark, style="bold yellow"))
         for table in _by_category(rows[~lossy[rows.index]], width):
             console.print(table)
         if lossy[rows.index].any():
@@ -84,7 +87,7 @@ def _print_headline(headline: Headline | None, console: Console) -> None:
         return
     console.print(_text(headline.lead, style="bold") + _text(f"{headline.rest} {headline.under}"))
     if headline.loads:
-        console.print(_text(f"Under load, modelled without drafting time: {headline.loads}."))
+        console.print(_text(headline.loads))
 
 
 def print_page(output: Path, console: Console | None = None) -> None:
