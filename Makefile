@@ -4,7 +4,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# What is installed for the tests.
+EXTRAS ?= dev
 export HF_HUB_OFFLINE ?= 1
+export MYPY_NUM_WORKERS ?= 2
 # Bytecode is kept, whatever the environment says: without it every process compiles torch and transformers anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Every test process runs on one thread: as many of them as there are cores.
@@ -42,15 +45,17 @@ docs: $(VENV)/documented   ## the pages of docs/ as a site in build/docs
 clean:           ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
-$(VENV)/installed: pyproject.toml
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specbench needs Python 3.11 or newer; set PYTHON=")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --no-compile --editable .
 	touch $@
 
-$(VENV)/developed: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
-	touch $@
+$(VENV)/developed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$(EXTRAS)]'
+	touch $@ $(VENV)/installed
 
 $(VENV)/documented: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[docs]'
