@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import rooms
 
+from specbench.record import TurnRecord
+from specbench.report.data.counting import DEFINITIONS, Requests, as_requests, count_request
 from specbench.report.data.detail import DETAILS, TIME_SPLIT
 
 DOCS = rooms.ROOT / "docs"
@@ -18,19 +20,53 @@ def frames() -> str:
     return "\n".join([*lines, *(f"| `{each.name}.csv` | {each.row} | {each.meaning} |" for each in DETAILS.values())])
 
 
-TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # page -> name of its table, what makes it
-    "architecture.md": ("rooms", rooms.table),
-    "measurement.md": ("frames", frames),
+def turn_of(accept: list[int], proposed: list[int]) -> TurnRecord:
+    """A turn with these steps, as chains."""
+    ids, fed, times = list(range(1 + sum(accept))), [nodes + 1 for nodes in proposed], (0.5, 1.0, {"draft": 0.5})
+    return TurnRecord(5, ids, "length", accept, proposed, proposed, fed, *times)
+
+
+def requests_of(*turns: TurnRecord) -> Requests:
+    """Counts of requests of one turn each."""
+    return as_requests([count for number, turn in enumerate(turns) for count in count_request(number, turn)])
+
+
+# SGLang's pull request 13754: 200 tokens, 188 verify steps, 940 draft tokens, 11 of them accepted
+SGLANG = requests_of(turn_of([2] * 11 + [1] * 177, [5] * 188))
+# Two questions: steps that emit 3, 1, 2 and 1 tokens, of which the second had no draft; and one step
+SMALL = requests_of(turn_of([3, 1, 2, 1], [4, 0, 4, 2]), turn_of([1], [4]))
+
+
+def definitions() -> str:
+    """The definitions of acceptance length and rate, with what they make of two traces."""
+    lines = [
+        "| as counted by | acceptance length | acceptance rate | SGLang's request | two questions | source |",
+        "|---|---|---|--:|--:|---|",
+    ]
+    for each in DEFINITIONS.values():
+        figures = (
+            f"{each.length(trace):.4f}" + (f", {each.rate(trace):.4f}" if each.rate else "")
+            for trace in (SGLANG, SMALL)
+        )
+        lines.append(f"| {each.name} | {each.length_is} | {each.rate_is} | {' | '.join(figures)} | {each.source} |")
+    return "\n".join(lines)
+
+
+TABLES: dict[str, dict[str, Callable[[], str]]] = {  # page -> name of a table -> what makes it
+    "architecture.md": {"rooms": rooms.table},
+    "measurement.md": {"frames": frames, "definitions": definitions},
 }
 
 
 def page_with_table(page: str) -> str:
-    """The text of a page with its table in place."""
-    name, make = TABLES[page]
-    begin, end = f"<!-- {name}: written by tests/doc_tables.py -->", f"<!-- end of {name} -->"
-    before, found, rest = (DOCS / page).read_text(encoding="utf-8").partition(begin)
-    assert found, f"docs/{page} lacks {begin}"
-    return f"{before}{begin}\n\n{make()}\n\n{end}{rest.partition(end)[2]}"
+    """The text of a page with its tables in place."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for name, make in TABLES[page].items():
+        begin, end = f"<!-- {name}: written by tests/doc_tables.py -->", f"<!-- end of {name} -->"
+        before, found, rest = text.partition(begin)
+        assert found, f"docs/{page} lacks {begin}"
+        text = f"{before}{begin}\n\n{make()}\n\n{end}{rest.partition(end)[2]}"
+    return text
 
 
 if __name__ == "__main__":

@@ -150,6 +150,11 @@ ROOMS: dict[str, Room] = {
         may="answers names record report.data report.tables report.text store",
         never="torch transformers datasets",
     ),
+    "report.exchange": Room(
+        "result files of other harnesses, written from a run and read beside one",
+        may="input names record report.data report.tables report.text store",
+        never="torch transformers datasets",
+    ),
     "report.locate": Room("which run directories are meant", may="names store", never="torch transformers datasets"),
     "report.build": Room(
         "runs in, files out",
@@ -163,8 +168,8 @@ ROOMS: dict[str, Room] = {
     ),
     "report": Room(
         "the command `specbench report` and what notebooks import",
-        may="answers input names report.build report.compat report.data report.locate report.published "
-        "report.tables report.text screen store",
+        may="answers input names report.build report.compat report.data report.exchange report.locate "
+        "report.published report.tables report.text screen store",
         never="torch transformers datasets",
     ),
     "launch": Room(

@@ -17,6 +17,8 @@ from specbench.names import Plain, printable
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.compat.compare import compare, compare_table, files_table, score_files, write_compat
 from specbench.report.compat.export import export_answers, left_out
+from specbench.report.exchange.formats import FORMATS, export_run
+from specbench.report.exchange.table import show_imported
 from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
 from specbench.report.published.figures import read_published
 from specbench.report.published.match import compare as find_matches
@@ -28,6 +30,7 @@ from specbench.screen import ending_as_interrupts
 from specbench.store import DISK_FAULTS, RunError
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+_INSTEAD = ("answers", "compat", "export_answers", "export", "import", "published")  # of a report
 _WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a folder; expected a file"}
 
 
@@ -76,9 +79,18 @@ def _do(options: argparse.Namespace) -> None:
         _compare(options)
     if options.export_answers:
         _export(options)
+    if options.export:
+        findings = read_findings(_runs(options))
+        files, left = export_run(findings, options.export, options.output or default_output(findings) / "exchange")
+        print_warnings([f"{text}; it has no file" for text in left])
+        print("\n".join(map(str, files)))
+    if getattr(options, "import"):
+        beside = read_findings(find_runs(options.runs)) if options.runs else None  # without RUN the files alone
+        output = options.output or (default_output(beside) if beside else None)
+        show_imported(getattr(options, "import"), beside, output)
     if options.published:
         _published(options)
-    if not (options.answers or options.compat or options.export_answers or options.published):
+    if not any(getattr(options, name) for name in _INSTEAD):
         _report(options)
 
 
@@ -95,7 +107,7 @@ def _check(options: argparse.Namespace) -> None:
         raise RunError("--answers: reads answer files alone; expected no RUN, --compat or --export-answers beside it")
     if options.answers and len(options.answers) < 2:
         raise RunError("--answers: got one file; expected the baseline's and at least one method's")
-    instead = [name for name in ("answers", "compat", "export_answers", "published") if getattr(options, name)]
+    instead = [name for name in _INSTEAD if getattr(options, name)]
     if instead and (options.profile or options.concurrency or options.heatmaps):
         named = ", ".join(f"--{name.replace('_', '-')}" for name in instead)
         raise RunError(f"--profile, --concurrency and --heatmap belong to the report; give them without {named}")
@@ -262,6 +274,19 @@ def _add_others(add: Callable[..., object]) -> None:
     )
     add("--count", action="store_true", help="with --published: how many figures there are, and what they need")
     add("--export-answers", type=Path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
+    add(
+        "--export",
+        choices=FORMATS,
+        metavar="FORMAT",
+        help=f"write the files of another harness, METHOD/FILE below --output: {', '.join(FORMATS)}",
+    )
+    add(
+        "--import",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="files of these formats, beside the methods of RUN counted in the same way, or alone",
+    )
     add(
         "--answers",
         nargs="+",

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
+from specbench.report.data.counting import count_all_ways
 from specbench.report.data.reported import ROW, ReportedRun
 from specbench.report.data.rows import replayed
 from specbench.report.data.served import measure_load
@@ -188,6 +189,14 @@ DETAILS = {
             " position. `accepted`: those that accepted this one. Then accepted of drafted, and of reached",
             ("position", "drafted", "reached", "accepted", "accepted_of_drafted", "accepted_of_reached"),
             lambda found, _: count_positions(found),
+            drafts=True,
+        ),
+        DetailFrame(
+            "accept_definitions",
+            "method, definition",
+            "the acceptance length and rate of the same steps as engines and other harnesses count them (below)",
+            ("counted_as", "length", "rate"),
+            lambda found, _: iter(count_all_ways(found.turns.requests)),
             drafts=True,
         ),
         DetailFrame(

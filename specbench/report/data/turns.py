@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specbench.record import CaseRecord
+from specbench.report.data.counting import Requests, as_requests, count_request
 from specbench.report.data.steps import Floats, Steps
 
 HELD = "cached_tokens"  # of a turn's own figures: tokens in the method's state when the request began
@@ -37,6 +38,7 @@ class Turns:
         self.figures: dict[str, array[float]] = {}
         self.held: list[Held] = []
         self._first_s, self._per_token_s = array("d"), array("d")
+        self._requests = array("I")
         self._records = 0
 
     def __len__(self) -> int:
@@ -53,12 +55,18 @@ class Turns:
         """[s] a token in each turn that decoded any."""
         return np.asarray(self._per_token_s)
 
+    @property
+    def requests(self) -> Requests:
+        """What engines and harnesses count of each turn."""
+        return as_requests(np.asarray(self._requests))
+
     def add(self, record: CaseRecord) -> None:
         """The turns of a record."""
         for turn in record.turns:
             emitted = sum(turn.accept)
             first = turn.step_s[0] if turn.in_prefill and turn.step_s else 0.0
             self._first_s.append(turn.prefill_s + first)
+            self._requests.extend(count_request(self._records, turn))
             if emitted:
                 self._per_token_s.append(turn.decode_s / emitted)
             for name, (offered, taken) in turn.sources.items():

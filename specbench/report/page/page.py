@@ -21,6 +21,7 @@ from specbench.report.page.leaderboard import leaderboard
 from specbench.report.page.sample import sample_cases
 from specbench.report.page.tokens import token_section
 from specbench.report.page.why import why_section
+from specbench.report.tables.counts import count_tables
 from specbench.report.tables.definitions import DEFINITIONS
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_tables
@@ -36,6 +37,7 @@ _GLOSSARY = "What each number means"
 _FOLDED = {  # heading -> what is folded below it
     "Waiting": "percentiles of waiting times",
     "A mean step": "sizes of drafts and where the time went",
+    "Acceptance elsewhere": "what engines and other harnesses would print for these steps",
     "Lossless": "verdicts, and where outputs differ",
     _GLOSSARY: "definitions",
     "Environment": "versions, machine and configuration",
@@ -98,6 +100,7 @@ def _parts(findings: Findings, pictures: str, headlines: Sequence[Headline], loa
         "Token by token": token_section(sample_cases(findings)),
         "Waiting": table_html(tails_table(tails, "")) if len(tails) else "",
         "A mean step": table_html(steps_table(findings.summary)),
+        "Acceptance elsewhere": "".join(map(table_html, count_tables(findings.detail["accept_definitions"]))),
         "Shards": table_html(shards) if shards is not None else "",
         "Lossless": lossless_section(findings),
         "Errors": failures(findings),

@@ -1,0 +1,1 @@
+"""Result files of other harnesses, written from a run and read beside one."""

@@ -1,0 +1,230 @@
+"""Files of other harnesses: what is written is read back, what contradicts itself is refused with its key."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from doc_tables import SGLANG, SMALL, requests_of, turn_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report.conftest import manifest_of
+from report.handmade import record
+
+from specbench.input import InputError
+from specbench.report.cli import main
+from specbench.report.data.counting import DEFINITIONS, count_all_ways, kept_lengths
+from specbench.report.data.facts import read_facts
+from specbench.report.exchange.figures import Measured, conditionals, count_values, survival
+from specbench.report.exchange.formats import FORMATS, read_imported
+from specbench.store import Run
+
+# NVIDIA/Model-Optimizer c170403, examples/specdec_bench/tests/test_speculation_profile.py: histogram of lengths -> the
+# marginal and the conditional rates, and the mean of the steps
+PUBLISHED = [
+    ({1: 40, 2: 30, 3: 30}, [0.6, 0.3], [0.6, 0.5], 1.9),
+    ({1: 50, 3: 50}, [0.5, 0.5], [0.5, 1.0], 2.0),
+    ({1: 8611, 2: 7814, 3: 5337, 4: 8891}, None, None, 2.4733),
+]
+TWO = [
+    record("pld", "a", [turn_of([3, 1, 2, 1], [4, 0, 4, 2])], "math"),
+    record("pld", "b", [turn_of([1, 4, 1], [4, 4, 4]), turn_of([2, 2], [1, 3])], "qa"),
+]
+
+
+def measured(records=TWO, **changes):
+    facts = read_facts(Run(Path("r"), manifest_of({"pld": {}}), []))
+    return Measured(facts, "pld", records, **changes)
+
+
+def written(name, folder, records=TWO):
+    path = folder / FORMATS[name].file
+    path.write_text(FORMATS[name].write(measured(records)), encoding="utf-8")
+    return path
+
+
+def test_one_request_of_200_tokens_has_two_lengths():
+    """SGLang's pull request 13754: 200 tokens, 188 verify steps, 940 draft tokens, 11 accepted."""
+    lengths = {name: (length, rate) for name, length, rate in count_all_ways(SGLANG)}
+    assert lengths["SGLang"] == (200 / 188, 11 / 940)
+    assert lengths["specbench"][0] == lengths["vLLM"][0] == lengths["llama.cpp"][0] == 1 + 11 / 188
+    assert lengths["TensorRT-LLM"][0] == lengths["Spec-Bench"][0] == 200 / 189
+    assert (round(200 / 188, 4), round(1 + 11 / 188, 4)) == (1.0638, 1.0585)
+
+
+def test_no_two_conventions_agree_on_a_trace_that_tells_them_apart():
+    found = {name: length for name, length, _ in count_all_ways(SMALL)}
+    assert found == pytest.approx(
+        {
+            "specbench": 8 / 5,
+            "vLLM": 1 + 3 / 4,  # the step without a draft is none of its steps
+            "SGLang": 10 / 5,
+            "TensorRT-LLM": 10 / 7,
+            "llama.cpp": 1 + 3 / 4,
+            "specdec_bench": (6 / 3 + 1) / 2,
+            "AIPerf": (2 + 1) / 2,
+            "Spec-Bench": 10 / 7,
+        }
+    )
+    rates = {name: each.rate(SMALL) for name, each in DEFINITIONS.items() if each.rate}
+    assert rates["specbench"] == rates["vLLM"] == 3 / 14
+    assert (rates["SGLang"], rates["AIPerf"]) == (3 / 20, pytest.approx((3 / 10 + 0) / 2))
+
+
+def test_nothing_decoded_has_no_length():
+    assert all(math.isnan(length) for _, length, _ in count_all_ways(requests_of()))
+
+
+@pytest.mark.parametrize(
+    ("accept", "ids", "kept"),
+    [([3, 1, 2], 7, [3, 1]), ([4], 5, [1]), ([], 1, [1]), ([2, 3, 1], 6, [2, 3]), ([1, 3, 1], 5, [3])],
+)
+def test_what_specdec_bench_keeps(accept, ids, kept):
+    """ids as many as accept adds up to: the first step verified its draft with the prompt."""
+    turn = turn_of(accept, [5] * len(accept))
+    turn.ids = list(range(ids))
+    assert kept_lengths(turn) == kept
+
+
+@pytest.mark.parametrize(("histogram", "marginals", "rates", "mean"), PUBLISHED)
+def test_rates_of_published_histograms(histogram, marginals, rates, mean):
+    found = survival({length - 1: steps for length, steps in histogram.items()})
+    assert 1 + sum(found) == pytest.approx(mean, abs=5e-5)
+    if marginals:
+        assert found == pytest.approx(marginals)
+        assert conditionals(found) == pytest.approx(rates)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), min_size=2, max_size=40))
+def test_a_profile_is_read_as_it_was_written(steps):
+    """Whatever was accepted: the length is 1 and the sum of the marginal rates, and both are the steps' own."""
+    turn = turn_of([taken + 1 for taken, _ in steps], [taken + more for taken, more in steps])
+    lengths = kept_lengths(turn)
+    text = FORMATS["speculation_profile"].write(measured([record("pld", "a", [turn])]))
+    [whole, category] = FORMATS["speculation_profile"].read(text.encode(), "p")
+    assert whole.length == pytest.approx(sum(lengths) / len(lengths), abs=1e-5)
+    assert 1 + sum(whole.positions) == pytest.approx(whole.length, abs=1e-4)
+    assert (whole.steps, category.group) == (len(lengths), "qa")
+    told = json.loads(text)["acceptance_length_histogram"]
+    assert {int(length): count for length, count in told.items()} == count_values(lengths)
+
+
+def test_every_format_reads_back_what_it_wrote(tmp_path):
+    """Each length is the one that its harness would have printed."""
+    expected = {name: length for name, length, _ in count_all_ways(requests_of(*measured().turns))}
+    for name in FORMATS:
+        found = read_imported(written(name, tmp_path))
+        assert (found.name, found.format) == (FORMATS[name].file, name)
+        first = found.groups[0]
+        if name in ("vllm_bench", "aiperf"):
+            assert first.length == pytest.approx(expected[FORMATS[name].counted_as])
+            assert (first.requests, first.tokens, first.steps, first.drafted, first.accepted) == (3, 20, 8, 26, 8)
+            assert first.tokens_per_s == pytest.approx(20 / 4.5)
+            assert 1 + sum(first.positions) == pytest.approx(1 + 8 / 8)
+        if name == "acceptance_rate":  # of chunks 3 1 2, of 1 4 without the first, and of 2
+            assert first.length == pytest.approx((2 + 7 / 3) / 2)
+            assert [group.group for group in found.groups] == ["overall", "math", "qa"]
+        if name in ("specforge", "speculators"):
+            assert [group.group.split(", ")[-1] for group in found.groups] == ["math", "qa"]
+    [math_task, qa_task] = read_imported(tmp_path / "specforge.json").groups
+    assert (math_task.length, qa_task.length) == (8 / 4, 12 / 5)
+    assert read_imported(tmp_path / "timing.json").groups[0].tokens_per_s == pytest.approx(20 / 4.5)
+
+
+def test_verification_by_paths_has_no_rates_by_position():
+    text = FORMATS["speculation_profile"].write(measured(by_path=True))
+    assert json.loads(text)["marginal_accept_rates"] is None
+    [whole, *_] = FORMATS["speculation_profile"].read(text.encode(), "p")
+    assert whole.positions == ()
+    assert whole.length == pytest.approx(13 / 6, abs=1e-6)
+
+
+SPEC = "spec_decode_acceptance."
+WRONG = [
+    ("speculation_profile", lambda f: f.pop("mean_accept_length"), "mean_accept_length is missing"),
+    ("speculation_profile", lambda f: f.update(measured=False), "measured is false"),
+    ("speculation_profile", lambda f: f.update(mean_accept_length=3.5), "mean_accept_length is 3.5, 1 . the sum"),
+    ("speculation_profile", lambda f: f["marginal_accept_rates"].pop(), "marginal_accept_rates has 3 entries"),
+    ("speculation_profile", lambda f: f.update(marginal_accept_rates=[0.1, 0.6, 0.5, 0]), "rates.1 is 0.6, 0.1 before"),
+    ("speculation_profile", lambda f: f["conditional_accept_rates"].__setitem__(1, 0.9), "conditional_accept_rates.1"),
+    ("speculation_profile", lambda f: f.update(marginal_accept_rates=[1.5]), "marginal_accept_rates.0 is 1.5"),
+    ("acceptance_rate", lambda f: f[0].update(Average_AL=5.0), "Average_AL is 5, the mean of Request_AL"),
+    ("acceptance_rate", lambda f: f[0]["Acceptance_Length_Histogram"].update({"0": 3}), "Acceptance_Length_Histogram"),
+    ("timing", lambda f: f[0].update({"Output TPS": "fast"}), "Output TPS is 'fast'"),
+    ("aiperf", lambda f: f.update(error={"type": "x"}), "no request of the profiling phase"),
+    ("aiperf", lambda f: f["metadata"].pop("request_end_ns"), "line 1: metadata.request_end_ns is missing"),
+    ("aiperf", lambda f: f["spec_decode_acceptance"].update(num_spec_steps=9), f"{SPEC}num_spec_steps is 9"),
+    (
+        "vllm_bench",
+        lambda f: f.update(spec_decode_acceptance_length=4.0),
+        "spec_decode_acceptance_length is 4, 1 . acc",
+    ),
+    ("vllm_bench", lambda f: f.update(spec_decode_accepted_tokens=-1), "spec_decode_accepted_tokens is -1"),
+    ("specforge", lambda f: f["runs"][0]["metrics"].update(accept_length=9.0), "runs.0.metrics.accept_length is 9"),
+    ("specforge", lambda f: f["runs"][1].pop("task"), "runs.1.task is missing"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "said"), WRONG)
+def test_a_bad_file_is_refused_with_its_key(tmp_path, name, change, said):
+    path = written(name, tmp_path, TWO[:1] if name == "aiperf" else TWO)
+    content = json.loads(path.read_text("utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(InputError, match=said) as caught:
+        read_imported(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "has the keys none"),
+        ("[]", "has the keys none"),
+        ("[1]", "has the keys none"),
+        ('{"a": 1}', "has the keys a; expected those of one format .*aiperf: metadata, metrics"),
+        ("{\n", "not JSON"),
+        ("num_drafts,acceptance_length\n", "has no row"),
+        ("num_drafts,acceptance_length\nx,1\n", "line 2: num_drafts is 'x'"),
+        ("num_drafts,num_draft_tokens,num_accepted_tokens,acceptance_length\n2,4,1,3\n", "length is 3, 1 . accepted"),
+        ("num_drafts,acceptance_length\n1\n", "line 2: num_draft_tokens is None"),
+        (b"num_drafts,acceptance_length\n\xff", "not UTF-8"),
+    ],
+)
+def test_what_no_harness_wrote_is_refused(tmp_path, content, said):
+    path = tmp_path / "f.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=said):
+        read_imported(path)
+
+
+def test_command_exports_and_imports(make_run, tmp_path, capsys):
+    run = make_run(per_category=1)
+    out = tmp_path / "out"
+    assert main([str(run), "--export", "vllm_bench", "--output", str(out)]) == 0
+    assert {path.parent.name for path in out.rglob("*.json")} == {"vanilla", "pld", "token_recycling", "hf_assisted"}
+    assert "spec_decode_num_drafts" not in json.loads((out / "hf_assisted/vllm_bench.json").read_text("utf-8"))
+    assert main([str(run), "--export", "speculators"]) == 0
+    assert "hf_assisted: recorded no drafts" in re.sub(r"\s+", " ", capsys.readouterr().out)
+    csv = run / "exchange/pld/acceptance.csv"
+    assert main([str(run), "--import", str(out / "pld/vllm_bench.json"), str(csv), "--output", str(out)]) == 0
+    frame = pd.read_csv(out / "tables/imported.csv")
+    alike = frame[frame["row"].isin(["vllm_bench.json", "pld"]) & (frame["group"] == "overall")]
+    assert alike["length"].nunique() == alike["tokens_per_s"].nunique() == 1
+    assert frame.loc[frame["row"] == "vanilla", "length"].isna().all()
+    assert (out / "tables/imported.md").is_file()
+    assert main(["--import", str(csv)]) == 0
+    assert main(["--import", str(Path("nothing.json"))]) == 2
+
+
+def test_a_replay_has_no_times_to_export(make_run, capsys):
+    replay = {"config": {"decode": {"temperature": 0.0}, "engine": {"kind": "replay"}}}
+    run = make_run(per_category=1, manifest=replay)
+    assert main([str(run), "--export", "aiperf"]) == 2
+    assert "no method can be written as aiperf (vanilla: not timed" in capsys.readouterr().err
+    assert main([str(run), "--export", "acceptance_rate"]) == 0
