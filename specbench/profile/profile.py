@@ -148,10 +148,20 @@ class Profile:
     def shared_ms(self, fed: ArrayLike, context: ArrayLike, requests: int) -> Floats:
         """[ms] of a step that ``requests`` share: (S,) tokens fed in all, (S,) mean context of a request.
 
-        It reads the context of each, while a token attends to its own request's.
+        It reads the context of each, while a token attends to its own request's, and to no draft of another one: in a
+        measured forward of as many tokens all attend to each other.
         """
-        others = self.forward_ms(1.0, requests * np.asarray(context)) - self.forward_ms(1.0, context)
-        return self.step_ms(fed, context) + others
+        fed, context = np.asarray(fed, dtype=np.float64), np.asarray(context, dtype=np.float64)
+        whole = self.step_ms(fed, context) + self._longer_ms(1.0, context, requests * context)
+        if not isinstance(self.surface, Grid):
+            return whole
+        beside = context + fed - fed / requests
+        attention = self._longer_ms(fed, context, beside) - self._longer_ms(1.0, context, beside)
+        return whole - np.maximum(attention, 0.0)
+
+    def _longer_ms(self, fed: ArrayLike, context: ArrayLike, longer: ArrayLike) -> Floats:
+        """[ms] that a longer context adds to a forward."""
+        return self.forward_ms(fed, longer) - self.forward_ms(fed, context)
 
     def shared(self, requests: int) -> Profile:
         """The profile of one request of so many that share every forward: its steps take ``shared_ms``."""

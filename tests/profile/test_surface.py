@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specbench.profile import Fit, Grid
+from specbench.profile import Fit, Grid, Profile
 
 
 def grid(ms, fed=(1, 4, 8), contexts=(100, 500)) -> Grid:
@@ -50,3 +50,21 @@ def test_a_fit_is_its_formula():
     assert fit.forward_ms([1, 10], [1000, 0]).tolist() == pytest.approx([5.52, 5.2])
     assert fit.rest_ms([1, 10], [0, 0]).tolist() == [1, 1]
     assert not fit.outside([10_000], [10**6]).any()
+
+
+def test_requests_that_share_a_forward_do_not_attend_to_each_others_drafts():
+    """Of a forward that costs 0.1 ms a token and 1 us a token and key."""
+
+    def time_ms(fed, keys):
+        return 1.0 + 0.1 * fed + 1e-3 * fed * keys
+
+    fed, contexts = np.array([1.0, 64.0, 128.0, 256.0, 512.0]), np.array([50.0, 1000.0])
+    grid = np.array([[time_ms(count, context + count) for count in fed] for context in contexts])
+    profile = Profile("cpu", "m", "fast", "float32", "measured", Grid(fed, contexts, grid, 0 * grid, 0 * grid), "2026")
+    for requests, own in ((4, 64), (8, 32), (2, 128), (8, 64)):
+        wanted = time_ms(requests * own, 200 + own)
+        read = profile.forward_ms(1.0, 200 * requests) - profile.forward_ms(1.0, 200)
+        found = profile.shared_ms(requests * own, 200, requests) - read
+        assert found == pytest.approx(wanted, rel=0.02)
+        assert profile.step_ms(requests * own, 200) > 1.1 * wanted
+    assert profile.shared_ms(64, 200, 1) == pytest.approx(profile.step_ms(64, 200))

@@ -194,10 +194,10 @@ def test_a_load_by_hand_and_where_it_stops_paying(make_manifest):
     assert even[(8, 16)] == pytest.approx((6.03 + 0.02 * 128) / (6.03 + 0.02 * 8))
 
 
-def test_a_measured_grid_counts_each_requests_attention_to_its_own_context_only(make_manifest):
-    # T = 1 + 0.01 fed + 0.001 context + 0.0001 fed context: the last term is the attention
-    fed, contexts = np.array([1.0, 1000.0]), np.array([1.0, 1000.0, 2000.0])
-    ms = 1 + 0.01 * fed + 0.001 * contexts[:, None] + 0.0001 * fed * contexts[:, None]
+def test_a_measured_grid_counts_each_requests_attention_to_its_own_tokens_only(make_manifest):
+    # T = 1 + 0.01 fed + 0.001 context + 0.0001 fed (context + fed): the last term is the attention
+    fed, contexts = np.array([1.0, 10.0, 50.0, 1000.0]), np.array([1.0, 1000.0, 2000.0])
+    ms = 1 + 0.01 * fed + 0.001 * contexts[:, None] + 0.0001 * fed * (contexts[:, None] + fed)
     profile = replace(MEASURED, surface=Grid(fed, contexts, ms, 0 * ms, 0 * ms))
     step = [
         record(name, "a", [turn([1], [q], prompt_tokens=100, phases_s={})]) for name, q in ((VANILLA, 0), ("pld", 4))
@@ -205,7 +205,7 @@ def test_a_measured_grid_counts_each_requests_attention_to_its_own_context_only(
     found = model_load(gather([Run(Path("r"), make_manifest({"pld": {}}), step)], [profile]), (10,))
 
     def shared(q):
-        return 1 + 0.01 * 10 * q + 0.001 * 1000 + 0.0001 * (10 * q * 100 + 900)
+        return 1 + 0.01 * 10 * q + 0.001 * 1000 + 0.0001 * (10 * q * (100 + q) + 9 * q + 900)
 
     assert found.speedups["modelled_speedup"].item() == pytest.approx(shared(1) / shared(5))
     assert found.speedups["outside"].item() == 0
