@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from specbench.bench.ceilings import measure_ceilings
-from specbench.bench.latency import Bench, whole_numbers
+from specbench.bench.latency import Bench
 from specbench.cli import job_of, with_exit_code
+from specbench.input import whole_numbers
 from specbench.material import model_options
 from specbench.target.fast.attention import FastOptions
 from specbench.target.fast.engine import FastEngine

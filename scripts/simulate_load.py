@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.bench.latency import whole_numbers
 from specbench.cli import with_exit_code
+from specbench.input import whole_numbers
 from specbench.profile import read_profile
 from specbench.record import CONTROL, VANILLA
 from specbench.serving.arrivals import draw_poisson

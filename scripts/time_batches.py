@@ -16,9 +16,9 @@ import sys
 
 import torch
 
-from specbench.bench.latency import whole_numbers
 from specbench.bench.together import TogetherBench
 from specbench.cli import job_of, with_exit_code
+from specbench.input import whole_numbers
 from specbench.material import model_options
 from specbench.target.choose import make_engine
 from specbench.target.load import load_model

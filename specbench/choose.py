@@ -1,4 +1,4 @@
-"""The command ``specbench choose``: which method, with which parameters, for a GPU, a model and a load.
+"""Which method, with which parameters, for a GPU, a model and a load: candidates, and the best of them.
 
 Recorded steps are priced by a latency profile, as in a report. Candidates are the methods of runs, or, of a trace, the
 drafters that need no weights at a few settings each. They are chosen on one half of the cases and judged on the other.
@@ -8,8 +8,6 @@ column without. Both columns are of the same cases and steps.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +18,12 @@ import pandas as pd
 from specbench.cli import job_of
 from specbench.composition import with_own_groups
 from specbench.execution import execute
-from specbench.names import printable
 from specbench.profile import Fit, Profile, find_pair, read_profile
-from specbench.profile.analytic import GPUS, MODELS, error_of
+from specbench.profile.analytic import error_of
 from specbench.profile.profile import PUBLISHED
-from specbench.record import VANILLA
 from specbench.report import read_findings
-from specbench.report.data.predict import predict
+from specbench.report.data.predict import Prediction, predict
+from specbench.report.data.remarks import find_remarks
 from specbench.report.data.reported import ReportedRun
 from specbench.report.locate import chosen_profile, find_runs
 from specbench.report.text.label import label
@@ -34,13 +31,12 @@ from specbench.stats import MIN_CASES, Estimate
 from specbench.tune import gain_of, speedup_of, spell
 from specbench.types import InputError
 
-USAGE = 2
 # Of a trace: what is replayed, the first setting of every method in one run, then the second.
 POINTS: dict[str, dict[str, tuple[int, ...]]] = {
     "pld": {"num_draft": (1, 3, 5, 10, 16)},
     "sam": {"n_predicts": (4, 8, 16, 40, 60)},
     "suffix_decoding_local": {"num_draft": (2, 4, 8, 16, 32)},
-    "cacheback_no_frozen": {"total_draft_length": (4, 8, 16, 48, 96)},
+    "cacheback_no_frozen": {"total_draft_length": (4, 8, 16, 48, 96), "chaining_reserve": (0, 0, 4, 8, 16)},
     "n_grammys_trie": {"k": (2, 2, 4, 6, 10), "w": (4, 6, 6, 10, 10)},
 }
 FIXED = ("method.n_grammys_trie.strategy=context", "measure=replay", "measure.warmup=0")
@@ -162,26 +158,15 @@ def replay_points(trace: Path, overrides: Sequence[str], folder: Path) -> list[P
     return runs
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0 answered, 2 the options or the source do not allow it."""
-    options = _parser().parse_intermixed_args(argv)
-    try:
-        profile = read_profile(options.profile) if options.profile else find_pair(f"{options.gpu}-{options.model}")
-        if profile is None:
-            raise InputError(
-                f"--gpu {options.gpu} --model {options.model}: expected a pair of the tables, or --profile"
-            )
-        with tempfile.TemporaryDirectory() as folder:
-            directories = [options.source]
-            if not options.source.is_dir():
-                directories = replay_points(options.source, options.overrides, Path(folder))
-            found = candidates_of(directories)
-            for line in [*_about(found, profile), *answer(found, profile, options.load)]:
-                print(printable(line))
-    except InputError as error:
-        print(printable(f"specbench choose: error: {error}"), file=sys.stderr)
-        return USAGE
-    return 0
+def advise(source: Path, overrides: Sequence[str], profile: Profile, loads: Sequence[int]) -> list[str]:
+    """The lines of ``specbench choose``. source: a run, a sweep's directory, or a trace, which is replayed.
+
+    Raises InputError.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        directories = [source] if source.is_dir() else replay_points(source, overrides, Path(folder))
+        found = candidates_of(directories)
+        return [*_about(found, profile), *answer(found, profile, loads)]
 
 
 def _about(found: Sequence[Candidate], profile: Profile) -> Iterator[str]:
@@ -197,26 +182,5 @@ def _about(found: Sequence[Candidate], profile: Profile) -> Iterator[str]:
         errors = ", ".join(f"{error_of(pair, published, fed, 500):+.0%} at {fed}" for fed in (1, 64))
         yield f"the analytic profile of H100 and 8B against the published fit, by tokens fed: {errors}"
     yield "drafting as it was timed on the machine of the records"
-
-
-def _loads(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) for part in parts):
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected whole numbers from 1, such as 1,8,32")
-    return tuple(sorted({int(part) for part in parts}))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="specbench choose", description="Choose a method for a GPU, model and load.")
-    add = parser.add_argument
-    add("source", type=Path, metavar="TRACE|RUN", help="a file of recorded answers, a run, or the directory of a sweep")
-    add("overrides", nargs="*", help=f"of specbench, for a trace: model.tokenizer=DIR ...; {VANILLA} is always there")
-    add("--gpu", default="h100", choices=list(GPUS), help="with --model: an analytic profile")
-    add("--model", default="8b", choices=list(MODELS))
-    add("--profile", type=Path, metavar="FILE", help="a latency profile in place of --gpu and --model")
-    add("--load", type=_loads, default=(1, 8, 32), metavar="B,B,...", help="requests at once (default 1,8,32)")
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    priced = [replace(each.entry, prediction=Prediction(profile, {})) for each in found]
+    yield from find_remarks(priced)

@@ -95,10 +95,18 @@ def growths(job: Job, earlier: Mapping[str, Any], rest: Sequence[Block]) -> list
 
 
 def find_grown(job: Job, directory: Path) -> Path:
-    """The run beside ``directory`` that lacks the least to be this job's; ``directory`` where there is none."""
-    if job.config.measure.fresh or job.config.run.shards != 1 or (directory / MANIFEST).exists():
+    """The run beside ``directory`` that lacks the least to be this job's; ``directory`` where there is none.
+
+    Raises InputError where several workers are to add to it.
+    """
+    if job.config.measure.fresh or (directory / MANIFEST).exists():
         return directory
     _, found = min(_smaller_runs(job, directory), default=(0, directory))
+    if found != directory and job.config.run.shards != 1:
+        raise InputError(
+            f"run.shards={job.config.run.shards}: {found} has a part of this run, and a run grows in one process;"
+            " expected run.shards=1, which runs what is missing, or measure.fresh=true, which runs all of it"
+        )
     if found != directory:
         print(printable(f"specbench: goes on with {found}, which has a part of this; measure.fresh=true begins anew"))
     return found

@@ -5,6 +5,7 @@ Lines are split on the newline byte alone, because a JSON string may hold other 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import re
@@ -125,3 +126,16 @@ def describe(error: ValidationError) -> str:
     reason = found["msg"]
     told = f", which{reason.removeprefix('Input')}" if reason.startswith("Input should") else f": {reason}"
     return f"{entry or 'it'} is {got}{told}"
+
+
+def whole_numbers(text: str) -> list[int]:
+    """'1,8,32' -> [1, 8, 32], of a command line."""
+    return [int(part) for part in text.split(",")]
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """'8,1,8' -> (1, 8), of a command line: each once, from 1."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"0*[1-9][0-9]{0,5}", part) for part in parts):
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected whole numbers from 1 to 999999, such as 1,8,32,128")
+    return tuple(sorted({int(part) for part in parts}))

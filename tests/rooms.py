@@ -203,9 +203,8 @@ ROOMS: dict[str, Room] = {
         may="execution job names profile record report.data stats store types",
     ),
     "choose": Room(
-        "the command `specbench choose`: method and parameters for a GPU, a model and a load",
-        may="cli composition execution names profile record report report.data report.locate report.text stats tune "
-        "types",
+        "candidates of methods and parameters, and the best of them for a GPU, a model and a load",
+        may="cli composition execution profile report report.data report.locate report.text stats tune types",
     ),
     "bench": Room(
         "measurements of the harness and the machine, for scripts only",
@@ -213,9 +212,9 @@ ROOMS: dict[str, Room] = {
     ),
     "commands": Room(
         "the commands of `specbench`: one table, a module each, imported when it is asked for",
-        may="bench cli composition config digest groups input measure names profile record report.build report.data "
-        "report.locate report.plots report.tables report.text screen stage stats store suite target "
-        "target.choose tune types version",
+        may="bench choose cli composition config digest groups input measure names profile record report.build "
+        "report.data report.locate report.plots report.tables report.text screen stage stats store suite target "
+        "target.choose tune version",
     ),
     "__main__": Room("`python -m specbench`", may="commands"),
     "result": Room(

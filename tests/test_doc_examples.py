@@ -1,4 +1,4 @@
-"""The methods that README and docs/adding_a_method.md write down, added to a copy of the checkout as they say."""
+"""The README's own commands, run; and the methods that README and docs/adding_a_method.md write down, as they say."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from in_process import Done, run_main
+
+import methods
+from specbench import commands
 
 ROOT = Path(__file__).resolve().parent.parent
 README, ADDING = ROOT / "README.md", ROOT / "docs/adding_a_method.md"
@@ -23,6 +27,7 @@ reset: case
 depth: 4
 """
 NAMES = ("echo", "repeat_last", "successor")
+SMALL = ("suite.limit=1", "decode.max_new_tokens=24", "report.plots=false")
 
 pytestmark = pytest.mark.skipif(not ADDING.is_file(), reason="docs/ is not beside an installed package")
 
@@ -32,25 +37,37 @@ def files_of(page: Path) -> dict[str, str]:
     return dict(FILE.findall(page.read_text(encoding="utf-8")))
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory) -> Path:
-    """A copy of what a method is added to, with the examples in it; and with what is compiled, which takes long."""
-    copy = tmp_path_factory.mktemp("checkout")
-    unfinished = shutil.ignore_patterns("*.pyc.*", "*.tmp.*")  # of processes that compile now
-    for name in ("specbench", "methods", "conf", "tests"):
-        shutil.copytree(ROOT / name, copy / name, ignore=unfinished)
-    shutil.copy(ROOT / "pyproject.toml", copy)
-    shown = files_of(README) | files_of(ADDING) | {"conf/method/successor.yaml": SUCCESSOR}
-    for path, text in shown.items():
-        (copy / path).write_text(text, encoding="utf-8")
-    return copy
+def line_of(start: str) -> list[str]:
+    """The arguments of the README's one command that begins so."""
+    [line] = re.findall(rf"^specbench ({re.escape(start)}.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    return shlex.split(line)
 
 
-def run(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(checkout), "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", *command], cwd=checkout, env=environment, capture_output=True, text=True, check=False
-    )
+def write_files(folder: Path, *shown: dict[str, str]) -> None:
+    for path, text in {path: text for files in shown for path, text in files.items()}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A command in an empty folder, with the README's method as if it were in ``methods/`` and ``conf/method/``."""
+    write_files(tmp_path, files_of(README))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path / "methods")])
+
+    def main(*arguments: str) -> Done:
+        done = run_main(commands.main, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    yield main
+    sys.modules.pop("methods.echo", None)
+
+
+def row_of(name: str, text: str) -> list[str]:
+    """The words of a method's row in the first table of a terminal."""
+    return next(words for line in text.splitlines() if (words := line.split())[:1] == [name] and "%" in line)
 
 
 def test_the_pages_show_the_files_that_they_speak_of():
@@ -59,23 +76,42 @@ def test_the_pages_show_the_files_that_they_speak_of():
     assert len(files_of(README)["methods/echo.py"].splitlines()) <= 25
 
 
-@pytest.mark.slow
-def test_the_examples_run_as_the_readme_says(checkout):
-    """The command that stands below the example, and a real draft in what it reports."""
-    [command] = re.findall(r"^specbench ('method=\[pld,echo\]'.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
-    done = run(checkout, "specbench.cli", *shlex.split(command), "suite.limit=1", "report.plots=false")
-    assert done.returncode == 0, done.stderr
-    [row] = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["echo"] and "%" in line]
-    assert float(row[1]) > 1.1  # MAT
-    assert row.count("100") == 1  # lossless
-    assert row[-1] == "0"  # errors
+def test_the_readmes_commands_run_in_their_order(run):
+    """What they print has the words that the README shows."""
+    shown = README.read_text(encoding="utf-8")
+    own = ("--config-dir", "conf")
+    author = run(*own, *line_of("'method=[pld,echo]'"), *SMALL, "hydra.run.dir=results/two").stdout
+    echo = row_of("echo", author)
+    assert float(echo[1]) > 1.05  # MAT
+    assert echo.count("100") == 1  # lossless
+    assert echo[-1] == "0"  # errors
+    student = run(*line_of("'method=[pld,sam]'"), *SMALL, "hydra.run.dir=results/one").stdout
+    [header] = re.findall(r"^ method +MAT .*$", shown, re.MULTILINE)
+    assert header.split() in [line.split() for line in student.splitlines()]
+    compared = run(*line_of("compare")).stdout
+    for said in ("speed: pld over sam ", "MAT: pld over sam "):
+        assert said in shown
+        assert said in compared
+    assert ["mat", "forward", "overhead", "remainder", "speedup"] in [line.split() for line in compared.splitlines()]
+    differing = run(*line_of("diff")).stdout
+    assert re.search(r"\d+ records are in both \(\d+ and \d+ are in one only\); \d+ have the same tokens", differing)
+    assert "method.pld.num_draft" in differing
+    swept = run(*own, *line_of("-m 'method=[echo]'"), *SMALL, "suite.first=1").stdout
+    assert "3 of 3: method.echo.span=8" in swept
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_the_examples_pass_every_methods_tests(checkout):
-    """All but that of the page, which the examples leave to their reader."""
+def test_the_examples_pass_every_methods_tests(tmp_path):
+    """All but that of the page, which the examples leave to their reader; in a copy of what a method is added to."""
+    unfinished = shutil.ignore_patterns("*.pyc.*", "*.tmp.*")  # of processes that compile now
+    for name in ("specbench", "methods", "conf", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=unfinished)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    write_files(tmp_path, files_of(README), files_of(ADDING), {"conf/method/successor.yaml": SUCCESSOR})
     chosen = f"({' or '.join(NAMES)}) and not page"
-    done = run(checkout, "pytest", "-v", "-n0", "tests/methods/test_battery.py", "-k", chosen)
+    command = [sys.executable, "-m", "pytest", "-v", "-n0", "tests/methods/test_battery.py", "-k", chosen]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 6 * len(NAMES)

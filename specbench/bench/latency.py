@@ -159,11 +159,6 @@ def _rows(bench: Bench, rows: int, width: int) -> Draft:
     return Draft(bench.ids(rows * width), tuple(parents))
 
 
-def whole_numbers(text: str) -> list[int]:
-    """'1,8,32' -> [1, 8, 32], of a command line."""
-    return [int(part) for part in text.split(",")]
-
-
 @dataclass(frozen=True, slots=True)
 class Reach:
     """What may be asked of an engine. max_nodes: of a draft. context: [tokens] of the model."""

@@ -33,7 +33,7 @@ COMMANDS = {
     "compare": Command("specbench.commands.compare", "two methods of a run: how much faster one is, where, and why"),
     "merge": Command("specbench.merge", "the parts of a run, made anywhere, become the run"),
     "tune": Command("specbench.commands.tune", "the parameters of a method with the best modelled speedup"),
-    "choose": Command("specbench.choose", "method and parameters for a GPU, a model and a load, from recorded answers"),
+    "choose": Command("specbench.commands.choose", "method and parameters for a GPU, a model and a load"),
     "profile": Command("specbench.commands.profile", "measure what a forward costs on this machine"),
     "fetch": Command("specbench.commands.fetch", "download the model and the questions of a run"),
     "completion": Command("specbench.commands.completion", "what makes bash or zsh complete settings by the tab key"),

@@ -13,19 +13,12 @@ import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from specbench.input import InputError, whole_numbers
 
-from specbench.bench.ceilings import best_of, measure_ceilings
-from specbench.bench.latency import Bench, Reach, sweep, sweep_rows, traits_of, whole_numbers
-from specbench.cli import job_of
-from specbench.measure.environment import machine, versions
-from specbench.profile import Profile, device_name, require_folder, write_profile
-from specbench.report.plots.latency import write_latency_plots
-from specbench.report.tables.latency import format_latency
-from specbench.stage import set_stage
-from specbench.target.choose import TENSOR
-from specbench.types import InputError
+if TYPE_CHECKING:
+    from specbench.profile import Profile
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,6 +35,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--row-contexts", type=whole_numbers, default=[25, 100, 500])
     parser.add_argument("--out", type=Path, default=Path("results/profiles"))
     given = parser.parse_intermixed_args(argv)
+    from specbench.profile import require_folder, write_profile
+    from specbench.report.plots.latency import write_latency_plots
+    from specbench.report.tables.latency import format_latency
+
     require_folder(given.out)
     profile = measure(given)
     path = write_profile(profile, given.out)
@@ -51,6 +48,16 @@ def main(argv: Sequence[str]) -> int:
 
 def measure(given: argparse.Namespace) -> Profile:
     """Load what the overrides name and time it. Raises InputError."""
+    import torch  # here, as --help needs none of these
+
+    from specbench.bench.ceilings import best_of, measure_ceilings
+    from specbench.bench.latency import Bench, Reach, sweep, sweep_rows, traits_of
+    from specbench.cli import job_of
+    from specbench.measure.environment import machine, versions
+    from specbench.profile import Profile, device_name
+    from specbench.stage import set_stage
+    from specbench.target.choose import TENSOR
+
     widest = max(256, *given.fed, max(given.k) * max(given.w))
     job = job_of([f"engine.max_nodes={widest}", "method=[]", *given.overrides])
     if job.trace is not None:

@@ -14,12 +14,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.cli import job_of
-from specbench.composition import with_own_groups
-from specbench.profile import read_profile
-from specbench.stats import MIN_CASES
-from specbench.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
-from specbench.types import InputError
+from specbench.input import InputError
 
 
 def grid_of(texts: list[str]) -> dict[str, list[str]]:
@@ -41,6 +36,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--profile", type=Path, required=True, help="a latency profile")
     parser.add_argument("--grid", action="append", required=True, metavar="KEY=V,V,...", help="may be given again")
     given = parser.parse_intermixed_args(argv)
+    from specbench.cli import job_of  # brings torch, which --help does without
+    from specbench.composition import with_own_groups
+    from specbench.profile import read_profile
+    from specbench.stats import MIN_CASES
+    from specbench.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
+
     profile = read_profile(given.profile)
     tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid))
     tuner.check()

@@ -6,13 +6,12 @@ import argparse
 import contextlib
 import errno
 import logging
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from specbench.input import InputError
+from specbench.input import InputError, counts
 from specbench.names import Plain, printable
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.compat.compare import compare, compare_table, files_table, score_files, write_compat
@@ -201,14 +200,6 @@ def _runs(options: argparse.Namespace) -> list[Path]:
     return find_runs(options.runs or [DEFAULT_RUN])
 
 
-def _counts(text: str) -> tuple[int, ...]:
-    """'1,8,32' -> (1, 8, 32)."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch(r"0*[1-9][0-9]{0,5}", part) for part in parts):
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected whole numbers from 1 to 999999, such as 1,8,32,128")
-    return tuple(sorted({int(part) for part in parts}))
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="specbench report",
@@ -232,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--concurrency",
-        type=_counts,
+        type=counts,
         default=(),
         metavar="B,B,...",
         help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128",

@@ -17,8 +17,8 @@ from specbench.bench.latency import (
     sweep,
     sweep_rows,
     traits_of,
-    whole_numbers,
 )
+from specbench.input import whole_numbers
 from specbench.profile import Ceilings, ModelShape
 from specbench.stage import set_stage
 from specbench.target.engine import Engine

@@ -5,15 +5,15 @@ from functools import partial
 import pytest
 
 from specbench import commands
+from specbench.bench import ceilings
 from specbench.bench.ceilings import measure_ceilings
-from specbench.commands import profile as command
 from specbench.profile import read_profile
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     """Arguments -> exit code, everything written below a temporary folder."""
-    monkeypatch.setattr(command, "measure_ceilings", partial(measure_ceilings, size=1 << 22))
+    monkeypatch.setattr(ceilings, "measure_ceilings", partial(measure_ceilings, size=1 << 22))
 
     def main(*arguments: str, last: bool = True) -> int:
         out = ["--out", str(tmp_path)] if last else []

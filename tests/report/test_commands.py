@@ -17,6 +17,8 @@ from specbench.commands.diff import say_equal
 from specbench.input import InputError
 from specbench.store import MANIFEST, RECORDS, read_run
 
+LIGHT = ("runs", "completion", "tune", "profile", "choose")
+
 
 def test_every_command_has_its_module_and_its_line(capsys):
     assert commands.main(["--help"]) == 0
@@ -30,7 +32,7 @@ def test_every_command_has_its_module_and_its_line(capsys):
 
 def test_what_needs_no_torch_starts_without_it():
     """Settings, index and completions also without pandas; one fresh process for all of them."""
-    light = [f"specbench.{name}" for name in ("composition", *(f"commands.{each}" for each in ("runs", "completion")))]
+    light = ["specbench.composition", *(f"specbench.commands.{each}" for each in LIGHT)]
     middle = [f"specbench.{name}" for name in ("report.cli", "merge", "commands.diff", "commands.compare")]
     code = (
         "import sys, importlib\nfor name in {!r}: importlib.import_module(name)\nassert not {!r} & {{*sys.modules}}\n"

@@ -91,17 +91,20 @@ def test_a_broken_line_is_named(tmp_path, line, said):
         read_published(tmp_path)
 
 
-def test_published_figures_are_package_data(tmp_path):
-    """A wheel holds them, and the configuration, where the code looks for them."""
+def test_a_wheel_holds_what_is_needed_and_nothing_else(tmp_path):
+    """Packages, configuration, published figures and profiles, where the code looks for them."""
     wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is not installed")
     [built] = wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    names = set(zipfile.ZipFile(built).namelist())
-    assert {f"specbench/published/{path.name}" for path in (ROOT / "results/published").iterdir()} <= names
-    assert {
-        "specbench/conf/config.yaml",
-        "specbench/conf/size/small.yaml",
-        "specbench/report/published/figures.py",
-    } <= names
+    names = {name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name}
+    moved = {"conf": "specbench/conf", "results/published": "specbench/published"}
+    moved |= {
+        "results/profiles/published": "specbench/published/profiles",
+        "specbench": "specbench",
+        "methods": "methods",
+    }
+    files = {to: [path for path in (ROOT / place).rglob("*") if path.is_file()] for place, to in moved.items()}
+    wanted = {f"{to}/{path.relative_to(ROOT / place).as_posix()}" for place, to in moved.items() for path in files[to]}
+    assert names == {name for name in wanted if "__pycache__" not in name}
 
 
 def test_an_installation_looks_inside_the_package(tmp_path, monkeypatch):

@@ -12,7 +12,8 @@ from profiles import FIT
 
 from compose import job_for
 from specbench import choose as room
-from specbench.choose import candidates_of, choose, main
+from specbench import commands
+from specbench.choose import candidates_of, choose
 from specbench.profile import Fit, find_pair
 from specbench.profile.file import write_profile
 from specbench.tune import Tuner
@@ -74,15 +75,22 @@ def test_what_moves_the_choice_is_said(points):
     assert "4096 at once: none is faster than vanilla" in text
 
 
-def test_the_command(points, tmp_path, capsys):
+def test_the_command(points, tmp_path, monkeypatch, capsys):
     path = write_profile(FIT, tmp_path)
     sweep = str(points[0].parent)
-    assert main([sweep, "--profile", str(path), "--load", "1,8"]) == 0
+
+    def main(*given: str) -> int:
+        return commands.main(["choose", *given])
+
+    assert main(sweep, "--profile", str(path), "--load", "1,8") == 0
     out = capsys.readouterr().out
     assert "3 candidates" in out
     assert "8 at once: pld" in out
     assert "without drafting" in out
-    assert main([sweep, "--gpu", "l4", "--model", "70b", "--load", "1"]) == 0
+    assert main(sweep, "--gpu", "l4", "--model", "70b", "--load", "1") == 0
     assert "8 by tensor" in capsys.readouterr().out
-    assert main([str(tmp_path / "nothing.jsonl")]) == 2
+    assert main(str(tmp_path / "nothing.jsonl")) == 2
     assert "specbench choose: error" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main("gsm8k") == 2
+    assert "run `specbench model.path=MODEL suite=gsm8k` first" in capsys.readouterr().err

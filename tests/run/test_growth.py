@@ -163,6 +163,7 @@ def test_parts_that_grew_merge(grow, whole, tmp_path):
     assert by_place(tmp_path / "out").keys() == by_place(whole).keys()
     assert read_manifest(tmp_path / "out")["grown"][0]["methods"] == ["sam"]
     assert grow(tmp_path / "out", "method=[pld,sam]", "measure.rounds=2") == 0
+    assert grow(tmp_path / "out", "method=[pld,sam]", "measure.rounds=3") == CASES
 
 
 def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypatch, capsys):
@@ -183,6 +184,8 @@ def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypat
     assert f"{first}: {CASES} blocks are there, {CASES} are left" in said
     assert f"requests  {2 * CASES} left" in said  # sam, and vanilla beside it
     assert (first / RECORDS).read_bytes() == before
+    assert command("method=[pld,sam]", "run.shards=2") == cli.USAGE
+    assert f"run.shards=2: {first} has a part of this run, and a run grows in one process" in capsys.readouterr().err
     assert command("method=[pld,sam]") == 0
     assert "goes on with" in capsys.readouterr().out
     assert [*tmp_path.glob("results/*-*")] == [first]

@@ -1,0 +1,66 @@
+"""Which method, with which parameters, for a GPU, a model and a load: recorded steps priced by a latency profile.
+
+A suite's name stands for the newest run of it in results/: how much is accepted depends on the model that answers, so
+only a run of that model can say it, while the speed of another GPU is the profile's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from specbench.commands.runs import find_every_run
+from specbench.groups import list_options
+from specbench.input import InputError, counts
+from specbench.names import printable
+from specbench.profile.analytic import GPUS, MODELS
+from specbench.store import RECORDS, read_manifest
+
+RESULTS = Path("results")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the answer. Raises InputError."""
+    options = _parser().parse_intermixed_args(argv)
+    source = _find_source(options.source)
+    from specbench.choose import advise  # brings torch
+    from specbench.profile import find_pair, read_profile
+
+    profile = read_profile(options.profile) if options.profile else find_pair(f"{options.gpu}-{options.model}")
+    assert profile is not None  # the options are keys of its tables
+    print(printable("\n".join(advise(source, options.overrides, profile, options.load))))
+    return 0
+
+
+def _find_source(named: str) -> Path:
+    """The run, the trace, or the records of the newest run of a suite. Raises InputError where there is none."""
+    if Path(named).exists() or named not in list_options("suite"):
+        return Path(named)
+    found = [
+        (str(manifest.get("created", "")), run)
+        for run in (find_every_run(RESULTS) if RESULTS.is_dir() else [])
+        if (manifest := read_manifest(run)).get("suite", {}).get("name") == named
+        and manifest.get("config", {}).get("engine", {}).get("kind") not in ("replay", "timed")
+    ]
+    if not found:
+        raise InputError(
+            f"{named}: there is no run of this suite in {RESULTS}/; how much is accepted depends on the model that"
+            f" answers: run `specbench model.path=MODEL suite={named}` first"
+        )
+    _, run = max(found)
+    print(printable(f"answers of {run}"))
+    return run / RECORDS
+
+
+def _parser() -> argparse.ArgumentParser:
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="specbench choose", description=__doc__, formatter_class=kind)
+    add = parser.add_argument
+    add("source", metavar="TRACE|RUN|SUITE", help="recorded answers, a run, a sweep's directory, or a suite's name")
+    add("overrides", nargs="*", help="of specbench, for a trace: model.tokenizer=DIR ...; vanilla is always there")
+    add("--gpu", default="h100", choices=list(GPUS), help="with --model: an analytic profile")
+    add("--model", default="8b", choices=list(MODELS))
+    add("--profile", type=Path, metavar="FILE", help="a latency profile in place of --gpu and --model")
+    add("--load", type=counts, default=(1, 8, 32), metavar="B,B,...", help="requests at once (default 1,8,32)")
+    return parser
