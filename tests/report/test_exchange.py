@@ -30,6 +30,7 @@ PUBLISHED = [
     ({1: 50, 3: 50}, [0.5, 0.5], [0.5, 1.0], 2.0),
     ({1: 8611, 2: 7814, 3: 5337, 4: 8891}, None, None, 2.4733),
 ]
+COUNTED_AS = {"vllm_bench": "vLLM", "aiperf": "AIPerf"}  # format of one group -> definition
 TWO = [
     record("pld", "a", [turn_of([3, 1, 2, 1], [4, 0, 4, 2])], "math"),
     record("pld", "b", [turn_of([1, 4, 1], [4, 4, 4]), turn_of([2, 2], [1, 3])], "qa"),
@@ -121,8 +122,8 @@ def test_every_format_reads_back_what_it_wrote(tmp_path):
         found = read_imported(written(name, tmp_path))
         assert (found.name, found.format) == (FORMATS[name].file, name)
         first = found.groups[0]
-        if name in ("vllm_bench", "aiperf"):
-            assert first.length == pytest.approx(expected[FORMATS[name].counted_as])
+        if name in COUNTED_AS:
+            assert first.length == pytest.approx(expected[COUNTED_AS[name]])
             assert (first.requests, first.tokens, first.steps, first.drafted, first.accepted) == (3, 20, 8, 26, 8)
             assert first.tokens_per_s == pytest.approx(20 / 4.5)
             assert 1 + sum(first.positions) == pytest.approx(1 + 8 / 8)

@@ -31,13 +31,12 @@ from specbench.store import RunError, write_atomically
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """file: what its harness calls it. counted_as: a definition of acceptance. mark: keys that no other format has.
+    """file: what its harness calls it. mark: keys that no other format has.
 
     timed: it has times, so a model must have been timed. plain: it can tell of decoding without drafts.
     """
 
     file: str
-    counted_as: str
     mark: frozenset[str]
     read: Callable[[bytes, str], list[Figures]]
     write: Callable[[Measured], str]
@@ -52,7 +51,6 @@ def _marks(*keys: str) -> frozenset[str]:
 FORMATS = {
     "speculation_profile": Format(
         "speculation_profile.json",
-        "specdec_bench, by step",
         _marks("marginal_accept_rates"),
         read_profile,
         write_profile,
@@ -61,19 +59,17 @@ FORMATS = {
     ),
     "acceptance_rate": Format(
         "acceptance_rate.json",
-        "specdec_bench",
         _marks("Acceptance_Length_Histogram"),
         read_rates,
         write_rates,
         timed=False,
     ),
-    "timing": Format("timing.json", "", _marks("Output TPS"), read_times, write_times),
-    "aiperf": Format("profile_export.jsonl", "AIPerf", _marks("metadata", "metrics"), read_requests, write_requests),
-    "vllm_bench": Format("vllm_bench.json", "vLLM", _marks("completed", "output_throughput"), read_bench, write_bench),
-    "specforge": Format("specforge.json", "SGLang", _marks("runs", "concurrency"), read_report, write_report),
+    "timing": Format("timing.json", _marks("Output TPS"), read_times, write_times),
+    "aiperf": Format("profile_export.jsonl", _marks("metadata", "metrics"), read_requests, write_requests),
+    "vllm_bench": Format("vllm_bench.json", _marks("completed", "output_throughput"), read_bench, write_bench),
+    "specforge": Format("specforge.json", _marks("runs", "concurrency"), read_report, write_report),
     "speculators": Format(
         "acceptance.csv",
-        "vLLM",
         _marks("num_drafts", "acceptance_length"),
         read_csv,
         write_csv,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.report.data.findings import Findings
-from specbench.report.exchange.formats import FORMATS, Imported, as_imported, read_imported
+from specbench.report.exchange.formats import Imported, as_imported, read_imported
 from specbench.report.tables.terminal import open_console, print_table
-from specbench.report.text.label import BLANK, Cell, format_count, format_number, format_rate, format_share
+from specbench.report.text.label import Cell, format_count, format_number, format_rate, format_share
 from specbench.report.text.table import Table, to_csv, to_markdown, without_blanks, write_texts
 
 NAME = "imported"
@@ -36,7 +36,7 @@ def imported_frame(files: Sequence[Imported], findings: Findings | None) -> pd.D
         beside = as_imported(findings, name) if findings else []
         for each in (*(file for file in files if file.format == name), *beside):
             for group in each.groups:
-                row = {"row": each.name, "counted_as": FORMATS[name].counted_as, "group": group.group}
+                row = {"row": each.name, "format": name, "group": group.group}
                 row |= {key: getattr(group, key) for key in (*_COLUMNS, "drafted", "accepted")}
                 rows.append(row | {f"at_least_{place}": share for place, share in enumerate(group.positions, start=1)})
     frame = pd.DataFrame(rows)
@@ -51,8 +51,8 @@ def imported_table(frame: pd.DataFrame) -> Table:
     for row in frame.to_dict("records"):
         figures = [write(row[name]) for name, (_, write) in _COLUMNS.items()]
         figures += [format_share(row[name]) for name in positions]
-        rows.append(tuple(map(Cell, (row["row"], row["counted_as"] or BLANK, row["group"], *figures))))
-    header = ("Row", "Counted as", "Group", *titles)
+        rows.append(tuple(map(Cell, (row["row"], row["format"], row["group"], *figures))))
+    header = ("Row", "Format", "Group", *titles)
     return without_blanks(Table(NAME, "", _MEANING, header, tuple(rows), frozenset(), labels=3))
 
 
