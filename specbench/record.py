@@ -27,7 +27,12 @@ OVERALL = "overall"  # the row of all categories in tables: no category may have
 PHASES = ("prepare", "draft", "forward", "verify", "update")
 EXACT = ConfigDict(extra="forbid")
 LARGEST = 2**31 - 1
-_ADDED = ("shard", "stretch", "load")  # of a merged run, or of one under load; other records do not have them
+_ADDED = (
+    "shard",
+    "stretch",
+    "load",
+    "correct",
+)  # of a merged run, under load, of answers that were checked: else absent
 _SLACK, _SLACK_S = 1.1, 0.01  # by which two clocks may differ, the GPU's and the host's
 _FIX = "expected a record as specbench writes it; restore the file, or begin anew with measure.fresh=true"
 
@@ -222,6 +227,7 @@ class CaseRecord:
     """One case under one method in one round. position: place within its block, 0 = ran first.
 
     shard: of a merged run, the place in the manifest's ``shards`` of the one that measured it. stretch: under load.
+    correct: whether the last answer has the reference's number; None where it has none, and in older records.
     """
 
     __pydantic_config__ = EXACT
@@ -240,6 +246,7 @@ class CaseRecord:
     error: Failure | None = None
     shard: Count | None = None
     stretch: StretchRecord | None = None
+    correct: bool | None = None
 
     def to_json(self) -> str:
         """One line, no newline inside."""

@@ -23,6 +23,7 @@ from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block, starts_span
 from specbench.method import Method
 from specbench.record import VANILLA, CaseRecord, Failure, TurnRecord
+from specbench.suite.number import is_right
 from specbench.suite.prompt import answer_text
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
@@ -162,6 +163,7 @@ class Session:
             answers.append(self._text(asked, transcript))
             prompts.append(asked.prompt)
             record.turns.append(turn_record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
+        record.correct = is_right(case, answers[-1])
 
     def _request(self, asked: Turn, names: tuple[object, ...], block: Block) -> Request:
         settings = self._settings

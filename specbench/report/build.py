@@ -23,6 +23,7 @@ from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
 from specbench.report.tables.modelled import write_load
 from specbench.report.tables.pairs import pair_frame
+from specbench.report.tables.quality import write_quality
 from specbench.report.tables.served import write_served
 from specbench.report.tables.shards import shards_table, write_shards
 from specbench.report.tables.tables import caption, write_details, write_tables
@@ -80,6 +81,7 @@ def build_report(
     where = caption(findings.facts, findings.summary)
     files += write_details(findings.detail, output, where)
     files += write_served(findings.detail[LOADED], output, where)
+    files += write_quality(findings, output, where)
     grids += default_grids(findings)
     if plots:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of a home that cannot be written

@@ -27,6 +27,7 @@ from specbench.record import CaseRecord, TurnLoad
 from specbench.serving.scheduler import Served, Stretch, Visit, serve
 from specbench.serving.settings import LoadConfig, make_arrivals
 from specbench.session import Entry, Session, Turn, fail, record_of, turn_record
+from specbench.suite.number import is_right
 from specbench.types import Case, CaseError
 
 log = logging.getLogger(__name__)
@@ -151,6 +152,7 @@ class LoadSession(Session):
         )
         text = self._text(turn.asked, out)
         record.turns.append(turn_record(record.method, turn.asked, out, text, load=told))
+        record.correct = is_right(turn.case, text)
 
     def _serve(self, block: Block, entry: Entry) -> Served:
         load, engine = self.load, self._engine

@@ -13,6 +13,7 @@ import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.counting import count_all_ways
+from specbench.report.data.quality import measure_quality
 from specbench.report.data.reported import ROW, ReportedRun
 from specbench.report.data.rows import replayed
 from specbench.report.data.served import measure_load
@@ -58,7 +59,12 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
             for frame in (each for each in DETAILS.values() if not (each.drafts and silent)):
                 rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(found, facts.timed)]
     frames = {name: pd.DataFrame(rows[name], columns=[*ROW, *frame.columns]) for name, frame in DETAILS.items()}
-    return {TIME_SPLIT: split_time(summary), LOADED: measure_load(reported), **frames}
+    return {
+        TIME_SPLIT: split_time(summary),
+        LOADED: measure_load(reported),
+        QUALITY: measure_quality(reported),
+        **frames,
+    }
 
 
 def of_place(detail: Detail, model: str, suite: str) -> Detail:
@@ -171,7 +177,11 @@ def count_growth(found: MethodTrials, timed: bool) -> Rows:
         )
 
 
-TIME_SPLIT, LOADED = "time_split", "load"  # frames that are not counted from a method's records alone
+TIME_SPLIT, LOADED, QUALITY = (
+    "time_split",
+    "load",
+    "quality",
+)  # frames that are not counted from a method's records alone
 DETAILS = {
     frame.name: frame
     for frame in (

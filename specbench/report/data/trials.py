@@ -29,7 +29,7 @@ Columns = Mapping[str, Column]
 _SUMMED = ("turns", "steps", "emitted", "proposed", "drafted_steps", "fed", "prefill_s", "violations")
 _PHASES = tuple(f"{phase}_s" for phase in PHASES)
 _KINDS = {  # array's letter -> columns
-    "b": ("ok", "judged", "equal", "held", "drawn", "counted"),
+    "b": ("ok", "judged", "equal", "held", "drawn", "counted", "checked", "correct"),
     "i": (
         *("record", "case", "category", "round", "shard", "turns", "tokens", "steps", "emitted", "drafted_steps"),
         *("violations", "positions", "ties"),
@@ -61,6 +61,7 @@ class Trials:
     energy_j: [J], NaN where a turn has none. shard: -1 without.
     judged: compared with vanilla. held: equal to vanilla, or no id beyond the tolerance. close_steps: NaN where a
     record does not have them. drawn: whole drafts were recorded. counted: its case failed in no round.
+    checked: its answer was compared with a reference's number; correct: and has it.
     """
 
     cases: Column
@@ -169,6 +170,8 @@ def _count(record: CaseRecord) -> dict[str, Any]:
         "fed": sum(sum(turn.fed) for turn in turns),
         "state_bytes": record.state_bytes,
         "drawn": any(turn.trees for turn in turns),
+        "checked": record.correct is not None,
+        "correct": bool(record.correct),
     }
 
 

@@ -25,6 +25,7 @@ from specbench.report.tables.counts import count_tables
 from specbench.report.tables.definitions import DEFINITIONS
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_tables
+from specbench.report.tables.quality import quality_table
 from specbench.report.tables.served import served_tables
 from specbench.report.tables.settings import settings_table
 from specbench.report.tables.shards import shards_table
@@ -93,6 +94,7 @@ def _parts(findings: Findings, pictures: str, headlines: Sequence[Headline], loa
             map(table_html, [*served_tables(findings.detail[LOADED]), *([crossover_table(load)] if load else [])])
         ),
         "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else "",
+        "Answers": table_html(quality) if (quality := quality_table(findings)) else "",
         "Time only": "" if unranked.empty else "".join(map(table_html, timed)),
         "Method against method": "".join(map(table_html, pair_tables(findings, headlines))),
         "Best settings": table_html(settings) if settings is not None else "",

@@ -1,0 +1,56 @@
+"""Numbers of answers and references, in the notations of the suites."""
+
+import pytest
+
+from specbench.suite import load_suite
+from specbench.suite.number import is_right
+from specbench.types import Case
+
+GSM8K = "She makes 9 * 2 = $<<9*2=18>>18 every day.\n#### 18"
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "right"),
+    [
+        (GSM8K, "9 * 2 = 18 dollars", True),
+        (GSM8K, "18 dollars in 7 days", False),  # its last number
+        (GSM8K, "The answer is 18. Next question: 2 + 2 = 4", True),  # behind the mark
+        (GSM8K, "#### 17\n#### 18", True),
+        (GSM8K, r"so \boxed{18}.", True),
+        (GSM8K, "$18.00", True),
+        (GSM8K, "18.5", False),
+        (GSM8K, "none", False),
+        (GSM8K, "", False),
+        ("The answer is 33.", "33", True),
+        ("The answer is 33 coins, I think 4.", "33", None),  # ends in no number of its own
+        (r"Thus \boxed{1,000}.", "1000", True),
+        ("2125", "2,125", True),
+        ("2125", "2.125 Euro", True),  # grouped as in German
+        ("2125", "2\u202f125", True),
+        ("2125", "2.12", False),
+        (18, "18", True),
+        ("-5", "10 - 15 = -5", True),
+        ("-5", "\u22125", True),
+        ("4", "it takes 3-4", True),  # a range, not minus four
+        ("18", "\u0967\u096e", True),  # Devanagari
+        ("0.5", ".5 or 0.5", True),
+        ("a rose", "18", None),
+        ("return 18", "18", None),
+        ("9" * 5000, "9" * 5000, True),
+    ],
+)
+def test_numbers(reference, answer, right):
+    assert is_right(Case("a", "math", ("?",), references=(reference,)), answer) is right
+
+
+def test_of_several_turns_the_last_has_the_last_reference():
+    case = Case("a", "math", ("?", "and?"), references=("1", "2"))
+    assert (is_right(case, "1"), is_right(case, "2")) == (False, True)
+    assert is_right(Case("a", "math", ("?",)), "18") is None
+
+
+def test_mini_has_ten_problems_and_each_reference_solves_its_own():
+    cases = load_suite("mini").cases
+    found = [(case.category, is_right(case, str(case.references[0]))) for case in cases if case.references]
+    assert [category for category, right in found if right] == ["math_reasoning"] * 10
+    assert all(right is None for category, right in found if category != "math_reasoning")
