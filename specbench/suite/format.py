@@ -121,7 +121,7 @@ class SuiteFormat:
 
 def _join(faults: Sequence[str], origin: str) -> str:
     """One fault as it is, several a line each."""
-    if len(faults) == 1:
+    if len(set(faults)) == 1:
         return faults[0]
     shown = [fault.removeprefix(f"{origin}, ") for fault in faults[:_MOST_FAULTS]]
     more = [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []

@@ -25,6 +25,7 @@ FIELDS = {  # what a case needs -> the names that it may have in a file, the fir
     "category": ("category",),
     "reference": ("reference", "references", "answer"),
 }
+BESIDE = {"instruction": ("input", "context")}  # what Alpaca and Dolly have apart from the instruction that needs it
 _USER, _ASSISTANT = ("user", "human"), ("assistant", "gpt", "model")
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".jsonl.gz")
 _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
@@ -42,7 +43,8 @@ def _case(row: SourceRow, wording: Wording) -> Case:
     given = _find(row, "reference", wording.fields)
     reference = row.values[given] if given else answer
     references = () if reference is None else tuple(reference) if isinstance(reference, list) else (reference,)
-    return Case(identifier, task_of(raw), turns, raw if named else "", references)
+    task = task_of(raw) if len(turns) > 1 and isinstance(row.values.get("question_id"), int) else raw  # MT-Bench's own
+    return Case(identifier, task, turns, raw if named else "", references)
 
 
 def _find(row: SourceRow, field: str, fields: Mapping[str, str]) -> str | None:
@@ -65,7 +67,8 @@ def _turns(row: SourceRow, fields: Mapping[str, str]) -> tuple[tuple[str, ...], 
         )
     value = _structured(row.values[name])
     if isinstance(value, str):
-        return (row.text(name, "a prompt"),), None
+        beside = [str(row.values[each]) for each in BESIDE.get(name, ()) if row.values.get(each)]
+        return ("\n\n".join([row.text(name, "a prompt"), *beside]),), None
     if not isinstance(value, list) or not value:
         raise InputError(f"{row.where}: {row.got(name)}, expected a prompt, or a list of messages, at least one.")
     said = [_message(row, name, place, each) for place, each in enumerate(value, start=1)]

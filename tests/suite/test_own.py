@@ -75,6 +75,24 @@ def test_conversations_are_their_users_messages(tmp_path, row, turns):
     assert case.turns == turns
 
 
+def test_a_folder_of_foreign_files_is_read_without_settings(tmp_path):
+    """Three layouts that circulate: Alpaca's, a conversation with a reference, a table in which a category is empty."""
+    write_lines(tmp_path / "chat.jsonl", [{"messages": [USER], "category": "math", "answer": "42"}])
+    write_csv(tmp_path / "sheet.csv", [{"id": "s", "question": "Who?", "category": ""}])
+    alpaca = [{"instruction": "Translate.", "input": "Guten Tag", "output": "Good day"}, {"instruction": "Sing."}]
+    write_parquet(tmp_path / "z.parquet", alpaca)
+    (tmp_path / "README.md").write_text("no prompts")
+    found = [(case.id, case.category, case.turns, case.references) for case in read(tmp_path).cases]
+    assert found == [
+        ("chat-0", "math", WHO[0], ("42",)),  # one turn: not MT-Bench's
+        ("s", "prompts", WHO[0], ()),
+        ("z-0", "prompts", ("Translate.\n\nGuten Tag",), ()),
+        ("z-1", "prompts", ("Sing.",), ()),
+    ]
+    write_lines(tmp_path / "mt.jsonl", [{"question_id": 81, "category": "math", "turns": ["a", "b"]}])
+    assert read(tmp_path / "mt.jsonl").cases[0].category == "multi-turn"
+
+
 def test_fields_map_other_names(tmp_path):
     write_csv(tmp_path / "p.csv", [{"key": "a", "ask": "Who?", "topic": "x"}])
     (case,) = read(tmp_path / "p.csv", fields={"prompt": "ask", "id": "key", "category": "topic"}).cases
@@ -86,6 +104,9 @@ def test_fields_map_other_names(tmp_path):
     ):
         with pytest.raises(InputError, match=said):
             read(tmp_path / "p.csv", fields=fields)
+    write_csv(tmp_path / "p.csv", [{"ask": "Who?"}, {"ask": "Why?"}])
+    with pytest.raises(InputError, match=r"^suite\.fields: there is no field prompts"):  # once, not for each row
+        read(tmp_path / "p.csv", fields={"prompts": "ask"})
     with pytest.raises(InputError, match="is for prompts of your own"):
         load_suite("mini", fields={"prompt": "ask"})
 
