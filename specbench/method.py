@@ -70,6 +70,11 @@ class Method(ABC):
         return Needs()
 
     @property
+    def pauses(self) -> bool:
+        """Whether its drafters can leave steps out and be told of them later, as of one step (``Budgets.share``)."""
+        return not (self.needs.read_topk or self.needs.concurrent)
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """Paths of the files it decodes with (draft model, table); read after ``check``."""
         return ()

@@ -85,6 +85,11 @@ class Hybrid(Method):
         return reduce(_both, (member.needs for member in self.members.values()), Needs())
 
     @property
+    def pauses(self) -> bool:
+        """Not where a member reads hidden states: the steps left out would be a path that was none of its draft."""
+        return super().pauses and not self.needs.hidden
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """The members' files."""
         return tuple(path for member in self.members.values() for path in member.inputs)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +20,7 @@ from specbench.decode.loop import Entry, Request, Transcript, derive_seed, witho
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, Method
 from specbench.target.engine import Batch
-from specbench.types import CaseError, Draft, Step
+from specbench.types import EMPTY, CaseError, Draft, Needs, Step
 
 TrimmedDraft = tuple[Draft, Sequence[int] | None]  # and which nodes of the whole draft these are, None = all
 
@@ -42,7 +43,7 @@ class Budgets(Protocol):
     """How many nodes each request may draft."""
 
     def share(self, requests: Sequence[SharedRequest], most: int) -> Sequence[int]:
-        """A number for each. most: that an engine takes."""
+        """A number for each; none are asked of a request with 0, where its method ``pauses``. most: of an engine."""
 
     def trim(
         self, requests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
@@ -58,6 +59,8 @@ class SharedRequest:
     """A request among others. unread: [tokens] of its prompt. emitted: tokens of its last forward.
 
     spent: [s] by phase, of the server when its first token came. log: as in the loop of one request.
+    begin: makes the drafter, where that waits. pauses, concurrent: of its method. paused: this step is none of its
+    drafter's. missed: such steps since its last one.
     """
 
     question: Question
@@ -68,7 +71,12 @@ class SharedRequest:
     transcript: Transcript = field(default_factory=Transcript)
     handle: Any = None
     request: Request | None = None
+    begin: Callable[[], Drafter] | None = None
     drafter: Drafter | None = None
+    pauses: bool = False
+    concurrent: bool = False
+    paused: bool = False
+    missed: list[Step] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
     end: int = 0
     log: list[Entry] = field(default_factory=list)
@@ -103,7 +111,7 @@ class SharedServer:
     def __init__(self, batch: Batch, laps: SharedLaps, eos: frozenset[int], max_nodes: int, budgets: Budgets) -> None:
         """laps: also the batch's. eos, max_nodes: of its engine."""
         self._batch, self._laps, self._eos, self._most, self._budgets = batch, laps, eos, max_nodes, budgets
-        self._open: set[int] = set()
+        self._paused = False  # nothing was drafted in the last step
         self._start = time.perf_counter()
 
     def now(self) -> float:
@@ -127,7 +135,8 @@ class SharedServer:
             shared.transcript.finish = "context" if limit < request.limit else "length"
             shared.end = len(prompt) + limit
             walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), method.typical)
-            shared.handle = self._batch.open(prompt, limit, walk, method.needs)
+            shared.handle = self._batch.open(prompt, limit, walk, needs := method.needs)
+            shared.pauses, shared.concurrent = method.pauses, needs.concurrent
             shared.unread = len(prompt)
         return shared
 
@@ -141,7 +150,11 @@ class SharedServer:
                 self._laps.lap("prefill")
                 first_s = self.now()
                 prompt, names = shared.request.prompt, (*shared.request.names, "draft")
-                shared.drafter = shared.question.method.begin(prompt, prefill, derive_seed(shared.request.seed, *names))
+                method, seed = shared.question.method, derive_seed(shared.request.seed, *names)
+                if self._paused and shared.pauses and _begins_from_tokens(method.needs):
+                    shared.begin = partial(method.begin, prompt, prefill, seed)
+                else:
+                    shared.drafter = method.begin(prompt, prefill, seed)
                 self._laps.lap("update")
                 shared.context = [*prompt, prefill.token]
                 shared.spent = dict(self._laps.spent)
@@ -159,11 +172,12 @@ class SharedServer:
         active = [shared for shared in requests if not shared.done]
         if not active:
             return 0
-        concurrent = [shared for shared in active if shared.question.method.needs.concurrent]
+        concurrent = [shared for shared in active if shared.concurrent]
         for shared in concurrent:
             with shared.boundary():
                 shared.drafter.launch()  # type: ignore[union-attr]
-        self._batch.forward([(shared.handle, draft) for shared, draft in zip(active, drafts, strict=True)])
+        fed = [(each.handle, None if each.paused else draft) for each, draft in zip(active, drafts, strict=True)]
+        self._batch.forward(fed)
         lates = [_join(shared) for shared in active] if concurrent else None
         if concurrent:
             self._laps.lap("draft")
@@ -173,6 +187,7 @@ class SharedServer:
                 with shared.boundary():
                     _learn(shared, *draft, step)
         self._laps.lap("update")
+        self._paused = all(shared.paused for shared in active)
         self._budgets.observe(drafts, steps, self._batch.fed, time.perf_counter() - begun)
         return self._batch.fed
 
@@ -181,9 +196,9 @@ class SharedServer:
         drafts: list[Draft] = []
         given: list[int] = []
         for shared, share in zip(requests, self._budgets.share(requests, self._most), strict=True):
+            shared.paused = not share and shared.pauses
             with shared.boundary():
-                assert shared.drafter is not None
-                drafts.append(shared.drafter.propose(shared.context, share))
+                drafts.append(EMPTY if shared.paused else _drafter(shared).propose(shared.context, share))
                 given.append(share)
         kept = self._budgets.trim([shared for shared in requests if not shared.done], drafts, given)
         self._laps.lap("draft")
@@ -200,7 +215,7 @@ class SharedServer:
 def _join(shared: SharedRequest) -> Draft | None:
     """What a concurrent drafter has drafted meanwhile."""
     late = None
-    if shared.error is None and shared.drafter is not None and shared.question.method.needs.concurrent:
+    if shared.error is None and shared.drafter is not None and shared.concurrent:
         with shared.boundary():
             late = shared.drafter.join()
     return late
@@ -210,24 +225,53 @@ def _learn(shared: SharedRequest, draft: Draft, kept: Sequence[int] | None, step
     """Enter one forward's outcome; the drafter sees the path in its whole draft."""
     if isinstance(step, CaseError):
         raise step
-    assert shared.drafter is not None
     shared.context.extend(step.emitted)
     shared.emitted, shared.done = len(step.emitted), step.done
-    whole = step if kept is None else replace(step, path=tuple(kept[node] for node in step.path))
-    shared.drafter.observe(whole)
+    if shared.paused:
+        hidden = {layer: states.clone() for layer, states in step.hidden.items()}
+        shared.missed.append(replace(step, hidden=hidden) if hidden else step)
+    else:
+        whole = step if kept is None else replace(step, path=tuple(kept[node] for node in step.path))
+        _drafter(shared).observe(whole)
     shared.log.append((*without_tensors(draft, step), 1 + len(draft)))
+
+
+def _begins_from_tokens(needs: Needs) -> bool:
+    """Whether a request's drafter can be made later, when what its prefill showed is gone."""
+    return not (needs.hidden or needs.node_topk or needs.prompt_topk)
+
+
+def _drafter(shared: SharedRequest) -> Drafter:
+    """The request's drafter, which has seen all steps but those of this moment.
+
+    It takes those that it missed for one: that nothing was drafted in, or, where their hidden states are read, that
+    took a chain as long.
+    """
+    if shared.drafter is None:
+        assert shared.begin is not None
+        shared.drafter = shared.begin()
+    if missed := shared.missed:
+        emitted, layers = tuple(step.emitted[0] for step in missed), missed[0].hidden
+        hidden = {layer: torch.cat([step.hidden[layer] for step in missed]) for layer in layers}
+        shared.missed = []
+        shared.drafter.propose(shared.context[: -len(emitted)], 0)
+        path = range(len(emitted) - 1) if hidden else ()
+        shared.drafter.observe(Step(missed[0].root, emitted, tuple(path), done=False, hidden=hidden))
+    return shared.drafter
 
 
 def _finish(shared: SharedRequest, spent: Mapping[str, float], eos: frozenset[int]) -> None:
     """Fill in the transcript, but for the times that the schedule has."""
-    if shared.error is not None or shared.drafter is None or shared.request is None:
+    if shared.error is not None or not shared.context or shared.request is None:
         return
-    shared.drafter.finish(shared.context)
+    if shared.drafter is not None:
+        shared.drafter.finish(shared.context)
     out, method = shared.transcript, shared.question.method
     out.ids = shared.context[len(shared.request.prompt) :]
     if out.ids[-1] in eos:
         out.finish = "eos"
     out.trees = [] if shared.request.keep_trees else None
     out.count(shared.log, method.sources)
-    out.stats = {name: float(value) for name, value in shared.drafter.stats().items()}
+    stats = shared.drafter.stats() if shared.drafter is not None else {}
+    out.stats = {name: float(value) for name, value in stats.items()}
     out.phases_s = {phase: spent[phase] - shared.spent.get(phase, 0.0) for phase in spent if phase != "idle"}

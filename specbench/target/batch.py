@@ -19,7 +19,7 @@ from specbench.target.engine import Batch, Engine, Laps, Verifier, require_place
 from specbench.target.packed import Handle, PackedRows
 from specbench.target.transfer import upload
 from specbench.target.verify import continues, cut, find_top, read_with_top, require_finite
-from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
+from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
 # number of a request in the rows -> its accepted nodes and the tokens to emit; raises CaseError
 Accepted = Callable[[int], tuple[list[int], list[int]]]
@@ -115,20 +115,21 @@ class SlotBatch(Batch):
         return prefill
 
     @torch.inference_mode()
-    def forward(self, drafts: Sequence[tuple[Handle, Draft]]) -> None:
+    def forward(self, drafts: Sequence[tuple[Handle, Draft | None]]) -> None:
         """See ``Batch``."""
         self._drafted, fed, most = [handle for handle, _ in drafts], [], self.engine.max_nodes
         for handle, draft in drafts:
-            handle.refused, handle.clean = None, False
+            handle.refused, handle.clean, handle.topk = None, False, None
+            handle.asked = handle.needs if draft is not None else Needs(hidden=handle.needs.hidden)
             try:
-                handle.take(draft, most)
+                handle.take(EMPTY if draft is None else draft, most)
                 fed.append(handle)
             except CaseError as error:
                 handle.refused = error
         self._rows = rows = self._pack(fed)
         self._laps.lap("prepare")
         if fed:
-            asked = [handle.needs.hidden for handle in fed if handle.needs.hidden]
+            asked = [handle.asked.hidden for handle in fed if handle.asked.hidden]
             self._logits, self._hidden = self.feed(rows, sorted({tap for taps in asked for tap in taps}), len(rows))
         self.fed = len(rows)
         self._laps.lap("forward")
@@ -171,7 +172,7 @@ class SlotBatch(Batch):
     def _read_back(self) -> _ReadBack:
         """The only wait for the device, but for drafts whose nodes were drawn."""
         rows, logits = self._rows, self._logits
-        top = find_top(logits, max((handle.needs.node_topk for handle in rows.handles), default=0))
+        top = find_top(logits, max((handle.asked.node_topk for handle in rows.handles), default=0))
         best = all(handle.walk.picks_best for handle in rows.handles)
         if best and (accepted := self.accept_greedily(rows, logits)):
             return _ReadBack([], [], None, top, accepted)
@@ -181,7 +182,7 @@ class SlotBatch(Batch):
         parts = [peaks, picks]
         if any(isinstance(handle.draft.tokens, Tensor) for handle in rows.handles):
             parts.append(rows.ids)
-        found, top = read_with_top(parts, top, any(handle.needs.read_topk for handle in rows.handles))
+        found, top = read_with_top(parts, top, any(handle.asked.read_topk for handle in rows.handles))
         return _ReadBack(found[0], [int(pick) for pick in found[1]], [*map(int, found[2])] if parts[2:] else None, top)
 
     def _draw(self, best: Tensor) -> Tensor:
@@ -214,7 +215,7 @@ class SlotBatch(Batch):
             back.moves += [(handle.place, past + 1 + node, past + 1 + to) for to, node in moved if node != to]
         handle.length, handle.clean = past + len(emitted), True
         if back.top is not None or self._hidden:
-            needs = handle.needs
+            needs = handle.asked
             handle.topk = back.top_of(part, needs.node_topk)
             hidden = {layer: self._hidden[layer][part] for layer in needs.hidden}
             fed = self._rows.ids[part] if needs.node_topk or hidden else None

@@ -109,8 +109,11 @@ class Batch(ABC):
         """
 
     @abstractmethod
-    def forward(self, drafts: Sequence[tuple[Any, Draft]]) -> None:
-        """Enqueue one forward over root and draft of each; a draft that is refused fails in ``settle``, alone."""
+    def forward(self, drafts: Sequence[tuple[Any, Draft | None]]) -> None:
+        """Enqueue one forward over root and draft of each; a draft that is refused fails in ``settle``, alone.
+
+        None: its root alone, as plain decoding feeds it; of ``Needs`` its step has the hidden states only.
+        """
 
     @abstractmethod
     def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:

@@ -9,13 +9,16 @@ from torch import Tensor
 
 from specbench.target.tree import compute_depths
 from specbench.target.verify import ActiveRequest
-from specbench.types import ROOT, CaseError
+from specbench.types import ROOT, CaseError, Needs
+
+NOTHING = Needs()
 
 
 @dataclass(slots=True, eq=False)
 class Handle(ActiveRequest):
     """A request of a batch. place: which of the batch's it has; the lowest that is free, so that they lie together.
 
+    asked: what its last forward shows.
     length: [tokens] held: of the prompt while it is read, then the context without its last one, the root.
     clean: its slots hold finite numbers. refused: why its last draft was not fed.
     chunks: logits and hidden states of the prompt's chunks so far, where they are asked for.
@@ -23,6 +26,7 @@ class Handle(ActiveRequest):
 
     prompt: Sequence[int] = ()
     place: int = ROOT
+    asked: Needs = NOTHING
     length: int = 0
     clean: bool = True
     refused: CaseError | None = None

@@ -18,7 +18,7 @@ from torch import Tensor
 from specbench.record import EngineKind
 from specbench.target.engine import SILENT, Batch, Engine, Laps, Verifier, require_place
 from specbench.target.verify import ActiveRequest, continues, cut, find_accepted_path
-from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step
+from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step
 
 
 class ReplayEngine(Engine):
@@ -133,13 +133,13 @@ class ReplayBatch(Batch):
         handle.prompt_read = count if most is None else min(count, handle.prompt_read + most)
         return handle.first if handle.prompt_read == count else None
 
-    def forward(self, drafts: Sequence[tuple[Replayed, Draft]]) -> None:
+    def forward(self, drafts: Sequence[tuple[Replayed, Draft | None]]) -> None:
         """See ``Batch``."""
         self._drafted, self.fed = [handle for handle, _ in drafts], 0
         for handle, draft in drafts:
             handle.refused = None
             try:
-                handle.engine.forward(draft)
+                handle.engine.forward(EMPTY if draft is None else draft)
                 self.fed += handle.engine.fed
             except CaseError as error:
                 handle.refused = error

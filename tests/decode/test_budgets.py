@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from specbench.decode.budgets import LEVELS, Controller, EqualBudget, chances_of, cut_draft, keep_likeliest
+from specbench.decode.together import SharedRequest, _drafter
 from specbench.types import Draft, Step
 
 
@@ -64,3 +66,31 @@ def test_the_controller_learns_each_load_for_itself():
             control.observe([], [Step(0, (0,) * (1 + min(nodes, 2)), (), False)], 0, 1.0 + cost * nodes)
         chosen = [control.share([SimpleNamespace()] * count, 256)[0]]
         assert (chosen[0] > 0) is (cost == 0.0)
+
+
+def test_steps_left_out_are_told_as_one_with_all_hidden_states():
+    """A head continues the hidden state of every token, so their rows are those of an accepted chain."""
+    told = []
+    drafter = SimpleNamespace(propose=lambda context, budget: told.append((context, budget)), observe=told.append)
+    rows = torch.arange(6.0).view(3, 1, 2)
+    missed = [Step(7 + at, (8 + at,), (), done=False, hidden={4: rows[at]}) for at in range(3)]
+    shared = SharedRequest(None, drafter=drafter, context=[1, 7, 8, 9, 10], missed=missed)
+    assert _drafter(shared) is drafter
+    assert told[0] == ([1, 7], 0)
+    assert (told[1].root, told[1].emitted, told[1].path) == (7, (8, 9, 10), (0, 1))
+    assert torch.equal(told[1].hidden[4], rows[:, 0])
+    assert _drafter(shared) is drafter
+    assert len(told) == 2
+
+
+def test_what_is_tried_costs_a_hundredth_whatever_it_costs_at_once():
+    """A tree that takes as long as forty plain steps; the first trial may cost what it does."""
+    control = Controller()
+    lost = []
+    for _ in range(20_000):
+        nodes = control.share([SimpleNamespace()] * 8, 256)[0]
+        control.observe([], [Step(0, (0,) * 8, (), False)], 0, 40.0 if nodes else 1.0)
+        lost.append(39 * bool(nodes))
+    assert sum(lost[:200]) <= 4 * 39
+    assert sum(lost) < 0.02 * 20_000
+    assert sum(lost[1000:])  # it is tried again

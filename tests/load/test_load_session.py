@@ -10,6 +10,7 @@ import pytest
 
 from compose import job_for
 from methods.pld import _Lookup
+from specbench.decode.budgets import Controller
 from specbench.execution import execute
 from specbench.method import Method
 from specbench.record import CaseRecord
@@ -159,3 +160,41 @@ def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, b
 def test_what_no_load_serves_is_refused(trace, overrides, message):
     with pytest.raises(InputError, match=message):
         job_for("model=replay", f"model.trace={trace}", *METHODS, *overrides)
+
+
+class _Turns(Controller):
+    """Drafts in three steps, then in none of three."""
+
+    asked = 0
+
+    def share(self, requests, most):
+        super().share(requests, most)
+        _Turns.asked += 1
+        return [0 if _Turns.asked // 3 % 2 else most] * len(requests)
+
+
+def test_steps_that_a_drafter_left_out_leave_no_trace(tmp_path, trace, monkeypatch):
+    """It drafts as if it had been asked for nothing and told of each step; while nothing drafts, nobody is asked."""
+    monkeypatch.setattr("specbench.serving.session.make_budgets", lambda *_: _Turns())
+    calls = {0: 0, 256: 0}
+    real = _Lookup.propose
+
+    def propose(self, context, budget):
+        calls[budget] += 1
+        return real(self, context, budget)
+
+    monkeypatch.setattr(_Lookup, "propose", propose)
+
+    def work(name):
+        _Turns.asked, calls[0] = 0, 0
+        return work_of(decode(tmp_path / name, trace, *LOADED))
+
+    paused = work("paused")
+    left_out = calls[0]
+    monkeypatch.setattr(Method, "pauses", False)
+    assert work("asked") == paused
+    assert left_out < calls[0] / 2
+    monkeypatch.undo()
+    monkeypatch.setattr("specbench.serving.session.make_budgets", lambda *_: _Turns())
+    monkeypatch.setattr("specbench.decode.together.SharedRequest.missed", property(lambda _: [], lambda *_: None))
+    assert work("forgetful") != paused

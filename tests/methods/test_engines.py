@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+from functools import partial
 
 import pytest
 import torch
 
 from compose import entry_of, method_names, settings_of
+from specbench.decode.budgets import FullBudget
 from specbench.method import Method, Peer
 from specbench.serving.session import PRIVATE
 from specbench.target.fast.engine import FastEngine
@@ -58,6 +61,41 @@ def test_requests_that_share_forwards_take_the_steps_that_they_take_alone(name, 
             assert ours.ids == theirs.ids, key
             if settings_of(key[0])["reset"] in PRIVATE:
                 assert (ours.accept, ours.proposed) == (theirs.accept, theirs.proposed), key
+
+
+@contextlib.contextmanager
+def resting(paused: bool):
+    """Three steps with drafts, three without."""
+    turns = itertools.count()
+
+    def share(budget, requests, most):
+        return [most if next(turns) // 9 % 2 == 0 else 0] * len(requests)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FullBudget, "share", share)
+        if not paused:
+            patch.setattr(Method, "pauses", False)
+        yield
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [name for name in method_names() if name != "vanilla"])
+def test_steps_that_a_drafter_left_out_leave_no_trace_in_what_it_reads(name, together):
+    if not pauses(name):
+        pytest.skip("it is asked at every step, or learns less from steps that it left out")
+    cases = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast", *LOAD)
+    _, told = together.run(name, *cases, fits=pauses, within=partial(resting, False))
+    _, paused = together.run(name, *cases, fits=pauses, within=partial(resting, True))
+    for key, record in told.items():
+        turns = [(turn.ids, turn.accept) for turn in record.turns]
+        assert turns
+        assert [(turn.ids, turn.accept) for turn in paused[key].turns] == turns, key
+
+
+def pauses(name: str) -> bool:
+    """Whether a method's steps can be left out, and all that it reads of them is told later."""
+    method = entry_of(name).method
+    return shares(name) and method.pauses and not method.needs.node_topk
 
 
 def shares(name: str) -> bool:
