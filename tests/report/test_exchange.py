@@ -20,7 +20,9 @@ from specbench.report.cli import main
 from specbench.report.data.counting import DEFINITIONS, count_all_ways, kept_lengths
 from specbench.report.data.facts import read_facts
 from specbench.report.exchange.figures import Measured, conditionals, count_values, survival
-from specbench.report.exchange.formats import FORMATS, read_imported
+from specbench.report.exchange.formats import FORMATS, Imported, read_imported
+from specbench.report.exchange.table import imported_frame, imported_table
+from specbench.report.text.table import to_markdown
 from specbench.store import Run
 
 # NVIDIA/Model-Optimizer c170403, examples/specdec_bench/tests/test_speculation_profile.py: histogram of lengths -> the
@@ -74,6 +76,23 @@ def test_no_two_conventions_agree_on_a_trace_that_tells_them_apart():
     rates = {name: each.rate(SMALL) for name, each in DEFINITIONS.items() if each.rate}
     assert rates["specbench"] == rates["vLLM"] == 3 / 14
     assert (rates["SGLang"], rates["AIPerf"]) == (3 / 20, pytest.approx((3 / 10 + 0) / 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "drafted", "length", "rate", "positions"),
+    [
+        # vllm-project/vllm 02cf515, docs/features/speculative_decoding/acceptance_metrics.md, the response shown there
+        ("vLLM", {0: 39, 1: 1, 3: 3}, [3] * 43, 1.2325581395348837, 0.07751937984496124, None),
+        # ggml-org/llama.cpp PR 24536, the log shown there: 167 accepted of 259 generated
+        ("llama.cpp", {0: 17, 1: 15, 2: 13, 3: 42}, [2, 2] + [3] * 85, 2.92, 0.64479, (0.805, 0.632, 0.483)),
+    ],
+)
+def test_figures_that_engines_show_themselves(name, taken, drafted, length, rate, positions):
+    accept = [each + 1 for each, steps in taken.items() for _ in range(steps)]
+    found = {each: figures for each, *figures in count_all_ways(requests_of(turn_of(accept, drafted)))}[name]
+    assert found == pytest.approx([length, rate], abs=5e-3 if positions else 1e-12)
+    if positions:
+        assert survival(taken) == pytest.approx(positions, abs=5e-4)
 
 
 def test_nothing_decoded_has_no_length():
@@ -202,6 +221,41 @@ def test_what_no_harness_wrote_is_refused(tmp_path, content, said):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=said):
         read_imported(path)
+
+
+def _leaves(value, path=()):
+    """Paths to every value of a JSON text."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from _leaves(inner, (*path, key))
+
+
+def _with(value, path, other):
+    if not path:
+        return other
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = _with(value[path[0]], path[1:], other)
+    return copy
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "speculators"])
+def test_whatever_stands_in_a_file_is_read_or_refused(name):
+    """Each value of a good file in turn is another: no exception but InputError, and every text is printed safely."""
+    good = json.loads(FORMATS[name].write(measured(TWO[:1])))
+    refused = 0
+    for path in _leaves(good):
+        for other in (None, "\x1b[31m=1|<b>", -1, 10**40, [], {}, float("nan")):
+            text = json.dumps(_with(good, path, other)).encode()
+            try:
+                groups = FORMATS[name].read(text, "f")
+            except InputError:
+                refused += 1
+                continue
+            table = imported_table(imported_frame([Imported("f", name, groups)], None))
+            assert "\x1b" not in to_markdown(table)
+            assert "<b>" not in to_markdown(table)
+    assert refused > 20
 
 
 def test_command_exports_and_imports(make_run, tmp_path, capsys):

@@ -49,9 +49,17 @@ class _Metadata(TypedDict):
     benchmark_phase: str
 
 
+class _Tokens(TypedDict):
+    value: Count
+
+
+class _Metrics(TypedDict):
+    output_sequence_length: NotRequired[_Tokens]
+
+
 class _Line(TypedDict):
     metadata: _Metadata
-    metrics: dict[str, Any]
+    metrics: _Metrics | None
     spec_decode_acceptance: NotRequired[_Acceptance | None]
     error: NotRequired[dict[str, Any] | None]
 
@@ -123,8 +131,8 @@ def read_requests(raw: bytes, where: str) -> list[Figures]:
     for acceptance, place in told:
         _check(acceptance, place)
         pooled.update(acceptance["acceptance_histogram"])
-    tokens = [line["metrics"].get("output_sequence_length", {}).get("value") for line, _ in good]
-    total = None if None in tokens else int(sum(tokens))
+    tokens = [(line["metrics"] or {}).get("output_sequence_length", {}).get("value") for line, _ in good]
+    total = None if None in tokens else sum(tokens)
     clocks = [line["metadata"] for line, _ in good]
     span_ns = max(clock["request_end_ns"] for clock in clocks) - min(clock["request_start_ns"] for clock in clocks)
     return [

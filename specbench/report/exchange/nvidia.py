@@ -51,7 +51,7 @@ class _Profile(TypedDict):
 
 
 class _Rates(TypedDict):
-    Request_AL: Annotated[dict[str, Length | dict[str, Length]], Field(min_length=1)]
+    Request_AL: Annotated[dict[str, Length | Annotated[dict[str, Length], Field(min_length=1)]], Field(min_length=1)]
     Average_AL: Length
     Acceptance_Length_Histogram: Annotated[dict[Annotated[int, Field(ge=1)], Count], Field(min_length=1)]
     Category_AL: NotRequired[dict[str, Length]]

@@ -7,8 +7,9 @@ Source: sgl-project/SpecForge 3a6c8d7, specforge/benchmarks/report.py; accept_le
 from __future__ import annotations
 
 import json
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from specbench.record import Count, Seconds
@@ -38,7 +39,7 @@ class _Run(TypedDict):
 class _Report(TypedDict):
     model: str
     concurrency: Count
-    runs: list[_Run]
+    runs: Annotated[list[_Run], Field(min_length=1)]
 
 
 def write_report(measured: Measured) -> str:
