@@ -8,7 +8,7 @@ as text, one character a token, so that an occurrence is what ``str.find`` says 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 Route = tuple[int, ...]
@@ -44,17 +44,16 @@ class Turn:
     answer: list[int]
 
 
-def replay(turns: Sequence[Turn], twin: Twin, reset: str) -> list[Played]:
+def replay(turns: Sequence[Turn], twin: Twin, reset: str) -> Iterator[Played]:
     """Every turn through the twin. reset: what it may remember, turn | case | never."""
     earlier: list[tuple[list[int], list[int]]] = []
-    case, played = "", list[Played]()
+    case = ""
     for turn in turns:
         if reset == "turn" or (reset == "case" and turn.case != case):
             earlier = []
         case = turn.case
-        played.append(_one(turn, twin(Request(turn.prompt, list(earlier)))))
+        yield _one(turn, twin(Request(turn.prompt, list(earlier))))
         earlier.append((turn.prompt, turn.answer))
-    return played
 
 
 def _one(turn: Turn, propose: Propose) -> Played:
