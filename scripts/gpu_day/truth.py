@@ -44,7 +44,7 @@ def look_at_ties(day: Day) -> list[Goal]:
     card = read_card(path=str(ASSETS / "tiny"), dtype="bfloat16", device=str(day.device))
     model = load_model(card)
     day.bind(model)
-    return ties(model, {name: day.methods[name] for name in day.few_methods}, card.vocab_size)
+    return ties(model, {name: day.methods[name] for name in day.few_methods}, card.vocab_size, 2 * day.cases)
 
 
 def grow_and_run_out(day: Day) -> list[Goal]:

@@ -72,15 +72,16 @@ def _apart(engines: list[Any], model: Any) -> float:
     return float((rows[0] - rows[1]).abs().max() / rows[0].abs().max())
 
 
-def ties(model: Any, methods: Mapping[str, Method], vocab: int) -> list[Goal]:
+def ties(model: Any, methods: Mapping[str, Method], vocab: int, cases: int = 2 * CASES) -> list[Goal]:
     """A model in half precision: requests whose ids part between a method and vanilla, and the gap where they do.
 
     The gap is by how much the target's own teacher-forced logits prefer another token: a tie is small.
+    cases: requests of each method.
     """
     engine = FastEngine(model, 1024, frozenset(), 128)
     parted, requests, worst = 0, 0, 0.0
     for name in methods:
-        for case in range(2 * CASES) if name != "vanilla" else ():
+        for case in range(cases) if name != "vanilla" else ():
             prompt = _prompt(case, vocab)
             truth, ids = (ids_of(engine, methods[each], prompt, engine.device) for each in ("vanilla", name))
             requests += 1
