@@ -14,7 +14,7 @@ from specbench.decode.sampling import Sampling
 from specbench.method import Drafter, Method
 from specbench.types import CaseError, Draft, Needs
 
-VOCAB, LENGTH, DRAWS = 5, 3, 1200  # so many draws tell each wrong rule below
+VOCAB, LENGTH, DRAWS = 5, 3, 700  # so many draws tell each wrong rule below
 RNG = np.random.default_rng
 GENERATOR = torch.Generator().manual_seed(3)
 TARGET = torch.randn(VOCAB, VOCAB, generator=GENERATOR, dtype=torch.float64) * 1.5
