@@ -46,13 +46,18 @@ def build(family: str, dtype: torch.dtype = torch.float32, attention: str = "sdp
     return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention).eval()
 
 
+_GREEDY: dict[tuple, list[int]] = {}  # of a model and a prompt, as far as it was asked for
+
+
 @torch.inference_mode()
 def plain_greedy(model, prompt: list[int], count: int) -> list[int]:
-    """Reference: no cache, no mask of ours, the whole context every time."""
-    ids = list(prompt)
-    for _ in range(count):
-        ids.append(int(model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
-    return ids[len(prompt) :]
+    """Reference: no cache of keys, no mask of ours, the whole context every time. Computed once for equal weights."""
+    weights = tuple((tuple(each.shape), each.dtype, float(each.double().sum())) for each in model.parameters())
+    known = _GREEDY.setdefault((model.config.to_json_string(), weights, tuple(prompt)), [])
+    while len(known) < count:
+        ids = torch.tensor([[*prompt, *known]])
+        known.append(int(model(ids, use_cache=False).logits[0, -1].argmax()))
+    return known[:count]
 
 
 class _ScriptedDrafter(Drafter):

@@ -48,8 +48,10 @@ def transcript(out):
 
 @pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_greedy_output_is_the_targets(make, family):
+    """Of the target as its own draft, a good and a bad one; of the families beside llama, the good one."""
     model = build(family, torch.float64)
-    for prompt, epsilon in (([5], 0.0), (PROMPT, 0.02), (list(range(3, 30)), 0.1)):
+    drafts = (([5], 0.0), (PROMPT, 0.02), (list(range(3, 30)), 0.1))
+    for prompt, epsilon in drafts if family == "llama" else drafts[1:2]:
         method = fitted(make(), noisy(model, epsilon))
         assert run(model, method, prompt, LIMIT).ids == plain_greedy(model, prompt, LIMIT)
 
