@@ -12,6 +12,7 @@ import time
 from methods.cacheback.frozen_table import build_frozen_table
 from methods.parts.lookup.corpus import corpus_parser, read_corpus
 from specbench.cli import with_exit_code
+from specbench.types import InputError
 
 
 @with_exit_code
@@ -34,11 +35,7 @@ def main() -> None:
         corpus.documents, given.leader, given.follower, given.leaders, given.followers, given.rate, given.seed
     )
     if not len(table.followers):
-        print(
-            f"build_frozen_table: error: no n-gram in {given.corpus} (fields {given.field}); is a --field misspelt?",
-            file=sys.stderr,
-        )
-        return 2
+        raise InputError(f"no n-gram in {given.corpus} (fields {given.field}); is a --field misspelt?")
     table.save(given.out, len(corpus.tokenizer))
     print(
         f"{given.out}: {len(table.leaders)} leaders, {len(table.followers)} followers, {table.nbytes()} bytes"

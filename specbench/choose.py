@@ -103,7 +103,7 @@ def choose(found: Sequence[Candidate], profile: Profile, requests: int, drafting
     ratios = {place: gain_of(priced[place].loc[held_out], priced[best].loc[held_out]) for place in order[1:]}
     tied = [place for place, ratio in ratios.items() if ratio.low is not None and ratio.low <= 1]
     rest = next((place for place in ratios if place not in tied), None)
-    behind = "" if rest is None else f"{found[rest].name}, {spell(ratios[rest])} times slower"
+    behind = "" if rest is None else f"{found[rest].name}; the best is {spell(ratios[rest])} times as fast"
     ties = tuple(found[place].name for place in tied)
     return Advice(requests, found[best], speedup_of(priced[best].loc[held_out]), ties, behind)
 

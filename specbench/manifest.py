@@ -25,7 +25,7 @@ from specbench.record import SCHEMA, VANILLA
 from specbench.session import Entry
 from specbench.stage import Stage
 from specbench.suite.prompt import TEMPLATES
-from specbench.target.facade import ModelCard
+from specbench.trace import model_of
 from specbench.types import InputError
 from specbench.version import __version__
 
@@ -50,7 +50,7 @@ def build_manifest(
         "created": (earlier or process).get("created", process["started"]),
         "config": job.resolved,
         "config_hash": job.digest,
-        "model": _model(job.card, stage.target.model) | _template(job),
+        "model": _model(job, stage.target.model) | _template(job),
         "engine": stage.engine.kind,
         "forward": stage.engine.describe_forward(),
         **({"threads": (earlier or {}).get("threads") or asdict(stage.threads)} if stage.threads else {}),
@@ -97,12 +97,15 @@ def _process() -> dict[str, Any]:
     }
 
 
-def _model(card: ModelCard, model: Any) -> dict[str, Any]:
+def _model(job: Job, model: Any) -> dict[str, Any]:
+    """model: None where answers are replayed; the run that they are from knows its size."""
+    card = job.card
+    known = model_of(Path(job.trace.origin)).get("parameters") if job.trace and model is None else None
     return {
         "name": card.name,
         "path": card.path,
         "family": card.config.model_type,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()) if model is not None else None,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()) if model is not None else known,
         "dtype": card.dtype,
         "device": card.device,
         "context": card.context,

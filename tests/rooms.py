@@ -110,7 +110,7 @@ ROOMS: dict[str, Room] = {
     ),
     "manifest": Room(
         "what a run was made with, and the check of a resumed one",
-        may="growth job measure method record session stage suite target types version",
+        may="growth job measure method record session stage suite trace types version",
     ),
     "execution": Room(
         "a job's run: open or resume, decode, write",

@@ -41,6 +41,7 @@ def _find_source(named: str) -> Path:
         (str(manifest.get("created", "")), run)
         for run in (find_every_run(RESULTS) if RESULTS.is_dir() else [])
         if (manifest := read_manifest(run)).get("suite", {}).get("name") == named
+        and manifest.get("model", {}).get("path") != "random"
         and manifest.get("config", {}).get("engine", {}).get("kind") not in ("replay", "timed")
     ]
     if not found:

@@ -1,21 +1,28 @@
 """What a report says first: who is fastest, who ties, and what the best of a table is worth."""
 
+import html
+import io
 import json
 import os
 import re
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 from report.browser import Browser, find_browser
 from report.conftest import build_run
+from rich.console import Console
 
 from specbench import stats
+from specbench.profile import find_pair
 from specbench.record import OVERALL
 from specbench.report import build_report, gather
 from specbench.report.build import read_findings
-from specbench.report.data.headline import find_headlines
+from specbench.report.data.headline import _say_loads, find_headlines
+from specbench.report.data.load import Load
 from specbench.report.data.pairs import find_contest, is_alone
+from specbench.report.data.remarks import read_size
 from specbench.report.page.headline import headlines_html
 from specbench.report.tables.pairs import pair_frame, pair_tables
 from specbench.report.tables.tables import build_tables
@@ -192,3 +199,48 @@ def test_a_run_that_is_not_paired_says_so(tmp_path):
     ]
     (found, *_) = find_headlines(read_findings(runs))
     assert "0 shared cases are too few" in found.rest
+
+
+def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(tmp_path):
+    """In the first box of the page, and below the table on a terminal; each run alone, and what two differ in."""
+
+    def edited(**changes):
+        def edit(manifest, records):
+            manifest["model"] |= changes
+            manifest["temperature"] = 0.5 if changes else 0.0
+
+        return edit
+
+    plain, drawn = (
+        read_run(build_run(tmp_path / name, {"pld": FAST}, peers=(), per_category=2, edit=edit))
+        for name, edit in (("plain", edited()), ("drawn", edited(path="random", parameters=5_000_000)))
+    )
+    assert not first(gather([plain])).remarks
+    random, sized = first(gather([drawn], [find_pair("h100-8b")])).remarks
+    assert random.startswith("The weights are random")
+    assert "Llama-3.1-8B has 8.0 billion parameters" in sized
+    assert "5.0 million" in sized
+    (*_, differing) = first(gather([plain, drawn])).remarks
+    assert differing.startswith("The runs differ in temperature (0, 0.5)")
+    findings = gather([drawn])
+    assert random in html.unescape(headlines_html(find_headlines(findings)))
+    console = Console(file=io.StringIO(), width=200)
+    print_findings(findings, console)
+    table, foot = console.file.getvalue().split(random)
+    assert "pld" in table
+    assert "A/A" in foot or "warning" in foot
+    assert [read_size(name) for name in ("vicuna-7b-v1.3", "random-110m", "Qwen2.5-0.5B", "tiny", "bloom-560mm")] == [
+        7e9, 1.1e8, 5e8, None, None,
+    ]  # fmt: skip
+
+
+def test_a_load_names_who_is_best_without_drafting_and_with_it():
+    rows = [("a", 1, 2.0, 1.0), ("b", 1, 1.9, 1.8), ("a", 8, 1.5, 0.5), ("b", 8, 1.2, 0.6), ("a", 32, 0.9, 0.1),
+            ("a", 64, 0.8, 0.1)]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["method", "concurrency", "modelled_speedup", "with_drafting"])
+    load = Load(frame.assign(variant=""), frame, frame, "M on H, fit")
+    assert _say_loads(load, frozenset()) == (
+        "Under load, modelled on M on H without drafting time (in brackets with it): 1 at once: a 2.00 (b 1.80); 8 at"
+        " once: a 1.50 (none); 32 and 64 at once: none is faster than vanilla."
+    )
+    assert "1 at once" not in _say_loads(Load(frame[:1].assign(variant=""), frame, frame, ""), frozenset())

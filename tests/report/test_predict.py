@@ -318,3 +318,16 @@ def test_the_csv_has_the_columns(make_run, tmp_path):
     row = frame[(frame["method"] == "pld") & (frame["category"] == "overall")].iloc[0]
     assert row["predicted_speedup_low"] < row["predicted_speedup"] < row["predicted_speedup_high"]
     assert row["efficiency"] > 0
+
+
+def test_both_tables_have_one_definition(make_manifest):
+    """With drafting, the table of loads has at one request what the other table has; more requests draft in turn."""
+    found = gather([equal_steps(make_manifest)], [FIT])
+    load = model_load(found, (1, 4))
+    predicted = found.summary.set_index("method").loc["pld", "predicted_speedup"].iloc[0]
+    alone, four = load.speedups["with_drafting"]
+    assert alone == pytest.approx(predicted)
+    assert (load.speedups["modelled_speedup"] > load.speedups["with_drafting"]).all()
+    assert four < alone
+    cells = crossover_table(load).rows[0]
+    assert cells[2].text.endswith(f"({predicted:.2f})")

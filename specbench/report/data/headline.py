@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,18 +161,20 @@ def _say_loads(load: Load | None, lossy: frozenset[str]) -> str:
     if load is None:
         return ""
     rows = load.speedups[~load.speedups["method"].isin(lossy)]
-    found = "; ".join(_best_at(rows))
-    return f"Under load, modelled without drafting time (in brackets with it): {found}." if found else ""
+    best = [(int(count), *_best_at(group)) for count, group in rows.groupby("concurrency")]
+    shown = [(str(count), text) for count, text, decides in best if count > 1 or decides]
+    alike = ((text, [count for count, _ in some]) for text, some in itertools.groupby(shown, key=lambda each: each[1]))
+    found = "; ".join(f"{' and '.join(counts)} at once: {text}" for text, counts in alike)
+    where = load.where.partition(",")[0]
+    return f"Under load, modelled on {where} without drafting time (in brackets with it): {found}." if found else ""
 
 
-def _best_at(rows: pd.DataFrame) -> Iterator[str]:
-    """A load each; a single request only where drafting decides who is best."""
-    for count, group in rows.groupby("concurrency"):
-        free, paid = (group.loc[group[name].idxmax()].to_dict() for name in ("modelled_speedup", "with_drafting"))
-        without, speedup = free["modelled_speedup"], paid["with_drafting"]
-        same = name_of(free) == name_of(paid)
-        if count == 1 and (same or without <= 1):
-            continue
-        with_it = f"{'' if same else f'{name_of(paid)} '}{format_number(speedup)}" if speedup > 1 else "none"
-        best = f"{name_of(free)} {format_number(without)} ({with_it})"
-        yield f"{count} at once: {best if without > 1 else 'none is faster than vanilla'}"
+def _best_at(rows: pd.DataFrame) -> tuple[str, bool]:
+    """Who is best under a load, and whether drafting decides it."""
+    free, paid = (rows.loc[rows[name].idxmax()].to_dict() for name in ("modelled_speedup", "with_drafting"))
+    without, speedup = free["modelled_speedup"], paid["with_drafting"]
+    if without <= 1:
+        return "none is faster than vanilla", False
+    same = name_of(free) == name_of(paid)
+    with_it = f"{'' if same else f'{name_of(paid)} '}{format_number(speedup)}" if speedup > 1 else "none"
+    return f"{name_of(free)} {format_number(without)} ({with_it})", not same

@@ -132,7 +132,7 @@ def _slug(title: str) -> str:
 def _head(findings: Findings, where: str, headlines: Sequence[Headline]) -> str:
     facts = caption(findings.facts, findings.summary)
     created = ", ".join(
-        dict.fromkeys(str(run.manifest["created"]) for run in findings.runs if "created" in run.manifest)
+        dict.fromkeys(_spell_time(str(run.manifest["created"])) for run in findings.runs if "created" in run.manifest)
     )
     replays = [
         f"{title} {'; '.join(dict.fromkeys(each.trace for each in found if each.trace))}."
@@ -142,9 +142,14 @@ def _head(findings: Findings, where: str, headlines: Sequence[Headline]) -> str:
         )
         if any(each.trace for each in found)
     ]
-    lines = [facts, *replays, f"Created {created}." if created else ""]
+    lines = [facts, *replays, f"Created {created} UTC." if created else ""]
     text = escape(" ".join(filter(None, lines)))
     return f'<h1>{escape(where)}</h1>\n{headlines_html(headlines)}<p class="soft">{text}</p>'
+
+
+def _spell_time(stamp: str) -> str:
+    """'2026-11-23 01:26', of a time in UTC, as the index of runs has it."""
+    return stamp[:16].replace("T", " ")
 
 
 def _section(title: str, body: str) -> str:
