@@ -214,13 +214,16 @@ def test_a_bad_file_is_refused_with_its_key(tmp_path, name, change, said):
         ("num_drafts,num_draft_tokens,num_accepted_tokens,acceptance_length\n2,4,1,3\n", "length is 3, 1 . accepted"),
         ("num_drafts,acceptance_length\n1\n", "line 2: num_draft_tokens is None"),
         (b"num_drafts,acceptance_length\n\xff", "not UTF-8"),
+        ("num_drafts,acceptance_length\n" + "1" * 200_000, "is not csv"),
+        ("x" * 200_000, "has the keys x"),
     ],
 )
 def test_what_no_harness_wrote_is_refused(tmp_path, content, said):
     path = tmp_path / "f.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=said) as caught:
         read_imported(path)
+    assert len(str(caught.value)) < 1000
 
 
 def _leaves(value, path=()):

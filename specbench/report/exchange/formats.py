@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,9 @@ from pydantic_core import from_json
 from specbench.input import InputError, decode_text, parse_json, read_file
 from specbench.names import file_name
 from specbench.record import CONTROL
-from specbench.report.data.facts import Facts
 from specbench.report.data.findings import Findings
 from specbench.report.exchange.aiperf import read_requests, write_requests
-from specbench.report.exchange.figures import Figures, Measured
+from specbench.report.exchange.figures import Figures, Measured, whole_s
 from specbench.report.exchange.nvidia import (
     read_profile,
     read_rates,
@@ -37,45 +35,28 @@ class Format:
     """
 
     file: str
-    mark: frozenset[str]
+    mark: tuple[str, ...]
     read: Callable[[bytes, str], list[Figures]]
     write: Callable[[Measured], str]
     timed: bool = True
     plain: bool = True
 
 
-def _marks(*keys: str) -> frozenset[str]:
-    return frozenset(keys)
-
-
+_SHOWN = 200  # characters of the keys of an unknown file
+_UNTIMED = {"timed": False}
+_OF_DRAFTS = {"timed": False, "plain": False}
 FORMATS = {
     "speculation_profile": Format(
-        "speculation_profile.json",
-        _marks("marginal_accept_rates"),
-        read_profile,
-        write_profile,
-        timed=False,
-        plain=False,
+        "speculation_profile.json", ("marginal_accept_rates",), read_profile, write_profile, **_OF_DRAFTS
     ),
     "acceptance_rate": Format(
-        "acceptance_rate.json",
-        _marks("Acceptance_Length_Histogram"),
-        read_rates,
-        write_rates,
-        timed=False,
+        "acceptance_rate.json", ("Acceptance_Length_Histogram",), read_rates, write_rates, **_UNTIMED
     ),
-    "timing": Format("timing.json", _marks("Output TPS"), read_times, write_times),
-    "aiperf": Format("profile_export.jsonl", _marks("metadata", "metrics"), read_requests, write_requests),
-    "vllm_bench": Format("vllm_bench.json", _marks("completed", "output_throughput"), read_bench, write_bench),
-    "specforge": Format("specforge.json", _marks("runs", "concurrency"), read_report, write_report),
-    "speculators": Format(
-        "acceptance.csv",
-        _marks("num_drafts", "acceptance_length"),
-        read_csv,
-        write_csv,
-        timed=False,
-        plain=False,
-    ),
+    "timing": Format("timing.json", ("Output TPS",), read_times, write_times),
+    "aiperf": Format("profile_export.jsonl", ("metadata", "metrics"), read_requests, write_requests),
+    "vllm_bench": Format("vllm_bench.json", ("completed", "output_throughput"), read_bench, write_bench),
+    "specforge": Format("specforge.json", ("runs", "concurrency"), read_report, write_report),
+    "speculators": Format("acceptance.csv", ("num_drafts", "acceptance_length"), read_csv, write_csv, **_OF_DRAFTS),
 }
 
 
@@ -92,10 +73,10 @@ def read_imported(path: Path) -> Imported:
     """Read a file of any of the formats. Raises InputError naming the file and the key that is wrong."""
     raw = read_file(path, "file to import ", f"expected a file of one of: {', '.join(FORMATS)}")
     found = _keys(raw, str(path))
-    known = [name for name, each in FORMATS.items() if each.mark <= found]
+    known = [name for name, each in FORMATS.items() if found.issuperset(each.mark)]
     if len(known) != 1:
-        marks = "; ".join(f"{name}: {', '.join(sorted(each.mark))}" for name, each in FORMATS.items())
-        shown = ", ".join(sorted(found)[:10]) or "none"
+        marks = "; ".join(f"{name}: {', '.join(each.mark)}" for name, each in FORMATS.items())
+        shown = ", ".join(sorted(found))[:_SHOWN] or "none"
         raise InputError(f"{path}: has the keys {shown}; expected those of one format ({marks})")
     return Imported(path.name, known[0], FORMATS[known[0]].read(raw, str(path)))
 
@@ -104,7 +85,7 @@ def _keys(raw: bytes, where: str) -> frozenset[str]:
     """Of the object in a file, or of the last in a list or the first of its lines; of a table its header."""
     head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not head.startswith((b"{", b"[")):
-        return frozenset(next(csv.reader([decode_text(raw, where).split("\n", 1)[0].strip()]), []))
+        return frozenset(decode_text(raw, where).split("\n", 1)[0].strip().split(","))
     try:
         value = from_json(head.split(b"\n", 1)[0], allow_inf_nan=False)
     except ValueError:  # an object of several lines
@@ -121,21 +102,22 @@ def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measu
         for method in (name for name in facts.methods if name != CONTROL):
             records = reported.succeeded(method)
             plain = not any(any(turn.proposed) for record in records for turn in record.turns)
-            if why := _why_not(facts, format, method, bool(records), plain):
-                yield f"{method}: {why}", None
-            else:
-                yield method, Measured(facts, method, records, str(run.manifest.get("created", "")), plain, by_path)
+            found = Measured(facts, method, records, str(run.manifest.get("created", "")), plain, by_path)
+            why = _why_not(found, format)
+            yield (f"{method}: {why}", None) if why else (method, found)
 
 
-def _why_not(facts: Facts, format: Format, method: str, records: bool, plain: bool) -> str:
-    """'' where it can be written. plain: it drafted nothing, or does not say what."""
-    if not records:
+def _why_not(found: Measured, format: Format) -> str:
+    """'' where it can be written."""
+    facts = found.facts
+    if not found.records:
         return "no case succeeded"
-    if plain and not format.plain:
+    if found.plain and not format.plain:
         return "recorded no drafts, of which this format tells"
-    if method in facts.unaccepted:
+    if found.method in facts.unaccepted:
         return "drafts from a model whose answers were replayed"
-    if format.timed and (not facts.timed or facts.time_only or facts.load):
+    timed = facts.timed and not facts.time_only and not facts.load and all(whole_s([turn]) for turn in found.turns)
+    if format.timed and not timed:
         return "not timed request by request with a model's own answers, and this format has times"
     return ""
 

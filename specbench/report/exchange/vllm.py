@@ -171,8 +171,11 @@ def write_csv(measured: Measured) -> str:
 
 def read_csv(raw: bytes, where: str) -> list[Figures]:
     """A group a row. Raises InputError naming the line and the column."""
-    lines = csv.DictReader(io.StringIO(decode_text(raw, where)))
-    found = [_read_row(row, f"{where}, line {number}") for number, row in enumerate(lines, start=2)]
+    lines = csv.DictReader(io.StringIO(decode_text(raw, where), newline=""))
+    try:
+        found = [_read_row(row, f"{where}, line {number}") for number, row in enumerate(lines, start=2)]
+    except csv.Error as error:
+        raise InputError(f"{where}: is not csv ({error}); expected a table as speculators writes it") from None
     if not found:
         raise InputError(f"{where}: has no row; expected one a subset, as speculators writes them")
     return found
