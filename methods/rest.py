@@ -6,6 +6,7 @@ followed there, most frequent first, are the draft tree.
 
 from __future__ import annotations
 
+import argparse
 import json
 import mmap
 import random
@@ -16,7 +17,7 @@ from typing import Literal
 import numpy as np
 from safetensors.numpy import save_file
 
-from methods.parts.lookup.corpus import FORMATS, read_built
+from methods.parts.lookup.corpus import FORMATS, Corpus, read_built
 from methods.parts.lookup.suffix_array import CROSSING, MatchCounts, SuffixArray, Tree, cut_paths
 from specbench.method import Drafter, Method
 from specbench.target.facade import ModelCard, Target
@@ -53,9 +54,18 @@ class Datastore:
     @classmethod
     def load(cls, path: Path, vocab: int, key: str) -> Datastore:
         """Map a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
-        read_built(path, vocab, key, "datastore", "build_datastore")
+        read_built(path, vocab, key, "datastore")
         arrays = _map(path, key)
         return cls(SuffixArray(arrays["tokens"], arrays["order"]), arrays["borders"])
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """``specbench build datastore`` has none but the corpus's."""
+
+
+def build(corpus: Corpus, given: argparse.Namespace) -> tuple[Datastore, str]:
+    """What ``specbench build datastore`` writes; its corpus says what it holds."""
+    return Datastore.build(corpus.documents, len(corpus.tokenizer)), ""
 
 
 def _map(path: Path, key: str) -> dict[str, np.ndarray]:
@@ -100,7 +110,7 @@ class _Retriever(Drafter):
 
 
 class Rest(Method):
-    """datastore: file made by ``scripts/build_datastore.py``. longest, shortest: suffixes looked up [tokens].
+    """datastore: file made by ``specbench build datastore``. longest, shortest: suffixes looked up [tokens].
 
     depth: tokens of a continuation. nodes: of the tree. max_matches: occurrences looked at. subset: which of them,
     uniform (an even share from a seeded start) | first (in sorted order, as the code does). cut: paper (the most
@@ -142,7 +152,7 @@ class Rest(Method):
         if not self._path:
             raise InputError(
                 f"datastore: not set and model={model.name} names none; build one from any corpus with"
-                " scripts/build_datastore.py and set model.datastore=FILE"
+                " specbench build datastore and set model.datastore=FILE"
             )
         path = locate_file(self._path)
         self.datastore = Datastore.load(Path(path), len(model.tokenizer), "datastore")

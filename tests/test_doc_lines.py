@@ -27,7 +27,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "results/README.md
 COMMANDS = ("specbench", "python", "pip", "make", "export", "pytest")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELLS = ("", "sh", "bash", "console")
-INLINE = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
+INLINE = re.compile(r"^(?:\| `([^`]+)` \|| {4}(specbench .*)$)", re.MULTILINE)
 EXAMPLE = re.compile("echo|repeat_last|successor|my_")  # methods, and an experiment, that pages write down
 SPECIAL = re.compile(r"[\[\]{}*?~^#|;&<>()$]")
 
@@ -40,8 +40,9 @@ def blocks_of(text: str) -> list[str]:
 
 def lines_of(text: str) -> Iterator[str]:
     """Command lines, those of several physical lines joined."""
-    blocks = [block.replace("\\\n", " ") for block in blocks_of(text)]
-    for line in (line for block in [*blocks, "\n".join(INLINE.findall(text))] for line in block.splitlines()):
+    text = text.replace("\\\n", " ")
+    single = "\n".join(map("".join, INLINE.findall(text)))
+    for line in (line for block in [*blocks_of(text), single] for line in block.splitlines()):
         if line.split(" ")[0] in COMMANDS and not line.endswith('-c "'):  # a script of several lines
             yield line
 

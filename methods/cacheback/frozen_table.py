@@ -56,7 +56,7 @@ class FrozenTable:
     def load(cls, path: Path, vocab: int, key: str) -> FrozenTable:
         """Read a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
         names = ("leaders", "offsets", "followers")
-        _, arrays = read_built(path, vocab, key, "frozen table", "build_frozen_table", names)
+        _, arrays = read_built(path, vocab, key, "frozen table", names)
         return cls(*(arrays[name] for name in names))
 
 

@@ -155,7 +155,7 @@ class Cacheback(Method):
         if not self._path:
             raise InputError(
                 f"frozen: not set and model={model.name} names no table; build one with"
-                " scripts/build_frozen_table.py, or do without by tables=dynamic"
+                " specbench build frozen_table, or do without by tables=dynamic"
             )
         lengths = {"%LL": self.leader_length, "%FL": self.follower_length}
         path = locate_file(self._path)

@@ -101,7 +101,7 @@ class SAM(Method):
     """n_predicts: tokens of a draft, the root among them. alpha: without an auxiliary, a match of L tokens drafts at
     most int(alpha * L). children: of a node, and nodes of a level, in the static automaton's tree.
 
-    static: file of an automaton built by scripts/build_automaton.py. len_bias: taken off its matches. auxiliary:
+    static: file of an automaton built by specbench build automaton. len_bias: taken off its matches. auxiliary:
     token_recycling | none; it drafts where no match has len_threshold tokens. tree, k: of Token Recycling.
     """
 

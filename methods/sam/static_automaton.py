@@ -66,7 +66,7 @@ class StaticAutomaton:
     @classmethod
     def load(cls, path: Path, vocab: int, key: str) -> StaticAutomaton:
         """Read a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
-        about, held = read_built(path, vocab, key, "suffix automaton", "build_automaton", Packed._fields)
+        about, held = read_built(path, vocab, key, "suffix automaton", Packed._fields)
         arrays = Packed(**held)
         if not about.get("ranked", "").isdecimal() or not _is_sound(arrays):
             raise InputError(f"{key}={path}: not a suffix automaton, or damaged; build one anew")

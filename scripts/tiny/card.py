@@ -63,7 +63,7 @@ _DATASTORE = """## Datastore
 held-out part that the suite `mini` is drawn from. Made with
 
     python scripts/make_tiny_corpus.py corpus corpus.jsonl --count 1000 --seed 2
-    python scripts/build_datastore.py --tokenizer bundled:tiny --field messages.content \\
+    specbench build datastore --tokenizer bundled:tiny --field messages.content \\
         --out specbench/assets/tiny/datastore.safetensors corpus.jsonl
 
 """

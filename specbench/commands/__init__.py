@@ -35,6 +35,7 @@ COMMANDS = {
     "tune": Command("specbench.commands.tune", "the parameters of a method with the best modelled speedup"),
     "choose": Command("specbench.commands.choose", "method and parameters for a GPU, a model and a load"),
     "profile": Command("specbench.commands.profile", "measure what a forward costs on this machine"),
+    "build": Command("specbench.commands.build", "a file that a method reads, from a text corpus"),
     "fetch": Command("specbench.commands.fetch", "download the model and the questions of a run"),
     "completion": Command("specbench.commands.completion", "what makes bash or zsh complete settings by the tab key"),
 }

@@ -222,7 +222,7 @@ def test_missing_table_says_how_to_build_one(tmp_path):
     class Card:
         name = "m"
 
-    with pytest.raises(InputError, match=r"build_frozen_table\.py"):
+    with pytest.raises(InputError, match=r"specbench build frozen_table"):
         Cacheback().check(Card())
 
 

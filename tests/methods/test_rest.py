@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import Done, run_script
+from in_process import Done, run_main
 from safetensors.numpy import load_file, save_file
 
 from methods.rest import Datastore, Rest
+from specbench import commands
 from specbench.types import InputError, Prefill
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,7 +150,7 @@ def test_a_file_is_mapped_as_it_was_built(tmp_path):
 
 def test_what_is_no_datastore_is_refused(tmp_path):
     path = tmp_path / "d.safetensors"
-    with pytest.raises(InputError, match=r"key=.*no such file; build one with scripts/build_datastore\.py"):
+    with pytest.raises(InputError, match=r"key=.*no such file; build one with specbench build datastore"):
         Datastore.load(path, 10, "key")
     path.write_text("no")
     with pytest.raises(InputError, match="not a datastore"):
@@ -177,7 +178,7 @@ def test_what_is_no_datastore_is_refused(tmp_path):
 
 
 def test_no_datastore_says_how_to_build_one():
-    with pytest.raises(InputError, match=r"^datastore: not set and model=m .*build_datastore\.py"):
+    with pytest.raises(InputError, match=r"^datastore: not set and model=m .*specbench build datastore"):
         Rest().check(Card())
 
 
@@ -196,7 +197,7 @@ def test_bad_values_name_themselves(options, told):
 
 
 def build(*arguments: object) -> Done:
-    return run_script("build_datastore", "--tokenizer", "bundled:tiny", *arguments)
+    return run_main(commands.main, "build", "datastore", "--tokenizer", "bundled:tiny", *arguments)
 
 
 def test_the_script_builds_one_from_a_corpus(tmp_path):

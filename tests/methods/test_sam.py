@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from in_process import Done, run_script
+from in_process import Done, run_main
 from safetensors.numpy import load_file, save_file
 
 from compose import composed, job_for
@@ -15,7 +15,7 @@ from methods.parts.lookup.automaton_kernels import EDGES, STATES
 from methods.parts.lookup.suffix_automaton import SuffixAutomaton
 from methods.sam.method import AUXILIARY, DYNAMIC, SAM, STATIC
 from methods.sam.static_automaton import StaticAutomaton, build_automaton
-from specbench import composition
+from specbench import commands, composition
 from specbench.execution import execute
 from specbench.store import read_run
 from specbench.types import InputError, Prefill, Step, TopK
@@ -311,7 +311,7 @@ def test_bad_parameter_names_itself(options, message):
 
 
 def build(*arguments) -> Done:
-    return run_script("build_automaton", "--tokenizer", "bundled:tiny", *arguments)
+    return run_main(commands.main, "build", "automaton", "--tokenizer", "bundled:tiny", *arguments)
 
 
 def test_built_from_a_corpus_and_decoded_with(tmp_path):

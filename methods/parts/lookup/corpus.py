@@ -1,7 +1,7 @@
 """Documents of a corpus as token ids, from text, JSON lines and JSON lists, without what a benchmark holds.
 
-``corpus_parser`` and ``read_corpus`` are the command line of the scripts that build a file from a corpus;
-``read_built`` reads such a file.
+``corpus_parser`` and ``read_corpus`` are what the kinds of ``specbench build`` have in common; ``read_built`` reads
+such a file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from specbench.target.load import locate, read_tokenizer
 from specbench.types import InputError
 
 OVERLAP = 13  # [words in a row] that two texts share by copying, hardly by chance (Brown et al. 2020, appendix C)
+BUILT_BY = {"frozen table": "frozen_table", "datastore": "datastore", "suffix automaton": "automaton"}
 FORMATS = {"frozen table": "cacheback", "datastore": "datastore", "suffix automaton": "suffix_automaton"}
 
 
@@ -156,9 +157,9 @@ class Corpus:
         return f"{len(self.documents)} documents of {tokens} tokens, {self.dropped} kept out"
 
 
-def corpus_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the arguments that every builder has."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def corpus_parser(program: str) -> argparse.ArgumentParser:
+    """A parser with the arguments that every kind has."""
+    parser = argparse.ArgumentParser(prog=program)
     parser.add_argument(
         "corpus", nargs="+", type=Path, help="text, .jsonl or .json files, also with .gz; .zip of texts"
     )
@@ -188,14 +189,14 @@ def read_corpus(given: argparse.Namespace) -> Corpus:
 
 
 def read_built(
-    path: Path, vocab: int, key: str, kind: str, script: str, names: Sequence[str] = ()
+    path: Path, vocab: int, key: str, kind: str, names: Sequence[str] = ()
 ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """(metadata, arrays ``names``) of a safetensors file that was built from a corpus by ``script``.
+    """(metadata, arrays ``names``) of a safetensors file that ``specbench build`` made from a corpus.
 
     Its metadata hold ``format`` (see ``FORMATS``) and ``vocab``, the tokens of the tokenizer it was built
     with. Raises InputError naming ``key`` where it is no such file, or of another vocabulary than ``vocab``.
     """
-    build = f"build one with scripts/{script}.py"
+    build = f"build one with specbench build {BUILT_BY[kind]}"
     if not path.is_file():
         raise InputError(f"{key}={path}: no such file; {build}")
     try:
