@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +10,10 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
+from in_process import run_main
 
 from compose import composed, job_for
+from specbench import cli
 from specbench.composition import plain_values
 from specbench.digest import digest
 from specbench.execution import execute
@@ -134,8 +133,8 @@ def test_head_tells_the_command(name):
 def small_run(tmp_path_factory):
     """Run a small experiment in this process."""
 
-    def run(*overrides: str) -> Findings:
-        job = job_for(*overrides, "+size=small", "measure.warmup=0")
+    def run(*overrides: str, tokens: int) -> Findings:
+        job = job_for(*overrides, "+size=small", "measure.warmup=0", f"decode.max_new_tokens={tokens}")
         named = [job.config.model.path, job.config.model.draft, *vars(job.config.model.heads).values()]
         named += [job.config.model.frozen_table, job.config.model.datastore]
         assert all(str(value).startswith("bundled:") for value in named if value not in (None, "random", True))
@@ -153,7 +152,7 @@ def test_small_size_has_every_cell(name, small_run):
     """Every method in every category: decoded, finite, without an error, and the target's own tokens."""
     overrides, methods = SMALL[name]
     experiment = name.split()[0]
-    findings = small_run(f"experiment={experiment}", *overrides)
+    findings = small_run(f"experiment={experiment}", *overrides, tokens=12 if name in EVIDENCE else 5)
     rows = findings.summary
     assert set(zip(rows["method"], rows["category"], strict=True)) == {
         (method, category) for method in (VANILLA, *methods) for category in CATEGORIES
@@ -204,8 +203,9 @@ hydra: {{mode: MULTIRUN, sweeper: {{params: {{{AXIS}: "20,80"}}}}}}
     [pytest.param(True, marks=pytest.mark.exhaustive), False],
     ids=["asked for", "the experiment's own grid"],
 )
-def test_command_sweeps_an_experiment(tmp_path, asked):
-    """Through the command itself: one run a cell, told apart by the swept parameter; a file's grid needs no ``-m``."""
+def test_command_sweeps_an_experiment(tmp_path, monkeypatch, asked):
+    """One run a cell, told apart by the swept parameter; a file's grid needs no ``-m``."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "own" / "experiment").mkdir(parents=True)
     (tmp_path / "own" / "experiment" / "two.yaml").write_text(OWN)
     if asked:
@@ -213,13 +213,7 @@ def test_command_sweeps_an_experiment(tmp_path, asked):
     else:
         grid = ["--config-dir", str(tmp_path / "own"), "experiment=two", "measure=quick", "suite.limit=1"]
     arguments = ["decode.max_new_tokens=12", f"hydra.sweep.dir={tmp_path}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "specbench.cli", *grid, *arguments, "report.plots=false"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)},
-    )
+    done = run_main(cli.main, *grid, *arguments, "report.plots=false")
     assert done.returncode == 0, done.stderr
     assert str(tmp_path) not in (tmp_path / "multirun.yaml").read_text()
     findings = read_findings(find_runs([tmp_path]))

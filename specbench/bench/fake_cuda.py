@@ -16,7 +16,6 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map_only
 
 from specbench.target.fast.graphs import Graphs
 
@@ -169,7 +168,8 @@ class FakeCuda(TorchDispatchMode):
             return self._pin(
                 given["self"].clone() if "self" in given else func(*args, **{**kwargs, "pin_memory": False})
             )
-        tensors = [each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor)]
+        tensors = list[Tensor]()
+        _replace((*args, *kwargs.values()), Tensor, tensors.append)
         labelled = {id(each.held): each for each in tensors if isinstance(each, Labelled)}
         device = given.get("device")
         if name == "_has_compatible_shallow_copy_type":  # a module that moves asks
@@ -189,11 +189,10 @@ class FakeCuda(TorchDispatchMode):
             kwargs["device"] = torch.device("cpu")
         elif device is not None:
             args = tuple(torch.device("cpu") if each is device else each for each in args)
-        out = func(*tree_map_only(Labelled, _held, args), **tree_map_only(Labelled, _held, kwargs))
+        held = {key: _replace(each, Labelled, _held) for key, each in kwargs.items()}
+        out = func(*_replace(args, Labelled, _held), **held)
         self.launched += not (self._captured or func.is_view)
-        return tree_map_only(
-            Tensor, lambda held: labelled[id(held)] if id(held) in labelled else Labelled(held, self), out
-        )
+        return _replace(out, Tensor, lambda held: labelled[id(held)] if id(held) in labelled else Labelled(held, self))
 
     def _pin(self, host: Tensor) -> Tensor:
         self._pinned[host.untyped_storage().data_ptr()] = host
@@ -277,3 +276,13 @@ class _Event:
 
 def _held(tensor: Any) -> Tensor:
     return tensor.held if isinstance(tensor, Labelled) else tensor
+
+
+def _replace(value: Any, kind: type[Tensor], change: Callable[[Any], Any]) -> Any:
+    """Of an operation's arguments or results, the tensors of a kind changed: they stand in lists and tuples only."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        found = [_replace(each, kind, change) for each in value]
+        return found if isinstance(value, list) else tuple(found)
+    return value
