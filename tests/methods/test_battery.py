@@ -18,7 +18,7 @@ from specbench.types import InputError
 
 DRAFT, FROZEN = "bundled:tiny_draft", "bundled:tiny/frozen_table.safetensors"
 DATASTORE = "bundled:tiny/datastore.safetensors"
-SUITE = ("suite.limit=1", "decode.max_new_tokens=16", "measure=quick", "measure.warmup=0")
+SUITE = ("suite.limit=1", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0")
 FEW = "suite.first=2"  # of the suite's seven tasks, where fewer show it as well
 
 

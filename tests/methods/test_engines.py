@@ -15,7 +15,7 @@ from specbench.method import Method, Peer
 from specbench.serving.session import PRIVATE
 from specbench.target.fast.engine import FastEngine
 
-QUICK = ("decode.max_new_tokens=14", "measure=quick", "measure.warmup=0", "measure.lossless=false")
+QUICK = ("decode.max_new_tokens=10", "measure=quick", "measure.warmup=0", "measure.lossless=false")
 SUITE = ("suite.limit=1", "suite.first=1", *QUICK)
 
 LOAD = ("load=closed", "load.requests=3", "load.block=2", "load.ramp=1", "load.chunk=16", "load.tokens=400")
