@@ -78,14 +78,17 @@ def resting(paused: bool):
         yield
 
 
+TOLD, PAUSED = partial(resting, False), partial(resting, True)  # the same objects in each test: a run is kept by them
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [name for name in method_names() if name != "vanilla"])
 def test_steps_that_a_drafter_left_out_leave_no_trace_in_what_it_reads(name, together):
     if not pauses(name):
         pytest.skip("it is asked at every step, or learns less from steps that it left out")
     cases = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast", *LOAD)
-    _, told = together.run(name, *cases, fits=pauses, within=partial(resting, False))
-    _, paused = together.run(name, *cases, fits=pauses, within=partial(resting, True))
+    _, told = together.run(name, *cases, fits=pauses, within=TOLD)
+    _, paused = together.run(name, *cases, fits=pauses, within=PAUSED)
     for key, record in told.items():
         turns = [(turn.ids, turn.accept) for turn in record.turns]
         assert turns
