@@ -15,13 +15,13 @@ from torch import Tensor
 
 from methods.parts.draft_lm.draft_lm import choose_token
 from methods.parts.draft_lm.draft_method import DraftModelMethod
-from specbench.method import Drafter
+from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.types import EMPTY, Draft, InputError, Prefill, Step, require_count
 
 Schedule = Literal["fixed", "heuristic", "confidence"]
 
 
-class _Chain(Drafter):
+class _Chain(SharedDrafter):
     def __init__(self, method: SpeculativeSampling, seed: int) -> None:
         self._method, self._request = method, method.chain()
         self._length = method.length
@@ -30,7 +30,7 @@ class _Chain(Drafter):
         self._proposed = 0
         self._lengths: list[int] = []
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
+    def drafting(self, context: Sequence[int], budget: int) -> Drafting:
         count = self._proposed = min(self._length, budget)
         if not count:
             return EMPTY
@@ -39,7 +39,7 @@ class _Chain(Drafter):
         drawn_from: list[Tensor] = []
         scores: list[float] = []
         distribution = method.drawn_from if method.sampling is not None and method.draws else None
-        row = self._request.feed(context, self._settled)
+        row = (yield self._request.feeding(context, self._settled))[-1]
         self._settled = len(context)
         reads = row.device.type == "cpu" or method.schedule == "confidence"  # else a GPU drafts beyond an EOS
         while True:
@@ -50,7 +50,7 @@ class _Chain(Drafter):
             ends = reads and (tokens[-1] in method.eos or (scores and scores[-1] < method.threshold))
             if len(tokens) == count or ends:
                 break
-            row = self._request.step(tokens[-1])
+            row = (yield self._request.stepping(tokens[-1]))[-1]
         self._proposed = len(tokens)
         self._lengths.append(len(tokens))
         probs = method.pad_probs(torch.stack(drawn_from)) if drawn_from else None

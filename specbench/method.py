@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from specbench.types import Draft, Needs, Prefill, Step, Typical
 
@@ -49,6 +49,45 @@ class Drafter(ABC):
     def stats(self) -> dict[str, float]:
         """The method's own figures for this request, by name."""
         return {}
+
+
+class DraftForward(Protocol):
+    """A forward of a model that drafts, which a drafter waits for. owner: runs forwards of several requests at once."""
+
+    @property
+    def owner(self) -> ForwardOwner:
+        """The same object for all whose forwards can be one."""
+
+    def run(self) -> Any:
+        """Its outcome, alone."""
+
+
+class ForwardOwner(Protocol):
+    """A model that drafts."""
+
+    def run_together(self, forwards: Sequence[Any]) -> Sequence[Any]:
+        """The outcome of each."""
+
+
+Drafting = Generator[DraftForward, Any, Draft]
+
+
+class SharedDrafter(Drafter):
+    """A drafter that yields its forwards, so that those of several requests are one."""
+
+    @abstractmethod
+    def drafting(self, context: Sequence[int], budget: int) -> Drafting:
+        """``propose``: yields each forward, is sent its outcome, and returns the draft."""
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        """See ``Drafter.propose``."""
+        steps, outcome = self.drafting(context, budget), None
+        while True:
+            try:
+                forward = steps.send(outcome)
+            except StopIteration as end:
+                return cast(Draft, end.value)
+            outcome = forward.run()
 
 
 class Method(ABC):

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from specbench.decode.together import Budgets, SharedRequest, TrimmedDraft
+from specbench.decode.shared_request import SharedRequest
+from specbench.decode.together import Budgets, TrimmedDraft
 from specbench.types import ROOT, CaseError, Draft, Step
 
 LEVELS = (0, 2, 8, 32, None)  # [nodes] a request that the controller chooses among; None = all that the method wants

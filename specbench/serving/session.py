@@ -18,7 +18,8 @@ import torch
 
 from specbench.decode.budgets import make_budgets
 from specbench.decode.loop import Request, derive_seed
-from specbench.decode.together import Budgets, SharedLaps, SharedRequest, SharedServer
+from specbench.decode.shared_request import SharedRequest
+from specbench.decode.together import Budgets, SharedLaps, SharedServer
 from specbench.lossless import judge_block
 from specbench.measure.clock import without_collector
 from specbench.measure.plan import Block
@@ -36,7 +37,7 @@ PRIVATE = ("turn", "case")  # reset policies under which no request sees what an
 
 @dataclass(slots=True)
 class SharedTurn:
-    """A turn of a case: what the server is asked (``specbench.decode.together.Question``).
+    """A turn of a case: what the server is asked (``specbench.decode.shared_request.Question``).
 
     method: of the case alone, or of all. answers: of the turns before.
     """

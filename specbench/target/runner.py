@@ -22,13 +22,15 @@ from specbench.target.fast.attention import SDPA, find_for_drafts
 from specbench.target.fast.compact import ForwardInput, explain_unfit
 from specbench.target.fast.engine import FRAMES, STANDING
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
-from specbench.target.fast.held_kv import HeldKV
-from specbench.target.fast.host.forward import SHORT, build_forward
+from specbench.target.fast.held_kv import HeldKV, HeldPlace, SharedKV
+from specbench.target.fast.host.forward import SHORT, HeldRows, build_forward
 from specbench.target.fast.row_frame import ROOMS, RowFrame
 from specbench.target.transfer import upload
 from specbench.target.tree import TreeRows, build_additive_mask, build_causal_mask
 
 Ids = Sequence[int] | Tensor
+Run = tuple[Any, Ids, Sequence[int], TreeRows | None, int]  # the arguments of ``Runner.run``
+EXTRA = 16  # rows of a request fed beside others whose logits nobody wants
 Shape = tuple[int, int, int]  # of a forward: rows, nodes behind the context with them, rows whose logits are wanted
 
 
@@ -72,6 +74,10 @@ class Runner(ABC):
         tree: what they see of the nodes behind the context; None = causal over everything.
         wanted: 1 or m. The logits are valid until the next call.
         """
+
+    def run_together(self, asked: Sequence[Run]) -> list[Tensor]:
+        """``run`` for several requests, in one forward where that is built; all are valid until the next call."""
+        return [self.run(*each).clone() for each in asked]
 
     def empty(self, cache: Any) -> None:
         """A new request has the cache."""
@@ -144,12 +150,14 @@ class CompactRunner(Runner):
         self._rooms = Buckets(ROOMS) if self.buckets.widths else EXACT
         self._standing = min(STANDING, context) + self.buckets.widths[-1] if self.buckets.widths else 0
         self._frames: dict[tuple[int, int], RowFrame] = {}
+        body = self._model
+        self._shape = len(body.layers), body.key_heads, body.size, body.dtype, body.device
+        self._shared = SharedKV(*self._shape)  # where requests are fed together
         self.shared_logits = torch.empty(0)  # of all graphs, since one for each would take gigabytes
 
-    def new_cache(self) -> HeldKV:
+    def new_cache(self) -> HeldKV | HeldPlace:
         """See ``Runner.new_cache``."""
-        body = self._model
-        return HeldKV(len(body.layers), body.key_heads, body.size, body.dtype, body.device)
+        return self._shared.add() if self._compiled else HeldKV(*self._shape)
 
     def empty(self, cache: HeldKV) -> None:
         """Where keys are read beyond those that are held, what the last request left there must be finite."""
@@ -164,11 +172,7 @@ class CompactRunner(Runner):
             return self._read_prompt(cache, ids, wanted)
         rows = tree or TreeRows(None, places)
         if self._compiled:
-            self._make_room(cache, start + count)
-            fed, turned = np.asarray(ids), np.minimum(rows.places[-count:], self._context - 1)
-            logits = self._compiled.feed(cache, np.minimum(fed, self.rows - 1), turned, start, rows, wanted)
-            cache.length = start + count
-            return logits
+            return self._feed([(cache, ids, places, tree, wanted)], wanted)
         graphed = count <= max(self.buckets.widths, default=count)
         buckets, rooms = (self.buckets, self._rooms) if graphed else (EXACT, EXACT)
         width, room = buckets.width(count), rooms.width(len(rows.places))
@@ -181,6 +185,33 @@ class CompactRunner(Runner):
         logits = cache.graphs.run((width, room, length, last), call) if graphed else call()
         cache.length = start + count
         return logits if last else logits[width - count :]
+
+    def run_together(self, asked: Sequence[Run]) -> list[Tensor]:
+        """See ``Runner.run_together``: by compiled code, but for prompts, of whose rows only the last is wanted."""
+        packed = [each for each in asked if self._compiled and len(each[1]) - each[-1] <= EXTRA]
+        if len(packed) < 2:
+            return super().run_together(asked)
+        alone = [None if each in packed else self.run(*each).clone() for each in asked]
+        logits, end, found = self._feed(packed, sum(len(each[1]) for each in packed)), 0, []
+        for each, own in zip(asked, alone, strict=True):
+            if own is None:
+                end += len(each[1])
+                own = logits[end - each[-1] : end]
+            found.append(own)
+        return found
+
+    def _feed(self, asked: Sequence[Run], wanted: int) -> Tensor:
+        """(wanted, V) logits of the last of all rows, by compiled code."""
+        for cache, ids, *_ in asked:
+            self._make_room(cache, cache.length + len(ids))
+        parts = []
+        for cache, ids, places, tree, _ in asked:
+            rows, fed = tree or TreeRows(None, places), np.minimum(np.asarray(ids), self.rows - 1)
+            turned = np.minimum(rows.places[-len(ids) :], self._context - 1)
+            parts.append(HeldRows(fed, turned, cache.base, cache.length, rows))
+            cache.length += len(ids)
+        assert self._compiled is not None
+        return self._compiled.feed(self._shared, parts, wanted)
 
     def compute(self, cache: HeldKV, frame: RowFrame, length: int, masked: Sequence[str], last: bool) -> Tensor:
         """The forward over a frame: (width, V) logits, or (1, V) of the last row. masked: see ``RowFrame.fill``."""
@@ -239,7 +270,7 @@ class CompactRunner(Runner):
         """Of a forward: up to ``end``, and where bits are read the ``room`` columns behind those held."""
         return max(end, held + room) if self._attend else end
 
-    def _read_prompt(self, cache: HeldKV, ids: Ids, wanted: int) -> Tensor:
+    def _read_prompt(self, cache: HeldKV | HeldPlace, ids: Ids, wanted: int) -> Tensor:
         count = len(ids)
         self._make_room(cache, count)
         cache.length = count
@@ -249,7 +280,8 @@ class CompactRunner(Runner):
             if window is not None and window < count:
                 masks[kind] = upload(build_causal_mask(count, window, self.dtype)[0, 0], self.device, self.dtype)
         places = slots.clamp(max=self._context - 1)
-        states, _ = self._model(ForwardInput(self._on_device(ids), places, slots, count, masks, prompt=True), cache)
+        given = ForwardInput(self._on_device(ids), places, slots + cache.base, count, masks, True, cache.base)
+        states, _ = self._model(given, cache.memory)
         return self._model.head(states[-wanted:])
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specbench.decode.budgets import LEVELS, Controller, EqualBudget, chances_of, cut_draft, keep_likeliest
-from specbench.decode.together import SharedRequest, _drafter
+from specbench.decode.shared_request import SharedRequest, find_drafter
 from specbench.types import Draft, Step
 
 
@@ -75,11 +75,11 @@ def test_steps_left_out_are_told_as_one_with_all_hidden_states():
     rows = torch.arange(6.0).view(3, 1, 2)
     missed = [Step(7 + at, (8 + at,), (), done=False, hidden={4: rows[at]}) for at in range(3)]
     shared = SharedRequest(None, drafter=drafter, context=[1, 7, 8, 9, 10], missed=missed)
-    assert _drafter(shared) is drafter
+    assert find_drafter(shared) is drafter
     assert told[0] == ([1, 7], 0)
     assert (told[1].root, told[1].emitted, told[1].path) == (7, (8, 9, 10), (0, 1))
     assert torch.equal(told[1].hidden[4], rows[:, 0])
-    assert _drafter(shared) is drafter
+    assert find_drafter(shared) is drafter
     assert len(told) == 2
 
 

@@ -196,5 +196,5 @@ def test_steps_that_a_drafter_left_out_leave_no_trace(tmp_path, trace, monkeypat
     assert left_out < calls[0] / 2
     monkeypatch.undo()
     monkeypatch.setattr("specbench.serving.session.make_budgets", lambda *_: _Turns())
-    monkeypatch.setattr("specbench.decode.together.SharedRequest.missed", property(lambda _: [], lambda *_: None))
+    monkeypatch.setattr("specbench.decode.shared_request.SharedRequest.missed", property(lambda _: [], lambda *_: None))
     assert work("forgetful") != paused

@@ -14,6 +14,9 @@ from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
+from specbench.decode.shared_request import SharedRequest, draft_on
+from specbench.target.fast.held_kv import HeldPlace
+from specbench.target.fast.host.forward import CompiledForward
 from specbench.target.fast.row_frame import RowFrame
 from specbench.types import InputError
 
@@ -98,3 +101,31 @@ def test_catching_up_builds_the_rows_that_are_fed(monkeypatch, family):
     caught_up = request.feed(context, 40)
     assert set(built) == {(3 * lm.runner._model.groups, 43)}
     torch.testing.assert_close(caught_up, plain_logits(lm.model, context), atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["speculative_sampling", "specinfer"])
+def test_several_requests_draft_in_one_forward_what_each_drafts_alone(name, monkeypatch):
+    """The same bits, as many forwards as one request takes; contexts differ, and one more request joins and grows."""
+    model = build("llama", torch.float32)
+    method = fitted(MAKE[name](), model)
+    contexts = [[5, 6, 7], [9, 8], [3] * 11, list(range(4, 40))]
+    alone = [begin(method, context).propose(context, 64) for context in contexts]
+    counts = []
+    feed = CompiledForward.feed
+    monkeypatch.setattr(CompiledForward, "feed", lambda *given: counts.append(len(given[2])) or feed(*given))
+
+    def together():
+        counts.clear()
+        drafters = [begin(method, context) for context in contexts]
+        asked = [SharedRequest(None, drafter=each) for each in drafters]
+        waiting = [(each, each.drafter.drafting(own, 64), None) for each, own in zip(asked, contexts, strict=True)]
+        while waiting:
+            waiting = draft_on(waiting)
+        assert [each.error for each in asked] == [None] * 4
+        return [(list(each.draft.tokens), list(each.draft.parents)) for each in asked]
+
+    truth = [(list(draft.tokens), list(draft.parents)) for draft in alone]
+    assert together() == truth
+    assert counts == [1, 3, *[4] * (3 if name == "speculative_sampling" else 2)]  # a long context is read alone
+    monkeypatch.setattr(HeldPlace, "base", 0)
+    assert together() != truth

@@ -21,7 +21,7 @@ from specbench.target.fast import engine as fast_engine
 from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.frame import Frame
 from specbench.target.fast.graphs import GRAPHED, Buckets
-from specbench.target.runner import make_runner
+from specbench.target.runner import CompactRunner
 from specbench.target.tensor_parallel.engine import Follower, Leader
 from specbench.target.tensor_parallel.team import Message, Op
 from specbench.types import Draft, InputError, Needs
@@ -260,7 +260,7 @@ def test_a_case_without_memory_leaves_the_next_one_sound(kind, monkeypatch):
 
 
 def test_a_draft_models_cache_that_cannot_grow_is_empty_and_grows_later(monkeypatch):
-    runner = make_runner(build("llama"), 512)
+    runner = CompactRunner(build("llama"), 512, compiled=False)
     cache = runner.new_cache()
     cache.grow(64)
     runner.run(cache, [5, 6], range(2), None, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from specbench.target.facade import ModelCard
 from specbench.target.load import load_model, read_card
-from specbench.target.runner import HeldCache, Shape, make_runner
+from specbench.target.runner import HeldCache, Run, Shape, make_runner
 from specbench.target.tree import TreeRows
 from specbench.types import InputError
 
@@ -56,6 +57,20 @@ def choose_token(row: Tensor, distribution: Sampler | None, random: torch.Genera
     return draw_one(probs[-1], random)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftCall:
+    """A call of a draft model for one request (``specbench.method.DraftForward``). given: see ``Runner.run``."""
+
+    owner: DraftLM
+    vocab: int
+    given: Run
+
+    @torch.inference_mode()
+    def run(self) -> Tensor:
+        """(wanted, V) logits."""
+        return self.owner.runner.run(*self.given)[:, : self.vocab]
+
+
 class DraftLM:
     """Holds the weights, and the caches of its requests: a request has one for as long as it lives."""
 
@@ -89,6 +104,12 @@ class DraftLM:
         weakref.finalize(request, self._free.append, cache).atexit = False
         return cache
 
+    @torch.inference_mode()
+    def run_together(self, forwards: Sequence[DraftCall]) -> list[Tensor]:
+        """Of each, its logits."""
+        found = self.runner.run_together([each.given for each in forwards])
+        return [rows[:, : each.vocab] for rows, each in zip(found, forwards, strict=True)]
+
     def _take(self) -> HeldCache:
         return self._free.pop() if self._free else self.runner.new_cache()
 
@@ -107,9 +128,13 @@ class DraftRequest:
 
         settled: [tokens] of the context known to be in the cache unchanged (comparison starts there).
         """
+        return self.feeding(context, settled).run()[-1]
+
+    def feeding(self, context: Sequence[int], settled: int) -> DraftCall:
+        """The forward of ``feed``; it is the request's next."""
         common = self.rewind(context, settled)
         self._held += context[common:]
-        return self._run(context[common:], range(common, len(context)), None, 1)[-1]
+        return self._forward(context[common:], range(common, len(context)), None, 1)
 
     def rewind(self, context: Sequence[int], settled: int) -> int:
         """Keep what ``context`` without its last token begins with; [tokens] of that. settled: as in ``feed``."""
@@ -124,9 +149,13 @@ class DraftRequest:
     @torch.inference_mode()
     def step(self, token: int | Tensor) -> Tensor:
         """Append one drafted token; the next row's logits (V,). One on the device, (), is not read: see ``name``."""
+        return self.stepping(token).run()[-1]
+
+    def stepping(self, token: int | Tensor) -> DraftCall:
+        """The forward of ``step``; it is the request's next."""
         place = len(self._held)
         self._held.append(UNREAD if isinstance(token, Tensor) else token)
-        return self._run(token.view(1) if isinstance(token, Tensor) else [token], [place], None, 1)[-1]
+        return self._forward(token.view(1) if isinstance(token, Tensor) else [token], [place], None, 1)
 
     def name(self, place: int, tokens: Sequence[int]) -> None:
         """Tokens from ``place`` of the context on, drafted on the device, are known now."""
@@ -134,6 +163,8 @@ class DraftRequest:
             if at < len(self._held):
                 self._held[at] = token
 
-    def _run(self, ids: Sequence[int] | Tensor, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
-        """(wanted, V) logits of one call of the model; see ``Runner.run``."""
-        return self._lm.runner.run(self.cache, ids, places, tree, wanted)[:, : self._vocab]
+    def _forward(
+        self, ids: Sequence[int] | Tensor, places: Sequence[int], tree: TreeRows | None, wanted: int
+    ) -> DraftCall:
+        """One call of the model; see ``Runner.run``."""
+        return DraftCall(self._lm, self._vocab, (self.cache, ids, places, tree, wanted))

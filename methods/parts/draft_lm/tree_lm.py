@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest
+from methods.parts.draft_lm.draft_lm import DraftCall, DraftLM, DraftRequest
 from specbench.target.tree import TreeRows
 from specbench.types import ROOT
 
@@ -51,7 +51,11 @@ class TreeRequest(DraftRequest):
 
     @torch.inference_mode()
     def expand(self, tokens: Sequence[int] | Tensor, parents: Sequence[int]) -> Tensor:
-        """Feed m new nodes in one forward; logits (m, V) of what follows each of them.
+        """Feed m new nodes in one forward; see ``expanding``."""
+        return self.expanding(tokens, parents).run()
+
+    def expanding(self, tokens: Sequence[int] | Tensor, parents: Sequence[int]) -> DraftCall:
+        """The forward over m new nodes, the request's next: logits (m, V) of what follows each of them.
 
         tokens: (m,) ids, on the host or a device.
         parents: (m,) nodes fed before or earlier in this call, or ``ROOT``.
@@ -62,7 +66,7 @@ class TreeRequest(DraftRequest):
         end = len(self)
         places = [self.held - 1 + depth for depth in self._depths]
         tree = TreeRows(self._lines[start + 1 : end + 1, :end], places)
-        return self._run(tokens, places[start:], tree, end - start)
+        return self._forward(tokens, places[start:], tree, end - start)
 
     @torch.inference_mode()
     def commit(self, path: Sequence[int], tokens: Sequence[int], kept: Sequence[int] = ()) -> None:

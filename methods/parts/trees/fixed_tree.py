@@ -17,7 +17,7 @@ from methods.parts.draft_lm.draft_lm import DraftLM, draw_one
 from methods.parts.draft_lm.draft_method import DraftModelMethod, TargetTraits
 from methods.parts.trees.siblings import draw_children
 from methods.parts.trees.tree_shape import Level, ShapePlan, TreeShape
-from specbench.method import Drafter
+from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.target.facade import Target
 from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step, require_nodes
 
@@ -59,7 +59,7 @@ class FixedTreeMethod(DraftModelMethod):
         return _FixedTree(self, seed)
 
 
-class _FixedTree(Drafter):
+class _FixedTree(SharedDrafter):
     def __init__(self, method: FixedTreeMethod, seed: int) -> None:
         self._method, self._request = method, method.tree()
         self._random = method.generator(seed)
@@ -69,13 +69,13 @@ class _FixedTree(Drafter):
         ranks = max(self._shape.ranks) + 1
         self._tried, self._taken = [0] * ranks, [0] * ranks
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
+    def drafting(self, context: Sequence[int], budget: int) -> Drafting:
         plan = self._method.plan.cut(budget)
         shape = self._shape = plan.shape
         self._kept = range(len(shape))
         if not len(shape):
             return EMPTY
-        rows = self._request.feed(context, self._settled)[None]
+        rows = yield self._request.feeding(context, self._settled)
         self._settled = len(context)
         drawn = self._method.sampling is not None
         probs = rows.new_zeros(len(shape), rows.shape[-1], dtype=torch.float32) if drawn else None
@@ -86,7 +86,7 @@ class _FixedTree(Drafter):
             tokens.append(children)
             alive += living
             if level.inner:
-                rows = self._request.expand(children[inner], level.above)
+                rows = yield self._request.expanding(children[inner], level.above)
         if probs is None:
             return Draft(torch.cat(tokens), shape.parents, source=[0] * len(shape))
         return self._living(torch.cat(tokens), torch.cat(alive).tolist() if alive else [True] * len(shape), probs)

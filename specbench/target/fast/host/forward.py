@@ -101,6 +101,20 @@ class PackedLayout:
     biases: np.ndarray
 
 
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """Rows of one request behind what its cache holds. ids: (m,). turned: (m,) positions that the embedding turns to.
+
+    base: the first of its slots; start: counted from there, that of its first row. rows: what they see.
+    """
+
+    ids: np.ndarray
+    turned: np.ndarray
+    base: int
+    start: int
+    rows: TreeRows
+
+
 class CompiledForward:
     """The forward over frames of one compact model, whose weights it reads in place.
 
@@ -202,24 +216,32 @@ class CompiledForward:
         """A prompt's (T, D) states into an empty cache, and layer -> (T, D) of ``taps``."""
         places, last = np.arange(len(ids)), len(self._model.layers)
         rows, span = TreeRows(None, range(len(ids))), [[0, len(ids), 0, 0, 0]]
-        _, hidden = self._run(cache, np.array(ids), places, places, span, self._list_biases(rows), 0, [*taps, last])
+        _, hidden = self._run(cache, np.array(ids), places, places, span, self._list_biases([rows]), 0, [*taps, last])
         return hidden[last], {tap: hidden[tap] for tap in taps}
 
-    def feed(
-        self, cache: StaticKV, ids: np.ndarray, turned: np.ndarray, start: int, rows: TreeRows, wanted: int
-    ) -> Tensor:
-        """Read (m,) ids into slots from ``start`` on -> (wanted, V) logits of the last rows.
+    def feed(self, cache: StaticKV, parts: Sequence[HeldRows], wanted: int) -> Tensor:
+        """(wanted, V) logits of the last of all rows."""
+        spans, first = [], 0
+        for part in parts:
+            count = len(part.ids)
+            spans.append((first, count, part.base, part.start, part.start + count - len(part.rows.places)))
+            first += count
+        ids, turned = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "turned"))
+        places = np.concatenate([part.rows.places[-len(part.ids) :] for part in parts])
+        return self._run(cache, ids, places, turned, spans, self._list_biases([p.rows for p in parts]), wanted, ())[0]
 
-        turned: (m,) the positions that the embedding turns them to. rows: what they see behind the context.
-        """
-        places, held = np.array(rows.places[-len(ids) :]), start + len(ids) - len(rows.places)
-        span = [[0, len(ids), 0, start, held]]
-        return self._run(cache, ids, places, turned, span, self._list_biases(rows), wanted, ())[0]
-
-    def _list_biases(self, rows: TreeRows) -> list[np.ndarray]:
-        """Of each kind of attention (m, n), 0 where a row sees a node."""
-        windows, dtype = self._model.windows.values(), _stored(self._model.embedding).dtype
-        return [np.where(rows.list_near(window), 0, 1).astype(dtype) for window in windows]
+    def _list_biases(self, parts: Sequence[TreeRows]) -> list[np.ndarray]:
+        """Of each kind of attention (m, n), 0 where a row sees a node of its own request."""
+        found = []
+        for window in self._model.windows.values():
+            seen = [rows.list_near(window) for rows in parts]
+            shape = sum(map(len, seen)), max(near.shape[1] for near in seen)
+            bias, first = np.ones(shape, _stored(self._model.embedding).dtype), 0
+            for near in seen:
+                bias[first : first + len(near), : near.shape[1]] = ~near
+                first += len(near)
+            found.append(bias)
+        return found
 
     def _run(
         self,
