@@ -22,17 +22,27 @@ def code(notebook):
     return "\n".join(source.removeprefix("%matplotlib inline\n") for source in sources)
 
 
-def execute(notebook, monkeypatch, *runs, folder=FOLDER.parent):
-    """Run it on these runs, in this folder. Returns its outputs."""
+@pytest.fixture(scope="module")
+def execute():
+    """Run a notebook on these runs, in this folder: its outputs. All in one kernel, emptied before each."""
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    monkeypatch.setenv("SPECBENCH_RUN", os.pathsep.join(map(str, runs)))
-    loaded = nbformat.read(notebook, as_version=4)
-    monkeypatch.delenv("SPECBENCH_PROFILE", raising=False)
-    resources = {"metadata": {"path": str(folder)}}
-    nbclient.NotebookClient(loaded, timeout=120, kernel_name="python3", resources=resources).execute()
-    return [output for cell in loaded.cells for output in cell.get("outputs", [])]
+    client = nbclient.NotebookClient(nbformat.v4.new_notebook(), timeout=120, kernel_name="python3")
+
+    def execute(notebook, *runs, folder=FOLDER.parent):
+        client.nb = nbformat.read(notebook, as_version=4)
+        chosen = {"SPECBENCH_RUN": os.pathsep.join(map(str, runs))}
+        begin = f"%reset -f\n__import__('os').environ.update({chosen!r})\n%cd -q {folder}"
+        client.nb.cells.insert(0, nbformat.v4.new_code_cell(begin))
+        client.execute(cleanup_kc=False)
+        return [output for cell in client.nb.cells for output in cell.get("outputs", [])]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SPECBENCH_PROFILE", raising=False)
+        yield execute
+        client.nb = nbformat.v4.new_notebook()
+        client.execute()  # ends the kernel
 
 
 def images(outputs):
@@ -62,15 +72,15 @@ def test_it_imports_the_report_alone(notebook):
 
 
 @pytest.mark.parametrize("methods", [None, pytest.param({}, marks=pytest.mark.exhaustive)])
-def test_the_first_runs_on_any_run(make_run, monkeypatch, methods):
+def test_the_first_runs_on_any_run(execute, make_run, methods):
     run = make_run(methods=methods, peers=("hf_assisted",) if methods is None else (), per_category=2)
-    assert images(execute(READ, monkeypatch, run)) == (5 if methods is None else 0)
+    assert images(execute(READ, run)) == (5 if methods is None else 0)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("notebook", [WHY, FIGURES, COMPARE], ids=lambda path: path.stem)
 @pytest.mark.parametrize("kind", ["no method", "all failed", "no profile"])
-def test_the_others_say_what_there_is_nothing_of(make_run, monkeypatch, tmp_path, notebook, kind):
+def test_the_others_say_what_there_is_nothing_of(execute, make_run, tmp_path, notebook, kind):
     """Outside of a checkout, where no profile is, and on runs that hold little."""
 
     def edit(manifest, records):
@@ -80,7 +90,7 @@ def test_the_others_say_what_there_is_nothing_of(make_run, monkeypatch, tmp_path
 
     run = make_run(methods={} if kind == "no method" else None, peers=(), per_category=1, edit=edit)
     folder = tmp_path if kind == "no profile" else FOLDER.parent
-    said = words(execute(notebook, monkeypatch, run, folder=folder))
+    said = words(execute(notebook, run, folder=folder))
     expected = {
         (WHY, "no profile"): "name one in SPECBENCH_PROFILE",
         (WHY, "all failed"): "or no decode step",
@@ -120,10 +130,10 @@ def sweep(live, tmp_path_factory):
 
 
 @pytest.mark.exhaustive
-def test_the_second_explains_a_speedup(live, monkeypatch):
+def test_the_second_explains_a_speedup(execute, live):
     from specbench.report import explain, read_findings
 
-    outputs = execute(WHY, monkeypatch, live)
+    outputs = execute(WHY, live)
     factors = explain(
         read_findings([live], FOLDER.parent / "results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json")
     )
@@ -135,7 +145,7 @@ def test_the_second_explains_a_speedup(live, monkeypatch):
 
 
 @pytest.mark.exhaustive
-def test_the_third_draws_a_papers_figures(live, sweep, make_run, monkeypatch):
+def test_the_third_draws_a_papers_figures(execute, live, sweep, make_run):
     published = make_run(
         "published",
         {"pld": (4.0, 0.35, 4e-4)},
@@ -146,7 +156,7 @@ def test_the_third_draws_a_papers_figures(live, sweep, make_run, monkeypatch):
             "suite": {"name": "spec_bench", "cases": 12, "turns": 14, "sha256": "ab" * 32},
         },
     )
-    outputs = execute(FIGURES, monkeypatch, live, sweep, published)
+    outputs = execute(FIGURES, live, sweep, published)
     assert "does not apply" not in words(outputs)
     assert "no two parameters vary" not in words(outputs)
     assert "nothing of these runs was published" not in words(outputs)
@@ -155,8 +165,8 @@ def test_the_third_draws_a_papers_figures(live, sweep, make_run, monkeypatch):
 
 
 @pytest.mark.exhaustive
-def test_the_fourth_ranks_a_sweep(sweep, monkeypatch):
-    outputs = execute(COMPARE, monkeypatch, sweep)
+def test_the_fourth_ranks_a_sweep(execute, sweep):
+    outputs = execute(COMPARE, sweep)
     assert images(outputs) == 1 + 3 + 1  # the front, the heatmaps, the bars
     assert "4 runs; profile: Llama-3.1-8B" in words(outputs)
     assert "of 4 settings are as good" in words(outputs)
