@@ -13,6 +13,7 @@ from specbench.growth import blocks_of
 from specbench.job import Job
 from specbench.measure.plan import plan_rest
 from specbench.record import CaseRecord
+from specbench.serving.settings import find_last_arrival
 from specbench.store import MANIFEST, RECORDS, parse_lines, read_manifest
 from specbench.types import InputError
 
@@ -34,6 +35,9 @@ def preview(job: Job, directory: Path) -> list[tuple[str, str]]:
         ),
         ("requests", f"{turns} left, of at most {job.config.decode.max_new_tokens} tokens each"),
     ]
+    stretches = sum(len(block.order) for block in rest)
+    if arriving_s := stretches * find_last_arrival(job.config.load)[1]:
+        lines.append(("load", f"about {max(1, round(arriving_s / MINUTE))} min of arrivals in {stretches} stretches"))
     return [*lines, *_estimate(job, directory, records, turns)] if turns else lines
 
 

@@ -118,7 +118,7 @@ ROOMS: dict[str, Room] = {
     ),
     "preview": Room(
         "what a run would do, without doing it",
-        may="growth job measure record store types",
+        may="growth job measure record serving store types",
     ),
     "report.text": Room(
         "how figures and rows are spelled; tokens as text",

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from specbench.decode.budgets import make_budgets
 from specbench.decode.loop import Request, derive_seed
-from specbench.decode.shared_request import SharedRequest
+from specbench.decode.shared_request import SharedRequest, boundary
 from specbench.decode.together import Budgets, SharedLaps, SharedServer
 from specbench.lossless import judge_block
 from specbench.measure.clock import without_collector
@@ -29,7 +30,7 @@ from specbench.serving.scheduler import Served, Stretch, Visit, serve
 from specbench.serving.settings import LoadConfig, make_arrivals
 from specbench.session import Entry, Session, Turn, fail, record_of, turn_record
 from specbench.suite.number import is_right
-from specbench.types import Case, CaseError
+from specbench.types import Case, CaseError, InputError
 
 log = logging.getLogger(__name__)
 PRIVATE = ("turn", "case")  # reset policies under which no request sees what another one taught
@@ -63,7 +64,8 @@ class SharedTurn:
         """The next turn of the case; its method is free behind the last."""
         self.shared = shared
         if shared.error is None and self.number + 1 < len(self.case.turns):
-            return self.session.follow(self)
+            with boundary(shared):
+                return self.session.follow(self)
         self.session.give_back(self)
         return None
 
@@ -91,7 +93,26 @@ class LoadSession(Session):
         """Set the load, and the cases of the suite, which ramps are taken from."""
         self.load, self._cases = load, tuple(cases)
         self._budgets: dict[str, Budgets] = {}
+        self._require_room()
         return self
+
+    def _require_room(self) -> None:
+        """Raise InputError where there is no memory for the places, before anything is decoded."""
+        load, engine = self.load, self._engine
+        tokens = load.tokens or engine.context
+        try:
+            batch = engine.batch(load.requests, tokens)
+            size, left = batch.nbytes(), psutil.virtual_memory().available
+            batch.end()
+            if engine.device.type != "cpu" or size <= left:
+                return
+        except RuntimeError as error:  # torch's, of every device's memory
+            if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+                raise
+        raise InputError(
+            f"load.requests={load.requests}: there is no memory for so many requests of {tokens} tokens each; expected"
+            f" fewer, or load.tokens below {tokens}"
+        )
 
     def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
         if block.index < 0:  # of the warm-up

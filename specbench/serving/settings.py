@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from specbench.serving.arrivals import draw_poisson, repeat_recorded
 ONE, CLOSED, POISSON, TRACE = "one", "closed", "poisson", "trace"
 KINDS = (ONE, CLOSED, POISSON, TRACE)
 MOST_REQUESTS = 4096
+DAY_S = 86_400
 BUDGETS = ("full", "equal", "score", "controlled")
 
 
@@ -70,8 +72,24 @@ def check_load(load: LoadConfig) -> None:
         raise InputError(f"load.rate={load.rate}: expected a rate with load=poisson, and with no other")
     if (load.kind == TRACE) != (load.times is not None):
         raise InputError(f"load.times={load.times}: expected a file with load=trace, and with no other")
-    if load.times is not None:
-        read_times(load.times)
+    _require_end(load)
+
+
+def find_last_arrival(load: LoadConfig) -> tuple[int, float]:
+    """(requests of a stretch, [s] within which they arrive); 0 s in a closed loop."""
+    count, arrivals = load.block + (load.requests if load.ramp is None else load.ramp), make_arrivals(load, 0)
+    return count, next(itertools.islice(arrivals, count - 1, None)) if arrivals else 0.0
+
+
+def _require_end(load: LoadConfig) -> None:
+    """Raise InputError where the requests of a stretch do not arrive within a day."""
+    count, last_s = find_last_arrival(load)
+    if last_s > DAY_S:
+        key = "rate" if load.kind == POISSON else "times"
+        raise InputError(
+            f"load.{key}={getattr(load, key)}: the {count} requests of a stretch (load.ramp, load.block) arrive within"
+            f" {last_s:.3g} s; expected at most {DAY_S} s: more requests a second, or fewer of a stretch"
+        )
 
 
 def make_arrivals(load: LoadConfig, seed: int) -> Iterator[float] | None:

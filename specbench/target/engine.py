@@ -127,6 +127,10 @@ class Batch(ABC):
     def close(self, handle: Any) -> None:
         """Take a request's place back, whatever state it is in; a second time it does nothing."""
 
+    def nbytes(self) -> int:
+        """Bytes of its cache."""
+        return 0
+
     def end(self) -> None:
         """Free the memory."""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from compose import job_for
 from methods.pld import _Lookup
@@ -14,6 +16,8 @@ from specbench.decode.budgets import Controller
 from specbench.execution import execute
 from specbench.method import Method
 from specbench.record import CaseRecord
+from specbench.serving.session import LoadSession
+from specbench.serving.settings import LoadConfig
 from specbench.store import RECORDS, read_run
 from specbench.types import InputError
 
@@ -149,6 +153,7 @@ def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, b
         (("load=closed", "load.requests=0"), "load.requests=0: expected a whole number from 1 to 4096"),
         (("load=closed", "load.requests=5000"), "load.requests=5000: expected a whole number from 1 to 4096"),
         (("load=poisson", "load.rate=0"), "load.rate=0.0: expected a finite number above 0"),
+        (("load=poisson", "load.rate=1e-9"), r"load.rate=1e-09: the 48 requests of a stretch .* at most 86400 s"),
         (("load=closed", "load.rate=2"), "load.rate=2.0: expected a rate with load=poisson"),
         (("load=trace", "load.times=nowhere.json"), "load.times nowhere.json: no such file"),
         (("load=closed", "load.kind=queue"), "load.kind=queue: expected one of one, closed, poisson, trace"),
@@ -198,3 +203,33 @@ def test_steps_that_a_drafter_left_out_leave_no_trace(tmp_path, trace, monkeypat
     monkeypatch.setattr("specbench.serving.session.make_budgets", lambda *_: _Turns())
     monkeypatch.setattr("specbench.decode.shared_request.SharedRequest.missed", property(lambda _: [], lambda *_: None))
     assert work("forgetful") != paused
+
+
+@pytest.mark.parametrize("fault", [None, RuntimeError("can't allocate memory"), torch.OutOfMemoryError("of a GPU")])
+def test_a_load_without_memory_is_refused_before_it_begins(fault):
+    def batch(requests, tokens):
+        if fault is not None:
+            raise fault
+        return SimpleNamespace(nbytes=lambda: requests * tokens << 40, end=lambda: None)
+
+    engine = SimpleNamespace(batch=batch, context=2048, device=torch.device("cpu"))
+    session = LoadSession.__new__(LoadSession)
+    session._engine = engine
+    with pytest.raises(InputError, match=r"load\.requests=64: there is no memory for so many requests of 2048 tokens"):
+        session.under(LoadConfig("closed", 64), [])
+
+
+def test_a_next_turn_that_cannot_be_asked_is_its_own_error_row(tmp_path, trace, alone, monkeypatch):
+    real = LoadSession.follow
+
+    def follow(self, turn):
+        if turn.case.id == "6":
+            raise ValueError("no next turn")
+        return real(self, turn)
+
+    monkeypatch.setattr(LoadSession, "follow", follow)
+    records = decode(tmp_path / "r", trace, *LOADED)
+    assert {key[1] for key, record in records.items() if record.status != "ok"} == {"6"}
+    assert {key: work for key, work in work_of(records).items() if key[1] != "6"} == {
+        key: work for key, work in work_of(alone).items() if key[1] != "6"
+    }

@@ -76,6 +76,7 @@ def test_a_stretch_in_which_a_method_failed_where_vanilla_did_not_has_no_through
     assert (rows[VANILLA]["stretches"], rows["pld"]["stretches"]) == (8, 7)
     assert rows["pld"]["tokens_per_s"] == pytest.approx(7 * 75 / (4 * 1.0 + 3 * 1.1))
     assert rows["pld"]["goodput"] == pytest.approx(20 / 7.3)  # 3 each of 6 whole stretches, and 2
+    assert rows["pld"]["kept"] == 20 / 28  # the one that failed did not
 
 
 def test_waits_count_from_the_intended_arrival(rows):

@@ -60,6 +60,7 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
         own, records = _stretches(entry.records(method), failed), entry.succeeded(method)
         turns = [turn for record in records for turn in record.turns]
         inside = [turn for record in records if (record.round, record.block) in own for turn in record.turns]
+        lost = sum((record.round, record.block) in own for record in entry.records(method) if record.error is not None)
         seconds = sum(stretch["seconds"] for stretch in own.values())
         forwards = sum(stretch["forwards"] for stretch in own.values())
         yield {
@@ -77,7 +78,7 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
             "mat": ratio(sum(sum(turn.accept) for turn in turns), sum(len(turn.accept) for turn in turns)),
             "mean_requests": ratio(sum(stretch["requests"] for stretch in own.values()), forwards),
             "mean_rows": ratio(sum(stretch["rows"] for stretch in own.values()), forwards),
-            **_goodput(inside, load.get("slo") or {}, seconds),
+            **_goodput(inside, lost, load.get("slo") or {}, seconds),
             **_waits(turns),
         }
 
@@ -144,8 +145,8 @@ def _token_s(turn: TurnRecord) -> float:
     return turn.decode_s / sum(turn.accept) if turn.accept else 0.0
 
 
-def _goodput(turns: Sequence[TurnRecord], slo: dict[str, float | None], seconds: float) -> dict[str, float]:
-    """[requests/s] that kept the objective, and their share; blank without one."""
+def _goodput(turns: Sequence[TurnRecord], lost: int, slo: dict[str, float | None], seconds: float) -> dict[str, float]:
+    """[requests/s] that kept the objective, and their share; blank without one. lost: requests that failed."""
     first, token = slo.get("ttft_ms"), slo.get("tpot_ms")
     if first is None and token is None:
         return {"goodput": BLANK, "kept": BLANK}
@@ -153,7 +154,7 @@ def _goodput(turns: Sequence[TurnRecord], slo: dict[str, float | None], seconds:
         (first is None or 1e3 * _first_s(turn) <= first) and (token is None or 1e3 * _token_s(turn) <= token)
         for turn in turns
     )
-    return {"goodput": ratio(kept, seconds), "kept": ratio(kept, len(turns))}
+    return {"goodput": ratio(kept, seconds), "kept": ratio(kept, len(turns) + lost)}
 
 
 def _waits(turns: Sequence[TurnRecord]) -> dict[str, float]:

@@ -11,13 +11,16 @@ import pandas as pd
 from specbench.report.data.served import SHARES, WAITED, fewest
 from specbench.report.text.label import Cell, format_interval, format_number
 from specbench.report.text.table import Table, format_tables, name_columns, without_blanks, write_texts
+from specbench.stats import MIN_CASES
 
 _MEANING = (
     "Tokens/s: output tokens of all requests. Speedup: of that, over vanilla under the same load, interval over"
     " stretches. Tokens/s a user: of a request after its first token. Modelled: the speedup that the latency profile"
     " gives a closed loop of equal requests, drafting time not counted. Requests, rows: mean of a forward. Goodput:"
-    " requests a second that keep the objective (load.slo)."
+    " requests a second that keep the objective (load.slo); one that fails keeps none. Other tables show each request:"
+    " times under load, without the queue."
 )
+_FEW = f" Speedups of fewer than {MIN_CASES} stretches are without an interval: how far chance moves them is not known."
 _TITLES = {
     "queue": "Queue",
     "ttft": "Time to first token",
@@ -50,7 +53,8 @@ def _served(frame: pd.DataFrame, where: str) -> Table:
     first = ("Stretches", "Tokens/s", "Speedup", "Modelled", "Tokens/s a user")
     titles = (*first, "MAT", "Requests", "Rows", "Goodput", "Kept")
     rows = _stack(names, figures)
-    return without_blanks(Table("load", where, _MEANING, (*names, *titles), rows, frozenset(), len(names)))
+    few = "" if frame["stretches"].max() >= MIN_CASES else _FEW
+    return without_blanks(Table("load", where, _MEANING + few, (*names, *titles), rows, frozenset(), len(names)))
 
 
 def _waited(frame: pd.DataFrame, where: str) -> Table:

@@ -87,6 +87,10 @@ class EagerBatch(SlotBatch):
         keys = torch.zeros(*front, shape.key_heads, self.room, shape.key_size, **make)
         return keys, torch.zeros(*front, shape.value_heads, self.room, shape.value_size, **make)
 
+    def nbytes(self) -> int:
+        """See ``Batch``."""
+        return sum(stack.nbytes for stack in self._stacks)
+
     def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
         """See ``Batch``."""
         padded = PaddedRows(rows, self.lengths(), self.engine.context)

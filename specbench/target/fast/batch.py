@@ -100,6 +100,10 @@ class FastBatch(SlotBatch):
         """See ``Batch``."""
         self.cache.whole[:, :, place * self.room : (place + 1) * self.room] = 0
 
+    def nbytes(self) -> int:
+        """See ``Batch``."""
+        return self.cache.nbytes()
+
     def end(self) -> None:
         """See ``Batch``."""
         self.cache = self.engine.compact.new_cache()
