@@ -144,7 +144,7 @@ class SuiteConfig:
 
 @dataclass
 class EngineConfig:
-    """kind: auto | fast | eager | replay | timed. max_nodes: the largest draft a method may propose.
+    """kind: auto | fast | eager | replay | timed | server. max_nodes: the largest draft a method may propose.
 
     pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs, where it computes by torch.
     attention: of drafts in fast: sdpa | triton | fused | flex.

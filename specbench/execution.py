@@ -147,6 +147,7 @@ def _decode(
                 observe(records, records[0].block + 1, total)
     finally:
         gc.unfreeze()  # what the session froze (``without_collector``)
+    add_warnings(manifest, [f"{each.name}: {text}" for each in entries for text in each.method.warnings])
     writer.write_manifest(shared(job, manifest))
     log.info("done")
 

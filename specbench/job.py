@@ -195,7 +195,7 @@ def _check_blocks(cases: int, rounds: int) -> None:
 
 
 def _way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry]) -> tuple[str | None, str | None]:
-    if config.engine.kind == EngineKind.REPLAY:  # no model is loaded
+    if config.engine.kind in (EngineKind.REPLAY, EngineKind.SERVER):  # no model is loaded
         return None, None
     way, why = choose_parallelism(
         card,

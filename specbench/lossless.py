@@ -26,6 +26,9 @@ TOLERANCE = {
     "bfloat16": 8 * ROUNDING_STEP["bfloat16"],
 }
 
+SERVED_TOLERANCE = TOLERANCE["bfloat16"]  # of a server, whose dtype is not told
+
+Gap = Callable[[Sequence[int], int, int], float | None]  # (context, its token, another) -> [nats], None if not told
 Gaps = Callable[[Sequence[int], Sequence[int]], list[float]]
 
 
@@ -56,6 +59,33 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
             violations=sum(gap > tolerance for gap in found),
             worst_gap=max([0.0, *found]),
             close_steps=close,
+        )
+
+
+def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gap: Gap) -> None:
+    """Enter a ``Lossless`` into every good record of a block whose target is not here: ids against vanilla's.
+
+    Only the first place that differs is judged, by what the baseline itself says there: a tie, a violation, or nothing.
+    """
+    vanilla = next((record for record in records if record.method == VANILLA and record.status == "ok"), None)
+    for record in records if vanilla else ():
+        if record.status != "ok":
+            continue
+        assert vanilla is not None
+        parted, found = divergence(vanilla, record), None
+        if parted:
+            turn, place = parted
+            ours, theirs = record.turns[turn].ids, vanilla.turns[turn].ids
+            if place < min(len(ours), len(theirs)):
+                found = gap([*prompts[record.method][turn], *ours[:place]], theirs[place], ours[place])
+        tie = found is not None and found <= SERVED_TOLERANCE
+        record.lossless = Lossless(
+            equal=parted is None,
+            divergence=parted,
+            positions=int(found is not None),
+            ties=int(tie),
+            violations=int(found is not None and not tie),
+            worst_gap=max(0.0, found or 0.0),
         )
 
 

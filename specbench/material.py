@@ -21,12 +21,14 @@ from specbench.record import EngineKind
 from specbench.suite import Selection, Shots, Suite, load_suite, select, whole_of
 from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.target.facade import ModelCard
-from specbench.target.load import locate, read_card, read_tokenizer
+from specbench.target.load import find_eos, locate, read_card, read_tokenizer
 from specbench.trace import Trace, kind_of, model_of, read_trace
 from specbench.types import InputError
 
 ALIKE = 0.9  # share of answers whose count comes out with the right tokenizer; a wrong one gives far less
 SPELLED = 50  # answers that are turned into text to see whether the tokenizer is theirs
+SERVED = "server"  # in place of a folder of weights
+MOST_CONTEXT = 1 << 20  # [tokens] where a tokenizer names no length: the server refuses what is too long
 FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
 
 
@@ -51,11 +53,35 @@ def gather(config: Config) -> Material:
         return _recorded(config, Path(str(config.model.trace)).expanduser())
     if config.engine.kind == EngineKind.TIMED:
         return _timed(config, Path(str(config.model.trace)).expanduser())
+    if config.engine.kind == EngineKind.SERVER:
+        return _served(config)
     if config.suite.format == FROM_TRACE:
         raise InputError("suite=trace: is for a trace, as model=replay model.trace=FILE; expected a suite of questions")
     suite = _load_suite(config)
     card = read_card(**model_options(config), **_card_options(config))
     return Material(suite, card, PromptBuilder(card.tokenizer, config.model.template, config.model.system))
+
+
+def _served(config: Config) -> Material:
+    """Questions for servers: the tokenizer of their model, and no weights."""
+    model = config.model
+    if model.tokenizer is None:
+        raise InputError("model.tokenizer: not set; expected the folder or hub id of the tokenizer of the served model")
+    source = locate(model.tokenizer, "model.tokenizer")
+    options = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+    tokenizer = read_tokenizer(source, "model.tokenizer", **options)
+    settings = PreTrainedConfig.from_dict({"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id})
+    card = ModelCard(
+        name=model.name or "server",
+        path=SERVED,
+        config=settings,
+        tokenizer=tokenizer,
+        context=model.context or min(int(tokenizer.model_max_length), MOST_CONTEXT),
+        eos=find_eos(settings, tokenizer, source, model.revision),
+        dtype=model.dtype,
+        device="server",
+    )
+    return Material(_load_suite(config), card, PromptBuilder(tokenizer, model.template, model.system))
 
 
 def _recorded(config: Config, path: Path) -> Material:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from specbench.types import Draft, Needs, Prefill, Step, Typical
@@ -114,6 +115,11 @@ class Method(ABC):
         return not (self.needs.read_topk or self.needs.concurrent)
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What it met in the run that makes its figures unsafe."""
+        return ()
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """Paths of the files it decodes with (draft model, table); read after ``check``."""
         return ()
@@ -163,11 +169,24 @@ class Emit(Protocol):
         """ids: emitted by it. proposed: nodes of its draft, 0 where that is not known. True: the request has ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a peer knows of an answer once it is whole. ids: all of it. steps: (emitted, proposed) of each."""
+
+    ids: Sequence[int]
+    steps: Sequence[tuple[int, int]]
+
+
 class Peer(Method):
     """A method with its own decoding loop (HF ``generate``), outside the shared runtime.
 
     The harness still counts, cuts and times its tokens: ``decode`` reports every forward's ids through ``emit``.
     """
+
+    remote: bool = False  # it needs no weights here
+
+    def prepare(self) -> None:
+        """What comes before a request and is not timed."""
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         raise NotImplementedError(f"{type(self).__name__} has its own decoding loop; the harness calls decode()")
@@ -178,6 +197,14 @@ class Peer(Method):
     @abstractmethod
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
         """Decode at most ``limit`` tokens after ``prompt``; the first ``emit`` is the prefill's token."""
+
+    def gap(self, context: Sequence[int], chosen: int, other: int) -> float | None:
+        """[nats] between the log-probabilities of two tokens behind ``context``, of a server; None if not told."""
+        return None
+
+    def settle(self) -> Settled | None:
+        """Ids and steps of the request that it decoded last, in place of its reports; called behind the clock."""
+        return None
 
     def stats(self) -> dict[str, float]:
         """Its own figures for the request that it decoded last, by name; see ``Drafter.stats``."""

@@ -27,12 +27,8 @@ OVERALL = "overall"  # the row of all categories in tables: no category may have
 PHASES = ("prepare", "draft", "forward", "verify", "update")
 EXACT = ConfigDict(extra="forbid")
 LARGEST = 2**31 - 1
-_ADDED = (
-    "shard",
-    "stretch",
-    "load",
-    "correct",
-)  # of a merged run, under load, of answers that were checked: else absent
+# of a merged run, under load, of answers that were checked: else absent
+_ADDED = ("shard", "stretch", "load", "correct")
 _SLACK, _SLACK_S = 1.1, 0.01  # by which two clocks may differ, the GPU's and the host's
 _FIX = "expected a record as specbench writes it; restore the file, or begin anew with measure.fresh=true"
 
@@ -54,6 +50,7 @@ class EngineKind(StrEnum):
     EAGER = "eager"
     REPLAY = "replay"
     TIMED = "timed"
+    SERVER = "server"
 
 
 class TreeRecord(TypedDict):

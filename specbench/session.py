@@ -16,13 +16,13 @@ import torch
 
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
-from specbench.lossless import judge_block
+from specbench.lossless import compare_block, judge_block
 from specbench.measure.clock import Clock, without_collector
 from specbench.measure.energy import Meter
 from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block, starts_span
-from specbench.method import Method
-from specbench.record import VANILLA, CaseRecord, Failure, TurnRecord
+from specbench.method import Method, Peer
+from specbench.record import VANILLA, CaseRecord, EngineKind, Failure, TurnRecord
 from specbench.suite.number import is_right
 from specbench.suite.prompt import answer_text
 from specbench.target.engine import Engine
@@ -132,10 +132,18 @@ class Session:
             records = [self._case(block, place, name, prompts) for place, name in enumerate(block.order)]
         if judge:
             try:
-                judge_block(records, prompts, self._engine.gaps, self._settings.dtype)
+                if self._engine.kind == EngineKind.SERVER:
+                    self._compare(records, prompts)
+                else:
+                    judge_block(records, prompts, self._engine.gaps, self._settings.dtype)
             except (CaseError, torch.OutOfMemoryError) as error:
                 log.warning("case %s could not be judged: %s", block.case.id, error)
         return records
+
+    def _compare(self, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
+        baseline = self._entries[VANILLA].method
+        assert isinstance(baseline, Peer)
+        compare_block(records, prompts, baseline.gap)
 
     def _case(self, block: Block, place: int, name: str, prompts: dict[str, list[list[int]]]) -> CaseRecord:
         record = record_of(block, block.case, place, name)

@@ -21,7 +21,7 @@ from specbench.target.engine import Engine
 from specbench.target.facade import Target
 from specbench.target.fast.attention import FastOptions
 from specbench.target.load import load_model
-from specbench.target.replay import ReplayEngine
+from specbench.target.replay import ReplayEngine, ServerEngine
 from specbench.target.tensor_parallel.start import TeamSettings, start
 from specbench.target.timed import TimedEngine, WatchedTarget
 from specbench.types import Case, InputError, named
@@ -54,7 +54,7 @@ def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
     """
     stage = _load(job)
     try:
-        if job.way != TENSOR and job.config.engine.kind != EngineKind.REPLAY:
+        if job.way != TENSOR and job.config.engine.kind not in (EngineKind.REPLAY, EngineKind.SERVER):
             stage = replace(stage, threads=choose_threads(stage.engine, job.config.model.threads, threads))
         yield replace(stage, readers=frozenset(entry.name for entry in job.entries if _bind(entry, stage)))
     finally:
@@ -70,6 +70,8 @@ def _load(job: Job) -> Stage:
         replayed = ReplayEngine(job.card.eos, config.engine.max_nodes)
         target = Target(job.card, None, config.engine.max_nodes, None)
         return Stage(replayed, target, _recall(job, replayed), _first_cases(job))
+    if config.engine.kind == EngineKind.SERVER:
+        return _stage(job, ServerEngine(job.card, config.engine.max_nodes), None)
     seed = config.model.random.seed if config.model.random else 0
     if job.way == TENSOR:
         return _share(job, seed)
@@ -114,7 +116,8 @@ def _stage(job: Job, engine: Engine, model: Any, note: str | None = None) -> Sta
     """A model that answers the suite's questions, its engine checked."""
     config, prompts = job.config, job.prompts
     assert prompts is not None
-    check_engine(engine, model)
+    if model is not None:
+        check_engine(engine, model)
 
     def next_turn(case: Case, answers: Sequence[str]) -> Turn:
         return Turn(prompts.ids(case.turns[: len(answers) + 1], answers))
@@ -169,6 +172,11 @@ def _bind(entry: Entry, stage: Stage) -> bool:
     engine, target = stage.engine, stage.target
     if isinstance(entry.method, Peer) and engine.kind in (EngineKind.REPLAY, EngineKind.TIMED):
         raise InputError(_no_replay(entry.name, "it decodes with the model itself"))
+    if engine.kind == EngineKind.SERVER and not getattr(entry.method, "remote", False):
+        raise InputError(
+            f"method.{entry.name}: decodes with a model here, and engine=server has none; expected rows of servers"
+            " (methods.server.method.ServerPeer), or a model and engine=auto"
+        )
     watched = target.asked if isinstance(target, WatchedTarget) else []
     watched.clear()
     with named(f"method.{entry.name}."):

@@ -20,8 +20,9 @@ def composed(*overrides: str):
 
 @functools.cache
 def method_names() -> tuple[str, ...]:
-    """Every method in conf/method."""
-    return tuple(sorted(path.stem for path in (groups.conf_dir() / "method").glob("*.yaml")))
+    """Every method in conf/method that decodes by itself: not a server, which needs one."""
+    names = {path.stem for path in (groups.conf_dir() / "method").glob("*.yaml")}
+    return tuple(sorted(names - {"server"}))
 
 
 def entry_of(name: str) -> Entry:

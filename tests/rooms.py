@@ -238,6 +238,9 @@ ROOMS: dict[str, Room] = {
         "other runtimes' loops as methods, and the model in their formats",
         may="methods.parts.draft_lm method target target.fast types",
     ),
+    "methods.server": Room(
+        "a serving engine as a peer: connection, dialects, accounts of acceptance", may="method target types"
+    ),
     "methods": Room(
         "the methods: a module, or a package where a method has several files",
         may="methods.parts.draft_lm methods.parts.heads methods.parts.hf_peer methods.parts.lookup "

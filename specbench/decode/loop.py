@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import torch
 
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
-from specbench.method import Drafter, Method, Peer
+from specbench.method import Drafter, Method, Peer, Settled
 from specbench.target.engine import Engine
 from specbench.target.verify import cut
 from specbench.types import CaseError, Draft, Step
@@ -258,11 +258,24 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
         out.ids.extend(kept)
         return done
 
+    method.prepare()
     clock.start()
     method.decode(request.prompt, limit, derive_seed(request.seed, *request.names, "verify"), emit)
     out.decode_s = clock.elapsed() - out.prefill_s
     out.step_s = _rounded(clock.steps())
+    if settled := method.settle():
+        _replace(out, settled, engine.eos, limit)
     out.stats = {name: float(value) for name, value in method.stats().items()}
     if not out.ids:
         raise CaseError(f"{type(method).__name__} emitted nothing; expected at least the prefill's token")
     return out
+
+
+def _replace(out: Transcript, settled: Settled, eos: Collection[int], limit: int) -> None:
+    """Enter ids and steps that a peer knows only now; a step's time is known where it was reported as it was."""
+    out.ids = cut(settled.ids, eos, limit)[0]
+    out.accept = [emitted for emitted, _ in settled.steps]
+    out.proposed = [proposed for _, proposed in settled.steps]
+    out.depth, out.fed = out.proposed, [1 + proposed for proposed in out.proposed]
+    if len(out.step_s) != len(out.accept):
+        out.step_s = []

@@ -80,7 +80,7 @@ def read_card(
         config=config,
         tokenizer=reader,
         context=length,
-        eos=_eos(config, reader, path, revision),
+        eos=find_eos(config, reader, path, revision),
         dtype=stored,
         device=chosen,
         warnings=(warning,) if warning else (),
@@ -256,7 +256,7 @@ def _dtype_name(dtype: str, config: Any, device: str) -> str:
     return "float32" if device == "cpu" else stored
 
 
-def _eos(config: Any, tokenizer: Any, path: str, revision: str | None) -> frozenset[int]:
+def find_eos(config: Any, tokenizer: Any, path: str, revision: str | None) -> frozenset[int]:
     """Every id that ends an answer: the generation config's (Llama 3 has several), the config's, the tokenizer's."""
     found: list[Any] = [config.get_text_config().eos_token_id, tokenizer.eos_token_id]
     if Path(path).is_dir() and (Path(path) / "generation_config.json").is_file():

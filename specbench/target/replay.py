@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specbench.record import EngineKind
 from specbench.target.engine import SILENT, Batch, Engine, Laps, Verifier, require_place
+from specbench.target.facade import ModelCard
 from specbench.target.verify import ActiveRequest, continues, cut, find_accepted_path
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step
 
@@ -91,6 +92,17 @@ class ReplayEngine(Engine):
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
         """Nothing can be judged: there are no logits."""
         raise CaseError("a replay has no logits to compare; expected measure.lossless=false")
+
+
+class ServerEngine(ReplayEngine):
+    """No target here: servers decode, and what they emit can only be compared."""
+
+    kind = EngineKind.SERVER
+
+    def __init__(self, card: ModelCard, max_nodes: int) -> None:
+        """card: of the servers' model, without weights."""
+        super().__init__(card.eos, max_nodes)
+        self.context = card.context
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,1 @@
+"""A serving engine as a peer: its connection, its dialect, and what it says of its drafts."""

@@ -1,0 +1,177 @@
+"""What a server says of its drafts, in one form, and whether its accounts agree.
+
+Three accounts of a request: its own figures, the difference of the server's counters, and the sizes of the streamed
+chunks. None is trusted alone: engines count the bonus token or drop the steps without a draft, chunks hold several
+steps under load, and counters hold other clients' requests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+REQUEST, COUNTERS, CHUNKS = "request", "counters", "chunks"
+PER_POSITION = "num_accepted_tokens_per_pos"
+COUNTED = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+SAMPLE = re.compile(
+    r"^(\w+):spec_decode_(num_drafts|num_draft_tokens|num_accepted_tokens(?:_per_pos)?)(?:_total)?"
+    r"(?:\{([^}]*)\})?\s+([0-9.eE+-]+)",
+    re.MULTILINE,
+)
+POSITION = re.compile(r'position="(\d+)"')
+# What a server that draws acceptance from a table says of itself: vLLM, SGLang, llama.cpp.
+SYNTHETIC = re.compile(
+    r"rejection_sample_method\W{1,8}synthetic|synthetic_acceptance_(?:length|rates?)\W{1,4}[\d.]"
+    r"|simulate_acc_len\W{1,4}(?!0\b)[\d.]|spec.synth.len\W{1,4}[1-9]",
+    re.IGNORECASE,
+)
+
+Counters = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A request's drafts as the server counts them. Accepted tokens are without the bonus token of each step.
+
+    drafts: steps that had one, None where it is not said. drafted: [tokens]. histogram: steps by accepted tokens.
+    by_step: (accepted, drafted) of each step with a draft. per_position: accepted, by place in the draft.
+    """
+
+    source: str
+    accepted: int
+    drafts: int | None = None
+    drafted: int | None = None
+    histogram: tuple[int, ...] = ()
+    by_step: tuple[tuple[int, int], ...] = ()
+    per_position: tuple[int, ...] = ()
+
+    @property
+    def longest(self) -> int:
+        """Accepted tokens that one step may have at most, as far as the server says."""
+        known = (len(self.histogram) - 1, len(self.per_position), *(drafted for _, drafted in self.by_step))
+        return max([0, *known])
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The steps that a record gets: (emitted, proposed) each. source: whose account. complaints: what disagrees."""
+
+    steps: tuple[tuple[int, int], ...]
+    source: str
+    complaints: tuple[str, ...] = ()
+
+
+def parse_counters(text: str) -> Counters:
+    """Sums over the labels of a Prometheus page, of vLLM, LMDeploy and llama.cpp alike; positions apart."""
+    found: Counters = {}
+    for _, name, labels, value in SAMPLE.findall(text):
+        place = POSITION.search(labels)
+        key = f"{name}.{place[1]}" if place else name
+        found[key] = found.get(key, 0.0) + float(value)
+    return found
+
+
+def told_by_counters(before: Mapping[str, float], after: Mapping[str, float]) -> Told | None:
+    """The difference of two readings; None where there are no counters or the server began anew in between."""
+    if not all(name in after for name in COUNTED[1:]):
+        return None
+    grown = {name: round(value - before.get(name, 0.0)) for name, value in after.items()}
+    if any(value < 0 for value in grown.values()):
+        return None
+    places = sorted(int(name.partition(".")[2]) for name in grown if name.startswith(f"{PER_POSITION}."))
+    return Told(
+        COUNTERS,
+        accepted=grown[COUNTED[2]],
+        drafts=grown.get(COUNTED[0]),
+        drafted=grown[COUNTED[1]],
+        per_position=tuple(grown[f"{PER_POSITION}.{place}"] for place in places),
+    )
+
+
+def reconcile(count: int, sizes: Sequence[int] | None, told: Sequence[Told]) -> Account:
+    """The steps behind the first chunk, from the account that the emitted tokens bear out.
+
+    count: tokens behind the first chunk. sizes: of these chunks, None where a chunk is no step. told: the request's own
+    first. An account may count tokens behind the answer's end, of its last step: fewer than one draft.
+    """
+    complaints = list(_differences(told))
+    if sizes is None:
+        fitting = [each for each in told if each.accepted <= count]
+        complaints += [f"{_name(each)} for {count} emitted" for each in told if each not in fitting]
+        if fitting:
+            return Account(_steps_of(count, fitting[0]), fitting[0].source, tuple(complaints))
+        return Account(((count, 0),) if count else (), CHUNKS, tuple(complaints))
+    extra = count - len(sizes)
+    for each in told:
+        beyond = max(each.longest, *sizes, 1) if sizes else each.longest
+        if each.accepted < extra:
+            complaints.append(f"{_name(each)}, by chunks {extra}: a chunk holds several steps")
+            return Account(_steps_of(count, each), each.source, tuple(complaints))
+        if each.accepted <= extra + beyond and (each.drafts or 0) <= len(sizes) + 1:
+            return Account(_by_chunks(sizes, each), each.source, tuple(complaints))
+        complaints.append(f"{_name(each)}, by chunks {extra} in {len(sizes)}: the figure counts something else")
+    return Account(tuple((size, 0) for size in sizes), CHUNKS, tuple(complaints))
+
+
+def _name(told: Told) -> str:
+    drafts = "" if told.drafts is None else f" in {told.drafts} steps"
+    return f"accepted by {told.source} {told.accepted}{drafts}"
+
+
+def _differences(told: Sequence[Told]) -> Sequence[str]:
+    """Of the first account from the others, in what both say; and of an account from itself."""
+    found = []
+    for each in told:
+        parts = {"histogram": sum(j * n for j, n in enumerate(each.histogram)), "positions": sum(each.per_position)}
+        for what, total in parts.items():
+            if (each.histogram if what == "histogram" else each.per_position) and total != each.accepted:
+                found.append(f"{_name(each)}, by its {what} {total}")
+    for other in told[1:]:
+        mine, theirs = ((each.accepted, each.drafted) for each in (told[0], other))
+        if mine != theirs and None not in (mine[1], theirs[1]):
+            found.append(f"accepted, drafted by {told[0].source} {mine}, by {other.source} {theirs}")
+    return found
+
+
+def _by_chunks(sizes: Sequence[int], told: Told) -> tuple[tuple[int, int], ...]:
+    if len(told.by_step) == len(sizes):
+        return tuple((size, drafted) for size, (_, drafted) in zip(sizes, told.by_step, strict=True))
+    return tuple(zip(sizes, _spread(told.drafted or 0, len(sizes)), strict=True))
+
+
+def _steps_of(count: int, told: Told) -> tuple[tuple[int, int], ...]:
+    """Steps that add up to ``count``: by the histogram where there is one, else as even as the totals allow.
+
+    Steps without a draft are no engine's to tell: they are what the tokens are too many. A last step that was cut is
+    shorter here.
+    """
+    if told.by_step:
+        lengths = [1 + accepted for accepted, _ in told.by_step]
+    elif told.histogram:
+        lengths = [1 + accepted for accepted, steps in enumerate(told.histogram) for _ in range(steps)]
+    else:
+        lengths = _spread(count, max(1, count - told.accepted) if count else 0)
+    while lengths and sum(lengths) > count:
+        over = sum(lengths) - count
+        last = lengths.pop()
+        if last > over:
+            lengths.append(last - over)
+    lengths += [1] * (count - sum(lengths))
+    drafted = [drafted for _, drafted in told.by_step] or _spread(told.drafted or 0, len(lengths))
+    drafted = (drafted + [0] * len(lengths))[: len(lengths)]
+    return tuple(zip(lengths, drafted, strict=True))
+
+
+def _spread(total: int, parts: int) -> list[int]:
+    """``total`` in ``parts`` that differ by one at most, the larger first."""
+    if not parts:
+        return []
+    each, rest = divmod(total, parts)
+    return [each + (place < rest) for place in range(parts)]
+
+
+def whole(value: Any) -> int | None:
+    """A server's figure as a count; None where it is none."""
+    return round(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None

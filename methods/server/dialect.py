@@ -1,0 +1,281 @@
+"""How each serving engine is asked and how its events read; docs/servers.md cites every field.
+
+A dialect is a class with no state: ``body`` of a request, ``read`` of an event, and what is done before one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from methods.server.acceptance import REQUEST, Told, whole
+from methods.server.connection import Connection
+from specbench.types import CaseError, InputError
+
+SCORED = 5  # tokens whose log-probabilities are asked for, vLLM's default limit is 20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request. prompt: (T,) token ids, or text where the server takes no ids. drawing: temperature and the rest."""
+
+    model: str
+    prompt: list[int] | str
+    limit: int
+    drawing: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """An event of an answer. ids: emitted by it, None where the server says text only.
+
+    finish: stop | length, in the last one. told: what the server says of the whole request's drafts.
+    """
+
+    ids: Sequence[int] | None = None
+    text: str = ""
+    finish: str | None = None
+    told: Told | None = None
+
+
+class OpenAI:
+    """``/v1/completions`` of any server: text streamed, ids where the server gives them."""
+
+    name = "openai"
+    path = "/v1/completions"
+    steps = True  # a chunk is a step, unless several were sent together
+    info: tuple[str, ...] = ()  # where it says how it was started
+
+    @staticmethod
+    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
+        """Whether the server is of this kind. models: its first of ``/v1/models``."""
+        return True
+
+    def prepare(self, connection: Connection) -> bool:
+        """Empty the server's prefix cache, before the clock starts; whether no earlier prompt can help this one."""
+        return False
+
+    def body(self, question: Asked) -> dict[str, Any]:
+        """The request's JSON."""
+        return {
+            "model": question.model,
+            "prompt": question.prompt,
+            "max_tokens": question.limit,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": 0.0,
+            **question.drawing,
+        }
+
+    def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
+        """seen: ids so far."""
+        choice = (event.get("choices") or [{}])[0]
+        return Chunk(choice.get("token_ids"), choice.get("text") or "", choice.get("finish_reason"), self.told(event))
+
+    def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
+        """Token -> log-probability behind ``context``, of the best few; nothing where the server names no ids."""
+        return {}
+
+    def told(self, event: Mapping[str, Any]) -> Told | None:
+        """What an event says of the request's drafts."""
+        return None
+
+
+class VLLM(OpenAI):
+    """Ids by ``return_token_ids``; acceptance by ``--per-request-spec-decode-metrics``; a salt keeps prefixes apart."""
+
+    name = "vllm"
+    info = ("/server_info?config_format=json",)
+
+    @staticmethod
+    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
+        """See ``OpenAI``."""
+        return models.get("owned_by") == "vllm"
+
+    def prepare(self, connection: Connection) -> bool:
+        """The salt of each request does it."""
+        return True
+
+    def body(self, question: Asked) -> dict[str, Any]:
+        """See ``OpenAI``."""
+        return super().body(question) | {"return_token_ids": True, "cache_salt": uuid.uuid4().hex}
+
+    def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
+        """See ``OpenAI``; tokens as ``token_id:N`` by ``return_tokens_as_token_ids``."""
+        body = self.body(Asked(model, list(context), 1)) | {"logprobs": SCORED, "return_tokens_as_token_ids": True}
+        for event in connection.stream(self.path, body):
+            best = ((event.get("choices") or [{}])[0].get("logprobs") or {}).get("top_logprobs") or []
+            if best:
+                named = ((name.removeprefix("token_id:"), score) for name, score in best[0].items())
+                return {int(name): score for name, score in named if name.isdecimal()}
+        return {}
+
+    def told(self, event: Mapping[str, Any]) -> Told | None:
+        """``metrics.speculative_decoding`` of the chunk with the usage."""
+        found = (event.get("metrics") or {}).get("speculative_decoding")
+        if not found or whole(found.get("num_accepted_draft_tokens")) is None:
+            return None
+        steps = zip(found.get("per_step_accepted") or (), found.get("per_step_drafted") or (), strict=False)
+        return Told(
+            REQUEST,
+            accepted=found["num_accepted_draft_tokens"],
+            drafts=whole(found.get("num_spec_steps")),
+            drafted=whole(found.get("num_draft_tokens")),
+            histogram=tuple(found.get("acceptance_histogram") or ()),
+            by_step=tuple(steps),
+        )
+
+
+class TensorRTLLM(OpenAI):
+    """Ids by ``detokenize: false``; acceptance by the tokens of an iteration, the prompt's own included."""
+
+    name = "tensorrt_llm"
+
+    @staticmethod
+    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
+        """See ``OpenAI``."""
+        return models.get("owned_by") == "tensorrt_llm"
+
+    def body(self, question: Asked) -> dict[str, Any]:
+        """See ``OpenAI``."""
+        return super().body(question) | {"detokenize": False}
+
+    def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
+        """The mean is of all iterations so far, so the last one's counts."""
+        chunk = super().read(event, seen)
+        mean = (event.get("choices") or [{}])[0].get("avg_decoded_tokens_per_iter")
+        if not mean or not chunk.finish or chunk.ids is None:
+            return chunk
+        count = seen + len(chunk.ids)
+        steps = round(count / mean) - 1
+        return Chunk(chunk.ids, chunk.text, chunk.finish, Told(REQUEST, max(0, count - 1 - steps), steps))
+
+
+class SGLang(OpenAI):
+    """Its own ``/generate``; ids are all so far or the new ones, as the server was started."""
+
+    name = "sglang"
+    path = "/generate"
+    info: tuple[str, ...] = ("/get_server_info", "/server_info")
+    ACCEPTED = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")
+    DRAFTED = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num")
+    HISTOGRAM = ("spec_accept_histogram", "spec_correct_drafts_histogram")
+
+    @staticmethod
+    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
+        """See ``OpenAI``."""
+        return models.get("owned_by") == "sglang" or bool(connection.find("/get_model_info"))
+
+    def prepare(self, connection: Connection) -> bool:
+        """The server empties its cache where nothing runs."""
+        return connection.post("/flush_cache")
+
+    def body(self, question: Asked) -> dict[str, Any]:
+        """See ``OpenAI``."""
+        drawing = {"temperature": 0.0, **question.drawing}
+        drawing = {"sampling_seed" if name == "seed" else name: value for name, value in drawing.items()}
+        given = {"text" if isinstance(question.prompt, str) else "input_ids": question.prompt}
+        return given | {"sampling_params": {"max_new_tokens": question.limit, **drawing}, "stream": True}
+
+    def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
+        """See ``OpenAI``."""
+        meta, ids = event.get("meta_info") or {}, event.get("output_ids")
+        if ids is not None and seen and len(ids) == meta.get("completion_tokens"):
+            ids = ids[seen:]
+        finish = (meta.get("finish_reason") or {}).get("type")
+        if finish == "abort":
+            raise CaseError(f"the server aborted the request: {meta['finish_reason']}")
+        return Chunk(ids, "" if ids is not None else event.get("text") or "", finish, self.told(meta))
+
+    def told(self, event: Mapping[str, Any]) -> Told | None:
+        """``meta_info``, whose names changed between versions."""
+        steps = whole(event.get("spec_verify_ct"))
+        accepted, drafted, histogram = (
+            next((event[name] for name in names if event.get(name) is not None), None)
+            for names in (self.ACCEPTED, self.DRAFTED, self.HISTOGRAM)
+        )
+        if not steps or not event.get("finish_reason"):
+            return None
+        if accepted is None:
+            accepted = max(0, (event.get("completion_tokens") or 0) - 1 - steps)
+        return Told(REQUEST, whole(accepted) or 0, steps, whole(drafted), tuple(histogram or ()))
+
+
+class LMDeploy(SGLang):
+    """``/generate`` as SGLang has it, flat; acceptance by its counters."""
+
+    name = "lmdeploy"
+    info = ()
+
+    @staticmethod
+    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
+        """See ``OpenAI``."""
+        return models.get("owned_by") == "lmdeploy"
+
+    def prepare(self, connection: Connection) -> bool:
+        """Prefix caching is off unless the server was started with it."""
+        return True
+
+    def body(self, question: Asked) -> dict[str, Any]:
+        """See ``OpenAI``."""
+        given = {"prompt" if isinstance(question.prompt, str) else "input_ids": question.prompt}
+        drawing = {"temperature": 0.0, **question.drawing}
+        drawing.pop("seed", None)
+        return given | {"max_tokens": question.limit, "stream": True, **drawing}
+
+
+class LlamaCpp(OpenAI):
+    """Its own ``/completion``; a chunk is a token, however many a step gave."""
+
+    name = "llama_cpp"
+    path = "/completion"
+    steps = False
+    info = ("/props",)
+
+    @staticmethod
+    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
+        """See ``OpenAI``."""
+        return models.get("owned_by") == "llamacpp"
+
+    def prepare(self, connection: Connection) -> bool:
+        """``cache_prompt`` of each request does it."""
+        return True
+
+    def body(self, question: Asked) -> dict[str, Any]:
+        """See ``OpenAI``."""
+        drawing = {"temperature": 0.0, **question.drawing}
+        own = {"return_tokens": True, "cache_prompt": False, "stream": True}
+        return {"prompt": question.prompt, "n_predict": question.limit, **own, **drawing}
+
+    def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
+        """See ``OpenAI``; by ``n_probs``."""
+        body = self.body(Asked(model, list(context), 1)) | {"n_probs": SCORED}
+        for event in connection.stream(self.path, body):
+            for place in event.get("completion_probabilities") or ():
+                return {int(each["id"]): float(each["logprob"]) for each in place.get("top_logprobs") or ()}
+        return {}
+
+    def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
+        """The last event has no tokens but the figures."""
+        finish = None
+        if event.get("stop"):
+            finish = "length" if event.get("stop_type") == "limit" else "stop"
+        timings = event.get("timings") or {}
+        accepted, drafted = whole(timings.get("draft_n_accepted")), whole(timings.get("draft_n"))
+        told = None if accepted is None or not finish else Told(REQUEST, accepted, drafted=drafted)
+        return Chunk(event.get("tokens"), "" if event.get("tokens") else event.get("content") or "", finish, told)
+
+
+KINDS: tuple[type[OpenAI], ...] = (VLLM, TensorRTLLM, LMDeploy, LlamaCpp, SGLang, OpenAI)  # the plainest last
+
+
+def choose(name: str, connection: Connection, models: Mapping[str, Any]) -> OpenAI:
+    """The dialect of that name; ``auto``: the server's own. Raises InputError."""
+    if name == "auto":
+        return next(kind() for kind in KINDS if kind.speaks(connection, models))
+    for kind in KINDS:
+        if kind.name == name:
+            return kind()
+    raise InputError(f"dialect={name}: expected auto, {', '.join(kind.name for kind in KINDS)}")

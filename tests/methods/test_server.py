@@ -1,0 +1,178 @@
+"""A serving engine as a peer: each dialect's acceptance exact, each fault an error row or a warning, one run."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+
+import pytest
+import stand_in
+import torch
+from transformers import PreTrainedConfig
+
+from methods.server.acceptance import Told, parse_counters, reconcile, told_by_counters
+from methods.server.connection import KEY
+from methods.server.method import ServerPeer
+from specbench import cli
+from specbench.decode.loop import Request, decode
+from specbench.measure.clock import Clock
+from specbench.store import read_run
+from specbench.target.facade import ModelCard, Target
+from specbench.target.load import locate, read_tokenizer
+from specbench.target.replay import ServerEngine
+from specbench.types import CaseError, InputError
+
+PROMPT, LIMIT = [5, 6, 7, 8], 24
+DIALECTS = ("vllm", "sglang", "llama_cpp", "tensorrt_llm", "lmdeploy")
+TRUE = stand_in.steps_of(LIMIT - 1, True)
+ACCEPTED = LIMIT - 1 - len(TRUE)
+
+
+@functools.cache
+def card() -> ModelCard:
+    tokenizer = read_tokenizer(locate("bundled:tiny", "model.tokenizer"), "model.tokenizer")
+    return ModelCard("m", "server", PreTrainedConfig(), tokenizer, 4096, frozenset({2}), "auto", "server")
+
+
+def opened(url: str, **options) -> ServerPeer:
+    method = ServerPeer(url, **options)
+    method.check(card())
+    method.bind(Target(card(), None, 64, None))
+    return method
+
+
+def ask(method: ServerPeer, prompt=PROMPT, limit: int = LIMIT):
+    return decode(ServerEngine(card(), 64), method, Request(prompt, limit, None, 0), Clock(torch.device("cpu")))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_ids_and_steps_are_those_of_the_trace_in_each_dialect(dialect: str):
+    with stand_in.serving(dialect, counts=dialect != "tensorrt_llm") as server:
+        method = opened(server.url)
+        out = ask(method)
+        assert method._dialect.name == dialect
+        assert out.ids == stand_in.answer_of(PROMPT, LIMIT)
+        assert (len(out.accept), sum(out.accept)) == (len(TRUE), LIMIT - 1)
+        if dialect != "llama_cpp":  # whose chunks are single tokens: totals only
+            assert out.accept == TRUE
+        assert sum(out.proposed) == (0 if dialect == "tensorrt_llm" else stand_in.DRAFT * len(TRUE))
+        told = "counters" if dialect == "lmdeploy" else "request"
+        assert out.stats[f"{told}_accepted"] == ACCEPTED
+        assert not method.warnings or dialect == "tensorrt_llm"
+        assert all(path != "/v1/completions" or body["prompt"] != "" for path, body, _ in server.asked)
+        assert out.prefill_s > 0 < out.decode_s
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fault", "accounts", "steps"),
+    [
+        ("vllm", "coalesced", {}, TRUE),
+        ("vllm", "coalesced", {"per_request": False}, TRUE),
+        ("vllm", "wrong_counter", {}, TRUE),
+        ("vllm", "wrong_counter", {"per_request": False}, TRUE),
+        ("vllm", "bonus", {"counts": False}, TRUE),
+        ("sglang", "bonus", {"counts": False}, TRUE),
+    ],
+)
+def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(dialect, fault, accounts, steps):
+    with stand_in.serving(dialect, fault, **accounts) as server:
+        method = opened(server.url)
+        out = ask(method)
+        assert any("disagree" in text for text in method.warnings)
+        assert len(out.accept) == len(steps)
+        assert sum(out.accept) == LIMIT - 1
+        assert Counter(out.accept) == Counter(steps) or not accounts.get("per_request", True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("cut", "incomplete|without a reason"),
+        ("html", "text/html: <html>Bad gateway"),
+        ("error_500", "status 500: .*CUDA out of memory"),
+        ("not_json", "no JSON: <html>"),
+        ("endless", "does not end in 0.3 s"),
+        ("no_finish", "without a reason"),
+        ("too_many", "more than the 24 tokens"),
+        ("slow", "ReadTimeout"),
+    ],
+)
+def test_a_fault_is_an_error_of_the_case_and_ends_in_time(fault: str, message: str):
+    with stand_in.serving("vllm") as server:
+        method = opened(server.url, timeout_s=0.2 if fault == "slow" else 5.0, longest_s=0.3)
+        server.fault = fault
+        start = time.monotonic()
+        with pytest.raises(CaseError, match=message):
+            ask(method)
+        assert time.monotonic() - start < 3
+        server.fault = ""
+        assert ask(method).ids == stand_in.answer_of(PROMPT, LIMIT)  # the next case is not harmed
+
+
+def test_what_cannot_be_measured_is_refused_before_the_run(monkeypatch):
+    for url, message in (
+        ("ftp://x", "expected http"),
+        ("http://user:secret@127.0.0.1", "a password"),
+        ("http://127.0.0.1:9", "expected a server that answers"),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            ServerPeer(url).check(card())
+        assert "secret" not in str(caught.value)
+    with stand_in.serving("vllm", "synthetic") as server:
+        with pytest.raises(InputError, match="draws acceptance from a table"):
+            ServerPeer(server.url).check(card())
+        server.fault = ""
+        with pytest.raises(InputError, match="the server has m; expected one of them"):
+            ServerPeer(server.url, model="other").check(card())
+        with pytest.raises(InputError, match="dialect=v: expected auto, vllm"):
+            ServerPeer(server.url, dialect="v").check(card())
+        monkeypatch.setenv(KEY, "hush")
+        ask(opened(server.url + "/v1/"))
+        assert server.asked[-1][2]["Authorization"] == "Bearer hush"
+
+
+def test_a_server_without_ids_gets_text_and_the_run_says_so():
+    with stand_in.serving("openai", "no_ids", speculates=False, counts=False) as server:
+        method = opened(server.url)
+        out = ask(method, card().tokenizer("a story").input_ids)
+        assert isinstance(server.asked[-1][1]["prompt"], str)
+        assert out.ids == card().tokenizer(" a" * LIMIT, add_special_tokens=False).input_ids
+        assert set(out.accept) == {1}
+        assert any("text only" in text for text in method.warnings)
+
+
+def test_counters_are_sums_over_labels_and_a_restart_gives_none():
+    page = 'vllm:spec_decode_num_drafts_total{e="0"} 2.0\nvllm:spec_decode_num_drafts_total{e="1"} 3.0\n'
+    page += "vllm:spec_decode_num_draft_tokens_total 20\nvllm:spec_decode_num_accepted_tokens_total 1e1\n"
+    page += 'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 6\n'
+    found = parse_counters(page + "vllm:spec_decode_num_drafts_created 17e8\n")
+    assert found["num_drafts"] == 5
+    told = told_by_counters({}, found)
+    assert (told.drafts, told.drafted, told.accepted, told.per_position) == (5, 20, 10, (6,))
+    assert told_by_counters(found, dict.fromkeys(found, 0.0)) is None
+
+
+def test_steps_add_up_whatever_was_told():
+    """A last step that is cut counts tokens behind the end; steps without a draft are told by nobody."""
+    cut = Told("request", accepted=7, drafts=2, drafted=8, histogram=(0, 0, 0, 1, 1))
+    account = reconcile(6, [4, 2], [cut])
+    assert ([size for size, _ in account.steps], account.complaints) == ([4, 2], ())
+    assert [size for size, _ in reconcile(6, None, [Told("request", 3, drafted=8)]).steps] == [2, 2, 2]
+    assert [size for size, _ in reconcile(9, [9], [cut]).steps] == [4, 5]
+    assert reconcile(3, [1, 1, 1], []).source == "chunks"
+
+
+def test_a_run_of_servers_end_to_end(tmp_path):
+    with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
+        urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]
+        with stand_in.serving("vllm", "other") as other:
+            more = "+method.off={_target_: methods.server.method.ServerPeer, url: '" + other.url + "'}"
+            small = ["suite.ids=[1]", "decode.max_new_tokens=24", "report.plots=false", "measure.control=false"]
+            small += ["measure.warmup=0", f"hydra.run.dir={tmp_path}"]
+            assert cli.main(["model=server", "model.tokenizer=bundled:tiny", *urls, more, *small]) == 0
+    found = {record.method: record for record in read_run(tmp_path).records}
+    assert found["server"].lossless.equal
+    assert found["server"].turns[0].accept == TRUE
+    assert found["off"].lossless.divergence == [0, 5]
+    assert not found["off"].lossless.equal

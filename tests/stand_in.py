@@ -1,0 +1,191 @@
+"""A stand-in for a serving engine: it speaks each dialect over loopback and replays answers with known steps.
+
+A fault is planted by name (``FAULTS``). The answer is a function of the prompt, so that two servers agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+STEPS = (3, 1, 2, 4, 1, 3)  # tokens of each step, over and over
+DRAFT = 4
+OWNERS = {"vllm": "vllm", "tensorrt_llm": "tensorrt_llm", "lmdeploy": "lmdeploy", "llama_cpp": "llamacpp",
+          "sglang": "sglang", "openai": "someone"}  # fmt: skip
+FAULTS = (
+    "coalesced", "no_ids", "wrong_counter", "bonus", "slow", "cut", "html", "endless", "error_500", "no_finish",
+    "not_json", "too_many", "synthetic", "other",
+)  # fmt: skip
+
+
+def answer_of(prompt, limit: int, eos: int | None = None) -> list[int]:
+    """Ids between 40 and 239, by the prompt and its length."""
+    start = sum(prompt) % 200 if not isinstance(prompt, str) else sum(prompt.encode()) % 200
+    return [40 + (start + 7 * place) % 200 for place in range(limit)]
+
+
+def steps_of(count: int, speculates: bool) -> list[int]:
+    """Tokens of each step behind the first token; the last is cut at the answer's end."""
+    found: list[int] = []
+    while sum(found) < count:
+        size = STEPS[len(found) % len(STEPS)] if speculates else 1
+        found.append(min(size, count - sum(found)))
+    return found
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One server; its settings are on ``self.server``."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Silent."""
+
+    def _send(self, text: str, kind: str = "application/json", status: int = 200) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        server = self.server
+        if self.path == "/v1/models":
+            data = [{"id": "m", "object": "model", "owned_by": OWNERS[server.dialect]}]
+            return self._send(json.dumps({"data": data}))
+        if self.path == "/metrics" and server.counts:
+            prefix = {"lmdeploy": "lmdeploy", "llama_cpp": "llamacpp"}.get(server.dialect, "vllm")
+            lines = [f'{prefix}:spec_decode_{name}_total{{model="m"}} {value}' for name, value in server.counts.items()]
+            return self._send("\n".join(lines), "text/plain")
+        if self.path.startswith(("/server_info", "/get_server_info", "/props")):
+            synthetic = '"synthetic"' if server.fault == "synthetic" else '"standard"'
+            return self._send(f'{{"speculative_config": {{"rejection_sample_method": {synthetic}}}}}')
+        return self._send("{}", status=404)
+
+    def do_POST(self) -> None:
+        server = self.server
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "{}")
+        if self.path == "/flush_cache":
+            return self._send("ok", "text/plain")
+        server.asked.append((self.path, body, dict(self.headers)))
+        if server.fault == "html":
+            return self._send("<html>Bad gateway</html>", "text/html")
+        if server.fault == "error_500":
+            return self._send('{"error": {"message": "CUDA out of memory"}}', status=500)
+        prompt = body.get("prompt", body.get("input_ids", body.get("text")))
+        if server.fault == "no_ids" and not isinstance(prompt, str):
+            return self._send('{"detail": "prompt must be a string."}', status=400)
+        limit = body.get("max_tokens") or body.get("n_predict") or body["sampling_params"]["max_new_tokens"]
+        return self._stream(prompt, limit)
+
+    def _stream(self, prompt, limit: int) -> None:
+        server = self.server
+        ids = answer_of(prompt, limit + (3 if server.fault == "too_many" else 0))
+        if server.fault == "other" and limit > 5:
+            ids[5] += 1
+        sizes = [1, *steps_of(len(ids) - 1, server.speculates)]
+        if server.fault == "coalesced":
+            joined = sizes[:1] + [sum(sizes[place : place + 2]) for place in range(1, len(sizes), 2)]
+        else:
+            joined = sizes
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for event in self._events(ids, sizes, joined):
+            self.wfile.write(b"data: " + event.encode() + b"\n\n")
+            self.wfile.flush()
+        self.close_connection = True
+
+    def _events(self, ids: list[int], sizes: list[int], joined: list[int]) -> Iterator[str]:
+        server, place = self.server, 0
+        for number, size in enumerate(joined):
+            if server.fault == "cut" and number == 2:
+                self.connection.close()
+                return
+            if server.fault == "not_json" and number == 2:
+                yield "<html>"
+            while server.fault == "endless" or (server.fault == "slow" and number == 1):
+                time.sleep(0.02)
+                if server.fault == "slow":
+                    time.sleep(1.0)
+                    break
+                yield json.dumps({"choices": []})
+            part, last = ids[place : place + size], number == len(joined) - 1
+            place += size
+            for event in self._chunk(part, place, sizes, last and server.fault != "no_finish", last):
+                yield json.dumps(event)
+        self._count(sizes)
+        yield "[DONE]"
+
+    def figures(self, sizes: list[int]) -> tuple[int, int, int, list[int]]:
+        """(steps, drafted, accepted, steps by accepted) of an answer as this server counts it."""
+        steps = sizes[1:]
+        bonus = int(self.server.fault == "bonus")
+        accepted = [size - 1 + bonus for size in steps]
+        histogram = [accepted.count(count) for count in range(DRAFT + 1 + bonus)]
+        return len(steps), DRAFT * len(steps), sum(accepted), histogram
+
+    def _count(self, sizes: list[int]) -> None:
+        server = self.server
+        if server.counts and server.speculates:
+            steps, drafted, accepted, _ = self.figures(sizes)
+            wrong = 1000 if server.fault == "wrong_counter" else 0
+            for name, more in zip(server.counts, (steps, drafted, accepted + wrong), strict=True):
+                server.counts[name] += more
+
+    def _chunk(self, part: list[int], so_far: int, sizes: list[int], ended: bool, last: bool) -> Iterator[dict]:
+        server = self.server
+        steps, drafted, accepted, histogram = self.figures(sizes)
+        told = last and server.speculates and server.per_request
+        if server.dialect == "llama_cpp":
+            for token in part:
+                yield {"content": "x", "tokens": [token], "stop": False}
+            if ended:
+                timings = {"predicted_n": so_far} | ({"draft_n": drafted, "draft_n_accepted": accepted} if told else {})
+                yield {"content": "", "tokens": [], "stop": True, "stop_type": "limit", "timings": timings}
+            return
+        if server.dialect in ("sglang", "lmdeploy"):
+            self.sent = [] if so_far == len(part) else self.sent
+            self.sent += part
+            meta = {"completion_tokens": so_far, "finish_reason": {"type": "length"} if ended else None}
+            if told and server.dialect == "sglang":
+                meta |= {"spec_verify_ct": steps, "spec_accept_token_num": accepted, "spec_draft_token_num": drafted}
+                meta |= {"spec_accept_histogram": histogram}
+            yield {"text": "x", "output_ids": list(self.sent), "meta_info": meta}
+            return
+        text = "" if server.dialect != "openai" else f" w{so_far}"
+        choice = {"text": text, "finish_reason": "length" if ended else None}
+        if server.dialect != "openai" and server.fault != "no_ids":
+            choice |= {"token_ids": part}
+        elif server.fault == "no_ids":
+            choice["text"] = " a"
+        if told and server.dialect == "tensorrt_llm":
+            choice["avg_decoded_tokens_per_iter"] = so_far / (steps + 1)
+        yield {"choices": [choice]}
+        if told and server.dialect == "vllm":
+            found = {"num_spec_steps": steps, "num_draft_tokens": drafted, "num_accepted_draft_tokens": accepted}
+            yield {"choices": [], "metrics": {"speculative_decoding": found | {"acceptance_histogram": histogram}}}
+
+
+@contextlib.contextmanager
+def serving(dialect="vllm", fault="", speculates=True, counts=True, per_request=True) -> Iterator[ThreadingHTTPServer]:
+    """A server on a free port of loopback, with its address as ``url``."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.dialect, server.fault, server.speculates, server.per_request = dialect, fault, speculates, per_request
+    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    server.counts = dict.fromkeys(names, 0) if counts else {}
+    server.asked, server.url = [], f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
