@@ -129,7 +129,16 @@ class Eagle3(Base):
             old = getattr(layer.self_attn, f"{name}_proj")
             setattr(layer.self_attn, f"{name}_proj", nn.Linear(2 * hidden, old.out_features, bias=False))
         self.norm = LlamaRMSNorm(hidden, eps=self.config.rms_norm_eps)
-        for norm in (layer.hidden_norm, layer.input_layernorm, layer.post_attention_layernorm, self.norm):
+        norms = [layer.hidden_norm, layer.input_layernorm, layer.post_attention_layernorm, self.norm]
+        if self.raw.get("norm_before_fc"):
+            self.input_norm = LlamaRMSNorm(features, eps=self.config.rms_norm_eps)
+            norms.append(self.input_norm)
+        if self.raw.get("fc_norm"):
+            self.fc_norm = nn.ModuleList(LlamaRMSNorm(features // 3, eps=self.config.rms_norm_eps) for _ in range(3))
+            norms.extend(self.fc_norm)
+        if self.raw.get("embed_requires_grad"):
+            self.embed_tokens = nn.Embedding(VOCAB, hidden)
+        for norm in norms:
             nn.init.normal_(norm.weight, 1.0, 0.1)
         self.lm_head = nn.Linear(hidden, drafted, bias=False)
         self.double()
@@ -138,19 +147,24 @@ class Eagle3(Base):
             self.register_buffer("t2d", torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, ids, True))
 
     def enter(self, features):
-        return self.fc(torch.cat(list(features), dim=-1))
+        if self.raw.get("fc_norm"):
+            features = [norm(each) for norm, each in zip(self.fc_norm, features, strict=True)]
+        fused = torch.cat(list(features), dim=-1)
+        return self.fc(self.input_norm(fused) if self.raw.get("norm_before_fc") else fused)
 
     def layer(self, model, hidden, ids):
-        layer, embedded = self.midlayer, model.get_input_embeddings()(ids)
+        own = self.raw.get("embed_requires_grad")
+        layer, embedded = self.midlayer, (self.embed_tokens if own else model.get_input_embeddings())(ids)
         normed = layer.hidden_norm(hidden)
         both = torch.cat([layer.input_layernorm(embedded), normed], dim=-1)[None]
         mixed = layer.self_attn(both, attention_mask=causal(len(ids), both.dtype), position_embeddings=self.turn(both))
         hidden = (normed if self.raw.get("norm_before_residual") else hidden) + mixed[0][0]
-        return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        written = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return self.norm(written) if self.raw.get("norm_output") else written
 
     @torch.inference_mode()
     def logits(self, model, state):
-        return self.lm_head(self.norm(state))
+        return self.lm_head(state if self.raw.get("norm_output") else self.norm(state))
 
     def to_target(self, token):
         return int(token + self.d2t[token]) if hasattr(self, "d2t") else token

@@ -13,7 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from methods.eagle.head import EagleHead, FirstHead, ThirdHead, layer_config
+from methods.eagle.head import EagleHead, FirstHead, layer_config
+from methods.eagle.third import ThirdHead
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.grown_tree import DrawnChoice, choose_best, fill, grow
 from methods.parts.heads.head_file import (
@@ -59,7 +60,7 @@ class EagleRun:
             inputs, residual = self._head.inputs(
                 torch.cat([following for _, following in self._queue]), self._head.enter(features)
             )
-            self._root = self._head.layer.read(inputs, residual[-1:], self.memory)
+            self._root = self._head.carry(self._head.layer.read(inputs, residual[-1:], self.memory))
             self._queue.clear()
         self._hidden, self._seen = self._root, self._blind
         self._fed = self._depth = 0
@@ -76,7 +77,8 @@ class EagleRun:
         self._seen = self._seen.index_select(0, rows)
         self._seen[:, self._fed : self._fed + count].diagonal().zero_()
         self._depth += 1
-        self._hidden = self._head.layer.grow(inputs, residual, self.memory, self._fed, self._depth, self._seen)
+        written = self._head.layer.grow(inputs, residual, self.memory, self._fed, self._depth, self._seen)
+        self._hidden = self._head.carry(written)
         self._fed += count
         return self._head.logits(self._hidden)
 

@@ -14,8 +14,8 @@ from draft_models import markov_tables
 from head_models import Eagle1, bound, card_of, paths_of, run, states, target_of
 from head_models import Eagle3 as Eagle3Module
 from joint_law import MarkovEngine, emitted, exact, p_value
-from methods.eagle.head import target_ids
 from methods.eagle.method import Eagle, Eagle3, EagleRun
+from methods.eagle.third import target_ids
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.grown_tree import DrawnChoice, choose_best, fill, grow
 from methods.parts.heads.head_method import EAGLE, MEDUSA, WIDEST
@@ -78,13 +78,16 @@ def kinds(model, folder):
     first = Eagle1(bias=False)
     third = Eagle3Module(drafted=90, ids=ids)
     normed = Eagle3Module(seed=1, norm_before_residual=True)
+    drift = Eagle3Module(seed=2, fc_norm=True, norm_output=True)
+    joint = Eagle3Module(seed=3, norm_before_fc=True, norm_before_residual=True, embed_requires_grad=True)
     biased = Eagle1(attention_bias=False, num_key_value_heads=4)
     for name, kind, module in (("first", Eagle, first), ("mha", Eagle, biased), ("third", Eagle3, third),
-                               ("normed", Eagle3, normed)):  # fmt: skip
+                               ("normed", Eagle3, normed), ("drift", Eagle3, drift),
+                               ("joint", Eagle3, joint)):  # fmt: skip
         yield name, bound(kind(module.save(folder / name), **names), model), module
 
 
-@pytest.mark.parametrize("name", ["first", "mha", "third", "normed"])
+@pytest.mark.parametrize("name", ["first", "mha", "third", "normed", "drift", "joint"])
 def test_drafts_equal_a_head_run_over_its_whole_input(deep, tmp_path, name):
     """Names, layer, stable keys and values, positions, alignment and tree at once, for every step of a request."""
     _, method, module = next(kind for kind in kinds(deep, tmp_path) if kind[0] == name)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from head_models import Eagle1, bound, card_of, states
 from head_models import Eagle3 as Eagle3Module
 from head_models import Medusa as MedusaModule
-from methods.eagle.head import ThirdHead
 from methods.eagle.method import Eagle, Eagle3
+from methods.eagle.third import ThirdHead
 from methods.medusa import Medusa
 from methods.parts.heads.head_file import HeadFile
 from models import build
@@ -135,6 +135,38 @@ def test_names_of_the_speculators_library(model, tmp_path, names):
     assert method.needs.hidden == (0, 1, 2)
     plain = bound(Eagle3(module.save(tmp_path / "plain", **ids)), model)
     assert drafted(method, model) == drafted(plain, model)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"norm_everything": True}, "sets norm_everything, unknown here"),
+        ({"eagle_config": {"use_mtp_layernorm": True}}, "sets use_mtp_layernorm, unknown here"),
+        ({"norm_before_fc": True, "fc_norm": True}, "sets norm_before_fc and fc_norm; expected one of them"),
+        ({"speculators_model_type": "peagle"}, "speculators_model_type=peagle; expected eagle3"),
+        ({"layer_types": ["sliding_attention"], "num_hidden_layers": 1}, "sliding window"),
+        ({"layer_types": ["sliding_attention"]}, "config.json describes no Llama layer"),
+        ({"fc_norm": True}, "lacks fc_norm.0.weight, fc_norm.1.weight, fc_norm.2.weight"),
+        ({"eagle_config": {"norm_before_fc": True}}, "lacks input_norm.weight"),
+        ({"embed_requires_grad": True}, "lacks embed_tokens.weight"),
+    ],
+)
+def test_flags_that_change_the_forward_are_known_or_refused(model, tmp_path, config, said):
+    folder = Eagle3Module().save(tmp_path, eagle_aux_hidden_state_layer_ids=[0, 1, 2], **config)
+    assert said in refused(Eagle3(folder), model)
+
+
+def test_flags_of_other_programs_are_taken(model, tmp_path):
+    """NVIDIA's flags say what every head does; NeMo puts ``model.`` in front of names; what is off is not asked for."""
+    module, layers = Eagle3Module(fc_norm=True, norm_output=True), {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+    plain = bound(Eagle3(module.save(tmp_path / "plain", **layers)), model)
+    always = {"use_last_layernorm": True, "use_aux_hidden_state": True, "use_mtp_layernorm": False}
+    other = module.save(tmp_path / "other", **layers, eagle_config=always, speculators_model_type="eagle3")
+    state = load_file(tmp_path / "other" / "model.safetensors")
+    save_file({f"model.{key}": value for key, value in state.items()}, tmp_path / "other" / "model.safetensors")
+    assert drafted(bound(Eagle3(other), model), model) == drafted(plain, model)
+    ignored = module.save(tmp_path / "ignored", **layers, norm_output=False)
+    assert drafted(bound(Eagle3(ignored), model), model) != drafted(plain, model)
 
 
 def test_an_eagle3_head_is_no_eagle_head(model, tmp_path):

@@ -1,0 +1,182 @@
+"""EAGLE-3's head (Li et al. 2025) and EAGLE-3.1's: three of the target's layers fused, an output head of its own.
+
+The output head often has part of the vocabulary. Names and flags are those of the authors, of SpecForge and SGLang, of
+NVIDIA's ``eagle_config`` and of the speculators library. A flag that changes the forward and is not known here is
+refused: a head that is loaded with another forward than it was trained with drafts nonsense without an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaConfig
+
+from methods.eagle.head import EMBEDDING, EagleHead, biased
+from methods.parts.heads.draft_layer import DraftLayer, layer_shapes
+from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
+from methods.parts.heads.head_method import TargetEnds
+from specbench.types import InputError
+
+# Flags of a configuration that change the forward, and what each of them does where it is true.
+NORM_BEFORE_RESIDUAL = "norm_before_residual"  # the residual is the normed state
+NORM_BEFORE_FC = "norm_before_fc"  # one norm over the layers that are fused, input_norm (gpt-oss)
+FC_NORM = "fc_norm"  # a norm for each of them, fc_norm.N (EAGLE-3.1)
+NORM_OUTPUT = "norm_output"  # the states that are continued are behind the last norm (EAGLE-3.1)
+OWN_EMBEDDING = "embed_requires_grad"  # the embedding was trained with the head
+FLAGS = (NORM_BEFORE_RESIDUAL, NORM_BEFORE_FC, FC_NORM, NORM_OUTPUT, OWN_EMBEDDING)
+# Of NVIDIA's eagle_config: what every EAGLE-3 head does.
+ALWAYS = ("use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_last_layernorm")
+# Said of the layer elsewhere, or of training.
+HARMLESS = ("qkv_bias", "attention_bias", "tie_word_embeddings", "use_cache", "bias", "has_no_defaults_at_init")
+
+
+def read_flags(file: HeadFile) -> frozenset[str]:
+    """The flags that a configuration sets. Raises InputError for unknown ones, and for another kind of head."""
+    kind = file.config.get("speculators_model_type", "eagle3")
+    if kind != "eagle3":
+        raise InputError(f"{file.where}: config.json has speculators_model_type={kind}; expected eagle3")
+    named = {name for name, value in _settings(file.config) if value is True}
+    known = set(vars(LlamaConfig())) | {*FLAGS, *ALWAYS, *HARMLESS}
+    if strange := sorted(named - known):
+        raise InputError(
+            f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected"
+            f" none but {', '.join(FLAGS)}"
+        )
+    if {NORM_BEFORE_FC, FC_NORM} <= named:
+        raise InputError(f"{file.where}: config.json sets {NORM_BEFORE_FC} and {FC_NORM}; expected one of them")
+    layer = file.config.get("transformer_layer_config", file.config)
+    if layer.get("use_sliding_window") or "sliding_attention" in (layer.get("layer_types") or ()):
+        raise InputError(f"{file.where}: its layer has a sliding window; expected full attention")
+    return frozenset(named & set(FLAGS))
+
+
+def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Of the configuration and what it nests."""
+    for name in ("eagle_config", "transformer_layer_config"):
+        yield from (config.get(name) or {}).items()
+    yield from config.items()
+
+
+class ThirdHead(EagleHead):
+    """EAGLE-3: fused features enter once; norms before attention and before an output head of its own."""
+
+    format = HeadFormat("EAGLE-3", ("model.safetensors",), ("pytorch_model.bin",))
+    ignored = (EMBEDDING, "d2t", "t2d")
+
+    def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
+        self._ends, self._eps = ends, float(config.rms_norm_eps)
+        self._fc, self._head, self._norm = state["fc.weight"], state["lm_head.weight"], state["norm.weight"]
+        self._before = state["midlayer.input_layernorm.weight"], state["midlayer.hidden_norm.weight"]
+        self._flags = read_flags(file)
+        self._fused = [state[name] for name in _fused_norms(self._flags, len(self._fc[0]) // ends.width)]
+        self._embedding = state.get("embed_tokens.weight")
+        self.layer = DraftLayer(state, "midlayer.", config, biased(file))
+        self._ids: Tensor | None = None
+        if len(self._head) != ends.vocab:
+            self._ids = target_ids(state["d2t"], ends.vocab, file.where)
+
+    @staticmethod
+    def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
+        """Those that the configuration names, else 2, L/2 and L - 3.
+
+        ``eagle_aux_hidden_state_layer_ids`` counts hidden states (i = input of block i); within ``eagle_config`` it
+        counts blocks, whose output is meant. A random head in a target too small for that takes the first, middle and
+        last one.
+        """
+        given, nested = file.config.get("eagle_aux_hidden_state_layer_ids"), file.config.get("eagle_config") or {}
+        inner = nested.get("eagle_aux_hidden_state_layer_ids")
+        chosen = given or ([block + 1 for block in inner] if inner else (2, layers // 2, layers - 3))
+        if file.random and not 2 < layers // 2 < layers - 3:
+            chosen = (0, layers // 2, layers)
+        named = "its configuration names" if given or inner else "without eagle_aux_hidden_state_layer_ids it takes"
+        if len(set(chosen)) < len(chosen) or not all(0 <= layer <= layers for layer in chosen):
+            raise InputError(
+                f"{file.where}: {named} the hidden states {list(chosen)}; expected different ones of 0 to {layers}"
+                f" in a target of {layers} layers"
+            )
+        return tuple(int(layer) for layer in chosen)
+
+    @staticmethod
+    def shapes(file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
+        """``fc`` fuses the layers; a smaller vocabulary has ``d2t``; a head of another width has its own embedding."""
+        hidden, width, flags = config.hidden_size, int(target.hidden_size), read_flags(file)
+        drafted = int(file.config.get("draft_vocab_size") or config.vocab_size)
+        shapes: dict[str, TensorShape] = {"fc.weight": (hidden, read * width)}
+        shapes |= layer_shapes(config, "midlayer.", 2 * hidden, biased(file))
+        shapes |= {f"midlayer.{name}.weight": (hidden,) for name in ("hidden_norm", "input_layernorm")}
+        shapes |= {"norm.weight": (hidden,), "lm_head.weight": (drafted, hidden)}
+        norms = _fused_norms(flags, read)
+        shapes |= dict.fromkeys(norms, (read * width // max(1, len(norms)),))
+        if drafted != int(target.vocab_size):
+            shapes["d2t"] = (drafted,)
+        if hidden != width or OWN_EMBEDDING in flags:
+            shapes["embed_tokens.weight"] = (config.vocab_size, hidden)
+        return shapes
+
+    @staticmethod
+    def rename(names: dict[str, Any]) -> dict[str, Any]:
+        """The speculators library calls the layer ``layers.0``, others put ``model.`` in front."""
+        plain = {name.removeprefix("model."): held for name, held in names.items()}
+        return {re.sub(r"^layers\.0\.", "midlayer.", name): held for name, held in plain.items()}
+
+    def enter(self, features: Sequence[Tensor]) -> Tensor:
+        """Fused by ``fc``, normed before where the head says so."""
+        if FC_NORM in self._flags:
+            features = [self._norm_of(each, weight) for each, weight in zip(features, self._fused, strict=True)]
+        fused = torch.cat(list(features), dim=-1)
+        return functional.linear(
+            self._norm_of(fused, self._fused[0]) if NORM_BEFORE_FC in self._flags else fused, self._fc
+        )
+
+    def _norm_of(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(hidden, weight.shape, weight, self._eps)
+
+    def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Normed embedding beside normed state; the residual is the state."""
+        embedded = self._ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
+        normed = self._norm_of(hidden, self._before[1])
+        both = torch.cat([self._norm_of(embedded, self._before[0]), normed], dim=-1)
+        return both, normed if NORM_BEFORE_RESIDUAL in self._flags else hidden
+
+    def carry(self, hidden: Tensor) -> Tensor:
+        """As it is, or behind the last norm."""
+        return self._norm_of(hidden, self._norm) if NORM_OUTPUT in self._flags else hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Its own norm, if that is still to come, and output head."""
+        return functional.linear(
+            hidden if NORM_OUTPUT in self._flags else self._norm_of(hidden, self._norm), self._head
+        )
+
+    def ids(self, choice: Tensor) -> Tensor:
+        """Through the map of the smaller vocabulary."""
+        return choice if self._ids is None else self._ids[choice]
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """Tokens outside the smaller vocabulary are impossible."""
+        if self._ids is None:
+            return logits
+        return logits.new_full((len(logits), self._ends.vocab), -torch.inf).index_copy_(1, self._ids, logits)
+
+
+def _fused_norms(flags: frozenset[str], read: int) -> tuple[str, ...]:
+    """Names of the norms before ``fc``; read: layers that are fused."""
+    if FC_NORM in flags:
+        return tuple(f"fc_norm.{place}.weight" for place in range(read))
+    return ("input_norm.weight",) if NORM_BEFORE_FC in flags else ()
+
+
+def target_ids(offsets: Tensor, vocab: int, where: str) -> Tensor:
+    """(Vd,) target ids from ``d2t``, which holds offsets: id = place + offset. Raises InputError."""
+    ids = torch.arange(len(offsets), device=offsets.device) + offsets.long()
+    if int(ids.min()) < 0 or int(ids.max()) >= vocab or len(ids.unique()) < len(ids):
+        raise InputError(
+            f"{where}: d2t leads to ids from {int(ids.min())} to {int(ids.max())}, {len(ids.unique())} different ones"
+            f" of {len(ids)}; expected offsets to {len(ids)} different ids below {vocab}"
+        )
+    return ids
