@@ -34,7 +34,7 @@ from specbench.target.fast.linear import Linear, can_pack
 from specbench.target.fast.static_kv import StaticKV
 from specbench.types import ROOT, CaseError, Draft, Needs
 
-COUNT = 40
+COUNT = 28
 PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
 BUCKETS = {"exact": EXACT, "graphed": GRAPHED}
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.target.eager.engine import EagerEngine
 
-COUNT = 40
+COUNT = 28
 PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
 DRAFTERS = ("empty", "wrong", "chain", "oracle", "wide", "repeated", "as_tensors")
 

@@ -15,7 +15,7 @@ from specbench.target.eager.engine import EagerEngine
 from specbench.target.tree import RowBatch
 from specbench.types import ROOT, CaseError, Draft, Needs
 
-COUNT = 40
+COUNT = 28
 PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
 FAMILIES = ("llama", "mistral-window", "qwen2-mixed", "phi3")
 BATCH, TREE = Needs(rows=True), Needs()
