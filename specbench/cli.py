@@ -34,6 +34,7 @@ from specbench.composition import (
     plain_values,
     register,
     run_name,
+    schema,
     with_own_groups,
 )
 from specbench.config import Config, refuse_extras, refuse_unusable
@@ -64,7 +65,7 @@ def make_job(cfg: DictConfig) -> Job:
     if "hydra" in cfg:  # a cell of a sweep has its directory already
         refuse_unusable(str(cfg.hydra.run.dir), "hydra.run.dir")
     settings = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
-    config = cast(Config, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings)))
+    config = cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), settings)))
     job = prepare(config, resolved, _unnamed(cfg, resolved["method"]))
     OmegaConf.set_struct(cfg, False)
     for name in job.left_out:  # so that the directory's name is that of the same run with its methods named

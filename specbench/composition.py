@@ -5,6 +5,7 @@ Needs no torch: ``--help``, ``--cfg`` and what lists settings start at once.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -70,9 +71,16 @@ def plain_values(root: DictConfig) -> dict[str, Any]:
     return plain
 
 
+@functools.cache
+def schema() -> DictConfig:
+    """The types of all settings; to be merged from, not to be changed."""
+    return OmegaConf.structured(Config)
+
+
+@functools.cache
 def register() -> None:
     """Register the schema, and the resolver of a run's directory name, with Hydra."""
-    ConfigStore.instance().store(name="schema", node=Config)
+    ConfigStore.instance().store(name="schema", node=schema())
     OmegaConf.register_new_resolver("run_name", lambda _root_: run_name(_root_), replace=True)
     OmegaConf.register_new_resolver("part_name", lambda _root_: part_name(_root_.suite.part), replace=True)
 
