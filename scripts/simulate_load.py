@@ -2,9 +2,11 @@
 
     python scripts/simulate_load.py results/latest --profile PROFILE.json --requests 1,8,64,256
     python scripts/simulate_load.py results/latest --profile PROFILE.json --requests 64 --rate 5,10,20
+    python scripts/simulate_load.py results/latest --profile PROFILE.json --beside RUN_AT_1 RUN_AT_4 RUN_AT_8
 
 The schedule is that of ``specbench load=...``; a step takes the profile's time, and drafting the recorded time. With
---rate requests arrive at random and wait for a place; else so many are always in flight.
+--rate requests arrive at random and wait for a place; else so many are always in flight. With --beside, of closed loops
+that were measured: the speedup as measured, as ``--concurrency`` models it and as simulated, and their errors.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.bench.loads import compare
 from specbench.cli import with_exit_code
 from specbench.input import whole_numbers
 from specbench.profile import read_profile
@@ -36,6 +39,7 @@ def main() -> None:
     parser.add_argument("--rate", type=whole_numbers, default=[0], help="arrivals a second; 0 = a closed loop")
     parser.add_argument("--count", type=int, default=10_000, help="requests that are measured")
     parser.add_argument("--chunk", type=int, default=256, help="tokens of prompts read between two forwards; 0 = whole")
+    parser.add_argument("--beside", type=Path, nargs="+", help="runs with load=closed, which are compared with")
     parser.add_argument("--no-drafting", action="store_true", help="drafts take no time")
     options = parser.parse_args()
     run, profile = read_run(options.run), read_profile(options.profile)
@@ -46,6 +50,12 @@ def main() -> None:
     }
     if not all(answers.values()):
         raise InputError(f"run {options.run}: a method has no good record; expected a run with answers of all methods")
+    print(f"simulated: {profile.label}; {options.count} requests drawn from {options.run}")
+    if options.beside:
+        frame = compare(options.beside, profile, answers, options.count)
+        print(frame.to_string(index=False, float_format="{:.2f}".format))
+        print("median error:", frame[["modelled error", "simulated error"]].median().round(3).to_dict())
+        return
     rows = []
     for places in options.requests:
         for rate in options.rate:
@@ -57,7 +67,6 @@ def main() -> None:
                 base = base or figures["tokens_per_s"]
                 rows.append({"at once": places, "rate": rate or "closed", "method": name, **figures,
                              "speedup": figures["tokens_per_s"] / base})  # fmt: skip
-    print(f"simulated: {profile.label}; {options.count} requests drawn from {options.run}")
     print(pd.DataFrame(rows).to_string(index=False, float_format="{:.2f}".format))
 
 

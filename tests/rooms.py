@@ -208,7 +208,8 @@ ROOMS: dict[str, Room] = {
     ),
     "bench": Room(
         "measurements of the harness and the machine, for scripts only",
-        may="decode measure method profile record stats target target.eager target.fast types",
+        may="decode input measure method profile record report.data serving stats store target "
+        "target.eager target.fast types",
     ),
     "commands": Room(
         "the commands of `specbench`: one table, a module each, imported when it is asked for",
