@@ -31,12 +31,14 @@ class Connection:
         self.url = _base(url)
         self._longest_s = longest_s
         key = os.environ.get(KEY)
-        self._client = httpx.Client(
-            base_url=self.url,
-            timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            trust_env=False,  # a proxy would be timed too
-        )
+        settings: dict[str, Any] = {
+            "base_url": self.url,
+            "timeout": httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
+            "headers": {"Authorization": f"Bearer {key}"} if key else {},
+            "trust_env": False,  # a proxy would be timed too
+        }
+        self._client = httpx.Client(**settings)  # of what is timed: it keeps its connection
+        self._aside = httpx.Client(**settings, limits=httpx.Limits(max_keepalive_connections=0))
 
     def find(self, path: str) -> Any:
         """The JSON at ``path``; None where there is none. Raises CaseError where no server answers."""
@@ -49,7 +51,7 @@ class Connection:
     def read(self, path: str) -> str | None:
         """The text at ``path``; None where the server has nothing there."""
         try:
-            answer = self._client.get(path)
+            answer = self._aside.get(path)
         except httpx.HTTPError as error:
             raise CaseError(f"{self.url}{path}: {_say(error)}; expected a server that answers") from error
         return answer.text if answer.status_code == httpx.codes.OK else None
@@ -57,7 +59,7 @@ class Connection:
     def post(self, path: str) -> bool:
         """Whether the server takes a request without a body."""
         try:
-            return self._client.post(path).is_success
+            return self._aside.post(path).is_success
         except httpx.HTTPError as error:
             raise CaseError(f"{self.url}{path}: {_say(error)}; expected a server that answers") from error
 
@@ -86,6 +88,7 @@ class Connection:
     def close(self) -> None:
         """Close the sockets."""
         self._client.close()
+        self._aside.close()
 
 
 def _base(url: str) -> str:

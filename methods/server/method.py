@@ -58,7 +58,8 @@ class ServerPeer(Peer):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes its figures unsafe, with how often it was seen."""
-        return tuple(f"{self._connection.url}: {text} ({count} requests)" for text, count in self._seen.items())
+        counted = ((text, f" ({count} requests)" if count else "") for text, count in self._seen.items())
+        return tuple(f"{self._connection.url}: {text}{often}" for text, often in counted)
 
     def check(self, model: ModelCard) -> None:
         """The server must answer, have the model, and not draw its acceptance from a table. Raises InputError."""
