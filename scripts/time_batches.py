@@ -1,6 +1,7 @@
 """Time plain steps of several requests that share forwards, against steps of one request without a batch.
 
     python scripts/time_batches.py model=tiny
+    python scripts/time_batches.py model=tiny --library --requests 1,4,8,16 --blocks 5
     python scripts/time_batches.py model=random_110m model.threads=2 --requests 1,2,4,8,16 --nodes 7
 
 The first arguments are those of ``specbench``. One request without a batch, the same again as the control, and each
@@ -34,13 +35,17 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=100, help="tokens in the cache of each request")
     parser.add_argument("--blocks", type=int, default=15, help="turns of each")
     parser.add_argument("--steps", type=int, default=30, help="in a turn")
+    parser.add_argument("--library", action="store_true", help="whole answers, beside transformers' generate_batch")
     given = parser.parse_intermixed_args()
     job = job_of(["method=[]", *given.overrides])
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
     model = load_model(job.card, **model_options(job.config))
     engine, _ = make_engine(job.config.engine.kind, model, job.card, 64, job.config.model.attention)
     bench = TogetherBench(engine, len(model.get_input_embeddings().weight), given.context, given.steps)
-    print(*bench.measure(given.requests, given.nodes, given.blocks), sep="\n")
+    if given.library:
+        print(*bench.beside_library(model, given.requests, given.steps, given.blocks), sep="\n")
+    else:
+        print(*bench.measure(given.requests, given.nodes, given.blocks), sep="\n")
     about = f"{job.card.name}, {job.card.dtype}, engine={engine.kind.value}: {engine.describe_forward()}"
     print(
         f"{about}, {torch.get_num_threads()} threads, {given.context} tokens of context, drafts of {given.nodes} nodes"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from specbench.decode.walk import Walk
 from specbench.target.engine import SILENT, Batch, Engine
 from specbench.target.fast.engine import FastEngine
-from specbench.types import Draft, Needs
+from specbench.types import Draft, Needs, Step
 
 COLUMNS = "| requests | ms a step | over one without a batch | tokens/s over it | bound | host [us] |"
 NEEDS = Needs()
@@ -97,3 +100,55 @@ class TogetherBench:
                 f" {f'{bound:.2f}' if whole else ''} | {host[place]:.0f} |"
             )
         return lines
+
+    def answer(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        """Greedy answers of ``tokens`` each, read and decoded in a batch of their own."""
+        batch = self._engine.batch(len(prompts), max(map(len, prompts)) + tokens)
+        handles = [batch.open(prompt, tokens, Walk(None, 0), NEEDS) for prompt in prompts]
+        answers = [[read.token] for handle in handles if (read := batch.prefill(handle))]
+        for done in range(1, tokens):
+            batch.forward([(handle, None) for handle in handles])
+            for own, step in zip(answers, batch.settle([tokens - done] * len(handles)), strict=True):
+                assert isinstance(step, Step)
+                own.extend(step.emitted)
+        batch.end()
+        return answers
+
+    @torch.inference_mode()
+    def beside_library(self, model: Any, sizes: Sequence[int], tokens: int, blocks: int) -> list[str]:
+        """The lines of a table: whole answers, by turns ours and those of ``generate_batch`` of transformers.
+
+        Each call makes what it needs, as the library's does: our cache, its manager.
+        """
+        self._engine.eos = frozenset()
+        lines = ["| requests | generate_batch over ours, clock | processor | same ids |", "|--:" * 4 + "|"]
+        for size in sizes:
+            prompts, ratios, same = [self._draw(self._context, number) for number in range(size)], [], True
+            for _ in range(blocks + 1):  # the first is not counted
+                ours, spent = _timed(partial(self.answer, prompts, tokens))
+                theirs, other = _timed(partial(_generate_batch, model, prompts, tokens))
+                ratios.append(other / spent)
+                same = same and ours == theirs
+            clock, processor = np.median(ratios[1:], axis=0)
+            lines.append(f"| {size} | {clock:.2f} | {processor:.2f} | {'yes' if same else 'no'} |")
+        return lines
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, np.ndarray]:
+    """What a call returns; [s] by the clock and of the processor."""
+    start = np.array([time.perf_counter(), time.process_time()])
+    found = call()
+    return found, np.array([time.perf_counter(), time.process_time()]) - start
+
+
+def _generate_batch(model: Any, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+    """Greedy answers by the library's continuous batching, with blocks of its cache for these requests."""
+    most = max(map(len, prompts)) + tokens
+    found = model.generate_batch(
+        [list(prompt) for prompt in prompts],
+        GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1),
+        ContinuousBatchingConfig(num_blocks=(most // 32 + 2) * len(prompts), max_batch_tokens=2048),
+        progress_bar=False,
+        warmup=False,
+    )
+    return [list(found[f"req_{number}"].generated_tokens) for number in range(len(prompts))]
