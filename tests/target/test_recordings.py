@@ -26,7 +26,7 @@ from specbench.target.tensor_parallel.engine import Follower, Leader
 from specbench.target.tensor_parallel.team import Message, Op
 from specbench.types import Draft, InputError, Needs
 
-COUNT = 40
+COUNT = 28
 PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
 FEW = Buckets((1, 2, 4, 8, 16, 32, 64, 96), (64, 128, 256, 512))
 
