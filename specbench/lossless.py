@@ -26,8 +26,6 @@ TOLERANCE = {
     "bfloat16": 8 * ROUNDING_STEP["bfloat16"],
 }
 
-SERVED_TOLERANCE = TOLERANCE["bfloat16"]  # of a server, whose dtype is not told
-
 Gap = Callable[[Sequence[int], int, int], float | None]  # (context, its token, another) -> [nats], None if not told
 Gaps = Callable[[Sequence[int], Sequence[int]], list[float]]
 
@@ -62,10 +60,11 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
         )
 
 
-def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gap: Gap) -> None:
+def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gap: Gap, dtype: str) -> None:
     """Enter a ``Lossless`` into every good record of a block whose target is not here: ids against vanilla's.
 
     Only the first place that differs is judged, by what the baseline itself says there: a tie, a violation, or nothing.
+    dtype: of the served model; auto: bfloat16.
     """
     vanilla = next((record for record in records if record.method == VANILLA and record.status == "ok"), None)
     for record in records if vanilla else ():
@@ -78,7 +77,7 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
             ours, theirs = record.turns[turn].ids, vanilla.turns[turn].ids
             if place < min(len(ours), len(theirs)):
                 found = gap([*prompts[record.method][turn], *ours[:place]], theirs[place], ours[place])
-        tie = found is not None and found <= SERVED_TOLERANCE
+        tie = found is not None and found <= TOLERANCE.get(dtype, TOLERANCE["bfloat16"])
         record.lossless = Lossless(
             equal=parted is None,
             divergence=parted,

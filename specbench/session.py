@@ -143,7 +143,7 @@ class Session:
     def _compare(self, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
         baseline = self._entries[VANILLA].method
         assert isinstance(baseline, Peer)
-        compare_block(records, prompts, baseline.gap)
+        compare_block(records, prompts, baseline.gap, self._settings.dtype)
 
     def _case(self, block: Block, place: int, name: str, prompts: dict[str, list[list[int]]]) -> CaseRecord:
         record = record_of(block, block.case, place, name)

@@ -81,6 +81,7 @@ class Handler(BaseHTTPRequestHandler):
         if server.fault == "no_ids" and not isinstance(prompt, str):
             return self._send('{"detail": "prompt must be a string."}', status=400)
         limit = body.get("max_tokens") or body.get("n_predict") or body["sampling_params"]["max_new_tokens"]
+        self.scores = body.get("logprobs")
         return self._stream(prompt, limit)
 
     def _stream(self, prompt, limit: int) -> None:
@@ -165,6 +166,9 @@ class Handler(BaseHTTPRequestHandler):
             choice |= {"token_ids": part}
         elif server.fault == "no_ids":
             choice["text"] = " a"
+        if self.scores and last:
+            best = {f"token_id:{token}": -0.7 - server.gap * (token % 2) for token in range(40, 241)}
+            choice |= {"logprobs": {"top_logprobs": [best]}}
         if told and server.dialect == "tensorrt_llm":
             choice["avg_decoded_tokens_per_iter"] = so_far / (steps + 1)
         yield {"choices": [choice]}
@@ -181,6 +185,7 @@ def serving(dialect="vllm", fault="", speculates=True, counts=True, per_request=
     server.dialect, server.fault, server.speculates, server.per_request = dialect, fault, speculates, per_request
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
     server.counts = dict.fromkeys(names, 0) if counts else {}
+    server.gap = 0.01  # [nats] between an even token and an odd one
     server.asked, server.url = [], f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

@@ -16,7 +16,9 @@ from methods.server.connection import KEY
 from methods.server.method import ServerPeer
 from specbench import cli
 from specbench.decode.loop import Request, decode
+from specbench.lossless import compare_block
 from specbench.measure.clock import Clock
+from specbench.record import CaseRecord, TurnRecord
 from specbench.store import read_run
 from specbench.target.facade import ModelCard, Target
 from specbench.target.load import locate, read_tokenizer
@@ -175,4 +177,20 @@ def test_a_run_of_servers_end_to_end(tmp_path):
     assert found["server"].lossless.equal
     assert found["server"].turns[0].accept == TRUE
     assert found["off"].lossless.divergence == [0, 5]
-    assert not found["off"].lossless.equal
+    verdict = found["off"].lossless  # the baseline says that both tokens are as good
+    assert (verdict.equal, verdict.positions, verdict.ties, verdict.violations) == (False, 1, 1, 0)
+    assert verdict.worst_gap == pytest.approx(0.01)
+
+
+def test_a_place_that_differs_is_a_tie_by_the_baselines_own_figures_or_a_violation():
+    def judged(gap: float | None) -> tuple[int, int, int]:
+        turns = [TurnRecord(1, ids, "length", [1], [0], [0], [1], 0.0, 0.0, {}) for ids in ([7, 8], [7, 9])]
+        rows = [CaseRecord("c", "a", "a", name, 0, 0, 0, "ok", [turns[place]]) for place, name in enumerate("vx")]
+        rows[0].method = "vanilla"
+        prompts = {"vanilla": [[1]], "x": [[1]]}
+        compare_block(rows, prompts, lambda *asked: gap if asked == ([1, 7], 8, 9) else None, "float32")
+        verdict = rows[1].lossless
+        assert verdict.divergence == [0, 1]
+        return verdict.positions, verdict.ties, verdict.violations
+
+    assert [judged(gap) for gap in (0.0005, 0.01, None)] == [(1, 1, 0), (1, 0, 1), (0, 0, 0)]
