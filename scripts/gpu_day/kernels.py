@@ -38,7 +38,7 @@ def time_calls(day: Day, calls: Sequence[Call]) -> float:
     """
     work = _record(day, calls) if day.device.type == "cuda" else lambda: [call() for call in calls]
     times = []
-    for _ in range(3 if day.rehearse else ROUNDS):
+    for _ in range(2 if day.rehearse else ROUNDS):
         wait(day.device)
         start = time.perf_counter()
         work()
