@@ -45,7 +45,7 @@ REAL = {
     "qwen2_5_72b": ("qwen2", 64, 8, 128, {"rope_theta": 1e6, "use_sliding_window": False}),
 }
 SHAPES = {"random", "random_110m", "random_7b", "random_13b", "random_33b"}
-OURS = {"tiny", "tiny_draft", "hub", "replay", *SHAPES}
+OURS = {"tiny", "tiny_draft", "hub", "replay", "server", *SHAPES}
 NAMES = sorted(path.stem for path in (groups.conf_dir() / "model").glob("*.yaml"))
 
 
