@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from in_process import Done, run_main
 
@@ -98,6 +99,33 @@ def test_the_readmes_commands_run_in_their_order(run):
     assert "method.pld.num_draft" in differing
     swept = run(*own, *line_of("-m 'method=[echo]'"), *SMALL, "suite.first=1").stdout
     assert "3 of 3: method.echo.span=8" in swept
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_the_laptops_table_is_what_its_commands_print(run, data):
+    """On the recorded answers, where they are: MAT and tokens fed, the speedup at each load, and where load ends it."""
+    text = README.read_text(encoding="utf-8")
+    replay, modelled = (shlex.split(re.search(rf"^\| `specbench ({start}.*?)` \|", text, re.MULTILINE)[1])
+                        for start in ("model=replay", "report results/latest --profile"))  # fmt: skip
+    places = {
+        "vicuna_answers.jsonl": str(data / "traces/vicuna-7b-v1.3/spec_bench_vanilla_run1.jsonl"),
+        "VICUNA": str(data / "tokenizers/vicuna"),
+        "results/profiles": str(ROOT / "results/profiles"),
+    }
+    for old, new in places.items():
+        replay, modelled = ([each.replace(old, new) for each in command] for command in (replay, modelled))
+    run(*replay, "report.plots=false")
+    run(*modelled, "--no-plots")
+    overall = pd.read_csv("results/latest/summary.csv").query("category == 'overall'").set_index("method")
+    loads = pd.read_csv("results/latest/tables/crossover.csv").set_index(["method", "concurrency"])
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.|* ]+)", text[text.index("| | MAT | tokens fed |") :], re.MULTILINE)
+    assert len(rows) == 6
+    for method, cells in rows:
+        found = [overall.mat[method], overall.tokens_fed[method]]
+        found += [loads.modelled_speedup[method, load] for load in (1, 8, 32, 128)]
+        wanted = [f"{value:.2f}" for value in found] + [str(loads.pays_to[method, 1])]
+        assert [cell.strip(" *") for cell in cells.strip("| ").split("|")] == wanted, method
 
 
 @pytest.mark.exhaustive
