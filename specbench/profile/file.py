@@ -27,6 +27,8 @@ _NAMES = ("device", "model", "engine", "dtype", "kind", "date")
 
 def require_folder(folder: Path) -> None:
     """Make the folder and see that it can be written, before a profile is measured. Raises ProfileError."""
+    if folder.suffix == ".json" and not folder.is_dir():
+        raise ProfileError(f"folder {folder}: is named as a file; expected a folder, where the profile gets a name")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

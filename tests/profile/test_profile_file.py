@@ -135,6 +135,8 @@ def test_a_folder_is_made_and_one_that_cannot_be_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ProfileError, match="cannot be written"):
         require_folder(tmp_path / "file")
+    with pytest.raises(ProfileError, match="is named as a file; expected a folder"):
+        require_folder(tmp_path / "mine.json")
 
 
 def test_behind_the_grid_a_forward_takes_at_least_its_products():
