@@ -3,14 +3,16 @@
 import ast
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
-from report.conftest import fail
+from report.conftest import fail, write_run
+from report.test_served import run_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-READ, WHY, FIGURES, COMPARE = NOTEBOOKS
+READ, WHY, FIGURES, COMPARE, LOAD = NOTEBOOKS
 
 
 def cells(notebook):
@@ -162,6 +164,16 @@ def test_the_third_draws_a_papers_figures(execute, live, sweep, make_run):
     assert "nothing of these runs was published" not in words(outputs)
     assert "Spec-Bench" in words(outputs)
     assert images(outputs) >= 3 * 4 + 2  # scenes by plots, and heatmaps
+
+
+@pytest.mark.exhaustive
+def test_the_fifth_says_where_drafting_stops_paying(execute, make_manifest, tmp_path, live):
+    runs = [run_of(make_manifest, count) for count in (2, 4)]
+    outputs = execute(LOAD, *(write_run(tmp_path / str(run.directory), run.manifest, run.records) for run in runs))
+    assert images(outputs) == 2
+    assert "2 runs, 4 rows of method and load" in words(outputs)
+    assert re.search(r"<td>pld</td>\s*<td></td>\s*<td>4</td>\s*<td>NaN</td>\s*<td>1</td>", words(outputs))
+    assert "does not apply to these runs, each request ran alone" in words(execute(LOAD, live))
 
 
 @pytest.mark.exhaustive
