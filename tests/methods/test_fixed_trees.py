@@ -132,8 +132,8 @@ def test_the_cache_holds_the_accepted_path():
     method = fitted(SpecInfer("unused", [2, 2]), model)
     drafter = begin(method, [5, 6, 7])
     fed = []
-    run_model = drafter._request._run
-    drafter._request._run = lambda ids, *rest: (fed.append(len(ids)), run_model(ids, *rest))[1]
+    make_call = drafter._request._forward
+    drafter._request._forward = lambda ids, *rest: (fed.append(len(ids)), make_call(ids, *rest))[1]
     context = [5, 6, 7]
     for _ in range(3):
         draft = drafter.propose(context, 64)

@@ -50,6 +50,7 @@ _DISPLAY = {  # as papers write them
     "sam_token_recycling": "SAM-Decoding + Token Recycling",
     "sequoia": "Sequoia",
     "specinfer": "SpecInfer",
+    "server": "Server",
     "speculative_sampling": "Speculative sampling",
     "ssd": "SSD (spacelike)",
     "suffix_decoding": "SuffixDecoding",
