@@ -75,6 +75,7 @@ def test_steps_are_timed_on_any_engine(engine):
     assert 0 < threads._time_in_a_row(engine) < 10
 
 
+@pytest.mark.exhaustive
 def test_the_manifest_has_the_count_and_a_resumed_run_keeps_it(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "time_steps", lambda engine, counts: {1: 1.0, 2: 2.0})
     torch.set_num_threads(2)

@@ -73,7 +73,8 @@ def test_it_imports_the_report_alone(notebook):
     assert {".".join(name.split(".")[:2]) for name in names if name.startswith("specbench")} == {"specbench.report"}
 
 
-@pytest.mark.parametrize("methods", [None, pytest.param({}, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("methods", [None, {}])
 def test_the_first_runs_on_any_run(execute, make_run, methods):
     run = make_run(methods=methods, peers=("hf_assisted",) if methods is None else (), per_category=2)
     assert images(execute(READ, run)) == (5 if methods is None else 0)

@@ -37,6 +37,7 @@ def texts_of(figure: Figure) -> str:
     return " ".join(text.get_text().replace("\n", "") for text in figure.findobj(Text))
 
 
+@pytest.mark.exhaustive
 def test_a_paper_has_its_caption_outside_and_fits_its_column(findings, tmp_path):
     inside = {"screen": True, "paper": False}
     narrow = tmp_path / "narrow.mplstyle"

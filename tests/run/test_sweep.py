@@ -41,6 +41,7 @@ def replay(tmp_path) -> tuple[str, ...]:
     return "model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]", "report.plots=false"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_killed_job_and_a_refused_one_are_a_line_each(replay, tmp_path, monkeypatch, capsys):
     """Each in a process of its own; the first to end does not hide the other."""
