@@ -8,6 +8,7 @@ column without. Both columns are of the same cases and steps.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -147,8 +148,9 @@ def _name(found: Advice | None) -> str:
 def replay_points(trace: Path, overrides: Sequence[str], folder: Path) -> list[Path]:
     """The runs of ``POINTS`` over recorded answers. Raises InputError."""
     methods = f"method=[{','.join(POINTS)}]"
-    runs = []
-    for number in range(max(len(values) for keys in POINTS.values() for values in keys.values())):
+    runs, count = [], max(len(values) for keys in POINTS.values() for values in keys.values())
+    for number in range(count):
+        print(f"replaying {len(POINTS)} methods, settings {number + 1} of {count}", file=sys.stderr, flush=True)
         point = [
             f"method.{name}.{key}={values[number]}" for name, keys in POINTS.items() for key, values in keys.items()
         ]

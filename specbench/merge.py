@@ -294,4 +294,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(printable(f"specbench merge: {error.filename}: {error.strerror}"), file=sys.stderr)
         return FAILED
     print(printable(f"{manifest['suite']['cases']} cases of {len(manifest['shards'])} parts are in {options.out}"))
+    print(printable(f"its page: specbench report {options.out}"))
     return 0

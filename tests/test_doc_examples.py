@@ -93,7 +93,9 @@ def test_the_readmes_commands_run_in_their_order(run):
     for said in ("speed: pld over sam ", "MAT: pld over sam "):
         assert said in shown
         assert said in compared
-    assert ["mat", "forward", "overhead", "remainder", "speedup"] in [line.split() for line in compared.splitlines()]
+    assert ["mat", "forward", "overhead", "remainder", "decode", "speedup"] in [
+        line.split() for line in compared.splitlines()
+    ]
     differing = run(*line_of("diff")).stdout
     assert re.search(r"\d+ records are in both \(\d+ and \d+ are in one only\); \d+ have the same tokens", differing)
     assert "method.pld.num_draft" in differing

@@ -80,7 +80,7 @@ def _why(findings: Findings, names: Sequence[str]) -> Table | None:
             ratio = {key: one[key] / two[key] for key in plain}
             body = zip([*map(label, names), "ratio"], (one, two, ratio), strict=True)
             rows = tuple((Cell(name), *(Cell(format_number(row[key])) for key in plain)) for name, row in body)
-            return Table("why", "Why.", WHY, ("", *plain), rows, frozenset())
+            return Table("why", "Why.", WHY, ("", *FACTORS, "decode speedup"), rows, frozenset())
     return None
 
 
