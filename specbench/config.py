@@ -40,13 +40,15 @@ class RandomModel:
 class HeadsConfig:
     """The usual trained heads for this target: folder, hub id, ``bundled:NAME``, or ``random``.
 
-    safetensors: their files' kind; false = torch files, read with weights_only.
+    pard: a draft model that drafts in parallel. safetensors: their files' kind; false = torch files, read with
+    weights_only.
     """
 
     medusa: str | None = None
     hydra: str | None = None
     eagle: str | None = None
     eagle3: str | None = None
+    pard: str | None = None
     safetensors: bool = True
 
 

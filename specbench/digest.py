@@ -27,6 +27,8 @@ ADDED: dict[str, dict[str, Any]] = {
 }
 OUTSIDE = ("report", "run")  # groups that change no record, and settings of others that do not
 OUTSIDE_OF = {"measure": ("fresh", "price_per_hour"), "suite": ("home",), "load": ("slo",)}
+# Those of ``model.heads`` that count; of what came later, a method has what it takes among its own settings.
+HEADS = ("medusa", "hydra", "eagle", "eagle3", "safetensors")
 # What a run may have more of, without another figure for what it has.
 GROWS = {"measure": ("rounds",), "suite": ("categories", "first", "ids", "limit", "sample")}
 
@@ -36,6 +38,8 @@ def decisive(resolved: Mapping[str, Any]) -> dict[str, Any]:
     kept = {group: values for group, values in resolved.items() if group not in OUTSIDE}
     for group, keys in OUTSIDE_OF.items():
         kept[group] = {key: value for key, value in kept.get(group, {}).items() if key not in keys}
+    if heads := kept.get("model", {}).get("heads"):
+        kept["model"] = {**kept["model"], "heads": {name: heads[name] for name in HEADS if name in heads}}
     return kept
 
 

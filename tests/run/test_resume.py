@@ -275,3 +275,13 @@ def test_a_setting_that_came_later_leaves_the_hash_at_its_default():
             for plain, value in ((later, default), (other, "another")):
                 functools.reduce(operator.getitem, inside, plain)[key] = value
             assert digest(later) == digest(before) != digest(other)
+
+
+def test_heads_that_a_model_names_for_later_methods_leave_the_hash():
+    """A method that takes one has it among its own settings; a head of a method that was there counts."""
+    model = {"path": "x", "heads": {"eagle": None, "safetensors": True}}
+    groups = {"measure": {}, "suite": {}, "decode": {}, "model": model, "load": {}}
+    later, other = copy.deepcopy(groups), copy.deepcopy(groups)
+    later["model"]["heads"]["pard"] = "y"
+    other["model"]["heads"]["eagle"] = "y"
+    assert digest(later) == digest(groups) != digest(other)
