@@ -155,8 +155,8 @@ class _Tree(Drafter):
         if budget < 1:
             return EMPTY
         plan = self._method.plan.cut(budget)
-        tokens = fill(self._run, plan, choose_best(self._run))
-        return Draft(tokens, plan.shape.parents, source=[0] * len(tokens))
+        tokens = fill(self._run, plan, choose_best(self._run), self.goes_on)
+        return Draft(tokens, plan.shape.parents[: len(tokens)], source=[0] * len(tokens))
 
     def observe(self, step: Step) -> None:
         if not step.done:

@@ -7,6 +7,7 @@ row uses (+2 when all were accepted, else -1, at least 1); or until the draft is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -41,13 +42,17 @@ class _Chain(SharedDrafter):
         distribution = method.drawn_from if method.sampling is not None and method.draws else None
         row = (yield self._request.feeding(context, self._settled))[-1]
         self._settled = len(context)
-        reads = row.device.type == "cpu" or method.schedule == "confidence"  # else a GPU drafts beyond an EOS
+        asked = method.schedule == "confidence" or self.goes_on is not None
+        reads = row.device.type == "cpu" or asked  # else a GPU drafts beyond an EOS
         while True:
             token = choose_token(row, distribution, self._random, drawn_from)
             tokens.append(int(token) if reads else token)
-            if method.schedule == "confidence":
-                scores.append(float((drawn_from[-1] if drawn_from else row.float().softmax(-1))[tokens[-1]]))
-            ends = reads and (tokens[-1] in method.eos or (scores and scores[-1] < method.threshold))
+            ends = reads and tokens[-1] in method.eos
+            if asked:
+                law = drawn_from[-1] if drawn_from else row.float().softmax(-1)
+                scores.append(float(law[tokens[-1]]))
+                ends |= method.schedule == "confidence" and scores[-1] < method.threshold
+                ends |= self.goes_on is not None and not self.goes_on(len(tokens), math.prod(scores), law)
             if len(tokens) == count or ends:
                 break
             row = (yield self._request.stepping(tokens[-1]))[-1]

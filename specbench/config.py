@@ -166,6 +166,8 @@ class DecodeConfig:
 
     first_draft: after the prefill's token | prefill: below the prompt's last token, as many references verify it.
     verify: drafts that were drawn: token by token | block: by whole paths.
+    length: of drafts: fixed: the method's | adaedl | confidence | bandit | price, see docs/draft_length.md.
+    length_threshold: of confidence. length_profile: of price, a latency profile.
     """
 
     max_new_tokens: int = 256
@@ -175,6 +177,9 @@ class DecodeConfig:
     seed: int = 0
     first_draft: str = "after"
     verify: str = "token"
+    length: str = "fixed"
+    length_threshold: float = 0.3
+    length_profile: str | None = None
 
 
 @dataclass

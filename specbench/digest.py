@@ -16,7 +16,13 @@ from specbench.serving.settings import ALONE
 # Settings, and by class parameters of methods, that came later, at the value that runs had before: left there, a run
 # keeps its hash.
 ADDED: dict[str, dict[str, Any]] = {
-    "decode": {"first_draft": "after", "verify": "token"},
+    "decode": {
+        "first_draft": "after",
+        "verify": "token",
+        "length": "fixed",
+        "length_threshold": 0.3,
+        "length_profile": None,
+    },
     "engine": {"attention": "sdpa", "compiled": True},
     "model": {"cudnn_attention": False},
     "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}},

@@ -125,6 +125,7 @@ def _decode(
         judge=config.measure.lossless,
         keep_trees=config.measure.keep_trees,
         in_prefill=config.decode.first_draft == "prefill",
+        limit=job.limit,
     )
     try:
         with (

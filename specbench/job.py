@@ -19,6 +19,7 @@ from typing import Any, get_type_hints
 import pydantic
 
 from specbench.config import Config, refuse_numbers
+from specbench.decode.lengths import Limit, make_limit
 from specbench.decode.sampling import Sampling, make_sampling
 from specbench.digest import digest
 from specbench.material import gather
@@ -48,7 +49,7 @@ class Job:
     entries: the methods; rows: the same with the A/A control, if there is one. prompts: None where a trace is
     replayed, whose prompts are recorded. way, why: see ``choose_parallelism``; (None, None) where no model is loaded.
     whole: the digest that it has without ``suite.part``. launch: the command that asked for it, None = this process.
-    left_out: method of the default list -> why it cannot run here; it is in none of the others.
+    left_out: method of the default list -> why it cannot run here; it is in none of the others. limit: of drafts.
     """
 
     config: Config
@@ -62,6 +63,7 @@ class Job:
     trace: Trace | None
     plan: tuple[Block, ...]
     sampling: Sampling | None
+    limit: Limit
     way: str | None
     why: str | None
     whole: str
@@ -101,6 +103,7 @@ def prepare(config: Config, resolved: dict[str, Any], optional: Collection[str] 
         trace=material.trace,
         plan=tuple(plan),
         sampling=make_sampling(decode.temperature, decode.top_k, decode.top_p, decode.verify),
+        limit=make_limit(decode.length, decode.length_threshold, decode.length_profile),
         way=way,
         why=why,
         whole=digest(resolved | {"suite": resolved["suite"] | {"part": None}}),

@@ -9,18 +9,32 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from specbench.types import Draft, Needs, Prefill, Step, Typical
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from specbench.target.facade import ModelCard, Target
 
 
+# Asked between two levels of a draft: (levels so far, probability that the drafter gives its likeliest path so far,
+# (V,) the distribution that the path's last token comes from) -> whether to draft another level. The last two are None
+# where the drafter does not have them.
+GoesOn = Callable[[int, "float | Tensor | None", "Tensor | None"], bool]
+
+
 class Drafter(ABC):
-    """The state of one request; many may be alive at once."""
+    """The state of one request; many may be alive at once.
+
+    goes_on: the run's policy of draft lengths, which a drafter asks that drafts level by level; None = as it wants. A
+    draft that was not cut on the way is cut behind it (``specbench.decode.lengths``).
+    """
+
+    goes_on: GoesOn | None = None
 
     @abstractmethod
     def propose(self, context: Sequence[int], budget: int) -> Draft:

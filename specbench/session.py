@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
+from specbench.decode.lengths import Limit
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
+from specbench.decode.trimming import Budgets
 from specbench.lossless import compare_block, judge_block
 from specbench.measure.clock import Clock, without_collector
 from specbench.measure.energy import Meter
@@ -53,7 +55,7 @@ class Entry:
 class RequestSettings:
     """What holds for every request of a run. judge: teacher-force every answer. dtype: of the target.
 
-    in_prefill: see ``Request``.
+    in_prefill: see ``Request``. limit: of draft lengths.
     """
 
     max_new_tokens: int
@@ -63,6 +65,7 @@ class RequestSettings:
     judge: bool = True
     keep_trees: int = 0
     in_prefill: bool = False
+    limit: Limit = lambda inner: inner
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Session:
     ) -> None:
         self._engine, self._next_turn, self._settings, self._meter = engine, next_turn, settings, meter
         self._entries = {entry.name: entry for entry in entries}
+        self._lengths = {entry.name: settings.limit(None) for entry in entries}
         self._clock = Clock(target.device)
         self._tokenizer = target.card.tokenizer
 
@@ -105,7 +109,7 @@ class Session:
                 if record.error:
                     failed.append(f"{record.method} failed in warm-up: {record.error['message']}")
         for entry in self._entries.values():
-            entry.method.reset()
+            self._reset(entry)
         return sorted(set(failed))
 
     def run(self, plan: Sequence[Block], deadly: Container[int] = ()) -> Iterator[list[CaseRecord]]:
@@ -123,8 +127,13 @@ class Session:
                 continue
             for entry in self._entries.values():
                 if starts_span(plan, place, entry.reset):
-                    entry.method.reset()
+                    self._reset(entry)
             yield self._block(block, judge=self._settings.judge and self._settings.sampling is None)
+
+    def _reset(self, entry: Entry) -> None:
+        entry.method.reset()
+        if lengths := self._lengths[entry.name]:
+            lengths.reset()
 
     def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
         prompts: dict[str, list[list[int]]] = {}
@@ -162,9 +171,9 @@ class Session:
         entry, answers = self._entries[record.method], list[str]()
         for turn in range(len(case.turns)):
             if turn and entry.reset == "turn":
-                entry.method.reset()
+                self._reset(entry)
             asked = self._next_turn(case, answers)
-            request = self._request(asked, (case.id, turn, block.round), block)
+            request = self._request(asked, (case.id, turn, block.round), block, self._lengths[entry.name])
             before = self._meter.joules() if self._meter else None
             transcript = decode(self._engine, entry.method, request, self._clock)
             energy_j = self._meter.since(before) if self._meter else None
@@ -173,7 +182,7 @@ class Session:
             record.turns.append(turn_record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
         record.correct = is_right(case, answers[-1])
 
-    def _request(self, asked: Turn, names: tuple[object, ...], block: Block) -> Request:
+    def _request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
         settings = self._settings
         return Request(
             prompt=asked.prompt,
@@ -183,6 +192,7 @@ class Session:
             names=names,
             keep_trees=0 <= block.place < settings.keep_trees,
             in_prefill=settings.in_prefill,
+            budgets=lengths,
         )
 
     def _text(self, asked: Turn, transcript: Transcript) -> str:

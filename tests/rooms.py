@@ -78,8 +78,8 @@ ROOMS: dict[str, Room] = {
         may="record target target.eager target.fast target.tensor_parallel target.timed types",
     ),
     "decode": Room(
-        "the loop, the walk, sampling, the ratio test, seeds, the check of an engine",
-        may="method target types",
+        "the loop, the walk, sampling, the ratio test, draft lengths, seeds, the check of an engine",
+        may="method profile target types",
     ),
     "lossless": Room("token-level judgement", may="record", never="hydra"),
     "suite": Room("questions, selection, prompts", may="answers input record types"),

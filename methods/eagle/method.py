@@ -101,14 +101,15 @@ class _Tree(Drafter):
         if budget < 1:
             return EMPTY
         if method.tree == "dynamic":
-            return grow(run, method.top_k, method.depth, min(budget, method.total_tokens - 1))
+            return grow(run, method.top_k, method.depth, min(budget, method.total_tokens - 1), self.goes_on)
         plan = method.plan.cut(budget)
         parents = plan.shape.parents
         if method.sampling is None or not method.draws:
-            return Draft(fill(run, plan, choose_best(run)), parents, source=[0] * len(parents))
+            tokens = fill(run, plan, choose_best(run), self.goes_on)
+            return Draft(tokens, parents[: len(tokens)], source=[0] * len(tokens))
         drawn = DrawnChoice(run, method.sampling, self._random)
-        tokens = fill(run, plan, drawn)
-        return Draft(tokens, parents, torch.cat(drawn.probs), source=[0] * len(parents))
+        tokens = fill(run, plan, drawn, self.goes_on)
+        return Draft(tokens, parents[: len(tokens)], torch.cat(drawn.probs), source=[0] * len(tokens))
 
     def observe(self, step: Step) -> None:
         if not step.done:

@@ -9,16 +9,12 @@ budgets costs a hundredth of the time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
-from torch import Tensor
-
-from specbench.decode.shared_request import SharedRequest
-from specbench.decode.together import Budgets, TrimmedDraft
-from specbench.types import ROOT, CaseError, Draft, Step
+from specbench.decode.trimming import Budgets, TrimmedDraft, chances_of, cut_draft, find_depths, keep_likeliest, may_cut
+from specbench.method import GoesOn, Method
+from specbench.types import CaseError, Draft, Step
 
 LEVELS = (0, 2, 8, 32, None)  # [nodes] a request that the controller chooses among; None = all that the method wants
 PROBE = 4  # [steps] that a level is tried for
@@ -32,24 +28,25 @@ SHARE = 0.01  # of the time, that trying levels may cost
 class FullBudget:
     """Every request drafts what its method wants."""
 
-    def share(self, requests: Sequence[SharedRequest], most: int) -> Sequence[int]:
-        return [most] * len(requests)
+    goes_on: GoesOn | None = None
 
-    def trim(
-        self, requests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
-    ) -> Sequence[TrimmedDraft]:
+    def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
+        return [most] * len(methods)
+
+    def trim(self, methods: Sequence[Method], drafts: Sequence[Draft], shares: Sequence[int]) -> Sequence[TrimmedDraft]:
         return [(draft, None) for draft in drafts]
 
     def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
         """Nothing is learned."""
 
+    def reset(self) -> None:
+        """The load stays what it is."""
+
 
 class _Shares(FullBudget):
     """A method that does not keep to its share, as one of a fixed tree, is cut to it."""
 
-    def trim(
-        self, requests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
-    ) -> Sequence[TrimmedDraft]:
+    def trim(self, methods: Sequence[Method], drafts: Sequence[Draft], shares: Sequence[int]) -> Sequence[TrimmedDraft]:
         return [
             cut_draft(draft, keep_likeliest([chances_of(draft)], share)[0]) if len(draft) > share else (draft, None)
             for draft, share in zip(drafts, shares, strict=True)
@@ -62,9 +59,9 @@ class EqualBudget(_Shares):
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
 
-    def share(self, requests: Sequence[SharedRequest], most: int) -> Sequence[int]:
-        share, rest = divmod(self._nodes, len(requests))
-        return [min(most, share + (place < rest)) for place in range(len(requests))]
+    def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
+        share, rest = divmod(self._nodes, len(methods))
+        return [min(most, share + (place < rest)) for place in range(len(methods))]
 
 
 class ScoreBudget(EqualBudget):
@@ -78,14 +75,12 @@ class ScoreBudget(EqualBudget):
         self._tried: Counter[int] = Counter()
         self._accepted: Counter[int] = Counter()
 
-    def share(self, requests: Sequence[SharedRequest], most: int) -> Sequence[int]:
-        equal = super().share(requests, most)
-        return [most if _may_cut(shared) else share for shared, share in zip(requests, equal, strict=True)]
+    def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
+        equal = super().share(methods, most)
+        return [most if may_cut(method) else share for method, share in zip(methods, equal, strict=True)]
 
-    def trim(
-        self, requests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
-    ) -> Sequence[TrimmedDraft]:
-        free = [place for place, shared in enumerate(requests) if _may_cut(shared) and drafts[place].probs is None]
+    def trim(self, methods: Sequence[Method], drafts: Sequence[Draft], shares: Sequence[int]) -> Sequence[TrimmedDraft]:
+        free = [place for place, method in enumerate(methods) if may_cut(method) and drafts[place].probs is None]
         fixed = sum(len(draft) for place, draft in enumerate(drafts) if place not in free)
         kept = keep_likeliest([self._chances(drafts[place]) for place in free], max(0, self._nodes - fixed))
         found: list[TrimmedDraft] = [(draft, None) for draft in drafts]
@@ -98,7 +93,7 @@ class ScoreBudget(EqualBudget):
             if isinstance(step, Step) and len(draft):
                 reached = len(step.path)
                 self._accepted.update(range(1, reached + 1))
-                self._tried.update(range(1, min(reached + 1, max(_depths(draft), default=0)) + 1))
+                self._tried.update(range(1, min(reached + 1, max(find_depths(draft), default=0)) + 1))
 
     def _chances(self, draft: Draft) -> list[float]:
         return chances_of(draft, lambda depth: (self._accepted[depth] + 1) / (self._tried[depth] + 2))
@@ -139,8 +134,8 @@ class Controller(_Shares):
         self._resumes = False  # drafting begins again with this step
         self._first = True  # steps of the first load: until its levels are tried, that may cost what it does
 
-    def share(self, requests: Sequence[SharedRequest], most: int) -> Sequence[int]:
-        load = len(requests).bit_length()
+    def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
+        load = len(methods).bit_length()
         if load != self._load:
             if load not in self._levels:
                 self._levels[load] = [_Level() for _ in LEVELS]
@@ -153,7 +148,7 @@ class Controller(_Shares):
             self._tried, self._left = self._choose(levels, self._steps[load])
             self._resumes = before == 0 != self._tried
         nodes = LEVELS[self._tried]
-        return [most if nodes is None else min(most, nodes)] * len(requests)
+        return [most if nodes is None else min(most, nodes)] * len(methods)
 
     def _choose(self, levels: Sequence[_Level], now: int) -> tuple[int, int]:
         """(level, steps to stay at it): one that is due, else the best. Above a budget that clearly loses none is."""
@@ -193,58 +188,6 @@ class Controller(_Shares):
             longer = 4 if level.rate < CLEARLY * best.rate else 2
             level.wait = AGAIN if level is best else min(LATEST, level.wait * longer)
             level.due = self._steps[self._load] + level.wait
-
-
-def _may_cut(shared: SharedRequest) -> bool:
-    """Whether nothing but the accepted path of its draft is read."""
-    method = shared.question.method
-    needs = method.needs
-    return not (needs.hidden or needs.node_topk or needs.rows or needs.concurrent or method.by_node)
-
-
-def _depths(draft: Draft) -> list[int]:
-    depths: list[int] = []
-    for parent in draft.parents:
-        depths.append(1 if int(parent) == ROOT else depths[int(parent)] + 1)
-    return depths
-
-
-def chances_of(draft: Draft, rate: Callable[[int], float] = lambda _: 0.5) -> list[float]:
-    """(N,) that a node is accepted: its score, or that of its depth shared with its siblings, times its parent's.
-
-    rate: depth -> how often nodes of that depth are accepted where their parent is.
-    """
-    depths, siblings = _depths(draft), Counter(int(parent) for parent in draft.parents)
-    found: list[float] = []
-    for node, parent in enumerate(map(int, draft.parents)):
-        own = rate(depths[node]) / siblings[parent] if draft.score is None else float(draft.score[node])
-        found.append(own * (1.0 if parent == ROOT else found[parent]))
-    return found
-
-
-def keep_likeliest(chances: Sequence[Sequence[float]], nodes: int) -> list[list[int]]:
-    """The nodes of each draft that are among the likeliest of all; a parent comes before its children."""
-    flat = np.array([chance for own in chances for chance in own])
-    owners = np.repeat(np.arange(len(chances)), [len(own) for own in chances])
-    firsts = np.cumsum([0, *(len(own) for own in chances)])
-    chosen = np.sort(np.argsort(-flat, kind="stable")[:nodes])
-    return [(chosen[owners[chosen] == place] - firsts[place]).tolist() for place in range(len(chances))]
-
-
-def cut_draft(draft: Draft, nodes: Sequence[int]) -> TrimmedDraft:
-    """The draft of these nodes alone, and their numbers in the whole one."""
-    if len(nodes) == len(draft):
-        return draft, None
-    place = {ROOT: ROOT} | {node: number for number, node in enumerate(nodes)}
-    parents = [place[int(draft.parents[node])] for node in nodes]
-    tokens = draft.tokens[list(nodes)] if isinstance(draft.tokens, Tensor) else [draft.tokens[node] for node in nodes]
-    kept: dict[str, Any] = {
-        name: [held[node] for node in nodes]
-        for name in ("passenger", "source", "score")
-        if (held := getattr(draft, name)) is not None
-    }
-    probs = None if draft.probs is None else draft.probs[list(nodes)]
-    return replace(draft, tokens=tokens, parents=parents, probs=probs, **kept), nodes
 
 
 def make_budgets(kind: str, nodes: int) -> Budgets:

@@ -6,6 +6,7 @@ Vanilla is this loop with an empty draft. A peer has its own loop, but its token
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from specbench.decode.sampling import Sampling
+from specbench.decode.trimming import Budgets, in_whole_draft
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, Method, Peer, Settled
 from specbench.target.engine import Engine
@@ -56,7 +58,7 @@ class Stopwatch(Protocol):
 class Request:
     """One turn to decode. limit: the most tokens to emit. seed: the run's; names: of the case and turn.
 
-    in_prefill: the first draft hangs below the prompt's last token, and is verified with it.
+    in_prefill: the first draft hangs below the prompt's last token, and is verified with it. budgets: of drafts.
     """
 
     prompt: Sequence[int]
@@ -66,6 +68,7 @@ class Request:
     names: tuple[object, ...] = ()
     keep_trees: bool = False
     in_prefill: bool = False
+    budgets: Budgets | None = None
 
 
 @dataclass(slots=True)
@@ -185,7 +188,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     drafter = method.begin(prompt, prefill, derive_seed(request.seed, *request.names, "draft"))
     clock.lap("update")  # what a method learns from the prompt
     if limit > 1 and (prefill.given or prefill.token not in engine.eos):
-        log = _steps(engine, method, drafter, context, limit, clock)
+        log = _steps(engine, method, drafter, context, limit, clock, request.budgets)
     drafter.finish(context)
     clock.lap("update")
     out.decode_s = clock.elapsed() - out.prefill_s
@@ -198,16 +201,29 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
 
 
 def _steps(
-    engine: Engine, method: Method, drafter: Drafter, context: list[int], limit: int, clock: Stopwatch
+    engine: Engine,
+    method: Method,
+    drafter: Drafter,
+    context: list[int],
+    limit: int,
+    clock: Stopwatch,
+    budgets: Budgets | None,
 ) -> list[Entry]:
     """Draft and verify until the request ends; ``context`` grows. The log is read after the clock has stopped."""
     log: list[Entry] = []
     end = len(context) - 1 + limit
     concurrent = method.needs.concurrent
     late: Draft | None = None
-    done = False
+    kept: Sequence[int] | None = None
+    done, share, begun = False, engine.max_nodes, 0.0
+    drafter.goes_on = budgets.goes_on if budgets else None
     while not done:
-        draft = drafter.propose(context, engine.max_nodes)
+        if budgets:
+            begun = time.perf_counter()
+            share = budgets.share([method], engine.max_nodes)[0]
+        draft = drafter.propose(context, share)
+        if budgets:
+            draft, kept = budgets.trim([method], [draft], [share])[0]
         clock.lap("draft")
         if concurrent:
             drafter.launch()
@@ -217,7 +233,9 @@ def _steps(
             clock.lap("draft")  # the time that the target waited
         step = engine.settle(end - len(context), late)
         context.extend(step.emitted)
-        drafter.observe(step)
+        drafter.observe(in_whole_draft(step, kept))
+        if budgets:
+            budgets.observe([draft], [step], engine.fed, time.perf_counter() - begun)
         clock.lap("update")
         clock.mark()
         log.append((*without_tensors(draft, step), engine.fed))

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from specbench.decode.loop import Entry, Request, Transcript, without_tensors
+from specbench.decode.trimming import in_whole_draft
 from specbench.method import Drafter, DraftForward, Drafting, Method
 from specbench.types import EMPTY, CaseError, Draft, Needs, Step
 
@@ -112,8 +113,7 @@ def learn(shared: SharedRequest, draft: Draft, kept: Sequence[int] | None, step:
         hidden = {layer: states.clone() for layer, states in step.hidden.items()}
         shared.missed.append(replace(step, hidden=hidden) if hidden else step)
     else:
-        whole = step if kept is None else replace(step, path=tuple(kept[node] for node in step.path))
-        find_drafter(shared).observe(whole)
+        find_drafter(shared).observe(in_whole_draft(step, kept))
     shared.log.append((*without_tensors(draft, step), 1 + len(draft)))
 
 

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -26,27 +26,11 @@ from specbench.decode.shared_request import (
     join_late,
     learn,
 )
+from specbench.decode.trimming import Budgets, TrimmedDraft
 from specbench.decode.walk import Walk
 from specbench.method import Drafting, SharedDrafter
 from specbench.target.engine import Batch
-from specbench.types import EMPTY, CaseError, Draft, Step
-
-TrimmedDraft = tuple[Draft, Sequence[int] | None]  # and which nodes of the whole draft these are, None = all
-
-
-class Budgets(Protocol):
-    """How many nodes each request may draft."""
-
-    def share(self, requests: Sequence[SharedRequest], most: int) -> Sequence[int]:
-        """A number for each; none are asked of a request with 0, where its method ``pauses``. most: of an engine."""
-
-    def trim(
-        self, requests: Sequence[SharedRequest], drafts: Sequence[Draft], shares: Sequence[int]
-    ) -> Sequence[TrimmedDraft]:
-        """What is fed of the drafts."""
-
-    def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
-        """A step's outcome."""
+from specbench.types import EMPTY, CaseError
 
 
 class SharedLaps:
@@ -151,12 +135,14 @@ class SharedServer:
 
     def _propose(self, requests: Sequence[SharedRequest]) -> Sequence[TrimmedDraft]:
         """A draft of each request that did not fail."""
-        shares = self._budgets.share(requests, self._most)
+        shares = self._budgets.share([shared.question.method for shared in requests], self._most)
         asked: list[tuple[SharedRequest, Drafting, Any]] = []
         for shared, share in zip(requests, shares, strict=True):
             shared.paused, shared.draft = not share and shared.pauses, EMPTY
             with boundary(shared):
                 drafter = None if shared.paused else find_drafter(shared)
+                if drafter is not None:
+                    drafter.goes_on = self._budgets.goes_on
                 if isinstance(drafter, SharedDrafter):
                     asked.append((shared, drafter.drafting(shared.context, share), None))
                 elif drafter is not None:
@@ -165,7 +151,8 @@ class SharedServer:
             asked = draft_on(asked)
         given = [(shared.draft, share) for shared, share in zip(requests, shares, strict=True) if not shared.done]
         active = [shared for shared in requests if not shared.done]
-        kept = self._budgets.trim(active, *zip(*given, strict=True)) if given else []
+        methods = [shared.question.method for shared in active]
+        kept = self._budgets.trim(methods, *zip(*given, strict=True)) if given else []
         self._laps.lap("draft")
         return kept
 

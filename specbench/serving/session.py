@@ -20,7 +20,8 @@ import torch
 from specbench.decode.budgets import make_budgets
 from specbench.decode.loop import Request, derive_seed
 from specbench.decode.shared_request import SharedRequest, boundary
-from specbench.decode.together import Budgets, SharedLaps, SharedServer
+from specbench.decode.together import SharedLaps, SharedServer
+from specbench.decode.trimming import Budgets
 from specbench.lossless import judge_block
 from specbench.measure.clock import without_collector
 from specbench.measure.plan import Block
@@ -183,7 +184,8 @@ class LoadSession(Session):
         batch = engine.batch(places, load.tokens or engine.context, laps)
         try:
             if entry.name not in self._budgets:  # what is known of a load outlives a stretch
-                self._budgets[entry.name] = make_budgets(load.budget, load.nodes or engine.max_nodes)
+                own = make_budgets(load.budget, load.nodes or engine.max_nodes)
+                self._budgets[entry.name] = self._settings.limit(own) or own
             server = SharedServer(batch, laps, engine.eos, engine.max_nodes, self._budgets[entry.name])
             ramp = load.requests if load.ramp is None else load.ramp
             stretch = Stretch(places, ramp, len(block.cases), load.chunk)

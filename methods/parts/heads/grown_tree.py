@@ -15,6 +15,7 @@ from torch import Tensor
 
 from methods.parts.trees.siblings import draw_children
 from methods.parts.trees.tree_shape import ShapePlan
+from specbench.method import GoesOn
 from specbench.types import Draft
 
 
@@ -39,22 +40,30 @@ def log_probs(logits: Tensor) -> Tensor:
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-def grow(run: Growing, top_k: int, depth: int, nodes: int) -> Draft:
-    """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best ``nodes`` kept."""
+def grow(run: Growing, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None) -> Draft:
+    """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best ``nodes`` kept.
+
+    goes_on: see ``Drafter``.
+    """
     depth = min(depth, nodes - 1)  # deeper ones cannot all be kept
-    logs, choice = log_probs(run.root()).topk(min(top_k, nodes))
+    laws = log_probs(run.root())
+    law, (logs, choice) = laws[0], laws.topk(min(top_k, nodes))
     ids, scores, steps = run.ids(choice)[0], logs[0], logs[0]
     rows = torch.zeros_like(ids)
     parents = torch.full_like(ids, -1)  # of candidates, numbered level by level
     kept = [(ids, scores, steps, parents)]
     numbers, start = torch.arange(len(ids), device=ids.device), len(ids)
     for level in range(depth):
-        logs, choice = log_probs(run.expand(ids, rows)).topk(top_k)
+        if goes_on and not goes_on(level + 1, scores[0].exp(), law.exp()):
+            break
+        laws = log_probs(run.expand(ids, rows))
+        logs, choice = laws.topk(top_k)
         below = (scores[:, None] + logs).view(-1)
         kept.append((run.ids(choice).view(-1), below, logs.view(-1), numbers.repeat_interleave(top_k)))
         if level < depth - 1:
             scores, place = below.topk(min(top_k, len(below)))
             ids, rows, numbers = kept[-1][0][place], place // top_k, place + start
+            law = laws[rows[0]]
             start += len(below)
     return _best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes, depth + 1)
 
@@ -79,16 +88,19 @@ def _best(candidates: list[Tensor], nodes: int, depth: int) -> Draft:
 Choose = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 
-def fill(run: Growing, plan: ShapePlan, choose: Choose) -> Tensor:
+def fill(run: Growing, plan: ShapePlan, choose: Choose, goes_on: GoesOn | None = None) -> Tensor:
     """Fill a tree of fixed shape, level by level.
 
     choose: takes the logits (w, Vd) below the inner nodes, rows (n,) and ranks (n,) of the level's nodes, and the most
         children of a node; gives their ids (n,).
+    goes_on: see ``Drafter``; levels that it cuts are not filled.
     Returns tokens (N,) int64.
     """
     logits, filled = run.root(), []
     for (rows, ranks, inner), most in zip(plan.levels, plan.most, strict=True):
         filled.append(choose(logits, rows, ranks, most))
+        if goes_on and not goes_on(len(filled), None, None):
+            break
         if len(inner):
             logits = run.expand(filled[-1][inner], rows[inner])
     return torch.cat(filled)
