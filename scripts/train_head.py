@@ -1,8 +1,9 @@
-"""Train an EAGLE head for the bundled model on the bundled world, and write it as the published heads are written.
+"""Train a head for the bundled model on the bundled world, and write it as the published heads are written.
 
 python scripts/train_head.py
 python scripts/train_head.py --kind eagle3 --name tiny_eagle3 --intermediate 160 --steps 1400
-    specbench method=[eagle2,eagle3,pld] measure=quick
+python scripts/train_head.py --kind p_eagle --name tiny_p_eagle --intermediate 160 --steps 1000 --passes 7
+    specbench method=[eagle2,eagle3,p_eagle,pld] measure=quick
 """
 
 from __future__ import annotations

@@ -104,8 +104,12 @@ class EagleModule(nn.Module):
             hidden = hidden + layer.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
             outputs.append(hidden)
-            features = functional.pad(hidden[:, :-1], (0, 0, 1, 0))  # g of token i stands for feature i + 1
+            embedded, features = self.deeper(embedded, hidden)
         return outputs
+
+    def deeper(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """(embedded, features) of the next pass: its own output of token i stands for feature i + 1."""
+        return embedded, functional.pad(hidden[:, :-1], (0, 0, 1, 0))
 
 
 class Eagle3Module(EagleModule):
@@ -148,6 +152,20 @@ class Eagle3Module(EagleModule):
     def ids(self) -> Tensor | None:
         """Of its vocabulary."""
         return self._ids
+
+
+class PEagleModule(Eagle3Module):
+    """The head in the shape of P-EAGLE: deeper passes read a mask token and a learned state, not what was drafted."""
+
+    def __init__(self, config: LlamaConfig, target: Any, fused: Sequence[int], ids: Tensor, mask: int) -> None:
+        """mask: the mask token, of the target's embedding."""
+        super().__init__(config, target, fused, ids)
+        self.mask_hidden = nn.Parameter(torch.zeros(1, 1, len(fused) * config.hidden_size))
+        self._lent.append(target.get_input_embeddings().weight[mask].detach())
+
+    def deeper(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The same at every place and depth."""
+        return self._lent[1].expand_as(embedded), self.fc(self.mask_hidden).expand_as(hidden)
 
 
 def visible(positions: Tensor, depth: int) -> Tensor:

@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from tiny.corpus import documents
-from tiny.head_modules import Eagle3Module, EagleModule
+from tiny.head_modules import Eagle3Module, EagleModule, PEagleModule
 from tiny.packing import PackedBatch, Packer, separate
 from tiny.train import TrainingSettings, optimizers, rate_at
 
@@ -63,12 +63,18 @@ _FORMATS = {
         "methods": "`eagle3`",
         "stored": "The embedding is the target's own and not stored. `d2t` holds offsets from its ids to the target's.",
     },
+    "p_eagle": {
+        "format": "P-EAGLE",
+        "methods": "`p_eagle`",
+        "stored": "The embedding is the target's own and not stored; the mask token is the one that pads. `d2t` holds"
+        " offsets from its ids to the target's.",
+    },
 }
 
 
 @dataclass(frozen=True)
 class HeadSettings(TrainingSettings):
-    """kind: eagle (the shape of EAGLE-1 and -2) | eagle3, with ``vocabulary`` tokens in its own output head.
+    """kind: eagle (the shape of EAGLE-1 and -2) | eagle3 | p_eagle, with ``vocabulary`` tokens in their output head.
 
     passes: depths unrolled. regression: weight of the feature loss. noise: half width of what is added to features.
 
@@ -99,8 +105,11 @@ FUSED = (1, 3, 4)  # hidden states that an EAGLE-3 head of this five-layer targe
 def head_config(target: Any, settings: HeadSettings) -> LlamaConfig:
     """One layer in the target's shape, with an MLP of its own width."""
     values = target.config.to_dict() | {"num_hidden_layers": 1, "intermediate_size": settings.intermediate}
-    if settings.kind == "eagle3":
+    if settings.kind != "eagle":
         values |= {"draft_vocab_size": settings.vocabulary, "eagle_aux_hidden_state_layer_ids": list(FUSED)}
+    if settings.kind == "p_eagle":
+        mask = target.config.pad_token_id
+        values |= {"speculators_model_type": "peagle", "mask_token_id": mask, "embed_requires_grad": False}
     return LlamaConfig.from_dict(values)
 
 
@@ -116,9 +125,12 @@ def new_head(target: Any, tokenizer: PreTrainedTokenizerFast, settings: HeadSett
     """An untrained head of the settings' kind."""
     torch.manual_seed(settings.seed)
     config = head_config(target, settings)
+    if settings.kind == "eagle":
+        return EagleModule(config, target)
+    ids = frequent(tokenizer, settings)
     if settings.kind == "eagle3":
-        return Eagle3Module(config, target, FUSED, frequent(tokenizer, settings))
-    return EagleModule(config, target)
+        return Eagle3Module(config, target, FUSED, ids)
+    return PEagleModule(config, target, FUSED, ids, config.mask_token_id)
 
 
 def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSettings) -> tuple[Tensor, list[float]]:
