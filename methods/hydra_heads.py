@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from methods.parts.heads.draft_layer import DraftLayer, LayerMemory, layer_shapes
+from methods.parts.heads.draft_layer import DraftLayers, LayerMemory, layer_shapes
 from methods.parts.heads.grown_tree import choose_best, fill
 from methods.parts.heads.head_file import (
     HeadFile,
@@ -70,7 +70,7 @@ class HydraHeads:
         self, state: Mapping[str, Tensor], config: Any, heads: int, blocks: int, biased: bool, ends: TargetEnds
     ) -> None:
         """state: with the names of ``hydra_shapes``, placed by ``ends``."""
-        self.layer = DraftLayer(state, LAYER, config, biased)
+        self.layers = DraftLayers(state, [LAYER], config, biased)
         self._norms = state[f"{LAYER}input_layernorm.weight"], state[f"{PREFIX}norm.weight"]
         self._eps = float(config.rms_norm_eps)
         self.embed = ends.embed
@@ -90,7 +90,7 @@ class HydraHeads:
     def prefix(self, features: Tensor, memory: LayerMemory) -> Tensor:
         """Remember (T, D) states of committed tokens; the prefix layer's (1, D) output at the last one."""
         normed = functional.rms_norm(features, features.shape[-1:], self._norms[0], self._eps)
-        hidden = self.layer.read(normed, features[-1:], memory)
+        hidden = self.layers.read(normed, features, memory)
         return functional.rms_norm(hidden, hidden.shape[-1:], self._norms[1], self._eps)
 
     def logits(self, head: int, paths: Tensor) -> Tensor:
@@ -217,6 +217,6 @@ class HydraTree(StackedHeads):
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The prompt's states are read with the first draft."""
-        run = HydraRun(self._heads, self.free.pop() if self.free else LayerMemory(self._heads.layer, 0, 1))
+        run = HydraRun(self._heads, self.free.pop() if self.free else LayerMemory(self._heads.layers, 0, 1))
         run.remember(prefill.hidden[self.layer].to(self.device), prefill.token)
         return _Tree(self, run)

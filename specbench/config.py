@@ -49,6 +49,7 @@ class HeadsConfig:
     eagle: str | None = None
     eagle3: str | None = None
     pard: str | None = None
+    p_eagle: str | None = None
     safetensors: bool = True
 
 

@@ -46,6 +46,20 @@ def run(model, method, prompt=(5, 6, 7, 8), limit=60, sampling=None, seed=0, max
     return decode(engine, method, Request(list(prompt), limit, sampling, seed), Clock(torch.device("cpu")))
 
 
+def watched(method) -> list:
+    """Filled by every draft of its requests: (context, draft)."""
+    made, begin = [], method.begin
+
+    def watch(prompt, prefill, seed):
+        drafter = begin(prompt, prefill, seed)
+        propose = drafter.propose
+        drafter.propose = lambda context, budget: made.append((list(context), propose(context, budget))) or made[-1][1]
+        return drafter
+
+    method.begin = watch
+    return made
+
+
 @torch.inference_mode()
 def states(model, ids) -> tuple[torch.Tensor, ...]:
     """L + 1 times (T, D), from an empty cache."""
@@ -130,6 +144,10 @@ class Eagle3(Base):
             setattr(layer.self_attn, f"{name}_proj", nn.Linear(2 * hidden, old.out_features, bias=False))
         self.norm = LlamaRMSNorm(hidden, eps=self.config.rms_norm_eps)
         norms = [layer.hidden_norm, layer.input_layernorm, layer.post_attention_layernorm, self.norm]
+        if (count := self.raw.get("num_hidden_layers", 1)) > 1:
+            self.layers = nn.ModuleDict(
+                {str(place): LlamaDecoderLayer(self.config, place) for place in range(1, count)}
+            )
         if self.raw.get("norm_before_fc"):
             self.input_norm = LlamaRMSNorm(features, eps=self.config.rms_norm_eps)
             norms.append(self.input_norm)
@@ -160,6 +178,9 @@ class Eagle3(Base):
         mixed = layer.self_attn(both, attention_mask=causal(len(ids), both.dtype), position_embeddings=self.turn(both))
         hidden = (normed if self.raw.get("norm_before_residual") else hidden) + mixed[0][0]
         written = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        for later in self.layers.values() if hasattr(self, "layers") else ():
+            mask = causal(len(ids), both.dtype)
+            written = later(written[None], attention_mask=mask, position_embeddings=self.turn(both))[0]
         return self.norm(written) if self.raw.get("norm_output") else written
 
     @torch.inference_mode()
@@ -168,6 +189,23 @@ class Eagle3(Base):
 
     def to_target(self, token):
         return int(token + self.d2t[token]) if hasattr(self, "d2t") else token
+
+
+class PEagle(Eagle3):
+    """EAGLE-3 that reads ``mask`` and ``mask_hidden`` in place of what it drafted."""
+
+    def __init__(self, mask=3, **options):
+        options = {"embed_requires_grad": True, "speculators_model_type": "peagle", "mask_token_id": mask, **options}
+        super().__init__(**options)
+        self.mask, width = mask, self.fc.in_features
+        self.mask_hidden = nn.Parameter(torch.randn(1, 1, width, dtype=torch.float64))
+
+    @torch.inference_mode()
+    def levels(self, model, features, ids, count):
+        """(count, Vd) logits of the tokens behind ``ids``, from one forward over everything."""
+        masked = self.enter(self.mask_hidden[0].chunk(len(features), dim=-1)).expand(count - 1, -1)
+        following = torch.tensor([*ids, *[self.mask] * (count - 1)])
+        return self.logits(model, self.layer(model, torch.cat([self.enter(features), masked]), following))[-count:]
 
 
 class Block(nn.Module):

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig
 
-from methods.parts.heads.draft_layer import DraftLayer, layer_shapes
+from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
+from methods.parts.heads.layer_config import biased
 from specbench.types import InputError
 
 EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and some exported heads hold noise there
@@ -27,12 +27,12 @@ EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and
 class EagleHead(ABC):
     """What a method and a request need of a head.
 
-    format: of its files. ignored: patterns of tensors that are not used. layer: its decoder layer.
+    format: of its files. ignored: patterns of tensors that are not used. layers: its decoder layers.
     """
 
     format: HeadFormat
     ignored: tuple[str, ...] = (EMBEDDING,)
-    layer: DraftLayer
+    layers: DraftLayers
 
     @abstractmethod
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
@@ -43,9 +43,9 @@ class EagleHead(ABC):
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
         """The target's hidden states that the head continues; layers: of the target. Raises InputError."""
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def shapes(file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
+    def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
         """Names and shapes of the checkpoint. config: of the head's layer. target: its configuration. read: layers.
 
         Raises InputError where the widths differ.
@@ -53,7 +53,7 @@ class EagleHead(ABC):
 
     @staticmethod
     def rename(names: dict[str, Any]) -> dict[str, Any]:
-        """A checkpoint's names as ``shapes`` has them."""
+        """A checkpoint's names as ``shapes`` has them, of its shapes or tensors."""
         return names
 
     @abstractmethod
@@ -81,31 +81,6 @@ class EagleHead(ABC):
         return logits
 
 
-def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
-    """The head's own layer; a random one has the target's shape. Raises InputError."""
-    raw = file.config.get("transformer_layer_config", file.config)  # speculators nest it
-    if file.random:
-        names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-                 "vocab_size", "rms_norm_eps", "max_position_embeddings")  # fmt: skip
-        raw = {name: getattr(target, name) for name in names if getattr(target, name, None) is not None}
-    for name in ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):
-        if not isinstance(raw.get(name), int):
-            raise InputError(f"{file.where}: config.json has no {name}; expected a {file.format.kind} head's")
-    if raw["vocab_size"] != target.vocab_size:
-        raise InputError(
-            f"{file.where}: made for a vocabulary of {raw['vocab_size']}; expected the target's {target.vocab_size}"
-        )
-    try:
-        return LlamaConfig.from_dict(dict(raw))
-    except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
-        raise InputError(f"{file.where}: config.json describes no Llama layer ({error})") from error
-
-
-def biased(file: HeadFile) -> bool:
-    raw = file.config.get("transformer_layer_config", file.config)
-    return bool(raw.get("qkv_bias") or raw.get("attention_bias"))
-
-
 class FirstHead(EagleHead):
     """EAGLE-1 and -2: the feature is the last state after the final norm; no norm before attention or head."""
 
@@ -114,15 +89,15 @@ class FirstHead(EagleHead):
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         self._ends = ends
         self._fc, self._bias = state["fc.weight"], state.get("fc.bias")
-        self.layer = DraftLayer(state, "layers.0.", config, biased(file))
+        self.layers = DraftLayers(state, ["layers.0."], config, biased(file))
 
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
         """The last one."""
         return (layers,)
 
-    @staticmethod
-    def shapes(file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
+    @classmethod
+    def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
         """``fc`` has a bias unless the configuration holds ``"bias": false``."""
         hidden = config.hidden_size
         if hidden != target.hidden_size:

@@ -8,12 +8,12 @@ EAGLE-2 and -3 let the head's confidence shape it; EAGLE-3 reads three of the ta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from methods.eagle.head import EagleHead, FirstHead, layer_config
+from methods.eagle.head import EagleHead, FirstHead
 from methods.eagle.third import ThirdHead
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.grown_tree import DrawnChoice, choose_best, fill, grow
@@ -24,6 +24,7 @@ from methods.parts.heads.head_file import (
     shapes_of,
 )
 from methods.parts.heads.head_method import EAGLE, WIDEST, HeadMethod, TargetEnds
+from methods.parts.heads.layer_config import layer_config
 from methods.parts.trees.tree_shape import ShapePlan, TreeShape
 from specbench.method import Drafter
 from specbench.target.facade import ModelCard, Target
@@ -35,12 +36,11 @@ class EagleRun:
     """One request's place: committed tokens are queued, read with the next draft, and the tree grows below them."""
 
     def __init__(self, head: EagleHead, memory: LayerMemory) -> None:
-        """memory: of ``head.layer``; it is emptied."""
+        """memory: of ``head.layers``; it is emptied."""
         self._head, self.memory = head, memory
         memory.forget()
         self._queue: list[tuple[Sequence[Tensor], Tensor]] = []
-        device, dtype = head.layer.qkv.device, head.layer.qkv.dtype
-        self._blind = torch.full((1, memory.nodes), -torch.inf, device=device, dtype=dtype)
+        self._blind = head.layers.like.new_full((1, memory.nodes), -torch.inf)
         self._hidden, self._root, self._seen = self._blind, self._blind, self._blind
         self._fed = self._depth = 0
 
@@ -55,16 +55,19 @@ class EagleRun:
     def root(self) -> Tensor:
         """(1, Vd) logits of what follows the root, the last token remembered."""
         if self._queue:
-            layers = zip(*(features for features, _ in self._queue), strict=True)
-            features = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in layers]
-            inputs, residual = self._head.inputs(
-                torch.cat([following for _, following in self._queue]), self._head.enter(features)
-            )
-            self._root = self._head.carry(self._head.layer.read(inputs, residual[-1:], self.memory))
-            self._queue.clear()
+            inputs, residual = self._queued()
+            self._root = self._head.carry(self._head.layers.read(inputs, residual, self.memory))
         self._hidden, self._seen = self._root, self._blind
         self._fed = self._depth = 0
         return self._head.logits(self._root)
+
+    def _queued(self) -> tuple[Tensor, Tensor]:
+        """The committed tokens that were not read yet, as the head's layers read them; they leave the queue."""
+        layers = zip(*(features for features, _ in self._queue), strict=True)
+        features = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in layers]
+        following = torch.cat([following for _, following in self._queue])
+        self._queue.clear()
+        return self._head.inputs(following, self._head.enter(features))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
         """Logits (w, Vd) below w nodes one level down.
@@ -76,8 +79,9 @@ class EagleRun:
         inputs, residual = self._head.inputs(ids, self._hidden.index_select(0, rows))
         self._seen = self._seen.index_select(0, rows)
         self._seen[:, self._fed : self._fed + count].diagonal().zero_()
+        depths = slice(self._depth, self._depth + 1)
+        written = self._head.layers.grow(inputs, residual, self.memory, self._fed, depths, self._seen)
         self._depth += 1
-        written = self._head.layer.grow(inputs, residual, self.memory, self._fed, self._depth, self._seen)
         self._hidden = self._head.carry(written)
         self._fed += count
         return self._head.logits(self._hidden)
@@ -94,7 +98,7 @@ class EagleRun:
 class _Tree(Drafter):
     def __init__(self, method: Eagle, run: EagleRun, seed: int) -> None:
         self._method, self._run = method, run
-        self._random = torch.Generator(run.memory.pair.device).manual_seed(seed)
+        self._random = torch.Generator(run.memory.pairs.device).manual_seed(seed)
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         method, run = self._method, self._run
@@ -196,15 +200,19 @@ class Eagle(HeadMethod):
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The prompt's features are read with the first draft."""
-        run = EagleRun(self._head, self.free.pop() if self.free else self._memory())
+        run = self.new_run(self._head, self.free.pop() if self.free else self._memory())
         self.remember(run, prefill.hidden, None, [*prompt[1:], prefill.token])
         return _Tree(self, run, seed)
 
+    def new_run(self, head: Any, memory: LayerMemory) -> EagleRun:
+        """A request's place in the head."""
+        return EagleRun(head, memory)
+
     def _memory(self) -> LayerMemory:
         if self.tree == "dynamic":
-            return LayerMemory(self._head.layer, self.depth * self.top_k, self.top_k)
+            return LayerMemory(self._head.layers, self.depth * self.top_k, self.top_k)
         inner = [len(level.inner) for level in self._shape.levels]
-        return LayerMemory(self._head.layer, sum(inner), max(inner))
+        return LayerMemory(self._head.layers, sum(inner), max(inner))
 
 
 class Eagle3(Eagle):

@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig
 
-from methods.eagle.head import EMBEDDING, EagleHead, biased
-from methods.parts.heads.draft_layer import DraftLayer, layer_shapes
+from methods.eagle.head import EMBEDDING, EagleHead
+from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
+from methods.parts.heads.layer_config import biased, head_norms, refuse_window
 from specbench.types import InputError
 
 # Flags of a configuration that change the forward, and what each of them does where it is true.
@@ -35,23 +36,23 @@ ALWAYS = ("use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_las
 HARMLESS = ("qkv_bias", "attention_bias", "tie_word_embeddings", "use_cache", "bias", "has_no_defaults_at_init")
 
 
-def read_flags(file: HeadFile) -> frozenset[str]:
-    """The flags that a configuration sets. Raises InputError for unknown ones, and for another kind of head."""
-    kind = file.config.get("speculators_model_type", "eagle3")
-    if kind != "eagle3":
-        raise InputError(f"{file.where}: config.json has speculators_model_type={kind}; expected eagle3")
+def read_flags(file: HeadFile, layout: str, known: Sequence[str] = ()) -> frozenset[str]:
+    """The flags that a configuration sets. Raises InputError for unknown ones, and for another kind of head.
+
+    layout: its ``speculators_model_type``, which may be left out. known: further flags, which say what every head of
+    the kind does.
+    """
+    if (kind := file.config.get("speculators_model_type", layout)) != layout:
+        raise InputError(f"{file.where}: config.json has speculators_model_type={kind}; expected {layout}")
     named = {name for name, value in _settings(file.config) if value is True}
-    known = set(vars(LlamaConfig())) | {*FLAGS, *ALWAYS, *HARMLESS}
-    if strange := sorted(named - known):
+    if strange := sorted(named - {*vars(LlamaConfig()), *FLAGS, *ALWAYS, *HARMLESS, *known}):
         raise InputError(
             f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected"
             f" none but {', '.join(FLAGS)}"
         )
     if {NORM_BEFORE_FC, FC_NORM} <= named:
         raise InputError(f"{file.where}: config.json sets {NORM_BEFORE_FC} and {FC_NORM}; expected one of them")
-    layer = file.config.get("transformer_layer_config", file.config)
-    if layer.get("use_sliding_window") or "sliding_attention" in (layer.get("layer_types") or ()):
-        raise InputError(f"{file.where}: its layer has a sliding window; expected full attention")
+    refuse_window(file)
     return frozenset(named & set(FLAGS))
 
 
@@ -67,18 +68,25 @@ class ThirdHead(EagleHead):
 
     format = HeadFormat("EAGLE-3", ("model.safetensors",), ("pytorch_model.bin",))
     ignored = (EMBEDDING, "d2t", "t2d")
+    layout = "eagle3"
+    known: tuple[str, ...] = ()
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         self._ends, self._eps = ends, float(config.rms_norm_eps)
         self._fc, self._head, self._norm = state["fc.weight"], state["lm_head.weight"], state["norm.weight"]
         self._before = state["midlayer.input_layernorm.weight"], state["midlayer.hidden_norm.weight"]
-        self._flags = read_flags(file)
+        self._flags = self.flags(file)
         self._fused = [state[name] for name in _fused_norms(self._flags, len(self._fc[0]) // ends.width)]
         self._embedding = state.get("embed_tokens.weight")
-        self.layer = DraftLayer(state, "midlayer.", config, biased(file))
+        self.layers = DraftLayers(state, _prefixes(config), config, biased(file))
         self._ids: Tensor | None = None
         if len(self._head) != ends.vocab:
             self._ids = target_ids(state["d2t"], ends.vocab, file.where)
+
+    @classmethod
+    def flags(cls, file: HeadFile) -> frozenset[str]:
+        """See ``read_flags``."""
+        return read_flags(file, cls.layout, cls.known)
 
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
@@ -101,15 +109,17 @@ class ThirdHead(EagleHead):
             )
         return tuple(int(layer) for layer in chosen)
 
-    @staticmethod
-    def shapes(file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
+    @classmethod
+    def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
         """``fc`` fuses the layers; a smaller vocabulary has ``d2t``; a head of another width has its own embedding."""
-        hidden, width, flags = config.hidden_size, int(target.hidden_size), read_flags(file)
+        hidden, width, flags = config.hidden_size, int(target.hidden_size), cls.flags(file)
         drafted = int(file.config.get("draft_vocab_size") or config.vocab_size)
         shapes: dict[str, TensorShape] = {"fc.weight": (hidden, read * width)}
-        shapes |= layer_shapes(config, "midlayer.", 2 * hidden, biased(file))
-        shapes |= {f"midlayer.{name}.weight": (hidden,) for name in ("hidden_norm", "input_layernorm")}
-        shapes |= {"norm.weight": (hidden,), "lm_head.weight": (drafted, hidden)}
+        for place, prefix in enumerate(_prefixes(config)):
+            shapes |= layer_shapes(config, prefix, hidden if place else 2 * hidden, biased(file), head_norms(file))
+            shapes[f"{prefix}input_layernorm.weight"] = (hidden,)
+        shapes |= dict.fromkeys(("midlayer.hidden_norm.weight", "norm.weight"), (hidden,))
+        shapes["lm_head.weight"] = (drafted, hidden)
         norms = _fused_norms(flags, read)
         shapes |= dict.fromkeys(norms, (read * width // max(1, len(norms)),))
         if drafted != int(target.vocab_size):
@@ -162,6 +172,10 @@ class ThirdHead(EagleHead):
         if self._ids is None:
             return logits
         return logits.new_full((len(logits), self._ends.vocab), -torch.inf).index_copy_(1, self._ids, logits)
+
+
+def _prefixes(config: LlamaConfig) -> list[str]:
+    return ["midlayer.", *(f"layers.{place}." for place in range(1, config.num_hidden_layers))]
 
 
 def _fused_norms(flags: frozenset[str], read: int) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import methods.eagle.method as eagle_module
 from draft_models import markov_tables
-from head_models import Eagle1, bound, card_of, paths_of, run, states, target_of
+from head_models import Eagle1, bound, card_of, paths_of, run, states, target_of, watched
 from head_models import Eagle3 as Eagle3Module
 from joint_law import MarkovEngine, emitted, exact, p_value
 from methods.eagle.method import Eagle, Eagle3, EagleRun
@@ -91,22 +91,7 @@ def kinds(model, folder):
 def test_drafts_equal_a_head_run_over_its_whole_input(deep, tmp_path, name):
     """Names, layer, stable keys and values, positions, alignment and tree at once, for every step of a request."""
     _, method, module = next(kind for kind in kinds(deep, tmp_path) if kind[0] == name)
-    made = []
-    begin = method.begin
-
-    def watched(prompt, prefill, seed):
-        drafter = begin(prompt, prefill, seed)
-        propose = drafter.propose
-
-        def look(context, budget):
-            draft = propose(context, budget)
-            made.append((list(context), draft))
-            return draft
-
-        drafter.propose = look
-        return drafter
-
-    method.begin = watched
+    made = watched(method)
     out = run(deep, method, PROMPT, 12)
     assert out.ids == plain_greedy(deep, PROMPT, 12)
     assert len(made) >= 4
@@ -357,7 +342,7 @@ def test_memory_grows_without_forgetting(small):
     method = bound(Eagle("random", top_k=3, depth=2, total_tokens=10), small)
     ids = torch.arange(3, 3 + 150).tolist() * 2
     whole = begun(method, small, ids).propose(ids, 64)
-    run_ = EagleRun(method._head, LayerMemory(method._head.layer, 6, 3))
+    run_ = EagleRun(method._head, LayerMemory(method._head.layers, 6, 3))
     hidden = states(small, ids[:-1])[-1]
     for start in range(0, len(ids) - 1, 7):  # many small pieces, with a draft between them
         rows = slice(start, start + 7)

@@ -145,7 +145,7 @@ def test_names_of_the_speculators_library(model, tmp_path, names):
         ({"norm_before_fc": True, "fc_norm": True}, "sets norm_before_fc and fc_norm; expected one of them"),
         ({"speculators_model_type": "peagle"}, "speculators_model_type=peagle; expected eagle3"),
         ({"layer_types": ["sliding_attention"], "num_hidden_layers": 1}, "sliding window"),
-        ({"layer_types": ["sliding_attention"]}, "config.json describes no Llama layer"),
+        ({"layer_types": ["full_attention"] * 2}, "config.json describes no Llama layer"),
         ({"fc_norm": True}, "lacks fc_norm.0.weight, fc_norm.1.weight, fc_norm.2.weight"),
         ({"eagle_config": {"norm_before_fc": True}}, "lacks input_norm.weight"),
         ({"embed_requires_grad": True}, "lacks embed_tokens.weight"),

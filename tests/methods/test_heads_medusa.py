@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 import methods.hydra_heads as hydra_module
 from compose import job_for
-from head_models import Hydra, bound, card_of, paths_of, run, states
+from head_models import Hydra, bound, card_of, paths_of, run, states, watched
 from head_models import Medusa as MedusaModule
 from methods.hydra_heads import HydraRun, HydraTree
 from methods.medusa import Medusa, head_count
@@ -101,15 +101,7 @@ def test_hydra_drafts_equal_heads_run_over_their_whole_input(tmp_path, family, b
     module = Hydra(model.config, 3, blocks)
     folder = saved(module, tmp_path, "hydra_lm_head.safetensors")
     method = bound(HydraTree(folder, tree=TREE), model)
-    made, begin = [], method.begin
-
-    def watched(prompt, prefill, seed):
-        drafter = begin(prompt, prefill, seed)
-        propose = drafter.propose
-        drafter.propose = lambda context, budget: made.append((list(context), propose(context, budget))) or made[-1][1]
-        return drafter
-
-    method.begin = watched
+    made = watched(method)
     out = run(model, method, PROMPT, 10)
     assert out.ids == plain_greedy(model, PROMPT, 10)
     assert len(made) > 3

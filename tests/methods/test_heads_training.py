@@ -47,7 +47,7 @@ def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
     entered = module.enter([layer[None, :29] for layer in hidden])
     passes = module.unroll(entered, embedded[None], positions, 4)
     for known in (1, 10, 25):
-        drafting = EagleRun(method._head, LayerMemory(method._head.layer, 3, 1))
+        drafting = EagleRun(method._head, LayerMemory(method._head.layers, 3, 1))
         features = [hidden[layer][:known] for layer in method.needs.hidden]
         drafting.remember(features, ids[1 : known + 1])
         drafting.root()

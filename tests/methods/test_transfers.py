@@ -24,7 +24,7 @@ SHAPE = ("num_hidden_layers=2", "hidden_size=64", "intermediate_size=128", "voca
 SETTINGS = ("model=random", "model.draft=bundled:tiny_draft",
             "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
             "+model.datastore=bundled:tiny/datastore.safetensors", "suite.categories=[rag]", "suite.limit=1",
-            *(f"model.heads.{name}=random" for name in ("eagle", "eagle3", "medusa", "hydra")),
+            *(f"model.heads.{name}=random" for name in ("eagle", "eagle3", "p_eagle", "medusa", "hydra")),
             *(f"model.random.config.{size}" for size in SHAPE))  # fmt: skip
 
 # The most of any step: read-backs and uploads at temperature 0, the same at 0.8.
@@ -49,6 +49,7 @@ MOST = {
     "opt_tree": (8, 0, 6, 0),
     "ouroboros": (13, 0, 13, 0),
     "ouroboros_warm": (13, 0, 13, 0),
+    "p_eagle": (1, 0, 1, 0),
     "pearl": (2, 0, 2, 0),
     "pld": (1, 0, 1, 0),
     "pld_llama_cache": (1, 0, 1, 0),

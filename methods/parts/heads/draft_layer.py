@@ -1,13 +1,14 @@
-"""One Llama decoder layer that drafts: committed tokens are kept, tree nodes are dropped.
+"""Decoder layers that draft: committed tokens are kept, tree nodes are dropped.
 
-A layer's keys and values depend on its inputs only, so of the committed tokens nothing but keys, values and the last
-one's output is computed: no attention over the prompt. Tree nodes have the first slots of the memory to themselves,
-committed tokens follow in order. A slot is not a position: keys and queries are rotated to their positions before.
+A layer's keys and values depend on its inputs only, so of the committed tokens the last layer computes nothing but
+keys, values and the last one's output: with one layer, no attention over the prompt. Tree nodes have the first slots of
+the memory to themselves, committed tokens follow in order. A slot is not a position: keys and queries are rotated to
+their positions before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,8 +57,11 @@ def turn(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 GROWTH = 256  # slots are reserved in multiples of this
 
 
-def layer_shapes(config: Any, prefix: str, inputs: int, biased: bool) -> dict[str, TensorShape]:
-    """Names and shapes of a layer's matrices, norms apart. inputs: width of what attention reads."""
+def layer_shapes(config: Any, prefix: str, inputs: int, biased: bool, normed: bool = False) -> dict[str, TensorShape]:
+    """Names and shapes of a layer's matrices, norms before it apart.
+
+    inputs: width of what attention reads. biased: q, k and v. normed: each head's query and key (Qwen3).
+    """
     size, hidden = head_size(config), config.hidden_size
     wide, shared = config.num_attention_heads * size, config.num_key_value_heads * size
     shapes: dict[str, TensorShape] = {}
@@ -65,6 +69,8 @@ def layer_shapes(config: Any, prefix: str, inputs: int, biased: bool) -> dict[st
         shapes[f"{prefix}self_attn.{name}_proj.weight"] = (width, inputs)
         if biased:
             shapes[f"{prefix}self_attn.{name}_proj.bias"] = (width,)
+    if normed:
+        shapes |= {f"{prefix}self_attn.{name}_norm.weight": (size,) for name in "qk"}
     shapes[f"{prefix}self_attn.o_proj.weight"] = (hidden, wide)
     shapes[f"{prefix}mlp.gate_proj.weight"] = shapes[f"{prefix}mlp.up_proj.weight"] = (config.intermediate_size, hidden)
     shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, config.intermediate_size)
@@ -80,15 +86,15 @@ def head_size(config: Any) -> int:
 class LayerMemory:
     """Keys and values of one request: ``nodes`` slots of a tree, then committed tokens.
 
-    pair: (2, shared heads, slots, size). mask: (rows, slots), the additive mask of a tree's rows.
+    pairs: (layers, 2, shared heads, slots, size). mask: (rows, slots), the additive mask of a tree's rows.
     """
 
-    def __init__(self, layer: DraftLayer, nodes: int, width: int) -> None:
+    def __init__(self, layers: DraftLayers, nodes: int, width: int) -> None:
         """nodes: tree nodes fed in one draft. width: most of them in one forward."""
-        self.nodes, self.length, self._layer = nodes, 0, layer
-        self.pair = self.mask = layer.qkv.new_empty(0)
+        self.nodes, self.length, self._layers = nodes, 0, layers
+        self.pairs = self.mask = layers.like.new_empty(0)
         self._capacity = 0
-        self._width = width * layer.groups
+        self._width = width * layers.first.groups
         self.reserve(GROWTH)
 
     def reserve(self, tokens: int) -> None:
@@ -96,81 +102,133 @@ class LayerMemory:
         if tokens <= self._capacity:
             return
         self._capacity = -(-max(tokens, 2 * self._capacity) // GROWTH) * GROWTH
-        layer, held = self._layer, (self.nodes + self.length if self.length else 0)
+        layers, held = self._layers, (self.nodes + self.length if self.length else 0)
         slots = self.nodes + self._capacity
-        made = layer.qkv.new_zeros(2, layer.shared, slots, layer.size)
+        made = layers.like.new_zeros(layers.count, 2, layers.first.shared, slots, layers.first.size)
         if held:
-            made[:, :, :held] = self.pair[:, :, :held]
-        self.pair = made
-        self.mask = layer.qkv.new_zeros(self._width, slots)
-        layer.rope.reserve(self._capacity + self.nodes + 1)
+            made[..., :held, :] = self.pairs[..., :held, :]
+        self.pairs = made
+        self.mask = layers.like.new_zeros(self._width, slots)
+        layers.rope.reserve(self._capacity + self.nodes + 1)
 
     def forget(self) -> None:
         """Start a request."""
         self.length = 0
 
 
-class DraftLayer:
+class DraftLayers:
+    """Layers one upon the other. What attention of the first one reads is given; later ones norm their input.
+
+    A layer's name is its prefix. like: an empty tensor of their device and dtype.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], prefixes: Sequence[str], config: Any, biased: bool) -> None:
+        """state: on the layers' device, in their dtype, with the names of ``layer_shapes`` and, of all but the first
+        layer, ``input_layernorm``."""
+        self.like = state[f"{prefixes[0]}self_attn.q_proj.weight"].new_empty(0)
+        self.rope = RopeTable(config, head_size(config), self.like.device, self.like.dtype)
+        self._layers = [_Layer(state, prefix, config, biased, self.rope) for prefix in prefixes]
+        self._norms = [state[f"{prefix}input_layernorm.weight"] for prefix in prefixes[1:]]
+        self.first, self.count, self._eps = self._layers[0], len(prefixes), float(config.rms_norm_eps)
+
+    def _inputs(self, place: int, given: Tensor, hidden: Tensor) -> Tensor:
+        """What attention of the layer at ``place`` reads."""
+        return given if not place else functional.rms_norm(hidden, hidden.shape[-1:], self._norms[place - 1], self._eps)
+
+    def read(self, inputs: Tensor, residual: Tensor, memory: LayerMemory, outputs: int = 1, passing: int = 0) -> Tensor:
+        """Remember committed tokens.
+
+        inputs: (T, width), what attention reads.
+        residual: (T, D), the tokens' own.
+        outputs: rows wanted, the last ones; with several layers or outputs each row sees those up to its own.
+        passing: of the last rows, how many are not remembered.
+        Returns (outputs, D).
+        """
+        start, end = memory.length, memory.length + len(inputs)
+        memory.reserve(end)
+        for place, layer in enumerate(self._layers):
+            rows = outputs if place == self.count - 1 else len(inputs)
+            given = self._inputs(place, inputs, residual)
+            residual = layer.read(given, residual[-rows:], memory.pairs[place], memory.nodes, start)
+        memory.length = end - passing
+        return residual
+
+    def keep(self, inputs: Tensor, memory: LayerMemory) -> None:
+        """Remember committed tokens that every layer reads as they are: inputs (T, width), without outputs."""
+        start, memory.length = memory.length, memory.length + len(inputs)
+        memory.reserve(memory.length)
+        for layer, pair in zip(self._layers, memory.pairs, strict=True):
+            layer.keep(inputs, pair, memory.nodes, start)
+
+    def grow(
+        self, inputs: Tensor, residual: Tensor, memory: LayerMemory, first: int, depths: slice, seen: Tensor
+    ) -> Tensor:
+        """Outputs (w, D) of w tree nodes, which are given the tree's slots from ``first`` on.
+
+        inputs: (w, width), what attention of the first layer reads.
+        residual: (w, D), the nodes' own.
+        depths: of the nodes, one for all or one each; 0 is the place behind the last committed token.
+        seen: (w, nodes), 0 at the slots of nodes that a node sees, -inf elsewhere.
+        """
+        at = slice(memory.length + depths.start, memory.length + depths.stop)
+        mask = memory.mask[: self.first.groups * len(inputs), : memory.nodes + memory.length]
+        mask.view(self.first.groups, len(inputs), -1)[:, :, : memory.nodes] = seen
+        for place, layer in enumerate(self._layers):
+            given = self._inputs(place, inputs, residual)
+            residual = layer.grow(given, residual, memory.pairs[place], first, at, mask)
+        return residual
+
+
+class _Layer:
     """Weights of one layer, with q, k, v in one matrix and gate and up in another: fewer launches."""
 
-    def __init__(self, state: Mapping[str, Tensor], prefix: str, config: Any, biased: bool) -> None:
-        """state: on the layer's device, in its dtype, with the names of ``layer_shapes``."""
+    def __init__(self, state: Mapping[str, Tensor], prefix: str, config: Any, biased: bool, rope: RopeTable) -> None:
         attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
         self.size, self.shared = head_size(config), int(config.num_key_value_heads)
         self.groups = int(config.num_attention_heads) // self.shared
-        self.qkv = torch.cat([state[f"{attention}{name}_proj.weight"] for name in "qkv"])
+        self._qkv = torch.cat([state[f"{attention}{name}_proj.weight"] for name in "qkv"])
         self._bias = torch.cat([state[f"{attention}{name}_proj.bias"] for name in "qkv"]) if biased else None
+        self._norms = [state.get(f"{attention}{name}_norm.weight") for name in "qk"]
         self._out = state[f"{attention}o_proj.weight"]
         self._gate_up = torch.cat([state[f"{mlp}gate_proj.weight"], state[f"{mlp}up_proj.weight"]])
         self._down = state[f"{mlp}down_proj.weight"]
         self._norm = state[f"{prefix}post_attention_layernorm.weight"]
-        self._act, self._eps = ACT2FN[config.hidden_act], float(config.rms_norm_eps)
-        self.rope = RopeTable(config, self.size, self.qkv.device, self.qkv.dtype)
+        self._act, self._eps, self._rope = ACT2FN[config.hidden_act], float(config.rms_norm_eps), rope
 
-    def read(self, inputs: Tensor, residual: Tensor, memory: LayerMemory) -> Tensor:
-        """Remember committed tokens.
+    def keep(self, inputs: Tensor, pair: Tensor, nodes: int, start: int) -> Tensor:
+        """Store keys and values of committed tokens, ``start`` before them; (T, heads, size) their queries."""
+        query, made = self._project(inputs, slice(start, start + len(inputs)))
+        pair[:, :, nodes + start : nodes + start + len(inputs)] = made
+        return query
 
-        inputs: (T, width), what attention reads.
-        residual: (1, D), the last token's own.
-        Returns the output (1, D) of the last token.
-        """
-        start, end = memory.length, memory.length + len(inputs)
-        memory.reserve(end)
-        query, pair = self._project(inputs, slice(start, end))
-        first = memory.nodes
-        memory.pair[:, :, first + start : first + end] = pair
-        memory.length = end
-        keys, values = memory.pair[:, None, :, first : first + end]
-        mixed = functional.scaled_dot_product_attention(self._grouped(query[-1:]), keys, values)
-        return self._finish(mixed, residual)
+    def read(self, inputs: Tensor, residual: Tensor, pair: Tensor, nodes: int, start: int) -> Tensor:
+        """As ``keep``; (rows, D) the output of the last rows, whose ``residual`` it is."""
+        rows, end = len(residual), start + len(inputs)
+        query = self._grouped(self.keep(inputs, pair, nodes, start)[-rows:])
+        keys, values = pair[:, None, :, nodes : nodes + end]
+        mask = None
+        if rows > 1:
+            mask = torch.ones(rows, end, dtype=torch.bool, device=inputs.device).tril(end - rows).repeat(self.groups, 1)
+        return self._finish(functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask), residual)
 
-    def grow(
-        self, inputs: Tensor, residual: Tensor, memory: LayerMemory, first: int, depth: int, seen: Tensor
-    ) -> Tensor:
-        """Outputs (w, D) of w tree nodes of one depth, which are given the tree's slots from ``first`` on.
-
-        inputs: (w, width), what attention reads.
-        residual: (w, D), the nodes' own.
-        depth: 1 = child of the root.
-        seen: (w, nodes), 0 at the slots of a node's ancestors and its own, -inf elsewhere.
-        """
-        rows, place = len(inputs), memory.length + depth - 1
-        query, pair = self._project(inputs, slice(place, place + 1))
-        memory.pair[:, :, first : first + rows] = pair
-        end = memory.nodes + memory.length
-        mask = memory.mask[: self.groups * rows, :end]
-        mask.view(self.groups, rows, -1)[:, :, : memory.nodes] = seen
-        keys, values = memory.pair[:, None, :, :end]
+    def grow(self, inputs: Tensor, residual: Tensor, pair: Tensor, first: int, at: slice, mask: Tensor) -> Tensor:
+        """Outputs (w, D) of nodes at the positions ``at``. mask: (groups * w, slots)."""
+        query, pair[:, :, first : first + len(inputs)] = self._project(inputs, at)
+        keys, values = pair[:, None, :, : mask.shape[-1]]
         return self._finish(
             functional.scaled_dot_product_attention(self._grouped(query), keys, values, attn_mask=mask), residual
         )
 
     def _project(self, inputs: Tensor, at: slice) -> tuple[Tensor, Tensor]:
         """(rows, heads, size) queries, and (2, shared, rows, size) keys and values, turned to positions ``at``."""
-        qkv = functional.linear(inputs, self.qkv, self._bias).view(len(inputs), -1, self.size)
+        qkv = functional.linear(inputs, self._qkv, self._bias).view(len(inputs), -1, self.size)
         cut = self.groups * self.shared
-        turned = turn(qkv[:, : cut + self.shared], self.rope.cos[at], self.rope.sin[at])
-        return turned[:, :cut], torch.stack([turned[:, cut:], qkv[:, cut + self.shared :]]).transpose(1, 2)
+        raw, values = qkv[:, : cut + self.shared], qkv[:, cut + self.shared :]
+        if self._norms[0] is not None:
+            parts = zip(raw.split([cut, self.shared], dim=1), self._norms, strict=True)
+            raw = torch.cat([functional.rms_norm(part, (self.size,), norm, self._eps) for part, norm in parts], dim=1)
+        turned = turn(raw, self._rope.cos[at], self._rope.sin[at])
+        return turned[:, :cut], torch.stack([turned[:, cut:], values]).transpose(1, 2)
 
     def _grouped(self, query: Tensor) -> Tensor:
         """(1, shared, groups * rows, size): queries that share keys, beside each other."""

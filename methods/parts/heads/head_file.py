@@ -67,6 +67,12 @@ class HeadFile:
         return self.path == RANDOM
 
     @property
+    def layer(self) -> Mapping[str, Any]:
+        """The part of its configuration that describes the layers; the speculators library nests it."""
+        nested = self.config.get("transformer_layer_config", self.config)
+        return nested if isinstance(nested, Mapping) else {}
+
+    @property
     def where(self) -> str:
         """For messages."""
         return f"head={self.path}"

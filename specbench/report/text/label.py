@@ -40,6 +40,7 @@ _DISPLAY = {  # as papers write them
     "ort_genai_lookup": "ONNX Runtime GenAI (lookup)",
     "ouroboros": "Ouroboros",
     "ouroboros_warm": "Ouroboros (warm)",
+    "p_eagle": "P-EAGLE",
     "pearl": "PEARL",
     "pld": "PLD",
     "pld_llama_cache": "PLD (llama.cpp, cache)",

@@ -1,0 +1,118 @@
+"""P-EAGLE (2026, arXiv 2602.01469): an EAGLE-3 head that drafts all levels in one forward.
+
+In place of drafted tokens and the head's own states it reads a mask token and one learned state, a row a level. So a
+level does not depend on the tokens above it: the tree is filled by rank, or each node is drawn from its level's
+distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig
+
+from methods.eagle.method import Eagle, EagleRun
+from methods.eagle.third import OWN_EMBEDDING, ThirdHead
+from methods.parts.heads.draft_layer import LayerMemory
+from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
+from methods.parts.heads.head_method import TargetEnds
+from methods.parts.heads.layer_config import mask_token
+from specbench.types import require_count
+
+STATE = "mask_hidden"
+
+
+class ParallelHead(ThirdHead):
+    """EAGLE-3's head with the learned state, and an embedding of its own unless the configuration denies it."""
+
+    format = HeadFormat("P-EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
+    layout = "peagle"
+    known = ("parallel_drafting",)
+
+    def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
+        super().__init__(state, file, config, ends)
+        layers = state[STATE].view(1, -1).split(ends.width, dim=-1)
+        self._masked = self.enter(layers)
+        self._mask = torch.tensor([mask_token(file, ends.vocab)], device=ends.device)
+
+    @classmethod
+    def flags(cls, file: HeadFile) -> frozenset[str]:
+        """With an embedding of its own where nothing is said of it, as the speculators library has it."""
+        flags = super().flags(file)
+        return flags if OWN_EMBEDDING in file.config else flags | {OWN_EMBEDDING}
+
+    @classmethod
+    def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
+        """EAGLE-3's, and the learned state of all layers that are read."""
+        mask_token(file, config.vocab_size)
+        return {**super().shapes(file, config, target, read), STATE: (read * int(target.hidden_size),)}
+
+    @staticmethod
+    def rename(names: dict[str, Any]) -> dict[str, Any]:
+        """As EAGLE-3's; some files have the learned state as (1, 3D), others as (1, 1, 3D)."""
+        named = ThirdHead.rename(names)
+        if isinstance(held := named.get(STATE), Tensor):
+            named[STATE] = held.flatten()
+        elif held and set(held[:-1]) <= {1}:
+            named[STATE] = held[-1:]
+        return named
+
+    def masked(self, rows: int) -> tuple[Tensor, Tensor]:
+        """``inputs`` of so many mask tokens."""
+        return self.inputs(self._mask.expand(rows), self._masked.expand(rows, -1))
+
+
+class ParallelRun(EagleRun):
+    """One request's place: the logits of every level come with the root's."""
+
+    def __init__(self, head: ParallelHead, memory: LayerMemory, levels: int) -> None:
+        super().__init__(head, memory)
+        self._parallel, self._rows = head, levels
+        self._levels = torch.empty(0)
+
+    def root(self) -> Tensor:
+        """See ``EagleRun.root``."""
+        if self._queue:
+            parts = zip(self._queued(), self._parallel.masked(self._rows - 1), strict=True)
+            inputs, residual = (torch.cat(pair) for pair in parts)
+            written = self._head.layers.read(inputs, residual, self.memory, self._rows, self._rows - 1)
+            self._levels = self._head.logits(self._head.carry(written))
+        self._depth = 0
+        return self._levels[:1]
+
+    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
+        """The next level's logits (w, Vd), the same below every node."""
+        self._depth += 1
+        return self._levels[self._depth].expand(len(ids), -1)
+
+
+class PEagle(Eagle):
+    """P-EAGLE. head: folder, hub id, ``bundled:NAME`` or ``random``. length: tokens of the chain that is drafted.
+
+    choices: in its place a tree by child counts, level by level. sampling at temperature > 0: drawn (from each level's
+    distribution, for the ratio test) | top. safetensors: false reads torch files.
+    """
+
+    kind = ParallelHead
+
+    def __init__(
+        self,
+        head: str | None,
+        length: int = 7,
+        choices: list[list[int]] | None = None,
+        sampling: Literal["top", "drawn"] = "drawn",
+        safetensors: bool = True,
+    ) -> None:
+        require_count("length", length)
+        chain = [[1]] * length if choices is None else choices
+        super().__init__(head, "static", choices=chain, sampling=sampling, safetensors=safetensors)
+
+    def new_run(self, head: Any, memory: LayerMemory) -> EagleRun:
+        """A request's place in the head."""
+        return ParallelRun(head, memory, len(self._shape.levels))
+
+    def _memory(self) -> LayerMemory:
+        return LayerMemory(self._head.layers, 0, 1)

@@ -1,0 +1,193 @@
+"""P-EAGLE: what is drafted, against heads that are run from scratch over context and mask tokens."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from head_models import Eagle3 as Eagle3Module
+from head_models import PEagle as PEagleModule
+from head_models import bound, card_of, paths_of, run, states, watched
+from joint_law import MarkovEngine, emitted, exact, p_value
+from methods.eagle import Eagle3, PEagle
+from methods.parts.heads.grown_tree import DrawnChoice, fill
+from methods.parts.heads.head_method import WIDEST
+from methods.parts.trees.tree_shape import ShapePlan, TreeShape
+from models import VOCAB, build, plain_greedy
+from specbench.decode.sampling import Sampling
+from specbench.method import Drafter, Method
+from specbench.types import Draft, InputError, Prefill
+
+PROMPT = [5, 6, 7, 8]
+LAYERS = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+SMALLER = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90].sort().values
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build("llama", torch.float64)
+
+
+def nested(module, folder):
+    """As the speculators library writes it."""
+    module.save(folder, **LAYERS)
+    state = load_file(folder / "model.safetensors")
+    save_file(
+        {name.replace("midlayer.", "layers.0."): held for name, held in state.items()}, folder / "model.safetensors"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    outer = ("speculators_model_type", "mask_token_id", "embed_requires_grad", "draft_vocab_size", *LAYERS)
+    inner = {name: config.pop(name) for name in list(config) if name not in outer}
+    proposal = {"proposal_type": "greedy", "speculative_tokens": 7}
+    config |= {"transformer_layer_config": inner, "norm_before_residual": inner.pop("norm_before_residual", False)}
+    config |= {"speculators_config": {"algorithm": "peagle", "proposal_methods": [proposal]}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def flat(module, folder):
+    """As vLLM's first heads were written: another name of the mask token, and a learned state of two dimensions."""
+    module.save(folder, **LAYERS, speculators_model_type=None, mask_token_id=None, pard_token=module.mask)
+    state, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    save_file({**state, "mask_hidden": state["mask_hidden"][0]}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({name: held for name, held in config.items() if held is not None}))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("write", "options", "tree"),
+    [
+        (nested, {"norm_before_residual": True, "num_hidden_layers": 2, "drafted": 90, "ids": SMALLER}, None),
+        (flat, {"fc_norm": True, "norm_output": True}, [[2], [2, 1], [1, 0, 1]]),
+        (nested, {"embed_requires_grad": False}, None),
+    ],
+)
+def test_drafts_equal_a_head_run_over_its_whole_input(model, tmp_path, write, options, tree):
+    module = PEagleModule(**options)
+    method = bound(PEagle(write(module, tmp_path), length=5, choices=tree), model)
+    made = watched(method)
+    assert run(model, method, PROMPT, 12).ids == plain_greedy(model, PROMPT, 12)
+    assert len(made) > 4
+    for context, draft in made:
+        features = [states(model, context[:-1])[layer] for layer in range(3)]
+        best = module.levels(model, features, context[1:], 5 if tree is None else 3).topk(2).indices.tolist()
+        best = [[module.to_target(token) for token in level] for level in best]
+        ranks = [(0,) * depth for depth in range(1, 6)] if tree is None else [
+            (0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (1, 0, 0)]  # fmt: skip
+        wanted = [tuple(best[depth][rank] for depth, rank in enumerate(path)) for path in ranks]
+        assert paths_of(draft) == wanted[: len(draft)]
+
+
+def begun(method, model, ids, seed=0):
+    hidden = states(model, ids[:-1])
+    return method.begin(ids[:-1], Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden}), seed)
+
+
+def test_mask_state_and_places_are_what_make_them_equal(model, tmp_path):
+    """Wrong variants: another mask token, another learned state, no context, and EAGLE-3's own levels differ."""
+    module, ids = PEagleModule(), [*PROMPT, 9, 10]
+    method = bound(PEagle(module.save(tmp_path, **LAYERS), length=6), model)
+    features = [states(model, ids[:-1])[layer] for layer in range(3)]
+    right = [int(token) for token in module.levels(model, features, ids[1:], 6).argmax(-1)]
+    drafter = begun(method, model, ids)
+    assert drafter.propose(ids, 64).tokens.tolist() == right
+    assert drafter.propose(ids, 64).tokens.tolist() == right  # the mask rows were not remembered
+    assert drafter.propose(ids, 4).tokens.tolist() == right[:4]
+    path = []
+    for _ in range(6):
+        path.append(int(module.logits(model, module.states_after(model, features, ids[1:], path)).argmax()))
+    late = [int(token) for token in module.levels(model, [each[1:] for each in features], ids[2:], 6).argmax(-1)]
+    module.mask = 4
+    masked = [int(token) for token in module.levels(model, features, ids[1:], 6).argmax(-1)]
+    module.mask = 3
+    module.mask_hidden.data.neg_()
+    state = [int(token) for token in module.levels(model, features, ids[1:], 6).argmax(-1)]
+    for wrong in (path, late, masked, state):
+        assert right[1:] != wrong[1:]
+
+
+def test_a_drawn_chain_states_each_levels_distribution(model, tmp_path):
+    module, ids, sampling = PEagleModule(), [*PROMPT, 9], Sampling(0.9, top_p=0.8)
+    method = bound(PEagle(module.save(tmp_path, **LAYERS), length=4), model, sampling)
+    assert method.draws
+    draft = begun(method, model, ids).propose(ids, 64)
+    features = [states(model, ids[:-1])[layer] for layer in range(3)]
+    wanted = sampling(module.levels(model, features, ids[1:], 4))
+    assert torch.allclose(draft.probs, wanted.to(draft.probs.dtype), atol=1e-6)
+    assert (draft.probs.gather(1, draft.tokens[:, None]) > 0).all()
+
+
+class _Levels(Method):
+    """Draws a tree from one distribution a level, whatever stands above; ``told`` changes what is stated of it."""
+
+    draws = True
+
+    def __init__(self, levels, sampling, told):
+        self._levels, self._sampling, self._told = levels, sampling, told
+        self._plan = ShapePlan(TreeShape.from_counts([[2], [2, 1]], WIDEST), torch.device("cpu"))
+
+    def begin(self, prompt, prefill, seed):
+        return _Drawing(self, torch.Generator().manual_seed(seed))
+
+    def root(self):
+        return self._levels[:1]
+
+    def expand(self, ids, rows):
+        return self._levels[1].expand(len(ids), -1)
+
+    def spread(self, logits):
+        return logits
+
+
+class _Drawing(Drafter):
+    def __init__(self, method, random):
+        self._method, self._random = method, random
+
+    def propose(self, context, budget):
+        method = self._method
+        choose = DrawnChoice(method, method._sampling, self._random)
+        tokens = fill(method, method._plan, choose)
+        return Draft(tokens, method._plan.shape.parents, method._told(torch.cat(choose.probs)))
+
+
+@pytest.mark.parametrize(("told", "right"), [(lambda probs: probs, True), (lambda probs: probs.flip(0), False)])
+def test_levels_that_are_drawn_apart_keep_the_targets_distribution(told, right):
+    from draft_models import markov_tables
+
+    table, drafts = markov_tables(4)
+    sampling, engine = Sampling(0.9), MarkovEngine(table)
+    found = emitted(engine, _Levels(drafts[:2], sampling, told), sampling, (0,), 3, 1500)
+    value = p_value(found, exact(lambda context: engine.distribution_after(context, sampling), (0,), 3))
+    assert value > 1e-3 if right else value < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("config", "drop", "said"),
+    [
+        ({"mask_token_id": None}, (), "config.json has mask_token_id=None; expected a token below 199"),
+        ({"mask_token_id": 199}, (), "config.json has mask_token_id=199; expected a token below 199"),
+        ({}, ("mask_hidden",), "lacks mask_hidden"),
+        ({}, ("embed_tokens.weight",), "lacks embed_tokens.weight"),
+        ({"num_hidden_layers": 2}, (), "lacks layers.1.input_layernorm.weight"),
+        ({"speculators_model_type": "dspark"}, (), "speculators_model_type=dspark; expected peagle"),
+        ({"noise_schedule": True}, (), "sets noise_schedule, unknown here"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_named(model, tmp_path, config, drop, said):
+    folder = PEagleModule().save(tmp_path, drop=drop, **LAYERS, **config)
+    with pytest.raises(InputError) as caught:
+        PEagle(folder).check(card_of(model))
+    assert said in str(caught.value)
+
+
+def test_the_two_kinds_of_heads_refuse_each_other(model, tmp_path):
+    module = PEagleModule()
+    with pytest.raises(InputError, match=r"speculators_model_type=peagle; expected eagle3"):
+        Eagle3(module.save(tmp_path / "a", **LAYERS)).check(card_of(model))
+    with pytest.raises(InputError, match=r"holds unexpected mask_hidden"):
+        Eagle3(module.save(tmp_path / "b", **LAYERS, speculators_model_type="eagle3")).check(card_of(model))
+    with pytest.raises(InputError, match=r"lacks embed_tokens.weight, mask_hidden"):
+        PEagle(Eagle3Module().save(tmp_path / "c", **LAYERS, mask_token_id=3)).check(card_of(model))
