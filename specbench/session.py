@@ -104,6 +104,8 @@ class Session:
         Returns a warning for each method that failed: most likely it fails in its cases too.
         """
         failed: list[str] = []
+        for entry in self._entries.values():
+            self._reset(entry)
         for case in cases:
             for record in self._block(Block(-1, 0, case, tuple(self._entries), -1), judge=False):
                 if record.error:
