@@ -72,7 +72,7 @@ class Runner(ABC):
 
         ids: on the host or the device; those that the embedding lacks (padding of the target) are its last one.
         tree: what they see of the nodes behind the context; None = causal over everything.
-        wanted: 1 or m. The logits are valid until the next call.
+        wanted: 1 to m. The logits are valid until the next call.
         """
 
     def run_together(self, asked: Sequence[Run]) -> list[Tensor]:
@@ -184,7 +184,7 @@ class CompactRunner(Runner):
         call = partial(self.compute, cache, frame, length, masked, last)
         logits = cache.graphs.run((width, room, length, last), call) if graphed else call()
         cache.length = start + count
-        return logits if last else logits[width - count :]
+        return logits[-wanted:]
 
     def run_together(self, asked: Sequence[Run]) -> list[Tensor]:
         """See ``Runner.run_together``: by compiled code, but for prompts, of whose rows only the last is wanted."""

@@ -17,7 +17,7 @@ from specbench.store import read_run
 from specbench.types import InputError
 
 DRAFT, FROZEN = "bundled:tiny_draft", "bundled:tiny/frozen_table.safetensors"
-DATASTORE = "bundled:tiny/datastore.safetensors"
+DATASTORE, PARD = "bundled:tiny/datastore.safetensors", "bundled:tiny_pard"
 SUITE = ("suite.limit=1", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0")
 FEW = "suite.first=2"  # of the suite's seven tasks, where fewer show it as well
 
@@ -83,6 +83,7 @@ def test_replay_of_the_run_gives_the_same_steps(name, greedy, folder, tmp_path):
     trace = ("model=replay", f"model.trace={folder / 'records.jsonl'}", f"model.frozen_table={FROZEN}")
     refused = ""
     try:
+        trace += (f"model.heads.pard={PARD}",)
         job = job_for(*trace, f"model.datastore={DATASTORE}", f"model.draft={DRAFT}", f"method=[{name}]")
         execute(job, tmp_path, lambda *_: None)
     except InputError as error:

@@ -8,6 +8,7 @@ import torch
 from draft_models import begin, fitted, noisy, plain_logits, run
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
+from methods.pard import Pard
 from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
@@ -22,6 +23,7 @@ from specbench.types import InputError
 
 MAKE = {
     "speculative_sampling": lambda **options: SpeculativeSampling("unused", length=4, **options),
+    "pard": lambda **options: Pard("unused", length=4, mask_token=3, **options),
     "specinfer": lambda **options: SpecInfer("unused", [2, 1, 2], **options),
     "sequoia": lambda **options: Sequoia("unused", [0.6, 0.2], nodes=10, depth=3, **options),
     "opt_tree": lambda **options: OptTree("unused", nodes=10, threshold=0.1, max_depth=3, **options),
@@ -103,7 +105,7 @@ def test_catching_up_builds_the_rows_that_are_fed(monkeypatch, family):
     torch.testing.assert_close(caught_up, plain_logits(lm.model, context), atol=1e-9, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["speculative_sampling", "specinfer"])
+@pytest.mark.parametrize("name", ["speculative_sampling", "specinfer", "pard"])
 def test_several_requests_draft_in_one_forward_what_each_drafts_alone(name, monkeypatch):
     """The same bits, as many forwards as one request takes; contexts differ, and one more request joins and grows."""
     model = build("llama", torch.float32)
@@ -126,6 +128,7 @@ def test_several_requests_draft_in_one_forward_what_each_drafts_alone(name, monk
 
     truth = [(list(draft.tokens), list(draft.parents)) for draft in alone]
     assert together() == truth
-    assert counts == [1, 3, *[4] * (3 if name == "speculative_sampling" else 2)]  # a long context is read alone
+    more = {"speculative_sampling": 3, "specinfer": 2, "pard": 0}[name]
+    assert counts == [1, 3, *[4] * more]  # a long context is read alone
     monkeypatch.setattr(HeldPlace, "base", 0)
     assert together() != truth

@@ -13,6 +13,7 @@ from draft_models import begin, fitted, noisy, run
 from methods.card.method import Card
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
+from methods.pard import Pard
 from methods.parts.draft_lm.draft_lm import CHAIN, DraftLM, DraftRequest
 from methods.parts.draft_lm.tree_lm import TreeRequest
 from methods.pearl import Pearl
@@ -32,6 +33,7 @@ FEW = Buckets((1, 2, 4, 8, 16, 32, 64), (64, 128, 256, 512))
 LIMIT = 30
 MAKE = {
     "speculative_sampling": lambda: SpeculativeSampling("unused", length=4),
+    "pard": lambda: Pard("unused", length=4, mask_token=3),
     "specinfer": lambda: SpecInfer("unused", [3, 2, 2]),
     "sequoia": lambda: Sequoia("unused", [0.6, 0.2], nodes=12, depth=4),
     "opt_tree": lambda: OptTree("unused", nodes=12, threshold=0.1, max_depth=4),

@@ -19,7 +19,7 @@ QUICK = ("decode.max_new_tokens=10", "measure=quick", "measure.warmup=0", "measu
 SUITE = ("suite.limit=1", "suite.first=1", *QUICK)
 
 LOAD = ("load=closed", "load.requests=3", "load.block=2", "load.ramp=1", "load.chunk=16", "load.tokens=400")
-LOADED = ("token_recycling", "speculative_sampling")
+LOADED = ("token_recycling", "speculative_sampling", "pard")
 
 # One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, the library's loop.
 KINDS = ("pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative_sampling", "hf_generate")

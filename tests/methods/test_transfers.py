@@ -21,7 +21,7 @@ from specbench.target.timed import TimedFast
 
 DRAWN = Sampling(0.8)
 SHAPE = ("num_hidden_layers=2", "hidden_size=64", "intermediate_size=128", "vocab_size=2048")
-SETTINGS = ("model=random", "model.draft=bundled:tiny_draft",
+SETTINGS = ("model=random", "model.draft=bundled:tiny_draft", "model.heads.pard=bundled:tiny_pard",
             "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
             "+model.datastore=bundled:tiny/datastore.safetensors", "suite.categories=[rag]", "suite.limit=1",
             *(f"model.heads.{name}=random" for name in ("eagle", "eagle3", "p_eagle", "medusa", "hydra")),
@@ -46,10 +46,12 @@ MOST = {
     "medusa": (1, 0, 1, 0),
     "n_grammys": (1, 0, 1, 0),
     "n_grammys_trie": (1, 0, 1, 0),
+    "ngram_mod": (1, 0, 1, 0),
     "opt_tree": (8, 0, 6, 0),
     "ouroboros": (13, 0, 13, 0),
     "ouroboros_warm": (13, 0, 13, 0),
     "p_eagle": (1, 0, 1, 0),
+    "pard": (1, 0, 1, 0),
     "pearl": (2, 0, 2, 0),
     "pld": (1, 0, 1, 0),
     "pld_llama_cache": (1, 0, 1, 0),
@@ -58,6 +60,7 @@ MOST = {
     "rest": (1, 0, 1, 0),
     "sam": (1, 0, 1, 0),
     "sam_token_recycling": (1, 0, 1, 0),
+    "self_speculation": (3, 0, 3, 0),
     "sequoia": (1, 0, 2, 0),
     "specinfer": (1, 0, 1, 0),
     "speculative_sampling": (1, 0, 1, 0),

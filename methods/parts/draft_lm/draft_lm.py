@@ -130,11 +130,15 @@ class DraftRequest:
         """
         return self.feeding(context, settled).run()[-1]
 
-    def feeding(self, context: Sequence[int], settled: int) -> DraftCall:
-        """The forward of ``feed``; it is the request's next."""
+    def feeding(self, context: Sequence[int], settled: int, masks: Sequence[int] = ()) -> DraftCall:
+        """The forward of ``feed``; it is the request's next.
+
+        masks: tokens read behind the context and forgotten with the next draft; they have a row of logits each.
+        """
         common = self.rewind(context, settled)
-        self._held += context[common:]
-        return self._forward(context[common:], range(common, len(context)), None, 1)
+        fed = [*context[common:], *masks]
+        self._held += [*context[common:], *[UNREAD] * len(masks)]
+        return self._forward(fed, range(common, common + len(fed)), None, 1 + len(masks))
 
     def rewind(self, context: Sequence[int], settled: int) -> int:
         """Keep what ``context`` without its last token begins with; [tokens] of that. settled: as in ``feed``."""

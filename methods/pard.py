@@ -1,0 +1,91 @@
+"""PARD (An et al. 2025): a draft model that was adapted to draft a whole chain in one forward.
+
+It reads the context's new tokens and a mask token for every further token of the chain. The row of the last real token
+gives the first drafted token, the row of each mask the next. A mask's row knows the context, not the tokens drafted
+before it: so the tokens of a chain are drawn independently, each from a distribution of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from methods.parts.draft_lm.draft_lm import DraftLM, draw_one
+from methods.parts.draft_lm.draft_method import DraftModelMethod, TargetTraits
+from specbench.method import Drafter, Drafting, SharedDrafter
+from specbench.target.facade import ModelCard
+from specbench.types import EMPTY, MOST, Draft, InputError, Prefill, require_count
+
+NAMES = ("pard_token", "ptd_token_id")  # of the mask token in config.json: the authors', and vLLM's other one
+
+
+class _Chain(SharedDrafter):
+    def __init__(self, method: Pard, seed: int) -> None:
+        self._method, self._request = method, method.chain()
+        self._random = method.generator(seed)
+        self._settled = 0
+
+    def drafting(self, context: Sequence[int], budget: int) -> Drafting:
+        method = self._method
+        count = min(method.length, budget)
+        if not count:
+            return EMPTY
+        rows = yield self._request.feeding(context, self._settled, [method.mask] * (count - 1))
+        self._settled = len(context)
+        if method.sampling is None or not method.draws:
+            chain, probs = rows.argmax(-1), None
+        else:
+            drawn_from = method.drawn_from(rows)
+            chain, probs = draw_one(drawn_from, self._random), method.pad_probs(drawn_from)
+        tokens: Any = chain.tolist() if chain.device.type == "cpu" else chain
+        return Draft.chain(tokens, 0, probs)
+
+
+class Pard(DraftModelMethod):
+    """draft: hub id or folder of the adapted draft model. length: tokens drafted, all in one forward.
+
+    mask_token: id of the mask token; None = the one that the draft's configuration names. choice at temperature > 0:
+    drawn (ratio test) | argmax (sample-and-match). dtype, device: of the draft; default the target's.
+    draft_temperature: at which the draft samples; None = as the request does.
+    """
+
+    def __init__(
+        self,
+        draft: str | None,
+        length: int = 12,
+        mask_token: int | None = None,
+        choice: Literal["drawn", "argmax"] = "drawn",
+        draft_temperature: float | None = None,
+        dtype: str | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(draft, dtype, device, draft_temperature)
+        require_count("length", length, high=MOST)
+        self.length, self.draws = length, choice == "drawn"
+        self._given, self.mask = mask_token, mask_token or 0
+
+    def check(self, model: ModelCard) -> None:
+        """The draft must have the target's vocabulary and a mask token."""
+        if not self.draft:
+            raise InputError(f"draft: not set and model={model.name} names none (model.heads.pard); expected a hub id")
+        super().check(model)
+        assert self._card is not None
+        config = self._card.config.get_text_config()
+        named = [value for name in NAMES if isinstance(value := getattr(config, name, None), int)]
+        if self._given is None and not named:
+            raise InputError(
+                f"draft={self.draft}: its config.json has neither {' nor '.join(NAMES)}: it was not trained to draft in"
+                " parallel; expected one that was, or mask_token=ID"
+            )
+        self.mask = named[0] if self._given is None else self._given
+        if not 0 <= self.mask < config.vocab_size:
+            raise InputError(f"mask_token={self.mask}: expected an id of the draft, from 0 to {config.vocab_size - 1}")
+
+    def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
+        """As ``DraftModelMethod.adopt``; a draft's forward is recorded behind any number of accepted tokens."""
+        super().adopt(lm, traits)
+        lm.prepare([(rows, rows, self.length) for rows in range(self.length, 2 * self.length + 1)])
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Start from an empty cache. seed: of the tokens drawn."""
+        return _Chain(self, seed)

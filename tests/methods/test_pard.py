@@ -1,0 +1,101 @@
+"""PARD: a chain in one forward is what a plain forward over context and masks says, row by row, without a cache."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draft_models import begin, fitted, keeps_the_distribution, markov_tables, noisy, run
+from methods.pard import Pard
+from methods.parts.draft_lm.draft_lm import DraftRequest
+from models import VOCAB, build, plain_greedy
+from specbench.decode.sampling import Sampling
+from specbench.target.load import read_card
+from specbench.types import InputError
+
+MASK, LENGTH = 11, 5
+
+
+def method_with(draft, sampling=None, **options) -> Pard:
+    return fitted(Pard("unused", length=LENGTH, mask_token=MASK, **options), draft, sampling)
+
+
+@torch.inference_mode()
+def plain_rows(model, context, mask=MASK, count=LENGTH):
+    """(count, V) logits of the last real token and of the masks behind it."""
+    return model(torch.tensor([[*context, *[mask] * (count - 1)]]), use_cache=False).logits[0, -count:]
+
+
+def drafts_along(method, ids, prompt) -> list[tuple[list[int], list[int]]]:
+    """Contexts and drafts of a request that emits ``ids``, one to four tokens a step."""
+    drafter, found, end = begin(method, ids[:prompt]), [], prompt
+    for grown in (1, 3, 1, 4, 2):
+        found.append((list(ids[:end]), list(drafter.propose(ids[:end], 64).tokens)))
+        end += grown
+    return found
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
+def test_a_chain_is_the_plain_forwards(family):
+    model = build(family, torch.float64)
+    ids = [5 + place * 7 % 90 for place in range(40)]
+    for context, draft in drafts_along(method_with(model), ids, 20):
+        assert draft == plain_rows(model, context).argmax(-1).tolist()
+
+
+def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(monkeypatch):
+    model = build("llama", torch.float64)
+    ids = [5 + place * 7 % 90 for place in range(40)]
+    right = [plain_rows(model, context).argmax(-1).tolist() for context, _ in drafts_along(method_with(model), ids, 20)]
+    other = fitted(Pard("unused", length=LENGTH, mask_token=MASK + 1), model)
+    assert [draft for _, draft in drafts_along(other, ids, 20)] != right
+    monkeypatch.setattr(DraftRequest, "rewind", lambda self, context, settled: len(self._held))
+    with_masks = method_with(model)
+    drafter = begin(with_masks, ids[:20])
+    drafter.propose(ids[:20], 64)
+    assert list(drafter.propose(ids[:30], 64).tokens) != plain_rows(model, ids[:30]).argmax(-1).tolist()
+
+
+def test_a_budget_cuts_masks_and_none_drafts_nothing():
+    model = build("llama", torch.float64)
+    drafter = begin(method_with(model), [5, 6, 7])
+    assert len(drafter.propose([5, 6, 7], 0)) == 0
+    assert drafter.propose([5, 6, 7], 2).tokens == plain_rows(model, [5, 6, 7], count=2).argmax(-1).tolist()
+
+
+def test_tokens_are_drawn_from_the_rows_own_distributions():
+    model, sampling = build("llama", torch.float64), Sampling(0.7, top_k=4)
+    draft = begin(method_with(model, sampling), [5, 6, 7]).propose([5, 6, 7], 64)
+    torch.testing.assert_close(draft.probs, sampling(plain_rows(model, [5, 6, 7])), atol=1e-6, rtol=1e-6)
+    out = run(model, method_with(noisy(model, 0.02), sampling, choice="argmax"), sampling=sampling)
+    assert out.ids == run(model, method_with(model, sampling), sampling=sampling, max_nodes=0).ids
+    assert run(model, method_with(model)).ids == plain_greedy(model, [5, 6, 7], 61)
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["", "the last row's for all, the wrong variant"])
+def test_sampled_strings_keep_the_targets_distribution(monkeypatch, wrong):
+    target, draft = markov_tables()
+    if wrong:
+        monkeypatch.setattr(Pard, "pad_probs", lambda self, probs: probs[-1:].expand_as(probs))
+    method = Pard("unused", length=3, mask_token=4)
+    p_value = keeps_the_distribution(method, Sampling(1.0), target, draft)
+    assert p_value < 1e-6 if wrong else p_value > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"draft": None}, "^draft: not set and model=tiny names none"),
+        ({"draft": "bundled:tiny_draft"}, "^draft=bundled:tiny_draft: its config.json has neither pard_token"),
+        ({"draft": "bundled:tiny_draft", "mask_token": 2048}, "^mask_token=2048: expected an id of the draft"),
+    ],
+)
+def test_a_draft_that_was_not_trained_for_it_is_refused(options, reason):
+    with pytest.raises(InputError, match=reason):
+        Pard(**options).check(read_card(path="bundled:tiny", name="tiny", device="cpu"))
+
+
+def test_the_mask_token_is_the_one_of_its_configuration():
+    method = Pard("bundled:tiny_pard")
+    method.check(read_card(path="bundled:tiny", name="tiny", device="cpu"))
+    assert method.mask == 0 < VOCAB
