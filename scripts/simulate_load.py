@@ -20,7 +20,7 @@ import pandas as pd
 from specbench.bench.loads import compare
 from specbench.cli import with_exit_code
 from specbench.input import whole_numbers
-from specbench.profile import read_profile
+from specbench.profile import open_profile
 from specbench.record import CONTROL, VANILLA
 from specbench.serving.arrivals import draw_poisson
 from specbench.serving.scheduler import Stretch
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--beside", type=Path, nargs="+", help="runs with load=closed, which are compared with")
     parser.add_argument("--no-drafting", action="store_true", help="drafts take no time")
     options = parser.parse_args()
-    run, profile = read_run(options.run), read_profile(options.profile)
+    run, profile = read_run(options.run), open_profile(options.profile)
     methods = dict.fromkeys(record.method for record in run.records if record.method != CONTROL)
     answers = {
         name: recorded_answers([each for each in run.records if each.method == name], not options.no_drafting)

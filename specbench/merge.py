@@ -28,6 +28,7 @@ from specbench.store import (
     RunError,
     due,
     parse_lines,
+    point_latest,
     read_manifest,
     replacing,
     rows_of,
@@ -293,6 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(printable(f"specbench merge: {error.filename}: {error.strerror}"), file=sys.stderr)
         return FAILED
+    point_latest(options.out)
     print(printable(f"{manifest['suite']['cases']} cases of {len(manifest['shards'])} parts are in {options.out}"))
     print(printable(f"its page: specbench report {options.out}"))
     return 0

@@ -155,7 +155,9 @@ ROOMS: dict[str, Room] = {
         may="input names record report.data report.tables report.text store",
         never="torch transformers datasets",
     ),
-    "report.locate": Room("which run directories are meant", may="names store", never="torch transformers datasets"),
+    "report.locate": Room(
+        "which run directories are meant", may="names profile store", never="torch transformers datasets"
+    ),
     "report.build": Room(
         "runs in, files out",
         may="measure report.data report.page report.plots report.tables report.text store",

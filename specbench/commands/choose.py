@@ -25,9 +25,9 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(argv)
     source = _find_source(options.source)
     from specbench.choose import advise  # brings torch
-    from specbench.profile import find_pair, read_profile
+    from specbench.profile import find_pair, open_profile
 
-    profile = read_profile(options.profile) if options.profile else find_pair(f"{options.gpu}-{options.model}")
+    profile = open_profile(options.profile) if options.profile else find_pair(f"{options.gpu}-{options.model}")
     assert profile is not None  # the options are keys of its tables
     print(printable("\n".join(advise(source, options.overrides, profile, options.load))))
     return 0

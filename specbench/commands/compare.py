@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.input import InputError
-from specbench.names import near
+from specbench.names import near, printable
 from specbench.record import OVERALL, VANILLA
 from specbench.report.build import read_findings
 from specbench.report.data.factors import FACTORS, explain
@@ -21,6 +21,7 @@ from specbench.report.tables.pairs import ratio_cell
 from specbench.report.tables.terminal import open_console, print_table
 from specbench.report.text.label import Cell, format_number, label
 from specbench.report.text.table import Table
+from specbench.stats import MIN_CASES
 
 FIGURES = {"speedup": "speed", "predicted_speedup": "modelled speed", "mat": "MAT"}
 WHY = (
@@ -48,11 +49,20 @@ def main(argv: Sequence[str]) -> int:
     if names[0] == names[1]:
         raise InputError(f"{names[0]}: given twice; expected two methods of {', '.join(known)}")
     console = open_console()
-    console.print("\n".join(_say_ratios(findings, names)), markup=False, soft_wrap=True)
+    lines = [_say_run(findings), *_say_ratios(findings, names)]
+    console.print(printable("\n".join(lines)), markup=False, soft_wrap=True)
     for table in (_why(findings, names), _where(findings, names)):
         if table is not None:
             print_table(table, console)
     return 0
+
+
+def _say_run(findings: Findings) -> str:
+    """'tiny-mini-6bac29f39f: tiny on mini, 14 cases': which run this is, and whether it has enough cases."""
+    facts, run = findings.facts[0], findings.runs[0].directory.resolve().name
+    cases = int(findings.summary["cases"].max())
+    few = f"; no intervals under {MIN_CASES} cases" if cases < MIN_CASES else ""
+    return f"{run}: {facts.model} on {facts.suite}, {cases} cases{few}"
 
 
 def _say_ratios(findings: Findings, names: Sequence[str]) -> list[str]:

@@ -26,6 +26,7 @@ from specbench.store import MANIFEST, RECORDS, SET_ASIDE, SHARDS, read_manifest
 
 SUMMARY = "summary.csv"
 WIDTH = 120
+_PIPED = 1000  # columns: nothing is cut where no terminal ends the line
 DECIDING = ("speedup", "predicted_speedup", "mat")  # the first that a run has
 _CHUNK = 1 << 16  # [bytes] read at once from the end of the records
 
@@ -53,12 +54,13 @@ def main(argv: Sequence[str]) -> int:
         raise InputError(f"{folder}: holds no run; expected a folder that specbench wrote runs into, such as results")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     for title in ("started", "run", "model", "suite", "methods", "best", "done"):
-        table.add_column(title, justify="right" if title == "methods" else "left", no_wrap=True)
+        whole = len("2026-11-23 04:55") if title == "started" else None
+        table.add_column(title, justify="right" if title == "methods" else "left", no_wrap=True, min_width=whole)
     for each in sorted(found, key=lambda run: run.started, reverse=True):
         cells = (each.started, each.name, each.model, each.suite, str(each.methods), each.best, each.done)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     console = Screen(highlight=False)
-    console.width = max(console.width, WIDTH)
+    console.width = max(console.width, WIDTH) if console.is_terminal else _PIPED
     console.print(table, crop=False)
     return 0
 

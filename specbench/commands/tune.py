@@ -1,6 +1,6 @@
 """Find a method's parameters with the best modelled speedup, from recorded answers and a latency profile.
 
-    specbench tune --profile results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json \\
+    specbench tune --profile h100-llama-3.1-8b-vllm-0.10 \\
         --grid pld.num_draft=1,3,5,10,16 --grid pld.max_ngram=1,2,3,4 \\
         model=replay model.trace=results/live/records.jsonl 'method=[pld]'
 
@@ -33,16 +33,16 @@ def main(argv: Sequence[str]) -> int:
     kind = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="specbench tune", description=__doc__, formatter_class=kind)
     parser.add_argument("overrides", nargs="+", help="of specbench: model=replay model.trace=... 'method=[NAME]' ...")
-    parser.add_argument("--profile", type=Path, required=True, help="a latency profile")
+    parser.add_argument("--profile", type=Path, required=True, help="a latency profile: file, name or pair")
     parser.add_argument("--grid", action="append", required=True, metavar="KEY=V,V,...", help="may be given again")
     given = parser.parse_intermixed_args(argv)
     from specbench.cli import job_of  # brings torch, which --help does without
     from specbench.composition import with_own_groups
-    from specbench.profile import read_profile
+    from specbench.profile import open_profile
     from specbench.stats import MIN_CASES
     from specbench.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
 
-    profile = read_profile(given.profile)
+    profile = open_profile(given.profile)
     tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid))
     tuner.check()
     before = tuner.replay({}, HELD_OUT)  # a trace too short for two halves is found first

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from specbench.decode.budgets import FullBudget
 from specbench.decode.stopping import AdaEdl, Bandit, Confidence, Policy, Price
 from specbench.decode.trimming import Budgets, TrimmedDraft, chances_of, cut_draft, find_depths, may_cut
 from specbench.method import Method
-from specbench.profile import find_pair, read_profile
+from specbench.profile import open_profile
 from specbench.types import CaseError, Draft, InputError, Step
 
 FIXED, ADAEDL, CONFIDENCE, BANDIT, PRICE = KINDS = ("fixed", "adaedl", "confidence", "bandit", "price")
@@ -117,7 +116,7 @@ def make_limit(kind: str, threshold: float, profile: str | None) -> Limit:
         )
     if kind == FIXED:
         return lambda inner: inner
-    priced = None if profile is None else find_pair(profile) or read_profile(Path(profile))
+    priced = None if profile is None else open_profile(profile)
 
     def limit(inner: Budgets | None) -> Budgets:
         policies: dict[str, Callable[[], Policy]] = {

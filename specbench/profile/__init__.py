@@ -1,7 +1,14 @@
 """Latency profiles: how long a forward of a model takes, by tokens fed and context. No torch: reports read them too."""
 
 from specbench.profile.analytic import analytic_profile, find_pair
-from specbench.profile.file import find_profile, read_profile, require_folder, write_profile
+from specbench.profile.file import (
+    find_profile,
+    open_profile,
+    published_profiles,
+    read_profile,
+    require_folder,
+    write_profile,
+)
 from specbench.profile.profile import Ceilings, ModelShape, Profile, ProfileError, RowGrid, device_name
 from specbench.profile.surface import Fit, Grid
 
@@ -17,6 +24,8 @@ __all__ = [
     "device_name",
     "find_pair",
     "find_profile",
+    "open_profile",
+    "published_profiles",
     "read_profile",
     "require_folder",
     "write_profile",

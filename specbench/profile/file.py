@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from specbench.input import InputError, parse_json, read_file
+from specbench.profile.analytic import find_pair
 from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, ModelShape, Profile, ProfileError, RowGrid
 from specbench.profile.surface import Fit, Floats, Grid
 from specbench.store import write_atomically
@@ -21,7 +22,9 @@ from specbench.store import write_atomically
 LOG = logging.getLogger(__name__)
 SCHEMA = 1
 LARGEST = 1e18  # of any figure: sums and products of two stay finite
-_FIX = "expected a file that specbench profile wrote, or a published fit"
+_FIX = "expected a file that specbench profile wrote, the name of a published fit, or a pair such as h100-8b"
+_PUBLISHED = Path("results/profiles/published")
+_INSTALLED = Path(__file__).resolve().parents[1] / "published" / "profiles"
 _NAMES = ("device", "model", "engine", "dtype", "kind", "date")
 
 
@@ -54,6 +57,26 @@ def read_profile(path: Path) -> Profile:
         raise ProfileError(f"profile {path}: {error}") from error
     except (TypeError, ValueError) as error:  # an entry of another kind than expected
         raise ProfileError(f"profile {path}: {error!r}; expected the entries that specbench profile writes") from error
+
+
+def open_profile(named: Path | str) -> Profile:
+    """The profile of a file, of a pair such as 'h100-8b', or of a published fit's name without its folder and ending.
+
+    Raises InputError.
+    """
+    pair = find_pair(str(named))
+    if pair is not None:
+        return pair
+    published = {path.stem: path for path in published_profiles()}
+    if not Path(named).exists() and str(named) in published:
+        return read_profile(published[str(named)])
+    return read_profile(Path(named))
+
+
+def published_profiles() -> list[Path]:
+    """The files of published fits: of the checkout that this folder is in, then of the installed package."""
+    folders = [*(folder / _PUBLISHED for folder in (Path.cwd(), *Path.cwd().parents)), _INSTALLED]
+    return [path for folder in folders for path in sorted(folder.glob("*.json"))]
 
 
 def find_profile(

@@ -11,12 +11,11 @@ from typing import Any
 import fsspec
 
 from specbench.names import file_name
+from specbench.profile import published_profiles
 from specbench.store import MANIFEST, PIECES, RECORDS, SET_ASIDE, RunError, read_manifest
 
 DEFAULT_RUN = Path("results/latest")
 RUN, PROFILE = "SPECBENCH_RUN", "SPECBENCH_PROFILE"
-_PUBLISHED = Path("results/profiles/published")
-_INSTALLED = Path(__file__).resolve().parents[1] / "published" / "profiles"
 
 
 def find_runs(directories: Sequence[Path]) -> list[Path]:
@@ -73,7 +72,7 @@ def chosen_runs() -> list[Path]:
     named = [Path(part) for part in os.environ.get(RUN, "").split(os.pathsep) if part]
     if named:
         return find_runs(named)
-    found = [folder / DEFAULT_RUN for folder in _here() if (folder / DEFAULT_RUN).is_dir()]
+    found = [folder / DEFAULT_RUN for folder in (Path.cwd(), *Path.cwd().parents) if (folder / DEFAULT_RUN).is_dir()]
     if not found:
         raise RunError(f"{RUN} is not set and there is no {DEFAULT_RUN} here or above; run `specbench`, or name a run")
     return find_runs(found[:1])
@@ -85,10 +84,4 @@ def chosen_profile() -> Path | None:
     """
     if os.environ.get(PROFILE):
         return Path(os.environ[PROFILE])
-    folders = [*(folder / _PUBLISHED for folder in _here()), _INSTALLED]
-    files = [path for folder in folders for path in sorted(folder.glob("*.json"))]
-    return files[0] if files else None
-
-
-def _here() -> tuple[Path, ...]:
-    return (Path.cwd(), *Path.cwd().parents)
+    return next(iter(published_profiles()), None)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specbench.profile import find_pair, read_profile
+from specbench.input import InputError
+from specbench.profile import find_pair, open_profile, read_profile
 from specbench.profile.analytic import GPUS, MODELS, analytic_profile, error_of, gpus_needed, pairs, shape_of
 from specbench.profile.profile import ANALYTIC, ProfileError
 
@@ -37,6 +38,10 @@ def test_every_pair_fits_on_the_fewest_gpus():
 def test_the_published_fit_is_within_a_tenth():
     """A wrong efficiency, half of it, is not."""
     (path,) = PUBLISHED.glob("h100*.json")
+    assert open_profile(path.stem) == open_profile(path) == read_profile(path)
+    assert open_profile("h100-8b") == find_pair("h100-8b")
+    with pytest.raises(InputError, match=r"h100-9b: no such file; expected .* or a pair such as h100-8b"):
+        open_profile("h100-9b")
     known, own = read_profile(path), find_pair("h100/8b")
     assert own is not None
     assert own.kind == ANALYTIC

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -89,6 +90,7 @@ def test_two_methods_are_compared_by_factors_that_multiply_and_by_category(make_
     run = make_run("one", per_category=2)
     assert commands.main(["compare", "pld", "token_recycling", str(run)]) == 0
     out = capsys.readouterr().out
+    assert re.match(rf"{run.name}: tiny on mini, \d+ cases", out)
     assert "speed: pld over token_recycling" in out
     cells = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
     *factors, speedup = map(float, cells["pld"])

@@ -63,6 +63,7 @@ def counted(directory: Path) -> list[dict]:
 def test_the_merged_run_is_the_single_run(runs, parts, tmp_path, capsys):
     """Whatever the order in which its parts are named; also what a report of it counts."""
     assert main([*map(str, (parts[1], parts[2], parts[0])), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "latest").resolve() == tmp_path / "out"
     assert "7 cases of 3 parts" in capsys.readouterr().out
     whole, merged = read_run(runs / "whole"), read_run(tmp_path / "out")
     assert counted(tmp_path / "out") == counted(runs / "whole")

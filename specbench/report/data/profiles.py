@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.input import InputError
-from specbench.profile import Profile, device_name, find_pair, find_profile, read_profile
+from specbench.profile import Profile, device_name, find_profile, open_profile
 from specbench.profile.profile import MEASURED
 from specbench.record import EngineKind
 from specbench.report.data.facts import Facts
@@ -20,7 +20,7 @@ def choose_profiles(runs: Sequence[Run], facts: Sequence[Facts], named: Path | N
     if named is None:
         return [_nearby(*entry) for entry in zip(runs, facts, strict=True)]
     try:
-        return [find_pair(str(named)) or read_profile(named)] * len(runs)
+        return [open_profile(named)] * len(runs)
     except InputError as error:
         raise RunError(f"--profile: {error}") from error
 
