@@ -72,6 +72,11 @@ class EagleHead(ABC):
     def logits(self, hidden: Tensor) -> Tensor:
         """(rows, H) of ``carry`` -> (rows, Vd) over the head's vocabulary."""
 
+    @property
+    def vocabulary(self) -> frozenset[int] | None:
+        """The target's ids that it can draft; None = all."""
+        return None
+
     def ids(self, choice: Tensor) -> Tensor:
         """The head's ids -> the target's."""
         return choice

@@ -96,8 +96,10 @@ class EagleRun:
 
 
 class _Tree(Drafter):
-    def __init__(self, method: Eagle, run: EagleRun, seed: int) -> None:
-        self._method, self._run = method, run
+    def __init__(self, method: Eagle, run: EagleRun, seed: int, start: int) -> None:
+        """start: [tokens] of the prompt."""
+        self._method, self._run, self._start = method, run, start
+        self._emitted: Sequence[int] = ()
         self._random = torch.Generator(run.memory.pairs.device).manual_seed(seed)
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
@@ -122,6 +124,14 @@ class _Tree(Drafter):
 
     def finish(self, context: Sequence[int]) -> None:
         self._method.free.append(self._run.memory)
+        self._emitted = context[self._start :]
+
+    def stats(self) -> dict[str, float]:
+        """in_vocabulary: share of the emitted tokens that the head can draft, where it has part of the vocabulary."""
+        known = self._method.vocabulary
+        if known is None or not self._emitted:
+            return {}
+        return {"in_vocabulary": sum(token in known for token in self._emitted) / len(self._emitted)}
 
 
 class Eagle(HeadMethod):
@@ -185,7 +195,7 @@ class Eagle(HeadMethod):
         self.sampling, self._device = target.sampling, ends.device
         placed = ends.place({name: state[name] for name in self._expected})
         self._head = self.kind(placed, file, self._config, ends)
-        self.plan = ShapePlan(self._shape, self._device)
+        self.plan, self.vocabulary = ShapePlan(self._shape, self._device), self._head.vocabulary
         self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
 
     def remember(
@@ -202,7 +212,7 @@ class Eagle(HeadMethod):
         """The prompt's features are read with the first draft."""
         run = self.new_run(self._head, self.free.pop() if self.free else self._memory())
         self.remember(run, prefill.hidden, None, [*prompt[1:], prefill.token])
-        return _Tree(self, run, seed)
+        return _Tree(self, run, seed, len(prompt))
 
     def new_run(self, head: Any, memory: LayerMemory) -> EagleRun:
         """A request's place in the head."""

@@ -163,6 +163,11 @@ class ThirdHead(EagleHead):
             hidden if NORM_OUTPUT in self._flags else self._norm_of(hidden, self._norm), self._head
         )
 
+    @property
+    def vocabulary(self) -> frozenset[int] | None:
+        """Those that ``d2t`` leads to."""
+        return None if self._ids is None else frozenset(self._ids.tolist())
+
     def ids(self, choice: Tensor) -> Tensor:
         """Through the map of the smaller vocabulary."""
         return choice if self._ids is None else self._ids[choice]

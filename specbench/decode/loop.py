@@ -30,6 +30,7 @@ def derive_seed(base: int, *names: object) -> int:
 
 
 Entry = tuple[Draft, Step, int]  # and the rows fed
+DIGITS = 7  # of a second, that a record keeps
 
 
 class Stopwatch(Protocol):
@@ -175,7 +176,9 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     prompt, given = request.prompt, None
     if request.in_prefill:  # the prompt's last token takes the place of the prefill's: the first root, but not emitted
         prompt, given, limit = prompt[:-1], prompt[-1], limit + 1
-    walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), method.typical, given)
+    walk = Walk(
+        request.sampling, derive_seed(request.seed, *request.names, "verify"), method.typical, given, request.keep_trees
+    )
     clock.start()
     prefill = engine.start(prompt, limit, walk, method.needs, clock)
     if given is not None:
@@ -193,9 +196,9 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     clock.lap("update")
     out.decode_s = clock.elapsed() - out.prefill_s
     out.ids = context[len(request.prompt) :]
-    out.step_s = _rounded(clock.steps())
+    out.step_s = [round(seconds, DIGITS) for seconds in clock.steps()]
     out.count(log, method.sources)
-    out.stats = {name: float(value) for name, value in drafter.stats().items()}
+    out.stats = {name: float(value) for name, value in (drafter.stats() | walk.stats()).items()}
     out.phases_s = {name: value for name, value in clock.phases().items() if name != "prefill"}
     return out
 
@@ -243,11 +246,6 @@ def _steps(
     return log
 
 
-def _rounded(seconds: Sequence[float]) -> list[float]:
-    """To a tenth of a microsecond: what a record keeps."""
-    return [round(value, 7) for value in seconds]
-
-
 def without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
     """A step for the log, without tensors, which would hold device memory."""
     if draft.probs is not None:
@@ -280,7 +278,7 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
     clock.start()
     method.decode(request.prompt, limit, derive_seed(request.seed, *request.names, "verify"), emit)
     out.decode_s = clock.elapsed() - out.prefill_s
-    out.step_s = _rounded(clock.steps())
+    out.step_s = [round(seconds, DIGITS) for seconds in clock.steps()]
     if settled := method.settle():
         _replace(out, settled, engine.eos, limit)
     out.stats = {name: float(value) for name, value in method.stats().items()}

@@ -56,11 +56,16 @@ class Walk:
     """The verifier of one request: its distribution and its own stream of uniform numbers."""
 
     def __init__(
-        self, sampling: Sampling | None, seed: int, typical: Typical | None = None, given: int | None = None
+        self,
+        sampling: Sampling | None,
+        seed: int,
+        typical: Typical | None = None,
+        given: int | None = None,
+        audits: bool = False,
     ) -> None:
         """sampling: None is greedy. seed: of the verifier's numbers. typical: lossy acceptance when sampling.
 
-        given: picked first whatever the logits, and not counted as emitted.
+        given: picked first whatever the logits, and not counted as emitted. audits: see ``stats``.
         """
         self.sampling = sampling
         self.lossy = sampling is not None and typical is not None
@@ -68,6 +73,7 @@ class Walk:
         self._picks = Uniforms(np.random.default_rng(seed))
         self._trials = Uniforms(np.random.default_rng([seed, 1]))
         self._given = given
+        self._overlaps: list[Tensor] | None = [] if audits else None
 
     @property
     def picks_best(self) -> bool:
@@ -135,6 +141,8 @@ class Walk:
             stated = torch.cat([stated, _state(first, behind, distributions)])
             tokens, parents = torch.cat([tokens, behind]), [*parents, count - 1]
             passenger = None if passenger is None else [*passenger, False]
+        if self._overlaps is not None and count:
+            self._overlaps.append(torch.minimum(distributions[0], stated[0]).sum())
         finite, on_host = torch.isfinite(stated).all()[None], logits.device.type == "cpu"
         test: BlockTest | RatioTest | None = None
         if self.sampling.blocks:
@@ -151,6 +159,14 @@ class Walk:
             path, last = test.follow(found[0], self._trials)
         emitted = [*(ids[node] for node in path), *([] if last is None else [last])]
         return Verdict(path[:count], emitted, last is None)
+
+    def stats(self) -> dict[str, float]:
+        """overlap: of the target's law behind the root with that of the first node, 1 - total variation, on average.
+
+        With ``audits``, where nodes were drawn: it takes a moment of each step.
+        """
+        found = self._overlaps
+        return {"overlap": float(torch.stack(found).mean())} if found else {}
 
     def advance(self, emitted: int) -> None:
         """``emitted`` tokens were committed; later draws use later numbers."""

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
+from specbench.report.data.audit import audit
 from specbench.report.data.counting import count_all_ways
 from specbench.report.data.quality import measure_quality
 from specbench.report.data.reported import ROW, ReportedRun
@@ -63,6 +64,7 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
         TIME_SPLIT: split_time(summary),
         LOADED: measure_load(reported),
         QUALITY: measure_quality(reported),
+        AUDIT: audit(reported, summary),
         **frames,
     }
 
@@ -177,11 +179,8 @@ def count_growth(found: MethodTrials, timed: bool) -> Rows:
         )
 
 
-TIME_SPLIT, LOADED, QUALITY = (
-    "time_split",
-    "load",
-    "quality",
-)  # frames that are not counted from a method's records alone
+# Frames that are not counted from a method's records alone.
+TIME_SPLIT, LOADED, QUALITY, AUDIT = "time_split", "load", "quality", "audit"
 DETAILS = {
     frame.name: frame
     for frame in (

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
+from specbench.report.data.audit import MEASURED, MODELLED
 from specbench.report.data.findings import Findings
 
 FACTORS = ("mat", "forward", "overhead", "remainder")
-MEASURED, MODELLED = "measured", "modelled"
 _KEYS = ("model", "suite", "method", "variant")
 _COLUMNS = (*_KEYS, "basis", *FACTORS, "speedup")
 

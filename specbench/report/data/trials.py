@@ -23,6 +23,10 @@ from specbench.report.data.turns import Turns
 from specbench.stats import over_rounds
 
 BLANK = float("nan")
+AUDITED = {  # share of each turn that a method's own figures state -> what it is a share of
+    "in_vocabulary": lambda turn: len(turn.ids),
+    "overlap": lambda turn: len(turn.accept),
+}
 DRAFTER_PHASES = ("draft", "update")  # in which a drafter runs, and nothing else
 Column = NDArray[Any]
 Columns = Mapping[str, Column]
@@ -35,7 +39,7 @@ _KINDS = {  # array's letter -> columns
         *("violations", "positions", "ties"),
     ),
     "q": ("proposed", "fed", "state_bytes"),
-    "d": ("prefill_s", "decode_s", "energy_j", *_PHASES, "drafter_s", "wall_s", "close_steps", "worst_gap"),
+    "d": ("prefill_s", "decode_s", "energy_j", *_PHASES, "drafter_s", "wall_s", "close_steps", "worst_gap", *AUDITED),
 }
 
 
@@ -61,7 +65,8 @@ class Trials:
     energy_j: [J], NaN where a turn has none. shard: -1 without.
     judged: compared with vanilla. held: equal to vanilla, or no id beyond the tolerance. close_steps: NaN where a
     record does not have them. drawn: whole drafts were recorded. counted: its case failed in no round.
-    checked: its answer was compared with a reference's number; correct: and has it.
+    checked: its answer was compared with a reference's number; correct: and has it. in_vocabulary: emitted tokens that
+    the drafter can draft, overlap: of the laws, summed over steps; NaN where a turn states none.
     """
 
     cases: Column
@@ -187,6 +192,8 @@ def _times(record: CaseRecord) -> dict[str, float]:
     for phase, column in zip(PHASES, _PHASES, strict=True):
         parts = [turn.phases_s[phase] for turn in turns if phase in turn.phases_s]
         found[column] = sum(parts) if parts else BLANK
+    for name, size in AUDITED.items():
+        found[name] = sum(turn.stats.get(name, BLANK) * size(turn) for turn in turns)
     return found
 
 

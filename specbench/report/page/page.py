@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.record import OVERALL, VANILLA
-from specbench.report.data.detail import LOADED
+from specbench.report.data.detail import AUDIT, LOADED
 from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
 from specbench.report.data.headline import Headline, find_headlines
@@ -21,6 +21,7 @@ from specbench.report.page.leaderboard import leaderboard
 from specbench.report.page.sample import sample_cases
 from specbench.report.page.tokens import token_section
 from specbench.report.page.why import why_section
+from specbench.report.tables.audit import audit_tables
 from specbench.report.tables.counts import count_tables
 from specbench.report.tables.definitions import DEFINITIONS
 from specbench.report.tables.modelled import crossover_table
@@ -38,6 +39,7 @@ _GLOSSARY = "What each number means"
 _FOLDED = {  # heading -> what is folded below it
     "Waiting": "percentiles of waiting times",
     "A mean step": "sizes of drafts and where the time went",
+    "Audit": "how often each drafter agrees, what it costs, and what it would take to win",
     "Acceptance elsewhere": "what engines and other harnesses would print for these steps",
     "Lossless": "verdicts, and where outputs differ",
     _GLOSSARY: "definitions",
@@ -102,6 +104,7 @@ def _parts(findings: Findings, pictures: str, headlines: Sequence[Headline], loa
         "Token by token": token_section(sample_cases(findings)),
         "Waiting": table_html(tails_table(tails, "")) if len(tails) else "",
         "A mean step": table_html(steps_table(findings.summary)),
+        "Audit": "".join(map(table_html, audit_tables(findings.detail[AUDIT]))),
         "Acceptance elsewhere": "".join(map(table_html, count_tables(findings.detail["accept_definitions"]))),
         "Shards": table_html(shards) if shards is not None else "",
         "Lossless": lossless_section(findings),

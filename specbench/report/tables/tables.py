@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
-from specbench.report.data.detail import DETAILS, LOADED, MIN_VALUES, PERCENTILES, QUALITY, WAITS, Detail
+from specbench.report.data.detail import AUDIT, DETAILS, LOADED, MIN_VALUES, PERCENTILES, QUALITY, WAITS, Detail
 from specbench.report.data.facts import TIME_ONLY, Facts, say_loads
 from specbench.report.data.findings import Findings
 from specbench.report.data.pairs import Contest, is_alone
@@ -250,7 +250,9 @@ def write_tables(findings: Findings, output: Path) -> list[Path]:
 def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
     """The frames behind the step plots, unrounded, as tables/<name>.csv. Returns the files."""
     texts = {
-        f"{name}.csv": to_csv(frame) for name, frame in detail.items() if len(frame) or name not in (LOADED, QUALITY)
+        f"{name}.csv": to_csv(frame)
+        for name, frame in detail.items()
+        if len(frame) or name not in (LOADED, QUALITY, AUDIT)
     }
     if len(detail["tails"]):
         texts["tails.md"] = to_markdown(tails_table(detail["tails"], where))

@@ -1,0 +1,105 @@
+"""What drafters are worth: agreement, coverage, cost, what it takes to win, and the oracle of draft lengths."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from profiles import FIT
+from report.conftest import manifest_of, write_run
+from report.handmade import record, turn
+
+from specbench.decode.sampling import Sampling
+from specbench.decode.walk import Walk
+from specbench.profile import write_profile
+from specbench.record import VANILLA
+from specbench.report import build_report, read_findings
+from specbench.report.tables.audit import audit_tables
+from specbench.types import Draft
+
+# Emitted tokens and depths of a chain's steps, by case. Drafting takes 2 ms a level, vanilla's step 10 ms.
+STEPS = {"a": ([4, 1, 2], [3, 3, 4]), "b": ([1, 1, 3], [0, 4, 2])}
+DRAFTER_S = {"a": 0.020, "b": 0.012}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    records = []
+    for case, category in (("a", "qa"), ("b", "rag")):
+        accept, depth = STEPS[case]
+        rest = sum(0.010 + 0.001 * levels for levels in depth)  # a further row takes 1 ms
+        phases = {"draft": DRAFTER_S[case], "forward": rest}
+        stats = {"in_vocabulary": 0.5} if case == "a" else {"in_vocabulary": 1.0, "overlap": 0.25}
+        drafted = turn(accept, depth, decode_s=rest + DRAFTER_S[case], phases_s=phases, stats=stats)
+        total = sum(accept)
+        plain = turn([1] * total, decode_s=0.010 * total, phases_s={"forward": 0.010 * total})
+        records += [record(VANILLA, case, [plain], category), record("sps", case, [drafted], category)]
+    return write_run(tmp_path_factory.mktemp("audit") / "run", manifest_of({"sps": {}}), records)
+
+
+def rows_of(findings):
+    return {row["category"]: row for row in findings.detail["audit"].to_dict("records")}
+
+
+def best(price, context) -> float:
+    """[ms] The cheapest lengths that keep what was emitted, of all of them; each step may also be vanilla's."""
+    total = 0.0
+    for emitted, depth in itertools.chain(*(zip(*STEPS[case], strict=True) for case in STEPS)):
+        lengths = [price(1 + length) + 2 * length for length in range(emitted - 1, depth + 1)]
+        total += min(*lengths, emitted * price(1)) if len(lengths) > 1 else min(lengths[0], emitted * price(1))
+    return total
+
+
+def test_figures_worked_out_by_hand(run):
+    rows = rows_of(read_findings([run]))
+    assert set(rows) == {"overall", "qa", "rag"}
+    own = rows["overall"]
+    assert (own["steps"], own["mat"], own["basis"]) == (6, 2.0, "measured")
+    assert own["first_accepted"] == 3 / 5  # five steps drafted
+    assert rows["qa"]["first_accepted"] == 2 / 3
+    assert own["in_vocabulary"] == pytest.approx((8 * 0.5 + 6) / 14)  # prefill's tokens included
+    assert (rows["rag"]["in_vocabulary"], rows["rag"]["overlap"]) == (1.0, 0.25)
+    assert math.isnan(rows["qa"]["overlap"])
+    assert own["drafted_us"] == pytest.approx(1e3 * 32 / 16)  # of 16 nodes
+    step_ms = (6 * 10 + 16 + 32) / 6
+    assert own["break_even_mat"] == pytest.approx(step_ms / 10)
+    assert own["break_even_draft_ms"] == pytest.approx(20 - (60 + 16) / 6)  # a step that brings 2 tokens may take 20 ms
+    assert own["as_run"] == pytest.approx(120 / (60 + 16 + 32))
+    assert own["oracle"] == pytest.approx(120 / best(lambda fed: 9 + fed, 0))
+    assert own["oracle"] > own["as_run"]
+
+
+def test_with_a_profile_forwards_have_its_price(run, tmp_path):
+    own = rows_of(read_findings([run], write_profile(FIT, tmp_path)))["overall"]
+    assert own["basis"] == "modelled"
+
+    def price(fed):
+        return 6.0 + 0.02 * fed + 0.0005 * 5  # contexts of 5 to 12 tokens: 4 us more at most
+
+    assert own["oracle"] == pytest.approx(12 * price(1) / best(price, 0), rel=2e-3)
+    assert own["as_run"] == pytest.approx(12 * price(1) / (sum(map(price, [4, 4, 5, 1, 5, 3])) + 32), rel=2e-3)
+
+
+def test_they_are_written_and_folded_into_the_page(run):
+    report = build_report([run], plots=False)
+    text = (report.output / "report.html").read_text("utf-8")
+    assert '<section id="audit">' in text
+    assert (report.output / "tables/audit.csv").is_file()
+    first, *others = audit_tables(report.findings.detail["audit"])
+    assert [cell.text for cell in first.rows[0]][1:4] == ["2.00", "60.0 %", "37.5 %"]
+    assert [table.name for table in others] == ["audit_first_accepted", "audit_in_vocabulary"]
+    assert others[0].header == ("Method", "overall", "qa", "rag")
+
+
+def test_overlap_is_one_less_total_variation():
+    """Of drawn nodes, behind the root, on average over steps; nothing is kept without being asked."""
+    target, drafted = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.5, 0.25])
+    draft = Draft([1], [-1], probs=drafted[None])
+    logits = torch.stack([target, drafted]).log()
+    for audits in (True, False):
+        walk = Walk(Sampling(1.0), 0, audits=audits)
+        walk.verify(logits, draft, torch.tensor([7, 1]), None)
+        walk.verify(logits, Draft([0], [-1], probs=target[None]), torch.tensor([7, 0]), None)
+        assert walk.stats() == ({"overlap": pytest.approx((0.75 + 1) / 2)} if audits else {})
