@@ -118,7 +118,8 @@ class SuiteConfig:
 
     format: the reader, null = Spec-Bench's question file. form: how a question is put, null = the format's first.
     shots: worked examples before each question, drawn with shots_seed from shots_from (null = the train split).
-    fields: of a file of your own, the names that prompt, id, category and reference have there.
+    fields: of a file of your own, the names that prompt, id, category and reference have there. frame: the only
+    turn, in which ``{NAME}`` is the row's field of that name; null = the prompt as it is.
     home: where its authors keep the file, for the message when it is not found.
     """
 
@@ -129,6 +130,7 @@ class SuiteConfig:
     home: str | None = None
     format: str | None = None
     fields: FieldsConfig = field(default_factory=FieldsConfig)
+    frame: str | None = None
     form: str | None = None
     shots: int = 0
     shots_seed: int = 0

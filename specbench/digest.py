@@ -25,7 +25,7 @@ ADDED: dict[str, dict[str, Any]] = {
     },
     "engine": {"attention": "sdpa", "compiled": True},
     "model": {"cudnn_attention": False},
-    "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}},
+    "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}, "frame": None},
     "load": ALONE,
     "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
     "methods.pld.PromptLookup": {"min_ngram": 1},

@@ -267,6 +267,7 @@ def _load_suite(config: Config) -> Suite:
         home=suite.home,
         format=suite.format or (None if suite.name else "own"),
         fields={ours: theirs for ours, theirs in vars(suite.fields).items() if theirs},
+        frame=suite.frame,
         form=suite.form,
         shots=Shots(suite.shots, suite.shots_seed, suite.shots_from),
         expected=suite.expected,

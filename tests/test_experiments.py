@@ -48,6 +48,7 @@ EXPERIMENTS = {
     "n_grammys_figure4": (3, ["n_grammys"]),
     "n_grammys_table1": (3 * 3, ["hf_generate", "n_grammys"]),
     "spec_bench_leaderboard": (3, [*RECYCLED, *BOARD]),
+    "speed_bench_table1": (1, ["pld", "speculative_sampling", "eagle3"]),
     "takeoff_ssd": (2, ["hf_generate", "ssd"]),
     "token_recycling_figure3a": (8, ["token_recycling_hot"]),
     "token_recycling_figure3b": (8, ["token_recycling_hot"]),

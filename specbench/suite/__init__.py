@@ -60,25 +60,27 @@ def load_suite(
     sha256: str | None = None,
     selection: Selection = EVERYTHING,
     fields: Mapping[str, str] | None = None,
+    frame: str | None = None,
 ) -> Suite:
     """Find, read and narrow a suite.
 
     path, relative, hub, home: where it is (see ``sources.locate``). format: how it is read, one of
     ``formats.FORMATS``.
     form: how a question is put, one of the format's. shots: worked examples in front of every question.
-    fields: what a case needs -> the file's name of it, of ``format=own`` only.
+    fields: what a case needs -> the file's name of it; frame: the text around a prompt: of prompts of one's own only.
     expected: how many questions the official suite has; sha256: its file's hash; another number or hash is a warning.
     Raises InputError for a file that is missing or malformed, for an unknown format or form, and for a selection
     that names what is not there.
     """
     reader = format_named(format)
     chosen = reader.choose_form(form)
-    if fields and reader is not OWN:
-        raise InputError(f"suite.fields={dict(fields)}: is for prompts of your own (suite.path=FILE); leave it out.")
+    for key, value in (("fields", dict(fields or {})), ("frame", frame)):
+        if value and not reader.own:
+            raise InputError(f"suite.{key}={value}: is for prompts of your own (suite.path=FILE); leave it out.")
     place = locate(name, path, relative, hub, home=home, holds=reader.holds)
     rows, digest = reader.read_rows(place)
     prefix, shots_digest = worked(name, shots, reader, chosen, relative, hub)
-    cases = reader.cases(rows, Wording(chosen, prefix, fields or {}), str(place))
+    cases = reader.cases(rows, Wording(chosen, prefix, fields or {}, frame), str(place))
     if taken := [case.id for case in cases if OVERALL in (case.category, case.subcategory)]:
         raise InputError(
             f"{place}: question {taken[0]} is of category {OVERALL!r}, which is the row of all categories; rename it"

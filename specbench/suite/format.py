@@ -19,12 +19,13 @@ _MOST_FAULTS = 20
 class Wording:
     """How a question is put. form: one of the format's, empty where it has none. prefix: worked examples.
 
-    fields: what a case needs -> the file's name of it (suite.fields).
+    fields: what a case needs -> the file's name of it (suite.fields). frame: the text around a prompt (suite.frame).
     """
 
     form: str = ""
     prefix: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
+    frame: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class SuiteFormat:
     forms: names of the ways to put a question, the default first; empty when turns are taken as the file has them.
     parse: (raw bytes, path, example) -> rows of one file. files: the files that a path stands for.
     shot: a row as a worked example in front of a question, for ``shot_form``; None where the format has none.
+    refuse: (rows, origin) -> why none of them can be run, '' where they can. own: takes suite.fields and suite.frame.
     """
 
     case: Callable[[SourceRow, Wording], Case | None]
@@ -47,6 +49,8 @@ class SuiteFormat:
     files: Callable[[Path], list[Path]] = lambda path: [path]
     shot: Callable[[SourceRow], str] | None = None
     shot_form: str = ""
+    refuse: Callable[[Sequence[SourceRow], str], str] = lambda rows, origin: ""
+    own: bool = False
 
     def choose_form(self, name: str | None) -> str:
         """The form that ``suite.form`` names, by default the first. Raises InputError for an unknown one."""
@@ -88,10 +92,11 @@ class SuiteFormat:
         origin: the file or data set, for errors. Raises one InputError for all rows that are no question of the format
         or have the id of another, or when no question is left.
         """
+        rows = list(rows)
         cases: list[Case] = []
         place_of: dict[str, str] = {}
-        faults: list[str] = []
-        for row in rows:
+        faults: list[str] = [refusal] if (refusal := self.refuse(rows, origin)) else []
+        for row in rows if not faults else ():
             try:
                 cases += self._read(row, wording, place_of)
             except InputError as error:

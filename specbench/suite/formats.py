@@ -14,6 +14,7 @@ from specbench.input import decode_text, numbered_lines
 from specbench.suite.format import SuiteFormat, Wording
 from specbench.suite.own import OWN
 from specbench.suite.rows import SourceRow, kind
+from specbench.suite.speed_bench import SPEED_BENCH
 from specbench.types import Case, InputError
 
 BARE = "bare"  # the form of a question alone; the others are named by their format
@@ -277,3 +278,4 @@ FORMATS["mgsm_110"] = SuiteFormat(
 
 
 FORMATS["own"] = OWN
+FORMATS["speed_bench"] = SPEED_BENCH

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ FIELDS = {  # what a case needs -> the names that it may have in a file, the fir
 BESIDE = {"instruction": ("input", "context")}  # what Alpaca and Dolly have apart from the instruction that needs it
 _USER, _ASSISTANT = ("user", "human"), ("assistant", "gpt", "model")
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".jsonl.gz")
+_PLACE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
 
 
@@ -35,7 +37,8 @@ def _case(row: SourceRow, wording: Wording) -> Case:
     for field in wording.fields:
         if field not in FIELDS:
             raise InputError(f"suite.fields: there is no field {field}; expected some of {', '.join(FIELDS)}.")
-    turns, answer = _turns(row, wording.fields)
+    framed = wording.frame is not None
+    turns, answer = ((_framed(row, wording.frame or ""),), None) if framed else _turns(row, wording.fields)
     key = _find(row, "id", wording.fields)
     identifier = str(row.values[key]).strip() if key else f"{row.part}-{row.index}"
     named = _find(row, "category", wording.fields)
@@ -45,6 +48,22 @@ def _case(row: SourceRow, wording: Wording) -> Case:
     references = () if reference is None else tuple(reference) if isinstance(reference, list) else (reference,)
     task = task_of(raw) if len(turns) > 1 and isinstance(row.values.get("question_id"), int) else raw  # MT-Bench's own
     return Case(identifier, task, turns, raw if named else "", references)
+
+
+def _framed(row: SourceRow, frame: str) -> str:
+    """The frame with ``{NAME}`` as the row's field of that name, ``{NAME.0.content}`` as what lies in it."""
+
+    def value(found: re.Match[str]) -> str:
+        there: object = row.values
+        for step in found[1].split("."):
+            try:
+                there = there[int(step) if isinstance(there, list) else step]  # type: ignore[index]
+            except (KeyError, IndexError, TypeError, ValueError):
+                has = f"which suite.frame names; it has {_shorten(row.values)}."
+                raise InputError(f"{row.where}: there is no {found[1]}, {has}") from None
+        return there if isinstance(there, str) else json.dumps(there, ensure_ascii=False)
+
+    return _PLACE.sub(value, frame)
 
 
 def _find(row: SourceRow, field: str, fields: Mapping[str, str]) -> str | None:
@@ -98,7 +117,9 @@ def _message(row: SourceRow, name: str, place: int, message: object) -> tuple[st
     where = f"{row.where}: message {place} of {name}" if name != "turns" else f"{row.where}: turn {place}"
     content: object = message
     role = _USER[0]
-    if isinstance(message, Mapping):
+    if isinstance(message, Mapping) and "user" in message:  # question and answer in one, as MT-Bench-101 has them
+        content = message["user"]
+    elif isinstance(message, Mapping):
         said = str(message.get("role", message.get("from")))
         role = {**dict.fromkeys(_USER, _USER[0]), **dict.fromkeys(_ASSISTANT, _ASSISTANT[0])}.get(said, said)
         content = _text(message.get("content", message.get("value")))
@@ -214,4 +235,5 @@ OWN = SuiteFormat(
     holds="a file of prompts (.jsonl, .jsonl.gz, .json, .csv, .tsv, .parquet) or a folder of a data set",
     parse=_rows,
     files=_files,
+    own=True,
 )

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
+from hand_made import HAND_MADE
 
 from compose import job_for
 from specbench import groups
@@ -49,7 +50,13 @@ def suite_of(name):
 
 def test_every_suite_of_the_configuration_is_pinned_here():
     there = {path.stem for path in (groups.conf_dir() / "suite").glob("*.yaml")}
-    assert there == {*OFFICIAL, BUNDLED, "file", "trace"}  # whatever suite.path names, or a replayed trace holds
+    assert there == {
+        *OFFICIAL,
+        *HAND_MADE,
+        BUNDLED,
+        "file",
+        "trace",
+    }  # whatever suite.path names, or a replayed trace holds
 
 
 @pytest.mark.parametrize("name", OFFICIAL)

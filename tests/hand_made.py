@@ -1,0 +1,29 @@
+"""Rows in the schema of suites whose data is not here, and what becomes of them."""
+
+import json
+
+FILLED = {"question_id": "x1", "category": "coding", "sub_category": "python", "turns": ["Write f.", "Now g."]}
+SPEED = FILLED | {"source": "s", "src_id": "0", "difficulty": "", "multiturn": True}
+HOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
+MATH = {"problem": "Half of 1?", "solution": r"It is $\boxed{\frac{1}{2}}$.", "answer": r"\frac{1}{2}"}
+LIVE = {"question_content": "Add.", "starter_code": "def f(a, b):", "difficulty": "easy", "question_id": "abc301_a"}
+FUNCTION = {"name": "area", "parameters": {"type": "dict", "properties": {}}}
+CALL = {"id": "simple_0", "question": [[{"role": "user", "content": "Area of {x}?"}]], "function": [FUNCTION]}
+REPORT = {"input": "", "context": "A long text.", "answers": ["Short."], "dataset": "gov_report", "_id": "e1"}
+TALK = {"task": "CM", "id": 7, "history": [{"user": "Hi.", "bot": "Hello."}, {"user": "Who?", "bot": "She."}]}
+THROUGHPUT = {f"speed_bench_throughput_{size}k": 1536 for size in (1, 2, 8, 16, 32)}
+# Suite -> questions of the official file, a row, id, category, subcategory, words of the first turn, references.
+HAND_MADE = {
+    "speed_bench": (880, SPEED, "x1", "coding", "python", ("Write f.",), ()),
+    **{name: (count, SPEED, "x1", "coding", "python", ("Write f.",), ()) for name, count in THROUGHPUT.items()},
+    "math_500": (
+        500,
+        MATH | {"subject": "Algebra", "level": 1, "unique_id": "test/algebra/1.json"},
+        "test/algebra/1.json",
+        *("Algebra", "Algebra", ("Half of 1?\n\n", r"in \boxed{}."), (MATH["solution"],)),
+    ),
+    "livecodebench": (None, LIVE, "abc301_a", "easy", "easy", ("\n\nAdd.\n\ndef f(a, b):",), ()),
+    "bfcl": (None, CALL, "simple_0", "prompts", "", (json.dumps([FUNCTION]), "Request: Area of {x}?"), ()),
+    "longbench_summaries": (800, REPORT, "e1", "gov_report", "gov_report", ("A long text.\n\n\nWrite",), ("Short.",)),
+    "mt_bench_101": (1388, TALK, "7", "CM", "CM", ("Hi.",), ()),
+}
