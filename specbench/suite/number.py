@@ -1,15 +1,19 @@
-r"""Whether an answer ends in the number that its reference ends in: GSM8K, MGSM, any question with such a reference.
+r"""Whether an answer has its reference's result: a number (GSM8K, MGSM, any such reference), or an expression (MATH).
 
 A reference has a number if it is one, or ends in ``#### 18``, ``The answer is 18.`` or ``\boxed{18}``: the notations of
 GSM8K (Cobbe et al. 2021), of worked examples (Wei et al. 2022) and of MATH (Hendrycks et al. 2021). An answer's number
-is the one behind its last such mark, or else its last one, as most harnesses take it for GSM8K.
+is the one behind its last such mark, or else its last one, as most harnesses take it for GSM8K. What else stands in a
+reference's last ``\boxed`` is compared by math-verify (the extra ``math``); without it such an answer is not checked.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import cache
+from types import ModuleType
 
 from specbench.types import Case
 
@@ -21,14 +25,34 @@ _GROUPED = re.compile(r"[-\u2212]?\d{1,3}(?:[.,'\u2019\u00a0\u202f]\d{3})+")
 
 
 def is_right(case: Case, answer: str) -> bool | None:
-    """Whether the answer of the last turn has a reference's number; None where no reference has one."""
-    given = case.references if len(case.turns) == 1 else case.references[-1:]  # MT-Bench has one a turn
-    due = {value for reference in given for value in _reference(str(reference))}
-    if not due:
+    """Whether the answer of the last turn has a reference's result; None where no reference has one."""
+    given = [str(each) for each in (case.references if len(case.turns) == 1 else case.references[-1:])]  # one a turn
+    due = {value for reference in given for value in _reference(reference)}
+    boxed = [reference for reference in given if "\\boxed" in reference]
+    if due:
+        numbers = _MARK.findall(answer) or re.findall(_NUMBER, answer)
+        if numbers and not due.isdisjoint(_readings(numbers[-1])):
+            return True
+    if boxed and (library := _math_verify()):
+        return any(_equals(library, reference, answer) for reference in boxed)
+    return False if due else None
+
+
+@cache
+def _math_verify() -> ModuleType | None:
+    try:
+        import math_verify
+    except ImportError:
         return None
-    marked = _MARK.findall(answer)
-    numbers = marked or re.findall(_NUMBER, answer)
-    return bool(numbers) and not due.isdisjoint(_readings(numbers[-1]))
+    return math_verify
+
+
+def _equals(library: ModuleType, reference: str, answer: str) -> bool:
+    """By the LaTeX alone; seconds bound each step, but in a thread, where the library cannot interrupt."""
+    seconds = 5 if threading.current_thread() is threading.main_thread() else None
+    latex = [library.LatexExtractionConfig(boxed_match_priority=0)]
+    parts = [library.parse(text, latex, parsing_timeout=seconds) for text in (reference, answer)]
+    return bool(library.verify(*parts, timeout_seconds=seconds))
 
 
 def _reference(text: str) -> Iterator[Decimal]:

@@ -43,6 +43,25 @@ def test_numbers(reference, answer, right):
     assert is_right(Case("a", "math", ("?",), references=(reference,)), answer) is right
 
 
+@pytest.mark.parametrize(
+    ("reference", "answer", "right"),
+    [
+        (r"It is $\boxed{\frac{1}{2}}$.", r"so \boxed{0.5}", True),
+        (r"It is $\boxed{\frac{1}{2}}$.", r"so $\frac{2}{3}$", False),
+        (r"$\boxed{\left( 3, \frac{\pi}{2} \right)}$, as asked", r"\boxed{(3,\pi/2)}", True),
+        (r"$\boxed{3\sqrt{13}}$", r"\boxed{\sqrt{117}}", True),
+        (r"$\boxed{\text{Evelyn}}$", "no idea", False),
+        (r"$\boxed{3}$", r"\boxed{\frac{6}{2}}", True),
+    ],
+)
+def test_expressions_are_compared_by_the_maths_library(monkeypatch, reference, answer, right):
+    pytest.importorskip("math_verify")
+    case = Case("a", "math", ("?",), references=(reference,))
+    assert is_right(case, answer) is right
+    monkeypatch.setattr("specbench.suite.number._math_verify", lambda: None)
+    assert is_right(case, answer) is (False if "{3}" in reference else None)
+
+
 def test_of_several_turns_the_last_has_the_last_reference():
     case = Case("a", "math", ("?", "and?"), references=("1", "2"))
     assert (is_right(case, "1"), is_right(case, "2")) == (False, True)
