@@ -31,6 +31,7 @@ from specbench.report.plots.heatmaps import draw_heatmap
 from specbench.report.plots.latency import draw_latency, draw_rows
 from specbench.report.plots.palette import DPI, HATCHES, style_of
 from specbench.report.plots.scene import scenes
+from specbench.report.text.style import PAPER, SCREEN
 
 LEAST_PT = 6
 METHODS = {f"method_{place}": (2.0 + place, 0.3 + 0.03 * place, 1e-3) for place in range(9)}
@@ -57,9 +58,9 @@ def figures(findings):
     return drawn
 
 
-def save_as(kind, figures, fine_plots, folder):
+def save_as(kind, figures, fine_plots, folder, style=SCREEN):
     """Name -> bytes of the file that a user gets."""
-    with drawing(), fine_plots(), mock.patch.object(canvas, "FORMATS", (kind,)):
+    with drawing(style), fine_plots(), mock.patch.object(canvas, "FORMATS", (kind,)):
         return {name: save(figure, folder / name)[0].read_bytes() for name, figure in figures.items()}
 
 
@@ -106,11 +107,15 @@ def test_names_along_an_axis_do_not_touch(figures, make_run):
     ids=["of each kind", "all"],
 )
 def test_the_pdf_is_vectors_with_its_fonts(names, figures, fine_plots, tmp_path):
+    """For a paper whole fonts, which publishers ask for."""
     chosen = {name: figures[name] for name in names or figures}
-    for name, pdf in save_as("pdf", chosen, fine_plots, tmp_path).items():
+    for name, pdf in save_as("pdf", chosen, fine_plots, tmp_path, PAPER).items():
         assert b"/Subtype /Image" not in pdf, name
         assert b"/FontFile2" in pdf, name
         assert b"/Type3" not in pdf, name
+    (quick,) = save_as("pdf", {"speedup": figures["speedup"]}, fine_plots, tmp_path).values()
+    assert b"/Type3" in quick
+    assert b"/Subtype /Image" not in quick
 
 
 def test_one_style_file_and_the_palette_of_a_page_agree():

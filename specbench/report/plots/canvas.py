@@ -111,7 +111,9 @@ def drawing(style: str = SCREEN) -> Iterator[None]:
     """Draw and save inside this. style: screen, paper, or a file, whose figure.figsize has the width of a sheet."""
     with mpl.rc_context(fname=STYLE), _quiet_fonts():
         mpl.rc("figure", figsize=(SHEET_INCH if style == SCREEN else COLUMN_INCH, COLUMN_INCH))
-        if style != SCREEN:
+        if style == SCREEN:
+            mpl.rc("pdf", fonttype=3)  # Type 42 is what publishers ask for; to subset it takes two thirds of the saving
+        else:
             mpl.rc("font", family="serif", serif=_SERIF)
             mpl.rc("mathtext", fontset="stix")
         if style not in (SCREEN, PAPER):
