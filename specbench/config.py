@@ -40,8 +40,8 @@ class RandomModel:
 class HeadsConfig:
     """The usual trained heads for this target: folder, hub id, ``bundled:NAME``, or ``random``.
 
-    pard: a draft model that drafts in parallel. safetensors: their files' kind; false = torch files, read with
-    weights_only.
+    pard: a draft model that drafts in parallel. mtp: null = in the target's checkpoint. safetensors: their files'
+    kind; false = torch files, read with weights_only.
     """
 
     medusa: str | None = None
@@ -50,6 +50,7 @@ class HeadsConfig:
     eagle3: str | None = None
     pard: str | None = None
     p_eagle: str | None = None
+    mtp: str | None = None
     safetensors: bool = True
 
 

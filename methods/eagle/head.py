@@ -52,6 +52,11 @@ class EagleHead(ABC):
         """
 
     @staticmethod
+    def narrow(file: HeadFile, layers: int) -> HeadFile:
+        """The head's tensors alone, of a file that holds others too; layers: of the target. Raises InputError."""
+        return file
+
+    @staticmethod
     def rename(names: dict[str, Any]) -> dict[str, Any]:
         """A checkpoint's names as ``shapes`` has them, of its shapes or tensors."""
         return names

@@ -175,6 +175,7 @@ class Eagle(HeadMethod):
         """The head must be there, be one of this kind, and fit the target's width and vocabulary."""
         shape = model.config.get_text_config()
         file = find_head(self.head, self.kind.format, self._safetensors, model.name)
+        file = self.kind.narrow(file, shape.num_hidden_layers)
         self._config = layer_config(file, shape)
         self._layers = self.kind.layers_read(file, shape.num_hidden_layers)
         self._expected = self.kind.shapes(file, self._config, shape, len(self._layers))

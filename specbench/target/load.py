@@ -16,6 +16,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoT
 
 from specbench.target.facade import ModelCard
 from specbench.target.family import check_family, choose_context
+from specbench.target.library_config import LibraryConfig, given_config
 from specbench.target.random_weights import draw_weights
 from specbench.target.weights import (
     refuse_folder,
@@ -66,7 +67,7 @@ def read_card(
         config, path, tokenizer = _random_config(random, prefix), "random", tokenizer or BUNDLED + "tiny"
     else:
         path = _locate_weights(path, safetensors, named)
-        config = _read(AutoConfig, path, named, revision=revision, trust_remote_code=trust_remote_code)
+        config = _read(LibraryConfig, path, named, revision=revision, trust_remote_code=trust_remote_code)
     source = locate(tokenizer or path, f"{prefix}tokenizer")
     reader = read_tokenizer(source, f"{prefix}tokenizer", revision=revision, trust_remote_code=trust_remote_code)
     stored = _dtype_name(dtype, config, chosen)
@@ -125,6 +126,7 @@ def load_model(
                 use_safetensors=True if safetensors else None,
                 trust_remote_code=trust_remote_code,
                 output_loading_info=True,
+                **given_config(card.config),
                 **placing,
             ),
         )

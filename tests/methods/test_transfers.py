@@ -24,7 +24,7 @@ SHAPE = ("num_hidden_layers=2", "hidden_size=64", "intermediate_size=128", "voca
 SETTINGS = ("model=random", "model.draft=bundled:tiny_draft", "model.heads.pard=bundled:tiny_pard",
             "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
             "+model.datastore=bundled:tiny/datastore.safetensors", "suite.categories=[rag]", "suite.limit=1",
-            *(f"model.heads.{name}=random" for name in ("eagle", "eagle3", "p_eagle", "medusa", "hydra")),
+            *(f"model.heads.{name}=random" for name in ("eagle", "eagle3", "p_eagle", "mtp", "medusa", "hydra")),
             *(f"model.random.config.{size}" for size in SHAPE))  # fmt: skip
 
 # The most of any step: read-backs and uploads at temperature 0, the same at 0.8.
@@ -44,6 +44,7 @@ MOST = {
     "logit_spec": (1, 0, 1, 0),
     "lookahead": (1, 0, 1, 0),
     "medusa": (1, 0, 1, 0),
+    "mtp": (1, 0, 1, 0),
     "n_grammys": (1, 0, 1, 0),
     "n_grammys_trie": (1, 0, 1, 0),
     "ngram_mod": (1, 0, 1, 0),

@@ -41,6 +41,7 @@ REAL = {
     "codellama_13b": ("llama", 40, 40, 128, {"rope_theta": 1e6}),
     "codellama_34b": ("llama", 64, 8, 128, {"rope_theta": 1e6}),
     "phi3_mini": ("phi3", 32, 32, 96, {"sliding_window": 2047}),
+    "mimo_7b": ("qwen2", 32, 8, 128, {"rope_theta": 640000.0, "use_sliding_window": False}),
     "qwen2_5_7b": ("qwen2", 28, 4, 128, {"rope_theta": 1e6, "use_sliding_window": False}),
     "qwen2_5_72b": ("qwen2", 64, 8, 128, {"rope_theta": 1e6, "use_sliding_window": False}),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,14 +17,13 @@ import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
 from specbench.target.load import locate
 from specbench.types import InputError
 
 RANDOM = "random"
-SAFE = ".safetensors"
+SAFE, INDEX = ".safetensors", ".json"
 BUFFERS = (r".*rotary_emb\.inv_freq",)  # older libraries wrote these constants with the weights
 NAMED_AT_MOST = 12
 
@@ -52,7 +51,7 @@ class HeadFormat:
 class HeadFile:
     """A head that was found. path: as it is recorded. weights: on this machine, None = on the hub, or random.
 
-    safetensors: torch files are not read.
+    safetensors: torch files are not read. prefix: of the names of its tensors, where the files hold others too.
     """
 
     path: str
@@ -60,6 +59,7 @@ class HeadFile:
     format: HeadFormat
     safetensors: bool
     weights: Path | None
+    prefix: str = ""
 
     @property
     def random(self) -> bool:
@@ -78,24 +78,45 @@ class HeadFile:
         return f"head={self.path}"
 
     def shapes(self) -> dict[str, TensorShape] | None:
-        """Name -> shape, from the file's index; None where that would mean reading or fetching the weights."""
-        if self.weights is None or self.weights.suffix != SAFE:
+        """Name -> shape, from the files' headers; None where that would mean reading or fetching the weights."""
+        if self.weights is None or self.weights.suffix not in (SAFE, INDEX):
             return None
-        try:
-            with safe_open(self.weights, framework="pt") as file:
-                return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise InputError(f"{self.where}: {self.weights.name} cannot be read ({error})") from error
+        return self._read(self.weights, lambda file, name: tuple(file.get_slice(name).get_shape()))
 
     def load(self) -> dict[str, Tensor]:
         """Every tensor, on the host. Raises InputError."""
         file = self.weights or self._fetch()
+        if file.suffix in (SAFE, INDEX):
+            return self._read(file, lambda file, name: file.get_tensor(name))
         try:
-            if file.suffix == SAFE:
-                return load_file(file)
             return dict(torch.load(file, map_location="cpu", weights_only=True))
-        except Exception as error:  # the library's readers raise many kinds
+        except Exception as error:  # the library's reader raises many kinds
             raise InputError(f"{self.where}: {file.name} cannot be read as a state dict ({error})") from error
+
+    def _read(self, file: Path, value: Callable[[Any, str], Any]) -> dict[str, Any]:
+        """The value of each tensor, by its name without the prefix."""
+        found: dict[str, Any] = {}
+        for part in self._parts(file):
+            try:
+                with safe_open(part, framework="pt") as held:
+                    names = [name for name in held.keys() if name.startswith(self.prefix)]  # noqa: SIM118
+                    found |= {name.removeprefix(self.prefix): value(held, name) for name in names}
+            except (SafetensorError, OSError) as error:
+                raise InputError(f"{self.where}: {part.name} cannot be read ({error})") from error
+        return found
+
+    def _parts(self, file: Path) -> list[Path]:
+        """The files of weights that hold the head's tensors."""
+        if file.suffix != INDEX:
+            return [file]
+        try:
+            placed = json.loads(file.read_text(encoding="utf-8"))["weight_map"].items()
+            names = sorted({part for name, part in placed if name.startswith(self.prefix) and Path(part).name == part})
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise InputError(f"{self.where}: {file.name} is no index of weights ({error!r})") from error
+        if self.weights is not None:
+            return [file.parent / name for name in names]
+        return [part for name in names if (part := _from_hub(self.path, name)) is not None]
 
     def _fetch(self) -> Path:
         names = self.format.names(self.safetensors)

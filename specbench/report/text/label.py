@@ -29,6 +29,7 @@ _DISPLAY = {  # as papers write them
     "logit_spec": "LogitSpec",
     "lookahead": "Lookahead",
     "medusa": "Medusa",
+    "mtp": "MTP",
     "n_grammys": "N-Grammys",
     "n_grammys_trie": "N-Grammys (trie)",
     "ngram_mod": "n-gram table (llama.cpp, mod)",

@@ -1,0 +1,165 @@
+"""Native multi-token prediction (DeepSeek-AI 2024, arXiv 2412.19437, section 2.2): a module of the target drafts.
+
+It projects the target's last state beside the next token's embedding and runs one decoder layer; embedding and output
+head are the target's. Drafted tokens continue its own states, so one module drafts a chain of any length. The published
+layouts differ in names, in the order of what is projected, and in whether the state that goes on is normed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaConfig
+
+from methods.eagle.head import EMBEDDING, EagleHead
+from methods.eagle.method import Eagle
+from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
+from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
+from methods.parts.heads.head_method import TargetEnds
+from methods.parts.heads.layer_config import biased, head_norms, refuse_window
+from specbench.target.facade import ModelCard
+from specbench.types import InputError, require_count
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleLayout:
+    """prefix: of the module's names. states_first: before the embedding. normed: the state that goes on is normed."""
+
+    prefix: str
+    states_first: bool = False
+    normed: bool = True
+
+
+SPECULATORS = ModuleLayout("mtp_layers.0.")
+MIMO = ModuleLayout("model.mtp_layers.0.", states_first=True)
+DEEPSEEK = ModuleLayout("model.layers.{layers}.", normed=False)
+# DeepSeek's names, and what MiMo and the speculators library call the same.
+NAMES = {
+    "eh_proj": "input_proj", "hnorm": "hidden_layernorm", "enorm": "token_layernorm",
+    "shared_head.norm": "final_layernorm", "shared_head.head": "lm_head",
+}  # fmt: skip
+NORMS = ("hidden_layernorm", "token_layernorm", "input_layernorm", "final_layernorm")
+# Of a configuration, what no forward here computes.
+UNKNOWN = {
+    "n_routed_experts": "a mixture of experts", "num_experts": "a mixture of experts",
+    "num_local_experts": "a mixture of experts", "kv_lora_rank": "latent attention",
+    "num_centroids": "an output head of two levels",
+}  # fmt: skip
+GATED = ("qwen3_next", "qwen3_5")  # their attention has a gate, their norms are about one
+
+
+def find_layout(file: HeadFile) -> ModuleLayout:
+    """By the configuration. Raises InputError where it has no module, or one that is not computed here."""
+    kind, layer = file.config.get("speculators_model_type"), file.layer
+    if file.random:
+        return SPECULATORS
+    if kind not in (None, "mtp"):
+        raise InputError(f"{file.where}: config.json has speculators_model_type={kind}; expected mtp")
+    reasons = [f"{what} ({key})" for key, what in UNKNOWN.items() if layer.get(key) or file.config.get(key)]
+    family = str(layer.get("model_type"))
+    if family.startswith(GATED):
+        reasons.append(f"gated attention ({family})")
+    if reasons:
+        raise InputError(f"{file.where}: its MTP module has {', '.join(reasons)}; expected one dense Llama-like layer")
+    if kind is None and not layer.get("num_nextn_predict_layers"):
+        raise InputError(
+            f"{file.where}: config.json has no num_nextn_predict_layers; expected a model with MTP modules"
+        )
+    refuse_window(file)
+    return SPECULATORS if kind else MIMO if family == "mimo" else DEEPSEEK
+
+
+class MtpHead(EagleHead):
+    """The module, in one of the layouts."""
+
+    format = HeadFormat("MTP", ("model.safetensors", "model.safetensors.index.json"), ())
+    ignored = (EMBEDDING, r"lm_head\.weight")  # copies of the target's
+
+    def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
+        self._ends, self._eps, self._layout = ends, float(config.rms_norm_eps), find_layout(file)
+        self._project = state["input_proj.weight"]
+        self._norms = {name: state[f"{name}.weight"] for name in NORMS}
+        self.layers = DraftLayers(state, [""], config, _biased(file))
+
+    @staticmethod
+    def narrow(file: HeadFile, layers: int) -> HeadFile:
+        """The first module's tensors alone."""
+        return replace(file, prefix=find_layout(file).prefix.format(layers=layers))
+
+    @staticmethod
+    def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
+        """The last one."""
+        return (layers,)
+
+    @classmethod
+    def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
+        """Without the prefix."""
+        hidden = config.hidden_size
+        if hidden != target.hidden_size:
+            raise InputError(
+                f"{file.where}: made for a hidden size of {hidden}; expected the target's {target.hidden_size}"
+            )
+        shapes: dict[str, TensorShape] = {"input_proj.weight": (hidden, 2 * hidden)}
+        shapes |= {f"{name}.weight": (hidden,) for name in NORMS}
+        return {**shapes, **layer_shapes(config, "", hidden, _biased(file), head_norms(file))}
+
+    @staticmethod
+    def rename(names: dict[str, Any]) -> dict[str, Any]:
+        """DeepSeek's names as the others have them."""
+        parts = {name: name.rpartition(".") for name in names}
+        return {f"{NAMES.get(stem, stem)}.{last}": names[name] for name, (stem, _, last) in parts.items()}
+
+    def enter(self, features: Sequence[Tensor]) -> Tensor:
+        """The state itself."""
+        return features[0]
+
+    def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Normed embedding and state, projected; normed once more for attention."""
+        both = [self._norm(self._ends.embed(ids), "token_layernorm"), self._norm(hidden, "hidden_layernorm")]
+        mixed = functional.linear(torch.cat(both[::-1] if self._layout.states_first else both, dim=-1), self._project)
+        return self._norm(mixed, "input_layernorm"), mixed
+
+    def _norm(self, hidden: Tensor, name: str) -> Tensor:
+        return functional.rms_norm(hidden, hidden.shape[-1:], self._norms[name], self._eps)
+
+    def carry(self, hidden: Tensor) -> Tensor:
+        """Behind the last norm, or as it is."""
+        return self._norm(hidden, "final_layernorm") if self._layout.normed else hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The last norm, if that is still to come, and the target's output head."""
+        return self._ends.logits(hidden if self._layout.normed else self._norm(hidden, "final_layernorm"))
+
+
+def _biased(file: HeadFile) -> bool:
+    return biased(file) or file.layer.get("model_type") in ("qwen2", "mimo")
+
+
+class Mtp(Eagle):
+    """MTP. head: None = the target's own checkpoint; or folder, hub id, ``random``. length: tokens of the chain.
+
+    choices: in its place a tree by child counts, level by level. sampling at temperature > 0: drawn (from the module's
+    distribution, for the ratio test) | top.
+    """
+
+    kind = MtpHead
+
+    def __init__(
+        self,
+        head: str | None = None,
+        length: int = 3,
+        choices: list[list[int]] | None = None,
+        sampling: Literal["top", "drawn"] = "drawn",
+    ) -> None:
+        require_count("length", length)
+        super().__init__(head, "static", choices=choices or [[1]] * length, sampling=sampling)
+
+    def check(self, model: ModelCard) -> None:
+        """See ``Eagle.check``; a target's own module is looked for where its weights are."""
+        self.head = self.head or model.path
+        super().check(model)

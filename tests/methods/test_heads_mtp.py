@@ -1,0 +1,193 @@
+"""Native MTP modules: checkpoints of each layout, written here, draft what the module drafts over its whole input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import AutoConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+from head_models import SHAPE, bound, card_of, causal, run, states
+from methods.eagle import Mtp
+from models import BASE, build, plain_greedy
+from specbench.decode.sampling import Sampling
+from specbench.target.facade import ModelCard, Target
+from specbench.target.library_config import LibraryConfig
+from specbench.target.load import load_model
+from specbench.types import InputError, Prefill
+
+LAYERS = BASE["num_hidden_layers"]
+EIGENNAMES = {"input_proj": "eh_proj", "hidden_layernorm": "hnorm", "token_layernorm": "enorm",
+              "final_layernorm": "shared_head.norm"}  # fmt: skip
+NATIVE = {"num_nextn_predict_layers": 1}
+LAYOUTS = {
+    "mimo": ("qwen2", {"model_type": "mimo", "attention_bias": True, **NATIVE}, "model.mtp_layers.0."),
+    "deepseek": ("llama", {"model_type": "llama", **NATIVE}, f"model.layers.{LAYERS}."),
+    "speculators": ("qwen3", {"model_type": "qwen3"}, "mtp_layers.0."),
+}
+
+
+class Module(nn.Module):
+    """A layout's forward as its authors have it, over a whole sequence."""
+
+    def __init__(self, layout: str, **shape) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.layout, (family, self.raw, self.prefix) = layout, LAYOUTS[layout]
+        config = AutoConfig.for_model(family, **{**SHAPE, "head_dim": 16, **shape})
+        config._attn_implementation = "eager"
+        layers = {"qwen2": Qwen2DecoderLayer, "llama": LlamaDecoderLayer, "qwen3": Qwen3DecoderLayer}
+        self.block, self.rope = layers[family](config, 0), [LlamaRotaryEmbedding(config)]
+        self.input_proj = nn.Linear(128, 64, bias=False)
+        for name in ("hidden_layernorm", "token_layernorm", "final_layernorm"):
+            setattr(self, name, nn.RMSNorm(64, eps=SHAPE["rms_norm_eps"]))
+        for name, weight in self.named_parameters():
+            if "norm" in name:
+                nn.init.normal_(weight, 1.0, 0.1)
+        self.double()
+
+    def layer(self, model, hidden, ids):
+        """(T, D) states that go on, of states and the tokens that follow them."""
+        parts = [self.token_layernorm(model.get_input_embeddings()(ids)), self.hidden_layernorm(hidden)]
+        mixed = self.input_proj(torch.cat(parts[::-1] if self.layout == "mimo" else parts, dim=-1))[None]
+        angles = self.rope[0](mixed, torch.arange(len(ids))[None])
+        written = self.block(mixed, attention_mask=causal(len(ids), mixed.dtype), position_embeddings=angles)[0]
+        return written if self.layout == "deepseek" else self.final_layernorm(written)
+
+    @torch.inference_mode()
+    def rows(self, model, ids, drafted=None, length=4):
+        """(length, V) logits behind ``ids`` and the tokens drafted so far, each the best one or that of ``drafted``."""
+        hidden, following, found = states(model, ids[:-1])[-1], torch.tensor(ids[1:]), []
+        for place in range(length):
+            last = self.layer(model, hidden, following)[-1:]
+            behind = self.final_layernorm(last) if self.layout == "deepseek" else last
+            found.append(model.get_output_embeddings()(behind)[0])
+            token = found[-1].argmax() if drafted is None else torch.tensor(drafted[place])
+            hidden, following = torch.cat([hidden, last]), torch.cat([following, token[None]])
+        return torch.stack(found)
+
+    def chain(self, model, ids):
+        return self.rows(model, ids).argmax(-1).tolist()
+
+    def tensors(self, drop=()):
+        """The checkpoint's names."""
+        found = {}
+        for name, weight in self.state_dict().items():
+            stem, _, last = name.removeprefix("block.").rpartition(".")
+            stem = EIGENNAMES.get(stem, stem) if self.layout == "deepseek" else stem
+            if stem not in drop:
+                found[f"{self.prefix}{stem}.{last}"] = weight.contiguous()
+        return found
+
+    def save(self, folder, more=(), drop=(), **config):
+        """In two files with an index, as large checkpoints are, or in one."""
+        folder.mkdir(parents=True, exist_ok=True)
+        raw = {**SHAPE, "head_dim": 16, **self.raw, **config}
+        if self.layout == "speculators":
+            raw = {"speculators_model_type": "mtp", "transformer_layer_config": raw, **config}
+            save_file({**self.tensors(drop), **dict(more)}, folder / "model.safetensors")
+        else:
+            held = {**self.tensors(drop), **dict(more), "model.norm.weight": torch.ones(64)}
+            placed = {name: f"model-{place % 2}.safetensors" for place, name in enumerate(sorted(held))}
+            for part in set(placed.values()):
+                save_file(
+                    {name: held[name] for name, at in placed.items() if at == part}, folder / part, {"format": "pt"}
+                )
+            (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
+        (folder / "config.json").write_text(json.dumps(raw))
+        return str(folder)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build("llama", torch.float64)
+
+
+def begun(method, model, ids):
+    hidden = states(model, ids[:-1])
+    return method.begin(ids[:-1], Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden}), 0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_chain_is_the_modules(model, tmp_path, layout):
+    """For every step of a request; the other layouts' order and norm are the wrong variants."""
+    module = Module(layout)
+    method = bound(Mtp(module.save(tmp_path), length=4), model)
+    drafts, begin = [], method.begin
+
+    def watched(*given):
+        drafter = begin(*given)
+        propose = drafter.propose
+        drafter.propose = lambda context, budget: (
+            drafts.append((list(context), propose(context, budget))) or drafts[-1][1]
+        )
+        return drafter
+
+    method.begin = watched
+    prompt = [5, 6, 7, 8]
+    assert run(model, method, prompt, 12).ids == plain_greedy(model, prompt, 12)
+    assert len(drafts) >= 3
+    for context, draft in drafts:
+        assert [int(token) for token in draft.tokens] == module.chain(model, context)
+    wrong = Module(layout)
+    wrong.load_state_dict(module.state_dict())
+    wrong.layout = {"mimo": "speculators", "deepseek": "speculators", "speculators": "mimo"}[layout]
+    assert any([int(token) for token in draft.tokens] != wrong.chain(model, ids) for ids, draft in drafts)
+
+
+def test_copies_of_the_targets_ends_are_not_read_and_everything_else_is_named(model, tmp_path):
+    module = Module("deepseek")
+    copies = {f"{module.prefix}{name}.weight": torch.zeros(199, 64) for name in ("embed_tokens", "shared_head.head")}
+    bound(Mtp(module.save(tmp_path / "a", copies)), model)
+    with pytest.raises(InputError, match=r"lacks token_layernorm.weight; holds unexpected mlp.bias"):
+        bound(Mtp(module.save(tmp_path / "b", {f"{module.prefix}mlp.bias": torch.zeros(1)}, ["enorm"])), model)
+
+
+@pytest.mark.parametrize(
+    ("layout", "config", "reason"),
+    [
+        ("deepseek", {"num_nextn_predict_layers": 0}, "has no num_nextn_predict_layers"),
+        ("deepseek", {"n_routed_experts": 8}, r"a mixture of experts \(n_routed_experts\)"),
+        ("deepseek", {"kv_lora_rank": 8, "num_experts": 2}, r"experts \(num_experts\), latent attention"),
+        ("deepseek", {"model_type": "qwen3_next"}, r"gated attention \(qwen3_next\)"),
+        ("speculators", {"speculators_model_type": "eagle3"}, "speculators_model_type=eagle3; expected mtp"),
+        ("speculators", {"num_centroids": 4}, "an output head of two levels"),
+        ("mimo", {"hidden_size": 32}, "made for a hidden size of 32; expected the target's 64"),
+    ],
+)
+def test_a_module_that_is_not_computed_here_is_refused_by_name(model, tmp_path, layout, config, reason):
+    with pytest.raises(InputError, match=reason):
+        Mtp(Module(layout).save(tmp_path, **config)).check(card_of(model))
+
+
+def test_mimo_is_read_as_the_family_that_it_equals_and_drafts_with_its_own_module(tmp_path):
+    """The target and its module from one checkpoint, whose family the library does not know."""
+    weights = build("qwen2", torch.float64).state_dict()
+    module = Module("mimo", intermediate_size=BASE["intermediate_size"])
+    raw = {**BASE, "rope_theta": SHAPE["rope_theta"], "architectures": ["MiMoForCausalLM"], "auto_map": {}}
+    folder = module.save(tmp_path, weights, **raw)
+    config = LibraryConfig.from_pretrained(folder)
+    assert config.model_type == "qwen2"
+    card = ModelCard("mimo", folder, config, None, 512, frozenset(), "float64", "cpu")
+    target, method = load_model(card), Mtp(length=4)
+    method.check(card)
+    method.bind(Target(card, target, 256, None))
+    ids = [5, 6, 7, 8, 9]
+    assert [int(token) for token in begun(method, target, ids).propose(ids, 64).tokens] == module.chain(target, ids)
+    assert run(target, method, ids, 8).ids == plain_greedy(target, ids, 8)
+
+
+def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path):
+    module, sampling = Module("mimo"), Sampling(0.8, top_k=20)
+    ids = [5, 6, 7, 8, 9]
+    draft = begun(bound(Mtp(module.save(tmp_path), length=4), model, sampling), model, ids).propose(ids, 64)
+    tokens = [int(token) for token in draft.tokens]
+    torch.testing.assert_close(draft.probs, sampling(module.rows(model, ids, tokens)), atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(draft.probs[1:], sampling(module.rows(model, ids))[1:], atol=1e-3)  # behind other tokens
+    assert len(run(model, bound(Mtp("random"), model, sampling), ids, 20, sampling).ids) == 20
