@@ -62,6 +62,7 @@ def test_the_cache_is_no_longer_than_the_context():
     assert bound(build("llama"), context=30, length=2048, compile=False)._slots == 30
 
 
+@pytest.mark.exhaustive
 def test_without_a_compiler_the_way_out_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # what is on disk needs no compiler
     monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))

@@ -131,6 +131,7 @@ def test_killed_process_is_an_error_at_once_and_leaves_no_zombie():
     assert not {first, second, third} & set(left)  # a zombie would still be a child
 
 
+@pytest.mark.exhaustive
 def test_a_process_that_stands_still_cannot_block_a_long_message():
     port = open_port("process", Diary, ("",), PATIENCE_S)
     os.kill(port.pid, signal.SIGSTOP)

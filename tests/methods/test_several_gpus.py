@@ -72,9 +72,10 @@ def test_layers_on_two_devices(name, together):
 
 @pytest.mark.parametrize(
     "names",
-    [KINDS, pytest.param([name for name in NAMES if name not in KINDS], marks=pytest.mark.exhaustive)],
+    [KINDS, [name for name in NAMES if name not in KINDS]],
     ids=["kinds", "others"],
 )
+@pytest.mark.exhaustive  # tests/run/test_parallel_run.py has two processes in every run of the tests
 def test_two_processes(tmp_path, names):
     methods = f"method=[{','.join(names)}]"
     one = turns(tmp_path / "one", methods, "engine=fast")

@@ -170,6 +170,7 @@ def test_bfloat16_emits_vanillas_ids_for_every_drafter(family):
         assert run(engine, script, [5, 17, 3], COUNT).ids == plain, name
 
 
+@pytest.mark.exhaustive
 def test_threads_give_the_same_bits():
     engine, before, found = compiled("llama", "f32"), torch.get_num_threads(), []
     try:

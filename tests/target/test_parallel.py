@@ -124,6 +124,7 @@ def test_other_types_of_number(dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_four_ranks():
     model = build("llama-mha", torch.float64)
     truth = plain_greedy(model, PROMPTS[1], COUNT + 8)
@@ -197,7 +198,13 @@ def test_a_lost_rank_ends_the_run_and_is_named(follower):
         assert time.perf_counter() - begin < 10
 
 
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stuck"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGSTOP, id="stuck", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_killed_or_stuck_rank_is_named_within_seconds(kind):
     model = build("llama", torch.float64)
     script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["chain"]
