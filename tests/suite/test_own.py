@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from specbench.names import suite_name
 from specbench.suite import load_suite
 from specbench.types import InputError
 
@@ -41,6 +42,13 @@ WRITERS = {
 
 def read(path, **options):
     return load_suite("own", path=path, format="own", **options)
+
+
+def test_files_of_one_stem_are_suites_of_several_names():
+    assert len({suite_name(f"data/{name}") for name in WRITERS}) == len(WRITERS)
+    assert [suite_name(name) for name in ("data/p.jsonl", "p.v2.jsonl", "p.jsonl.gz", "folder", "")] == [
+        "p", "p", "p", "folder", "suite",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRITERS)
