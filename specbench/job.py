@@ -24,7 +24,7 @@ from specbench.decode.sampling import Sampling, make_sampling
 from specbench.digest import digest
 from specbench.material import gather
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
-from specbench.method import Method, Peer
+from specbench.method import Method, Peer, Remote
 from specbench.names import near
 from specbench.record import CONTROL, VANILLA, EngineKind
 from specbench.serving.settings import ONE, check_load
@@ -167,7 +167,7 @@ def _check_loop(config: Config, entry: Entry) -> None:
             f"method.{entry.name}: has a loop of its own, which decode.first_draft=prefill does not reach; expected"
             " methods of the harness's loop, or decode.first_draft=after"
         )
-    if config.load.kind != ONE and peer:
+    if config.load.kind != ONE and peer and not isinstance(entry.method, Remote):
         raise InputError(f"method.{entry.name}: has a loop of its own, for one request; expected load=one")
     if config.load.kind != ONE and entry.reset == "category":
         raise InputError(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from specbench.types import Draft, Needs, Prefill, Step, Typical
@@ -185,10 +185,14 @@ class Emit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a peer knows of an answer once it is whole. ids: all of it. steps: (emitted, proposed) of each."""
+    """What a server says of an answer once it is whole. ids: all of it. steps: (emitted, proposed) of each.
+
+    stats: figures of the request, by name.
+    """
 
     ids: Sequence[int]
     steps: Sequence[tuple[int, int]]
+    stats: Mapping[str, float] = field(default_factory=dict)
 
 
 class Peer(Method):
@@ -197,29 +201,49 @@ class Peer(Method):
     The harness still counts, cuts and times its tokens: ``decode`` reports every forward's ids through ``emit``.
     """
 
-    remote: bool = False  # it needs no weights here
-
-    def prepare(self) -> None:
-        """What comes before a request and is not timed."""
-
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         raise NotImplementedError(f"{type(self).__name__} has its own decoding loop; the harness calls decode()")
 
-    def private(self) -> None:
+    def private(self) -> Method | None:
         """None: its loop decodes one request."""
+        return None
 
     @abstractmethod
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
         """Decode at most ``limit`` tokens after ``prompt``; the first ``emit`` is the prefill's token."""
 
-    def gap(self, context: Sequence[int], chosen: int, other: int) -> float | None:
-        """[nats] between the log-probabilities of two tokens behind ``context``, of a server; None if not told."""
-        return None
-
-    def settle(self) -> Settled | None:
-        """Ids and steps of the request that it decoded last, in place of its reports; called behind the clock."""
-        return None
-
     def stats(self) -> dict[str, float]:
         """Its own figures for the request that it decoded last, by name; see ``Drafter.stats``."""
         return {}
+
+
+class Remote(Peer):
+    """A server elsewhere: it needs no weights here, and answers several requests at once."""
+
+    @abstractmethod
+    def prepare(self, alone: bool = True) -> None:
+        """What comes before a request, or before a stretch of them (not ``alone``), and is not timed."""
+
+    @abstractmethod
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The outcome of ``work``, on the event loop of this server's requests."""
+
+    @abstractmethod
+    async def answer(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> Callable[[], Settled]:
+        """One request; see ``decode``. Returns what is to be called behind the clock: ids and steps as they are."""
+
+    def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
+        """See ``Peer``."""
+        self.settle: Callable[[], Settled] = self.run(self.answer(prompt, limit, seed, emit))
+
+    def private(self) -> Method:
+        """Itself: no request leaves anything in it."""
+        return self
+
+    @abstractmethod
+    def require_same_model(self, baseline: Remote) -> None:
+        """Raise InputError where the baseline's server has another model."""
+
+    @abstractmethod
+    def gap(self, context: Sequence[int], chosen: int, other: int) -> float | None:
+        """[nats] between the log-probabilities of two tokens behind ``context``; None if not told."""

@@ -23,7 +23,7 @@ from specbench.measure.clock import Clock, without_collector
 from specbench.measure.energy import Meter
 from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block, starts_span
-from specbench.method import Method, Peer
+from specbench.method import Method, Remote
 from specbench.record import VANILLA, CaseRecord, EngineKind, Failure, TurnRecord
 from specbench.suite.number import is_right
 from specbench.suite.prompt import answer_text
@@ -142,19 +142,20 @@ class Session:
         with without_collector(freeze=True):
             records = [self._case(block, place, name, prompts) for place, name in enumerate(block.order)]
         if judge:
-            try:
-                if self._engine.kind == EngineKind.SERVER:
-                    self._compare(records, prompts)
-                else:
-                    judge_block(records, prompts, self._engine.gaps, self._settings.dtype)
-            except (CaseError, torch.OutOfMemoryError) as error:
-                log.warning("case %s could not be judged: %s", block.case.id, error)
+            self._judge(block.case, records, prompts)
         return records
 
-    def _compare(self, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
-        baseline = self._entries[VANILLA].method
-        assert isinstance(baseline, Peer)
-        compare_block(records, prompts, baseline.gap, self._settings.dtype)
+    def _judge(self, case: Case, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
+        """Of one case's records, by the target here or, where servers have it, by the baseline."""
+        try:
+            if self._engine.kind == EngineKind.SERVER:
+                baseline = self._entries[VANILLA].method
+                assert isinstance(baseline, Remote)
+                compare_block(records, prompts, baseline.gap, self._settings.dtype)
+            else:
+                judge_block(records, prompts, self._engine.gaps, self._settings.dtype)
+        except (CaseError, torch.OutOfMemoryError) as error:
+            log.warning("case %s could not be judged: %s", case.id, error)
 
     def _case(self, block: Block, place: int, name: str, prompts: dict[str, list[list[int]]]) -> CaseRecord:
         record = record_of(block, block.case, place, name)

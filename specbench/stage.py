@@ -12,8 +12,8 @@ from specbench.decode.threads import ThreadChoice, choose_threads
 from specbench.job import Job
 from specbench.material import model_options
 from specbench.measure.plan import WARMUP
-from specbench.method import Peer
-from specbench.record import EngineKind
+from specbench.method import Peer, Remote
+from specbench.record import VANILLA, EngineKind
 from specbench.session import Entry, Turn
 from specbench.target.attention import allow_cudnn_attention
 from specbench.target.choose import TENSOR, make_engine, make_timed
@@ -56,7 +56,10 @@ def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
     try:
         if job.way != TENSOR and job.config.engine.kind not in (EngineKind.REPLAY, EngineKind.SERVER):
             stage = replace(stage, threads=choose_threads(stage.engine, job.config.model.threads, threads))
-        yield replace(stage, readers=frozenset(entry.name for entry in job.entries if _bind(entry, stage)))
+        readers = frozenset(entry.name for entry in job.entries if _bind(entry, stage))
+        if stage.engine.kind == EngineKind.SERVER:
+            _require_same_model(job.entries)
+        yield replace(stage, readers=readers)
     finally:
         for entry in job.entries:
             entry.method.close()
@@ -172,7 +175,7 @@ def _bind(entry: Entry, stage: Stage) -> bool:
     engine, target = stage.engine, stage.target
     if isinstance(entry.method, Peer) and engine.kind in (EngineKind.REPLAY, EngineKind.TIMED):
         raise InputError(_no_replay(entry.name, "it decodes with the model itself"))
-    if engine.kind == EngineKind.SERVER and not getattr(entry.method, "remote", False):
+    if engine.kind == EngineKind.SERVER and not isinstance(entry.method, Remote):
         raise InputError(
             f"method.{entry.name}: decodes with a model here, and engine=server has none; expected rows of servers"
             " (methods.server.method.ServerPeer), or a model and engine=auto"
@@ -193,6 +196,15 @@ def _bind(entry: Entry, stage: Stage) -> bool:
     if not isinstance(entry.method, Peer):
         engine.prepare(needs, target.sampling is None)
     return engine.kind == EngineKind.TIMED and bool(reads or watched)
+
+
+def _require_same_model(entries: Sequence[Entry]) -> None:
+    """Raise InputError where servers have another model than the baseline's."""
+    methods = {entry.name: entry.method for entry in entries if isinstance(entry.method, Remote)}
+    for name, method in methods.items():
+        if method is not methods[VANILLA]:
+            with named(f"method.{name}."):
+                method.require_same_model(methods[VANILLA])
 
 
 def _no_replay(name: str, reason: str) -> str:

@@ -92,7 +92,7 @@ ROOMS: dict[str, Room] = {
     ),
     "serving.session": Room(
         "the same, with requests that share forwards",
-        may="decode lossless measure method record serving session suite types",
+        may="decode measure method record serving session suite types",
     ),
     "job": Room(
         "from a configuration to a checked job, without weights",

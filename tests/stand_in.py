@@ -18,7 +18,7 @@ OWNERS = {"vllm": "vllm", "tensorrt_llm": "tensorrt_llm", "lmdeploy": "lmdeploy"
           "sglang": "sglang", "openai": "someone"}  # fmt: skip
 FAULTS = (
     "coalesced", "no_ids", "wrong_counter", "bonus", "slow", "cut", "html", "endless", "error_500", "no_finish",
-    "not_json", "too_many", "synthetic", "other",
+    "not_json", "too_many", "synthetic", "other", "weights", "no_stream",
 )  # fmt: skip
 
 
@@ -58,6 +58,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/models":
             data = [{"id": "m", "object": "model", "owned_by": OWNERS[server.dialect]}]
             return self._send(json.dumps({"data": data}))
+        if self.path == "/metrics" and server.start:
+            return self._send(f"process_start_time_seconds {server.start}", "text/plain")
         if self.path == "/metrics" and server.counts:
             prefix = {"lmdeploy": "lmdeploy", "llama_cpp": "llamacpp"}.get(server.dialect, "vllm")
             lines = [f'{prefix}:spec_decode_{name}_total{{model="m"}} {value}' for name, value in server.counts.items()]
@@ -72,9 +74,13 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "{}")
         if self.path == "/flush_cache":
             return self._send("ok", "text/plain")
+        if self.path == "/tokenize":
+            return self._send(json.dumps({"tokens": server.reads}) if server.reads else "{}")
         server.asked.append((self.path, body, dict(self.headers)))
         if server.fault == "html":
             return self._send("<html>Bad gateway</html>", "text/html")
+        if server.fault == "no_stream":
+            return self._send('{"choices": [{"text": "all at once"}]}')
         if server.fault == "error_500":
             return self._send('{"error": {"message": "CUDA out of memory"}}', status=500)
         prompt = body.get("prompt", body.get("input_ids", body.get("text")))
@@ -82,13 +88,23 @@ class Handler(BaseHTTPRequestHandler):
             return self._send('{"detail": "prompt must be a string."}', status=400)
         limit = body.get("max_tokens") or body.get("n_predict") or body["sampling_params"]["max_new_tokens"]
         self.scores = body.get("logprobs")
-        return self._stream(prompt, limit)
+        with (
+            server.place if limit > 1 and server.service_s else contextlib.nullcontext()
+        ):  # one after the other: a known service time
+            if limit > 1:
+                server.answered += 1
+                if server.answered == server.stops_at:
+                    server.stopped.set()
+                    server.release.wait(20)
+                time.sleep(server.service_s)
+            return self._stream(prompt, limit)
 
     def _stream(self, prompt, limit: int) -> None:
         server = self.server
         ids = answer_of(prompt, limit + (3 if server.fault == "too_many" else 0))
         if server.fault == "other" and limit > 5:
             ids[5] += 1
+        ids = [token + (server.fault == "weights") for token in ids]
         sizes = [1, *steps_of(len(ids) - 1, server.speculates)]
         if server.fault == "coalesced":
             joined = sizes[:1] + [sum(sizes[place : place + 2]) for place in range(1, len(sizes), 2)]
@@ -186,6 +202,9 @@ def serving(dialect="vllm", fault="", speculates=True, counts=True, per_request=
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
     server.counts = dict.fromkeys(names, 0) if counts else {}
     server.gap = 0.01  # [nats] between an even token and an odd one
+    server.start, server.reads, server.service_s = 0.0, [], 0.0
+    server.place, server.answered, server.stops_at = threading.Lock(), 0, -1
+    server.stopped, server.release = threading.Event(), threading.Event()
     server.asked, server.url = [], f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

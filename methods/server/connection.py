@@ -5,11 +5,12 @@ Nothing is tried twice. The key is read from the environment and stands in no me
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,7 +38,9 @@ class Connection:
             "headers": {"Authorization": f"Bearer {key}"} if key else {},
             "trust_env": False,  # a proxy would be timed too
         }
-        self._client = httpx.Client(**settings)  # of what is timed: it keeps its connection
+        every = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        self._client = httpx.AsyncClient(**settings, limits=every)  # of what is timed: it keeps its connections
+        self._runner = asyncio.Runner()
         self._aside = httpx.Client(**settings, limits=httpx.Limits(max_keepalive_connections=0))
 
     def find(self, path: str) -> Any:
@@ -63,31 +66,54 @@ class Connection:
         except httpx.HTTPError as error:
             raise CaseError(f"{self.url}{path}: {_say(error)}; expected a server that answers") from error
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def tokenize(self, body: Mapping[str, Any]) -> list[int] | None:
+        """The ids that ``/tokenize`` answers; None where the server does not."""
+        try:
+            answer = self._aside.post("/tokenize", json=dict(body))
+            ids = answer.json().get("tokens") if answer.is_success else None
+        except (httpx.HTTPError, ValueError, AttributeError):
+            return None
+        return ids if isinstance(ids, list) and all(isinstance(token, int) for token in ids) else None
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The outcome of ``work``, on the event loop that the streams belong to."""
+        return self._runner.run(work)
+
+    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a streamed answer. Raises CaseError for any that is cut, no JSON, an error or too long."""
         where, end = f"{self.url}{path}", time.monotonic() + self._longest_s
         try:
-            with self._client.stream("POST", path, json=dict(body)) as answer:
-                _require_stream(where, answer)
-                texts = (line[len(DATA) :].strip() for line in self._lines(where, answer, end) if line.startswith(DATA))
-                yield from (_event(where, text) for text in itertools.takewhile(lambda text: text != DONE, texts))
+            async with (
+                self._client.stream("POST", path, json=dict(body)) as answer,
+                aclosing(self._lines(where, answer, end)) as lines,
+            ):
+                await _require_stream(where, answer)
+                async for line in lines:
+                    text = line[len(DATA) :].strip()
+                    if text == DONE:
+                        return
+                    if line.startswith(DATA):
+                        yield _event(where, text)
         except httpx.HTTPError as error:
             raise CaseError(f"{where}: {_say(error)}; the answer is incomplete") from error
 
-    def _lines(self, where: str, answer: httpx.Response, end: float) -> Iterator[bytes]:
+    async def _lines(self, where: str, answer: httpx.Response, end: float) -> AsyncGenerator[bytes, None]:
         held = b""
-        for part in answer.iter_bytes():
+        async for part in answer.aiter_bytes():
             if time.monotonic() > end:
                 raise CaseError(f"{where}: the answer does not end in {self._longest_s:g} s; expected it to")
             *lines, held = (held + part).split(b"\n")
             if len(held) > LONGEST_LINE:
                 raise CaseError(f"{where}: an event of more than {LONGEST_LINE} bytes; expected a stream of events")
-            yield from lines
+            for line in lines:
+                yield line
         yield held
 
     def close(self) -> None:
         """Close the sockets."""
-        self._client.close()
+        if not self._client.is_closed:
+            self._runner.run(self._client.aclose())
+        self._runner.close()
         self._aside.close()
 
 
@@ -104,11 +130,11 @@ def _base(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def _require_stream(where: str, answer: httpx.Response) -> None:
+async def _require_stream(where: str, answer: httpx.Response) -> None:
     kind = answer.headers.get("content-type", "")
     if answer.status_code == httpx.codes.OK and kind.startswith("text/event-stream"):
         return
-    text = " ".join(answer.read().decode(errors="replace").split())[:SHOWN]
+    text = " ".join((await answer.aread()).decode(errors="replace").split())[:SHOWN]
     if answer.status_code != httpx.codes.OK:
         raise CaseError(f"{where}: status {answer.status_code}: {text}")
     raise CaseError(f"{where}: answers with {kind or 'no content type'}: {text}; expected a stream of events")

@@ -74,9 +74,13 @@ class OpenAI:
         choice = (event.get("choices") or [{}])[0]
         return Chunk(choice.get("token_ids"), choice.get("text") or "", choice.get("finish_reason"), self.told(event))
 
-    def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
+    async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
         """Token -> log-probability behind ``context``, of the best few; nothing where the server names no ids."""
         return {}
+
+    def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
+        """The ids that the server reads ``text`` as; None where it does not say."""
+        return None
 
     def told(self, event: Mapping[str, Any]) -> Told | None:
         """What an event says of the request's drafts."""
@@ -102,15 +106,19 @@ class VLLM(OpenAI):
         """See ``OpenAI``."""
         return super().body(question) | {"return_token_ids": True, "cache_salt": uuid.uuid4().hex}
 
-    def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
+    async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
         """See ``OpenAI``; tokens as ``token_id:N`` by ``return_tokens_as_token_ids``."""
         body = self.body(Asked(model, list(context), 1)) | {"logprobs": SCORED, "return_tokens_as_token_ids": True}
-        for event in connection.stream(self.path, body):
+        found: dict[int, float] = {}
+        async for event in connection.stream(self.path, body):
             best = ((event.get("choices") or [{}])[0].get("logprobs") or {}).get("top_logprobs") or []
-            if best:
-                named = ((name.removeprefix("token_id:"), score) for name, score in best[0].items())
-                return {int(name): score for name, score in named if name.isdecimal()}
-        return {}
+            named = ((name.removeprefix("token_id:"), score) for each in best[:1] for name, score in each.items())
+            found |= {int(name): score for name, score in named if name.isdecimal()}
+        return found
+
+    def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
+        """See ``OpenAI``; by ``/tokenize``."""
+        return connection.tokenize({"model": model, "prompt": text, "add_special_tokens": False})
 
     def told(self, event: Mapping[str, Any]) -> Told | None:
         """``metrics.speculative_decoding`` of the chunk with the usage."""
@@ -249,13 +257,18 @@ class LlamaCpp(OpenAI):
         own = {"return_tokens": True, "cache_prompt": False, "stream": True}
         return {"prompt": question.prompt, "n_predict": question.limit, **own, **drawing}
 
-    def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
+    async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
         """See ``OpenAI``; by ``n_probs``."""
         body = self.body(Asked(model, list(context), 1)) | {"n_probs": SCORED}
-        for event in connection.stream(self.path, body):
+        found: dict[int, float] = {}
+        async for event in connection.stream(self.path, body):
             for place in event.get("completion_probabilities") or ():
-                return {int(each["id"]): float(each["logprob"]) for each in place.get("top_logprobs") or ()}
-        return {}
+                found |= {int(each["id"]): float(each["logprob"]) for each in place.get("top_logprobs") or ()}
+        return found
+
+    def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
+        """See ``OpenAI``; by ``/tokenize``."""
+        return connection.tokenize({"content": text, "add_special": False})
 
     def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
         """The last event has no tokens but the figures."""

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import Any
 
-from methods.server.acceptance import SYNTHETIC, Account, Told, parse_counters, reconcile, told_by_counters
+from methods.server.acceptance import SYNTHETIC, parse_counters, told_by_counters
+from methods.server.answer import StreamedAnswer
 from methods.server.connection import Connection
-from methods.server.dialect import Asked, Chunk, choose
-from specbench.method import Emit, Peer, Settled
+from methods.server.dialect import Asked, choose
+from methods.server.identity import FirstToken, Identity, require_same_first_tokens, require_tokenizer
+from specbench.method import Emit, Remote, Settled
 from specbench.target.facade import ModelCard, Target
 from specbench.types import CaseError, InputError
 
@@ -23,10 +27,13 @@ METRICS = "/metrics"
 PROBE = 1  # [tokens] of the request that shows what the server takes
 
 
-class ServerPeer(Peer):
-    """One engine as it was started; its speculation is its own."""
+def _ignore(ids: Sequence[int], proposed: int = 0) -> bool:
+    """The ``Emit`` of a request that is not measured."""
+    return False
 
-    remote = True
+
+class ServerPeer(Remote):
+    """One engine as it was started; its speculation is its own."""
 
     def __init__(
         self,
@@ -46,14 +53,6 @@ class ServerPeer(Peer):
         self._wanted, self._model = dialect, model
         self._connection = Connection(url, timeout_s, longest_s)
         self._seen: Counter[str] = Counter()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._ids: list[int] = []
-        self._sizes: list[int] = []
-        self._text = ""
-        self._finish: str | None = None
-        self._told: list[Told] = []
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -97,7 +96,7 @@ class ServerPeer(Peer):
         for prompt in (known, "a"):
             self._by_ids = not isinstance(prompt, str)
             try:
-                chunks = list(self._chunks(Asked(self._name, prompt, PROBE, self._drawing)))
+                answer = self.run(self._ask(Asked(self._name, prompt, PROBE, self._drawing), _ignore))
                 break
             except CaseError as error:
                 refusals.append(str(error))
@@ -105,49 +104,56 @@ class ServerPeer(Peer):
             raise InputError(f"url: the server takes no prompt: {refusals[0]}; {refusals[1]}")
         if not self._by_ids:
             self._seen["takes text only: its own tokenizer reads the prompt"] = 0
-        if all(chunk.ids is None for chunk in chunks):
+        if not answer.ids:
             self._seen["returns text only: its ids are those of the text"] = 0
         self._counts = bool(self._counters())
+        self._identity = Identity(self._connection)
+        tokenize = partial(self._dialect.tokenize, self._connection, self._name)
+        require_tokenizer(self._connection, tokenize, self._tokenizer)
 
-    def prepare(self) -> None:
-        """Empty the prefix cache and read the counters, before the clock starts."""
-        self._forget()
+    def require_same_model(self, baseline: Remote) -> None:
+        """See ``Remote``; by first tokens."""
+        assert isinstance(baseline, ServerPeer)
+        both = (self, baseline)
+        require_same_first_tokens([each._connection.url for each in both], [each._first for each in both])
+
+    def _first(self, text: str) -> FirstToken:
+        """Of the greedy answer."""
+        prompt = self._tokenizer(text).input_ids if self._by_ids else text
+        answer = self.run(self._ask(Asked(self._name, prompt, PROBE), _ignore))
+        return FirstToken(answer.ids, self._tokenizer.decode(answer.ids) if answer.ids else answer.text)
+
+    def prepare(self, alone: bool = True) -> None:
+        """Empty the prefix cache and read the counters, before the clock starts.
+
+        Raises CaseError where the server was started anew since the run began.
+        """
+        self._identity.require_same()
         if not self._dialect.prepare(self._connection):
-            self._seen["a prefix cache cannot be emptied: prompts that begin alike may be read faster"] += 1
-        self._before = self._counters() if self._counts else {}
+            self._seen["a prefix cache cannot be emptied: prompts that begin alike may be read faster"] += alone
+        self._before = self._counters() if self._counts and alone else {}
 
-    def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """See ``Remote``."""
+        return self._connection.run(work)
+
+    async def answer(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> Callable[[], Settled]:
         """One streamed request."""
         drawing = self._drawing | ({"seed": seed % (1 << 31)} if self._drawing else {})
         asked = list(prompt) if self._by_ids else self._spell(prompt)
-        for chunk in self._chunks(Asked(self._name, asked, limit, drawing)):
-            self._finish = chunk.finish or self._finish
-            if chunk.told is not None:
-                self._told = [chunk.told]
-            self._take(chunk, limit, emit)
-        if self._finish is None:
-            raise CaseError(f"{self._connection.url}: the answer ends without a reason; expected stop or length")
+        return partial(self._settle, await self._ask(Asked(self._name, asked, limit, drawing), emit))
 
-    def _chunks(self, question: Asked) -> Any:
-        seen = 0
-        for event in self._connection.stream(self._dialect.path, self._dialect.body(question)):
-            chunk = self._dialect.read(event, seen)
-            seen += len(chunk.ids or ())
-            yield chunk
-
-    def _take(self, chunk: Chunk, limit: int, emit: Emit) -> None:
-        """Report a chunk's tokens, whose ids are known in the end where it is text."""
-        if chunk.ids is not None and self._text == "":
-            ids = [int(token) for token in chunk.ids]
-            self._ids += ids
-            if len(self._ids) > limit:
-                raise CaseError(f"{self._connection.url}: more than the {limit} tokens that were asked for")
-        else:
-            self._text += chunk.text
-            ids = [0] if chunk.text else []
-        if ids:
-            self._sizes.append(len(ids))
-            emit(ids)
+    async def _ask(self, question: Asked, emit: Emit) -> StreamedAnswer:
+        """Its answer, whole. Raises CaseError."""
+        answer, seen = StreamedAnswer(self._connection.url, question.limit), 0
+        async with aclosing(self._connection.stream(self._dialect.path, self._dialect.body(question))) as events:
+            async for event in events:
+                chunk = self._dialect.read(event, seen)
+                seen += len(chunk.ids or ())
+                answer.take(chunk, emit)
+        if answer.finish is None:
+            raise CaseError(f"{answer.url}: the answer ends without a reason; expected stop or length")
+        return answer
 
     def _spell(self, prompt: Sequence[int]) -> str:
         """The prompt as a text that the tokenizer reads as the same ids, if there is one."""
@@ -160,46 +166,22 @@ class ServerPeer(Peer):
 
     def gap(self, context: Sequence[int], chosen: int, other: int) -> float | None:
         """By one more request behind the block, where the server gives log-probabilities by id."""
-        scores = self._dialect.score(self._connection, self._name, context) if self._by_ids else {}
+        if not self._by_ids:
+            return None
+        scores = self.run(self._dialect.score(self._connection, self._name, context))
         return abs(scores[chosen] - scores[other]) if chosen in scores and other in scores else None
 
-    def settle(self) -> Settled:
-        """The answer's ids and steps, from the account that holds; see ``reconcile``."""
-        ids, sizes = self._ids, self._sizes
-        if self._text:
-            ids = list(self._tokenizer(self._text, add_special_tokens=False).input_ids)
-        ended = self._finish == "stop" and not (ids and ids[-1] in self._eos)
-        if ended and (eos := self._tokenizer.eos_token_id) in self._eos:  # which many servers keep to themselves
-            ids, sizes = [*ids, eos], [*sizes, 1]
-        if self._counts and (counted := told_by_counters(self._before, self._counters())):
-            self._told.append(counted)
-        if self._text:
-            account = Account(((1, 0),) * (len(ids) - 1), "text") if not self._told else self._reconcile(ids, None)
-        else:
-            account = self._reconcile(ids, sizes)
+    def _settle(self, answer: StreamedAnswer) -> Settled:
+        """Ids and steps, from the account that holds; the counters' too where the request was alone."""
+        if self._before:
+            self._identity.counters = self._counters()
+            counted = told_by_counters(self._before, self._identity.counters)
+            answer.told += [counted] if counted else []
+        account = answer.settle(self._tokenizer, self._eos, self._dialect.steps)
         for text in account.complaints:
             log.warning("%s: %s", self._connection.url, text)
             self._seen["accounts of acceptance that disagree"] += 1
-        self._source = account.source
-        return Settled(ids, account.steps)
-
-    def _reconcile(self, ids: Sequence[int], sizes: Sequence[int] | None) -> Account:
-        """The first chunk is the prefill's; where several steps were sent in it, they are not told apart."""
-        first = sizes[0] if sizes and self._dialect.steps else 1
-        used = sizes[1:] if sizes is not None and self._dialect.steps else None
-        return reconcile(len(ids) - first, used, [each for each in self._told if each.drafts != 0])
-
-    def stats(self) -> dict[str, float]:
-        """Each account of the last request, by its name: steps, drafted and accepted tokens, accepted by place."""
-        found: dict[str, float] = {f"source_{self._source}": 1.0}
-        for each in self._told:
-            figures = {"steps": each.drafts, "drafted": each.drafted, "accepted": each.accepted}
-            found |= {f"{each.source}_{name}": float(value) for name, value in figures.items() if value is not None}
-            places = each.per_position or [sum(each.histogram[place:]) for place in range(1, len(each.histogram))]
-            found |= {f"{each.source}_accepted_{place}": float(value) for place, value in enumerate(places, 1)}
-        if not self._text:
-            found["chunks"] = float(len(self._sizes))
-        return found
+        return Settled(answer.ids, account.steps, answer.stats())
 
     def _counters(self) -> dict[str, float]:
         """Of the server; read until they stand still, since they may lag behind an answer."""

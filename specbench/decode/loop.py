@@ -17,7 +17,7 @@ import torch
 from specbench.decode.sampling import Sampling
 from specbench.decode.trimming import Budgets, in_whole_draft
 from specbench.decode.walk import Walk
-from specbench.method import Drafter, Method, Peer, Settled
+from specbench.method import Drafter, Method, Peer, Remote, Settled
 from specbench.target.engine import Engine
 from specbench.target.verify import cut
 from specbench.types import CaseError, Draft, Step
@@ -89,6 +89,20 @@ class Transcript:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
+
+    def end(self, eos: Collection[int], cut_short: bool) -> None:
+        """Say why the request ended. cut_short: the context had no room for its limit."""
+        self.finish = "eos" if self.ids and self.ids[-1] in eos else "context" if cut_short else self.finish
+
+    def enter(self, settled: Settled, eos: Collection[int], limit: int) -> None:
+        """Ids and steps that a server knows only now; a step's time is known where it was reported as it was."""
+        self.ids = cut(settled.ids, eos, limit)[0]
+        self.accept = [emitted for emitted, _ in settled.steps]
+        self.proposed = [proposed for _, proposed in settled.steps]
+        self.depth, self.fed = self.proposed, [1 + proposed for proposed in self.proposed]
+        self.stats = dict(settled.stats)
+        if len(self.step_s) != len(self.accept):
+            self.step_s = []
 
     def count(self, log: Sequence[Entry], names: Sequence[str]) -> None:
         """Enter the steps' figures; called once the clock has stopped."""
@@ -164,10 +178,7 @@ def decode(engine: Engine, method: Method, request: Request, clock: Stopwatch) -
         transcript = _decode_peer(engine, method, request, limit, clock)
     else:
         transcript = _decode_drafts(engine, method, request, limit, clock)
-    if transcript.ids and transcript.ids[-1] in engine.eos:
-        transcript.finish = "eos"
-    elif limit < request.limit:
-        transcript.finish = "context"
+    transcript.end(engine.eos, cut_short=limit < request.limit)
     return transcript
 
 
@@ -274,24 +285,16 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
         out.ids.extend(kept)
         return done
 
-    method.prepare()
+    if isinstance(method, Remote):
+        method.prepare()
     clock.start()
     method.decode(request.prompt, limit, derive_seed(request.seed, *request.names, "verify"), emit)
     out.decode_s = clock.elapsed() - out.prefill_s
     out.step_s = [round(seconds, DIGITS) for seconds in clock.steps()]
-    if settled := method.settle():
-        _replace(out, settled, engine.eos, limit)
-    out.stats = {name: float(value) for name, value in method.stats().items()}
+    if isinstance(method, Remote):
+        out.enter(method.settle(), engine.eos, limit)
+    else:
+        out.stats = {name: float(value) for name, value in method.stats().items()}
     if not out.ids:
         raise CaseError(f"{type(method).__name__} emitted nothing; expected at least the prefill's token")
     return out
-
-
-def _replace(out: Transcript, settled: Settled, eos: Collection[int], limit: int) -> None:
-    """Enter ids and steps that a peer knows only now; a step's time is known where it was reported as it was."""
-    out.ids = cut(settled.ids, eos, limit)[0]
-    out.accept = [emitted for emitted, _ in settled.steps]
-    out.proposed = [proposed for _, proposed in settled.steps]
-    out.depth, out.fed = out.proposed, [1 + proposed for proposed in out.proposed]
-    if len(out.step_s) != len(out.accept):
-        out.step_s = []

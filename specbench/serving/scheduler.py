@@ -26,17 +26,24 @@ class Admitted(Protocol):
     done: bool  # it ended, or failed
 
 
-class Server(Protocol):
-    """What serves requests."""
+class Admission(Protocol):
+    """What every server does."""
 
     def now(self) -> float:
         """[s] since the start of the stretch."""
 
+    def admit(self, question: Any) -> Any:
+        """Take a request in; nothing is computed."""
+
+    def leave(self, admitted: Any) -> Any:
+        """The request ended, its room is free. Returns what the same user asks next, None for nothing."""
+
+
+class Server(Admission, Protocol):
+    """What serves requests here."""
+
     def wait(self, until_s: float) -> None:
         """Let time pass: there is nothing to do."""
-
-    def admit(self, question: Any) -> Admitted:
-        """Take a request in; nothing is computed."""
 
     def read(self, admitted: Any, tokens: int) -> float | None:
         """Read so many tokens of the prompt. Returns when the first token of the answer came [s], None = not yet."""
@@ -44,15 +51,12 @@ class Server(Protocol):
     def step(self, requests: Sequence[Any]) -> int:
         """One forward for all; returns its rows."""
 
-    def leave(self, admitted: Any) -> Any:
-        """The request ended, its room is free. Returns what the same user asks next, None for nothing."""
-
 
 @dataclass(slots=True)
 class Visit:
     """One request's stay; times in seconds since the start of the stretch, NEVER where it did not come so far.
 
-    begin_s: its prompt begins to be read. first_s: its first token. forwards: those that it took part in, without gaps.
+    begin_s: its prompt begins to be read. first_s: its first token. forwards: those that it took part in.
     """
 
     question: Any
@@ -62,7 +66,7 @@ class Visit:
     begin_s: float = NEVER
     first_s: float = NEVER
     end_s: float = NEVER
-    forwards: range = range(0)
+    forwards: range | list[int] = range(0)
 
 
 @dataclass(slots=True)
@@ -114,12 +118,12 @@ class Stretch:
 
 def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch) -> Served:
     """One stretch. questions: without end. arrivals: [s] intended; None = as soon as a place is free (closed loop)."""
-    return _Service(server, questions, arrivals, stretch).run()
+    return _Shared(server, questions, arrivals, stretch).run()
 
 
 class _Service:
     def __init__(
-        self, server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
+        self, server: Admission, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
     ) -> None:
         self._server, self._questions, self._arrivals, self._stretch = server, questions, arrivals, stretch
         self._free = deque([server.now()] * stretch.places)  # since when each place is
@@ -130,17 +134,6 @@ class _Service:
         self._reading: deque[Visit] = deque()
         self._decoding: list[Visit] = []
         self._served = Served()
-
-    def run(self) -> Served:
-        while self._left > 0:
-            self._admit()
-            if self._reading:
-                self._read()
-            if self._decoding:
-                self._step()
-            elif not (self._reading or self._waiting or (self._free and self._arrivals is None)):
-                self._server.wait(self._next_s)
-        return self._served
 
     def _admit(self) -> None:
         """Who waits for an answer to a next turn first, then arrivals while there are places."""
@@ -162,6 +155,33 @@ class _Service:
         visit.admitted = self._server.admit(visit.question)
         self._served.visits.append(visit)
         self._reading.append(visit)
+
+    def _end(self, visit: Visit, end_s: float | None = None) -> None:
+        """Its user asks on, or its place is free."""
+        visit.end_s = self._server.now() if end_s is None else end_s
+        follow = self._server.leave(visit.admitted)
+        if follow is not None:
+            self._waiting.append(Visit(follow, visit.measured, visit.end_s))
+            return
+        self._free.append(visit.end_s)
+        self._left -= visit.measured
+
+
+class _Shared(_Service):
+    """Requests share the forwards of a server here."""
+
+    _server: Server
+
+    def run(self) -> Served:
+        while self._left > 0:
+            self._admit()
+            if self._reading:
+                self._read()
+            if self._decoding:
+                self._step()
+            elif not (self._reading or self._waiting or (self._free and self._arrivals is None)):
+                self._server.wait(self._next_s)
+        return self._served
 
     def _read(self) -> None:
         """A chunk of the prompts that wait, the first one first."""
@@ -193,15 +213,6 @@ class _Service:
         if ended:
             self._decoding = [visit for visit in active if not visit.admitted.done]
             for visit in ended:
+                assert isinstance(visit.forwards, range)
                 visit.forwards = range(visit.forwards.start, len(served.ends_s))
                 self._end(visit)
-
-    def _end(self, visit: Visit) -> None:
-        """Its user asks on, or its place is free."""
-        visit.end_s = self._server.now()
-        follow = self._server.leave(visit.admitted)
-        if follow is not None:
-            self._waiting.append(Visit(follow, visit.measured, visit.end_s))
-            return
-        self._free.append(visit.end_s)
-        self._left -= visit.measured

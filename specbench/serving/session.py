@@ -18,20 +18,21 @@ import psutil
 import torch
 
 from specbench.decode.budgets import make_budgets
+from specbench.decode.elsewhere import RemoteServer
 from specbench.decode.loop import Request, derive_seed
 from specbench.decode.shared_request import SharedRequest, boundary
 from specbench.decode.together import SharedLaps, SharedServer
 from specbench.decode.trimming import Budgets
-from specbench.lossless import judge_block
 from specbench.measure.clock import without_collector
 from specbench.measure.plan import Block
-from specbench.method import Method
+from specbench.method import Method, Remote
 from specbench.record import CaseRecord, TurnLoad
+from specbench.serving.elsewhere import serve_elsewhere
 from specbench.serving.scheduler import Served, Stretch, Visit, serve
 from specbench.serving.settings import LoadConfig, make_arrivals
 from specbench.session import Entry, Session, Turn, fail, record_of, turn_record
 from specbench.suite.number import is_right
-from specbench.types import Case, CaseError, InputError
+from specbench.types import Case, InputError
 
 log = logging.getLogger(__name__)
 PRIVATE = ("turn", "case")  # reset policies under which no request sees what another one taught
@@ -126,10 +127,7 @@ class LoadSession(Session):
         for case in block.cases if judge else ():
             own = [record for record in records if record.case == case.id]
             asked = {record.method: prompts.get((record.method, case.id), []) for record in own}
-            try:
-                judge_block(own, asked, self._engine.gaps, self._settings.dtype)
-            except (CaseError, torch.OutOfMemoryError) as error:
-                log.warning("case %s could not be judged: %s", case.id, error)
+            self._judge(case, own, asked)
         return records
 
     def _stretch(
@@ -162,16 +160,20 @@ class LoadSession(Session):
             fail(record, shared.error)
             return
         assert turn.asked is not None
-        ends = np.array([visit.first_s, *served.ends_s[visit.forwards.start : visit.forwards.stop]])
+        ends = np.array([visit.first_s, *(served.ends_s[place] for place in visit.forwards)])
         out = shared.transcript
         out.prefill_s, out.decode_s = visit.first_s - visit.begin_s, visit.end_s - visit.first_s
-        out.step_s = [round(float(seconds), 7) for seconds in np.diff(ends)]
-        forwards = slice(visit.forwards.start, visit.forwards.stop)
+        forwards, steps = visit.forwards, len(out.accept)
+        if len(forwards) == steps:
+            out.step_s = [round(float(seconds), 7) for seconds in np.diff(ends)]
+        elif forwards:  # of a server elsewhere, whose bursts are no steps: its load, as it was meanwhile
+            forwards = [forwards[place * len(forwards) // steps] for place in range(steps)]
+        count = steps - len(forwards)  # all in one burst
         told = TurnLoad(
             arrival_s=visit.arrival_s,
             queue_s=max(0.0, visit.begin_s - visit.arrival_s),
-            requests=served.requests[forwards],
-            rows=served.rows[forwards],
+            requests=[served.requests[place] for place in forwards] + [1] * count,
+            rows=[served.rows[place] for place in forwards] + [0] * count,
         )
         text = self._text(turn.asked, out)
         record.turns.append(turn_record(record.method, turn.asked, out, text, load=told))
@@ -180,6 +182,13 @@ class LoadSession(Session):
     def _serve(self, block: Block, entry: Entry) -> Served:
         load, engine = self.load, self._engine
         places = self._open_states(entry)
+        ramp = load.requests if load.ramp is None else load.ramp
+        stretch = Stretch(places, ramp, len(block.cases), load.chunk)
+        arrivals = make_arrivals(load, derive_seed(self._settings.seed, "arrivals", block.index))
+        questions = self._questions(block, entry, ramp)
+        if isinstance(entry.method, Remote):
+            entry.method.prepare(alone=False)
+            return entry.method.run(self._ask_elsewhere(questions, arrivals, stretch))
         laps = SharedLaps()
         batch = engine.batch(places, load.tokens or engine.context, laps)
         try:
@@ -187,12 +196,18 @@ class LoadSession(Session):
                 own = make_budgets(load.budget, load.nodes or engine.max_nodes)
                 self._budgets[entry.name] = self._settings.limit(own) or own
             server = SharedServer(batch, laps, engine.eos, engine.max_nodes, self._budgets[entry.name])
-            ramp = load.requests if load.ramp is None else load.ramp
-            stretch = Stretch(places, ramp, len(block.cases), load.chunk)
-            arrivals = make_arrivals(load, derive_seed(self._settings.seed, "arrivals", block.index))
-            return serve(server, self._questions(block, entry, ramp), arrivals, stretch)
+            return serve(server, questions, arrivals, stretch)
         finally:
             batch.end()
+
+    async def _ask_elsewhere(
+        self, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
+    ) -> Served:
+        server = RemoteServer(self._engine.eos, self.load.tokens or self._engine.context)
+        try:
+            return await serve_elsewhere(server, questions, arrivals, stretch)
+        finally:
+            await server.end()
 
     def _open_states(self, entry: Entry) -> int:
         """Make the states that the requests in flight decode with. Returns how many may be in flight."""

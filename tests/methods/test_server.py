@@ -92,6 +92,7 @@ def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(dia
     [
         ("cut", "incomplete|without a reason"),
         ("html", "text/html: <html>Bad gateway"),
+        ("no_stream", "application/json: .*all at once.*; expected a stream of events"),
         ("error_500", "status 500: .*CUDA out of memory"),
         ("not_json", "no JSON: <html>"),
         ("endless", "does not end in 0.3 s"),
@@ -132,6 +133,37 @@ def test_what_cannot_be_measured_is_refused_before_the_run(monkeypatch):
         monkeypatch.setenv(KEY, "hush")
         ask(opened(server.url + "/v1/"))
         assert server.asked[-1][2]["Authorization"] == "Bearer hush"
+
+
+def test_a_server_that_was_started_anew_is_an_error_of_every_later_case():
+    with stand_in.serving("vllm") as server:
+        method = opened(server.url)
+        ask(method)
+        server.counts = dict.fromkeys(server.counts, 0)
+        for _ in range(2):  # also when the counters have grown past those of before
+            with pytest.raises(CaseError, match=r"started anew during the run .its counter num_drafts fell"):
+                ask(method)
+            server.counts = dict.fromkeys(server.counts, 10**6)
+        server.start = 1.5e9
+        method = opened(server.url)
+        ask(method)
+        server.start = 1.6e9
+        with pytest.raises(CaseError, match=r"its start was 1500000000\.0, now 1600000000\.0"):
+            ask(method)
+
+
+def test_two_servers_of_different_models_are_refused_with_both_shown():
+    with stand_in.serving("vllm") as server, stand_in.serving("sglang") as other:
+        one, two = opened(server.url), opened(other.url)
+        two.require_same_model(one)
+        other.fault = "weights"
+        with pytest.raises(
+            InputError, match=f"{other.url}: other weights .*5 of 5 first .*{other.url} has '.+{server.url} has '"
+        ):
+            two.require_same_model(one)
+        server.reads = [7, 8]
+        with pytest.raises(InputError, match=r"reads 'The capital of France is' as \[7, 8\], model.tokenizer as \[\d"):
+            opened(server.url)
 
 
 def test_a_server_without_ids_gets_text_and_the_run_says_so():

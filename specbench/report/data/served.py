@@ -77,7 +77,7 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
             "modelled_speedup": _modelled(entry, method),
             "mat": ratio(sum(sum(turn.accept) for turn in turns), sum(len(turn.accept) for turn in turns)),
             "mean_requests": ratio(sum(stretch["requests"] for stretch in own.values()), forwards),
-            "mean_rows": ratio(sum(stretch["rows"] for stretch in own.values()), forwards),
+            "mean_rows": ratio(sum(stretch["rows"] for stretch in own.values()), forwards) or BLANK,
             **_goodput(inside, lost, load.get("slo") or {}, seconds),
             **_waits(turns),
         }

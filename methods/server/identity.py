@@ -1,0 +1,102 @@
+"""Whether a server is still the one that it was, and whether two servers have the same model."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from methods.server.acceptance import parse_counters
+from methods.server.connection import Connection
+from specbench.types import CaseError, InputError
+
+STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
+VOLATILE = ("created", "permission")  # vLLM fills them in anew at each look
+# Without digits, which converters of tokenizers split in ways of their own.
+TEXTS = (
+    "The capital of France is",
+    "Once upon a time there was a",
+    "def add(a, b):\n    return",
+    "Roses are red, violets are",
+    "The opposite of hot is",
+)
+MOST_DIFFERENT = 1  # of the first tokens: rounding may decide one
+
+
+class FirstToken(NamedTuple):
+    """Of an answer. ids: nothing where the server says text only."""
+
+    ids: list[int]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.text!r} {self.ids}" if self.ids else repr(self.text)
+
+
+class Identity:
+    """A server as it was at first: its models, its process's start and its counters, as far as it tells them.
+
+    A process that takes the place of another has a later start or lower counters, and perhaps another model.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Raises CaseError where no server answers."""
+        self._connection = connection
+        self._changes: list[str] = []
+        self._known, self.counters = self._look()
+
+    def require_same(self) -> None:
+        """Raise CaseError, now and from now on, where another process has taken the server's place."""
+        if not self._changes:
+            known, counters = self._look()
+            fallen = [name for name, value in self.counters.items() if counters.get(name, 0.0) < value]
+            self._changes = [f"its counter {name} fell" for name in fallen[:1]]
+            self._changes += [
+                f"its {name} {before}, now {known[name]}"
+                for name, before in self._known.items()
+                if before != known[name]
+            ]
+            self.counters = counters
+        if self._changes:
+            raise CaseError(
+                f"{self._connection.url}: the server was started anew during the run ({'; '.join(self._changes)});"
+                " expected the same one for all cases: begin anew with measure.fresh=true"
+            )
+
+    def _look(self) -> tuple[dict[str, str], dict[str, float]]:
+        listed, page = self._connection.find("/v1/models"), self._connection.read("/metrics") or ""
+        found = (listed.get("data") or []) if isinstance(listed, dict) else []
+        models = [{key: each[key] for key in each if key not in VOLATILE} for each in found if isinstance(each, dict)]
+        started = STARTED.search(page)
+        known = {"models were": json.dumps(models, sort_keys=True), "start was": started[1] if started else "not told"}
+        return known, parse_counters(page)
+
+
+def require_tokenizer(connection: Connection, told: Callable[[str], list[int] | None], tokenizer: Any) -> None:
+    """Raise InputError where the server says that it reads a text as other ids than ``tokenizer``."""
+    for text in TEXTS:
+        ids, ours = told(text), list(tokenizer(text, add_special_tokens=False).input_ids)
+        if ids is not None and ids != ours:
+            raise InputError(
+                f"url={connection.url}: its tokenizer reads {text!r} as {ids}, model.tokenizer as {ours}; expected the"
+                " tokenizer of the served model"
+            )
+
+
+def require_same_first_tokens(names: Sequence[str], first: Sequence[Callable[[str], FirstToken]]) -> None:
+    """Raise InputError where two servers begin their greedy answers differently.
+
+    names: their URLs. first: text -> the token behind it.
+    """
+    parted = []
+    for text in TEXTS:
+        ours, theirs = (each(text) for each in first)
+        told = ours.ids and theirs.ids
+        if ours.ids != theirs.ids if told else ours.text != theirs.text:
+            parted.append(f"behind {text!r} {names[0]} has {ours}, {names[1]} has {theirs}")
+    if len(parted) > MOST_DIFFERENT:
+        raise InputError(
+            f"url={names[0]}: other weights than the baseline's: {len(parted)} of {len(TEXTS)} first tokens differ, as"
+            f" {parted[0]}; expected two servers of one model"
+        )
