@@ -109,14 +109,14 @@ def make_limit(kind: str, threshold: float, profile: str | None) -> Limit:
         raise InputError(f"decode.length={kind}: expected one of {', '.join(KINDS)}")
     if not 0 < threshold < 1:
         raise InputError(f"decode.length_threshold={threshold}: expected a probability above 0 and below 1")
-    if (kind == PRICE) != (profile is not None):
+    priced = None if profile is None else open_profile(profile)
+    if kind == PRICE and priced is None:
         raise InputError(
-            f"decode.length_profile={profile}: expected a latency profile (specbench profile writes one) with"
-            f" decode.length={PRICE}, and with no other"
+            f"decode.length_profile={profile}: expected a latency profile with decode.length={PRICE}; specbench profile"
+            " writes one"
         )
     if kind == FIXED:
         return lambda inner: inner
-    priced = None if profile is None else open_profile(profile)
 
     def limit(inner: Budgets | None) -> Budgets:
         policies: dict[str, Callable[[], Policy]] = {
@@ -124,6 +124,8 @@ def make_limit(kind: str, threshold: float, profile: str | None) -> Limit:
             CONFIDENCE: lambda: Confidence(threshold),
             BANDIT: Bandit,
         }
-        return LengthBudget(Price(priced) if priced is not None else policies[kind](), inner)
+        if kind == PRICE and priced is not None:
+            return LengthBudget(Price(priced), inner)
+        return LengthBudget(policies[kind](), inner)
 
     return limit
