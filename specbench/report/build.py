@@ -21,6 +21,7 @@ from specbench.report.data.sweep import asked_grids, default_grids
 from specbench.report.data.trials import Tally, Trials, read_trials
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
+from specbench.report.tables.audit import write_audit
 from specbench.report.tables.modelled import write_load
 from specbench.report.tables.pairs import pair_frame
 from specbench.report.tables.quality import write_quality
@@ -82,6 +83,7 @@ def build_report(
     files += write_details(findings.detail, output, where)
     files += write_served(findings.detail[LOADED], output, where)
     files += write_quality(findings, output, where)
+    files += write_audit(findings, output, where)
     grids += default_grids(findings)
     if plots:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of a home that cannot be written

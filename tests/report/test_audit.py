@@ -86,9 +86,9 @@ def test_they_are_written_and_folded_into_the_page(run):
     report = build_report([run], plots=False)
     text = (report.output / "report.html").read_text("utf-8")
     assert '<section id="audit">' in text
-    assert (report.output / "tables/audit.csv").is_file()
-    first, *others = audit_tables(report.findings.detail["audit"])
-    assert [cell.text for cell in first.rows[0]][1:4] == ["2.00", "60.0 %", "37.5 %"]
+    assert all((report.output / f"tables/audit.{kind}").is_file() for kind in ("csv", "md", "tex"))
+    first, *others = audit_tables(report.findings)
+    assert [cell.text for cell in first.rows[0]][1:3] == ["2.00", "3.67"]
     assert [table.name for table in others] == ["audit_first_accepted", "audit_in_vocabulary"]
     assert others[0].header == ("Method", "overall", "qa", "rag")
 

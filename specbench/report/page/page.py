@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.record import OVERALL, VANILLA
-from specbench.report.data.detail import AUDIT, LOADED
+from specbench.report.data.detail import LOADED
 from specbench.report.data.facts import TIME_ONLY
 from specbench.report.data.findings import Findings
 from specbench.report.data.headline import Headline, find_headlines
@@ -104,7 +104,7 @@ def _parts(findings: Findings, pictures: str, headlines: Sequence[Headline], loa
         "Token by token": token_section(sample_cases(findings)),
         "Waiting": table_html(tails_table(tails, "")) if len(tails) else "",
         "A mean step": table_html(steps_table(findings.summary)),
-        "Audit": "".join(map(table_html, audit_tables(findings.detail[AUDIT]))),
+        "Audit": "".join(map(table_html, audit_tables(findings))),
         "Acceptance elsewhere": "".join(map(table_html, count_tables(findings.detail["accept_definitions"]))),
         "Shards": table_html(shards) if shards is not None else "",
         "Lossless": lossless_section(findings),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pandas as pd
 
 from specbench.record import OVERALL
-from specbench.report.tables.tables import dicts
+from specbench.report.data.detail import AUDIT
+from specbench.report.data.findings import Findings
+from specbench.report.data.rows import KEYS
+from specbench.report.tables.tables import INTERVALS, dicts, interval_of
 from specbench.report.text.label import Cell, format_milliseconds, format_number, format_share
-from specbench.report.text.table import Table, name_columns, without_blanks
+from specbench.report.text.table import Table, format_tables, name_columns, without_blanks, write_texts
 
 _MEANING = (
     "First accepted: of the steps with a draft, those that accepted its first token or one of its first level."
@@ -23,6 +27,10 @@ _MEANING = (
 )
 _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "mat": ("MAT", format_number),
+    "tokens_fed": ("Tokens fed", format_number),
+    "draft_ms": ("Draft ms", format_milliseconds),
+    "speedup": ("Speedup", format_number),
+    "predicted_speedup": ("Predicted (modelled)", format_number),
     "first_accepted": ("First accepted", format_share),
     "acceptance_rate": ("Acceptance rate", format_share),
     "in_vocabulary": ("In vocabulary", format_share),
@@ -39,16 +47,22 @@ _BY_CATEGORY = {
 }
 
 
-def audit_tables(frame: pd.DataFrame) -> list[Table]:
+def audit_tables(findings: Findings, where: str = "") -> list[Table]:
     """All cases together, then by category what may differ there; none without a method that drafts."""
+    frame = findings.detail[AUDIT]
     overall = frame[frame["category"] == OVERALL]
     if overall.empty:
         return []
-    names = name_columns(overall)
-    columns = [[Cell(write(float(row[name]))) for row in dicts(overall)] for name, (_, write) in _COLUMNS.items()]
+    shown = [column for column in findings.summary if column not in frame or column in KEYS]
+    rows = overall.merge(findings.summary[shown], on=list(KEYS), how="left")
+    names, entries = name_columns(rows), dicts(rows)
+    columns = [
+        [Cell(write(float(row[name])), interval_of(row, name)) for row in entries]
+        for name, (_, write) in _COLUMNS.items()
+    ]
     header = (*names, *(title for title, _ in _COLUMNS.values()))
     cells = tuple(zip(*names.values(), *columns, strict=True))
-    whole = without_blanks(Table("audit", "", _MEANING, header, cells, frozenset(), len(names)))
+    whole = without_blanks(Table(AUDIT, where, f"{_MEANING} {INTERVALS}", header, cells, frozenset(), len(names)))
     shown = [name for name in _BY_CATEGORY if frame[name].notna().any()]
     return [whole, *(_by_category(frame, name) for name in shown)]
 
@@ -65,3 +79,10 @@ def _by_category(frame: pd.DataFrame, figure: str) -> Table:
     ]
     cells = tuple(zip(*names.values(), *columns, strict=True))
     return Table(f"audit_{figure}", "", _BY_CATEGORY[figure], (*names, *categories), cells, frozenset(), len(names))
+
+
+def write_audit(findings: Findings, output: Path, where: str) -> list[Path]:
+    """tables/audit.md and audit.tex, of all cases together. Returns the files."""
+    tables = audit_tables(findings, where)[:1]
+    texts = {f"{AUDIT}.{kind}": text for kind, text in format_tables(tables).items()} if tables else {}
+    return write_texts(output / "tables", texts) if texts else []
