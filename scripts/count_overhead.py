@@ -26,7 +26,7 @@ from specbench.target.load import load_model
 
 SHAPE = ["model=random", "model.draft=bundled:tiny_draft", "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
          "+model.datastore=bundled:tiny/datastore.safetensors",
-         *(f"model.heads.{name}=random" for name in ("eagle", "eagle3", "p_eagle", "mtp", "medusa", "hydra")),
+         *(f"model.heads.{name}=random" for name in ("eagle", "eagle3", "p_eagle", "dflash", "mtp", "medusa", "hydra")),
          *(f"model.random.config.{size}" for size in ("hidden_size=64", "intermediate_size=128",
                                                       "vocab_size=2048"))]  # fmt: skip
 DEFAULT = ["pld", "speculative_sampling", "token_recycling", "cacheback", "hf_generate", "hf_prompt_lookup"]

@@ -40,8 +40,7 @@ class RandomModel:
 class HeadsConfig:
     """The usual trained heads for this target: folder, hub id, ``bundled:NAME``, or ``random``.
 
-    pard: a draft model that drafts in parallel. mtp: null = in the target's checkpoint. safetensors: their files'
-    kind; false = torch files, read with weights_only.
+    mtp: null = in the target's checkpoint. safetensors: false = torch files, read with weights_only.
     """
 
     medusa: str | None = None
@@ -51,6 +50,7 @@ class HeadsConfig:
     pard: str | None = None
     p_eagle: str | None = None
     mtp: str | None = None
+    dflash: str | None = None
     safetensors: bool = True
 
 

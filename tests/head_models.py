@@ -208,6 +208,60 @@ class PEagle(Eagle3):
         return self.logits(model, self.layer(model, torch.cat([self.enter(features), masked]), following))[-count:]
 
 
+class DFlash(Base):
+    """A block that attends to itself and to fused states of the target, written out without a cache."""
+
+    def __init__(self, seed=0, layers=2, read=3, drafted=VOCAB, ids=None, mask=3, **extra):
+        super().__init__({**SHAPE, "num_hidden_layers": layers, "model_type": "qwen3"}, extra, seed)
+        config, self.mask = self.config, mask
+        hidden, size = config.hidden_size, config.head_dim
+        self.fc = nn.Linear(read * hidden, hidden, bias=False)
+        self.layers = nn.ModuleList(LlamaDecoderLayer(config, place) for place in range(layers))
+        self.norm, self.hidden_norm = (LlamaRMSNorm(hidden, eps=config.rms_norm_eps) for _ in range(2))
+        for layer in self.layers:
+            layer.self_attn.q_norm, layer.self_attn.k_norm = (LlamaRMSNorm(size, config.rms_norm_eps) for _ in range(2))
+        for norm in (module for module in self.modules() if isinstance(module, LlamaRMSNorm)):
+            nn.init.normal_(norm.weight, 1.0, 0.1)
+        if ids is not None:
+            self.lm_head = nn.Linear(hidden, drafted, bias=False)
+            self.register_buffer("d2t", ids - torch.arange(drafted))
+            self.register_buffer("t2d", torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, ids, True))
+        self.double()
+
+    @torch.inference_mode()
+    def levels(self, model, features, root, rows, causal_block=False):
+        """(rows, Vd) logits of a block behind the committed tokens of ``features`` (T, D) each."""
+        context = self.hidden_norm(self.fc(torch.cat(features, dim=-1)))
+        hidden = model.get_input_embeddings()(torch.tensor([root, *[self.mask] * (rows - 1)]))
+        cos, sin = (part[0] for part in self.turn(torch.cat([context, hidden])[None]))
+        for layer in self.layers:
+            attention, read = layer.self_attn, layer.input_layernorm(hidden)
+            both = torch.cat([context, read])
+            query = attention.q_norm(attention.q_proj(read).unflatten(-1, (-1, attention.head_dim)))
+            key = attention.k_norm(attention.k_proj(both).unflatten(-1, (-1, attention.head_dim)))
+            value = attention.v_proj(both).unflatten(-1, (-1, attention.head_dim))
+            query, key = turned(query, cos[-rows:], sin[-rows:]), turned(key, cos, sin)
+            groups = query.shape[1] // key.shape[1]
+            key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+            scores = torch.einsum("qhd,khd->hqk", query, key) * attention.head_dim**-0.5
+            if causal_block:
+                scores[:, :, len(context) :] += torch.full((rows, rows), -torch.inf).triu(1)
+            mixed = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value).flatten(1)
+            hidden = hidden + attention.o_proj(mixed)
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        head = self.lm_head if hasattr(self, "lm_head") else model.get_output_embeddings()
+        return head(self.norm(hidden))
+
+    def to_target(self, token):
+        return int(token + self.d2t[token]) if hasattr(self, "d2t") else int(token)
+
+
+def turned(states, cos, sin):
+    """(rows, heads, size) turned to their positions."""
+    first, second = states.chunk(2, dim=-1)
+    return states * cos[:, None] + torch.cat([-second, first], dim=-1) * sin[:, None]
+
+
 class Block(nn.Module):
     def __init__(self, inputs, hidden):
         super().__init__()

@@ -6,7 +6,6 @@ published checkpoints'.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,85 +18,17 @@ from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
 from methods.parts.heads.layer_config import biased
+from methods.parts.heads.tree_head import TreeHead
 from specbench.types import InputError
 
-EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and some exported heads hold noise there
 
-
-class EagleHead(ABC):
-    """What a method and a request need of a head.
-
-    format: of its files. ignored: patterns of tensors that are not used. layers: its decoder layers.
-    """
-
-    format: HeadFormat
-    ignored: tuple[str, ...] = (EMBEDDING,)
-    layers: DraftLayers
-
-    @abstractmethod
-    def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        """state: with the names of ``shapes``, placed by ``ends``. Raises InputError."""
-
-    @staticmethod
-    @abstractmethod
-    def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
-        """The target's hidden states that the head continues; layers: of the target. Raises InputError."""
-
-    @classmethod
-    @abstractmethod
-    def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
-        """Names and shapes of the checkpoint. config: of the head's layer. target: its configuration. read: layers.
-
-        Raises InputError where the widths differ.
-        """
-
-    @staticmethod
-    def narrow(file: HeadFile, layers: int) -> HeadFile:
-        """The head's tensors alone, of a file that holds others too; layers: of the target. Raises InputError."""
-        return file
-
-    @staticmethod
-    def rename(names: dict[str, Any]) -> dict[str, Any]:
-        """A checkpoint's names as ``shapes`` has them, of its shapes or tensors."""
-        return names
-
-    @abstractmethod
-    def enter(self, features: Sequence[Tensor]) -> Tensor:
-        """Features of committed tokens, (T, D) a layer, as the head continues them: (T, H)."""
-
-    @abstractmethod
-    def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """What attention reads of (T,) tokens and the states before them (T, H), and the residual (T, H)."""
-
-    def carry(self, hidden: Tensor) -> Tensor:
-        """What the layer wrote (rows, H) -> the states that the next tokens and ``logits`` continue (rows, H)."""
-        return hidden
-
-    @abstractmethod
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(rows, H) of ``carry`` -> (rows, Vd) over the head's vocabulary."""
-
-    @property
-    def vocabulary(self) -> frozenset[int] | None:
-        """The target's ids that it can draft; None = all."""
-        return None
-
-    def ids(self, choice: Tensor) -> Tensor:
-        """The head's ids -> the target's."""
-        return choice
-
-    def spread(self, logits: Tensor) -> Tensor:
-        """(rows, Vd) -> (rows, V) over the target's vocabulary, -inf where the head has no token."""
-        return logits
-
-
-class FirstHead(EagleHead):
+class FirstHead(TreeHead):
     """EAGLE-1 and -2: the feature is the last state after the final norm; no norm before attention or head."""
 
     format = HeadFormat("EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        self._ends = ends
+        self.ends = ends
         self._fc, self._bias = state["fc.weight"], state.get("fc.bias")
         self.layers = DraftLayers(state, ["layers.0."], config, biased(file))
 
@@ -125,9 +56,9 @@ class FirstHead(EagleHead):
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Both from the mixture of embedding and state."""
-        mixed = functional.linear(torch.cat([self._ends.embed(ids), hidden], dim=-1), self._fc, self._bias)
+        mixed = functional.linear(torch.cat([self.ends.embed(ids), hidden], dim=-1), self._fc, self._bias)
         return mixed, mixed
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The target's output head."""
-        return self._ends.logits(hidden)
+        return self.ends.logits(hidden)

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig
 
-from methods.eagle.head import EMBEDDING, EagleHead
 from methods.eagle.method import Eagle
 from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
 from methods.parts.heads.layer_config import biased, head_norms, refuse_window
+from methods.parts.heads.tree_head import EMBEDDING, TreeHead
 from specbench.target.facade import ModelCard
 from specbench.types import InputError, require_count
 
@@ -74,14 +74,14 @@ def find_layout(file: HeadFile) -> ModuleLayout:
     return SPECULATORS if kind else MIMO if family == "mimo" else DEEPSEEK
 
 
-class MtpHead(EagleHead):
+class MtpHead(TreeHead):
     """The module, in one of the layouts."""
 
     format = HeadFormat("MTP", ("model.safetensors", "model.safetensors.index.json"), ())
     ignored = (EMBEDDING, r"lm_head\.weight")  # copies of the target's
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        self._ends, self._eps, self._layout = ends, float(config.rms_norm_eps), find_layout(file)
+        self.ends, self._eps, self._layout = ends, float(config.rms_norm_eps), find_layout(file)
         self._project = state["input_proj.weight"]
         self._norms = {name: state[f"{name}.weight"] for name in NORMS}
         self.layers = DraftLayers(state, [""], config, _biased(file))
@@ -120,7 +120,7 @@ class MtpHead(EagleHead):
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Normed embedding and state, projected; normed once more for attention."""
-        both = [self._norm(self._ends.embed(ids), "token_layernorm"), self._norm(hidden, "hidden_layernorm")]
+        both = [self._norm(self.ends.embed(ids), "token_layernorm"), self._norm(hidden, "hidden_layernorm")]
         mixed = functional.linear(torch.cat(both[::-1] if self._layout.states_first else both, dim=-1), self._project)
         return self._norm(mixed, "input_layernorm"), mixed
 
@@ -133,7 +133,7 @@ class MtpHead(EagleHead):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The last norm, if that is still to come, and the target's output head."""
-        return self._ends.logits(hidden if self._layout.normed else self._norm(hidden, "final_layernorm"))
+        return self.ends.logits(hidden if self._layout.normed else self._norm(hidden, "final_layernorm"))
 
 
 def _biased(file: HeadFile) -> bool:

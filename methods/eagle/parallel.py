@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from methods.eagle.method import Eagle, EagleRun
 from methods.eagle.third import OWN_EMBEDDING, ThirdHead
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
 from methods.parts.heads.layer_config import mask_token
-from specbench.types import require_count
+from methods.parts.heads.tree_method import LevelsMethod, LevelsRun
 
 STATE = "mask_hidden"
 
@@ -30,7 +29,7 @@ class ParallelHead(ThirdHead):
 
     format = HeadFormat("P-EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
     layout = "peagle"
-    known = ("parallel_drafting",)
+    also = ("parallel_drafting",)
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         super().__init__(state, file, config, ends)
@@ -65,38 +64,24 @@ class ParallelHead(ThirdHead):
         return self.inputs(self._mask.expand(rows), self._masked.expand(rows, -1))
 
 
-class ParallelRun(EagleRun):
-    """One request's place: the logits of every level come with the root's."""
-
-    def __init__(self, head: ParallelHead, memory: LayerMemory, levels: int) -> None:
-        super().__init__(head, memory)
-        self._parallel, self._rows = head, levels
-        self._levels = torch.empty(0)
-
-    def root(self) -> Tensor:
-        """See ``EagleRun.root``."""
-        if self._queue:
-            parts = zip(self._queued(), self._parallel.masked(self._rows - 1), strict=True)
-            inputs, residual = (torch.cat(pair) for pair in parts)
-            written = self._head.layers.read(inputs, residual, self.memory, self._rows, self._rows - 1)
-            self._levels = self._head.logits(self._head.carry(written))
-        self._depth = 0
-        return self._levels[:1]
-
-    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
-        """The next level's logits (w, Vd), the same below every node."""
-        self._depth += 1
-        return self._levels[self._depth].expand(len(ids), -1)
+class _Run(LevelsRun):
+    def levels(self) -> Tensor:
+        features, following = self.taken()
+        read = self.head.inputs(following, self.head.enter(features))
+        parts = zip(read, self.head.masked(self.count - 1), strict=True)
+        inputs, residual = (torch.cat(pair) for pair in parts)
+        written = self.head.layers.read(inputs, residual, self.memory, self.count, self.count - 1)
+        return self.head.logits(self.head.carry(written))
 
 
-class PEagle(Eagle):
+class PEagle(LevelsMethod):
     """P-EAGLE. head: folder, hub id, ``bundled:NAME`` or ``random``. length: tokens of the chain that is drafted.
 
     choices: in its place a tree by child counts, level by level. sampling at temperature > 0: drawn (from each level's
     distribution, for the ratio test) | top. safetensors: false reads torch files.
     """
 
-    kind = ParallelHead
+    kind, runs = ParallelHead, _Run
 
     def __init__(
         self,
@@ -106,13 +91,8 @@ class PEagle(Eagle):
         sampling: Literal["top", "drawn"] = "drawn",
         safetensors: bool = True,
     ) -> None:
-        require_count("length", length)
-        chain = [[1]] * length if choices is None else choices
-        super().__init__(head, "static", choices=chain, sampling=sampling, safetensors=safetensors)
+        super().__init__(head, length, choices, sampling, safetensors)
 
-    def new_run(self, head: Any, memory: LayerMemory) -> EagleRun:
-        """A request's place in the head."""
-        return ParallelRun(head, memory, len(self._shape.levels))
-
-    def _memory(self) -> LayerMemory:
-        return LayerMemory(self._head.layers, 0, 1)
+    def new_memory(self) -> LayerMemory:
+        """Committed tokens only: mask rows stand behind them and are written over."""
+        return LayerMemory(self.bound.layers, 0, 1)

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig
 
-from methods.eagle.head import EMBEDDING, EagleHead
 from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
 from methods.parts.heads.layer_config import biased, head_norms, refuse_window
+from methods.parts.heads.tree_head import EMBEDDING, TreeHead, target_ids
 from specbench.types import InputError
 
 # Flags of a configuration that change the forward, and what each of them does where it is true.
@@ -36,16 +36,16 @@ ALWAYS = ("use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_las
 HARMLESS = ("qkv_bias", "attention_bias", "tie_word_embeddings", "use_cache", "bias", "has_no_defaults_at_init")
 
 
-def read_flags(file: HeadFile, layout: str, known: Sequence[str] = ()) -> frozenset[str]:
+def read_flags(file: HeadFile, layout: str, also: Sequence[str] = ()) -> frozenset[str]:
     """The flags that a configuration sets. Raises InputError for unknown ones, and for another kind of head.
 
-    layout: its ``speculators_model_type``, which may be left out. known: further flags, which say what every head of
+    layout: its ``speculators_model_type``, which may be left out. also: further flags, which say what every head of
     the kind does.
     """
     if (kind := file.config.get("speculators_model_type", layout)) != layout:
         raise InputError(f"{file.where}: config.json has speculators_model_type={kind}; expected {layout}")
     named = {name for name, value in _settings(file.config) if value is True}
-    if strange := sorted(named - {*vars(LlamaConfig()), *FLAGS, *ALWAYS, *HARMLESS, *known}):
+    if strange := sorted(named - {*vars(LlamaConfig()), *FLAGS, *ALWAYS, *HARMLESS, *also}):
         raise InputError(
             f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected"
             f" none but {', '.join(FLAGS)}"
@@ -63,30 +63,29 @@ def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from config.items()
 
 
-class ThirdHead(EagleHead):
+class ThirdHead(TreeHead):
     """EAGLE-3: fused features enter once; norms before attention and before an output head of its own."""
 
     format = HeadFormat("EAGLE-3", ("model.safetensors",), ("pytorch_model.bin",))
     ignored = (EMBEDDING, "d2t", "t2d")
     layout = "eagle3"
-    known: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        self._ends, self._eps = ends, float(config.rms_norm_eps)
+        self.ends, self._eps = ends, float(config.rms_norm_eps)
         self._fc, self._head, self._norm = state["fc.weight"], state["lm_head.weight"], state["norm.weight"]
         self._before = state["midlayer.input_layernorm.weight"], state["midlayer.hidden_norm.weight"]
         self._flags = self.flags(file)
         self._fused = [state[name] for name in _fused_norms(self._flags, len(self._fc[0]) // ends.width)]
         self._embedding = state.get("embed_tokens.weight")
         self.layers = DraftLayers(state, _prefixes(config), config, biased(file))
-        self._ids: Tensor | None = None
         if len(self._head) != ends.vocab:
-            self._ids = target_ids(state["d2t"], ends.vocab, file.where)
+            self.known = target_ids(state["d2t"], ends.vocab, file.where)
 
     @classmethod
     def flags(cls, file: HeadFile) -> frozenset[str]:
         """See ``read_flags``."""
-        return read_flags(file, cls.layout, cls.known)
+        return read_flags(file, cls.layout, cls.also)
 
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
@@ -148,7 +147,7 @@ class ThirdHead(EagleHead):
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Normed embedding beside normed state; the residual is the state."""
-        embedded = self._ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
+        embedded = self.ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
         normed = self._norm_of(hidden, self._before[1])
         both = torch.cat([self._norm_of(embedded, self._before[0]), normed], dim=-1)
         return both, normed if NORM_BEFORE_RESIDUAL in self._flags else hidden
@@ -163,21 +162,6 @@ class ThirdHead(EagleHead):
             hidden if NORM_OUTPUT in self._flags else self._norm_of(hidden, self._norm), self._head
         )
 
-    @property
-    def vocabulary(self) -> frozenset[int] | None:
-        """Those that ``d2t`` leads to."""
-        return None if self._ids is None else frozenset(self._ids.tolist())
-
-    def ids(self, choice: Tensor) -> Tensor:
-        """Through the map of the smaller vocabulary."""
-        return choice if self._ids is None else self._ids[choice]
-
-    def spread(self, logits: Tensor) -> Tensor:
-        """Tokens outside the smaller vocabulary are impossible."""
-        if self._ids is None:
-            return logits
-        return logits.new_full((len(logits), self._ends.vocab), -torch.inf).index_copy_(1, self._ids, logits)
-
 
 def _prefixes(config: LlamaConfig) -> list[str]:
     return ["midlayer.", *(f"layers.{place}." for place in range(1, config.num_hidden_layers))]
@@ -188,14 +172,3 @@ def _fused_norms(flags: frozenset[str], read: int) -> tuple[str, ...]:
     if FC_NORM in flags:
         return tuple(f"fc_norm.{place}.weight" for place in range(read))
     return ("input_norm.weight",) if NORM_BEFORE_FC in flags else ()
-
-
-def target_ids(offsets: Tensor, vocab: int, where: str) -> Tensor:
-    """(Vd,) target ids from ``d2t``, which holds offsets: id = place + offset. Raises InputError."""
-    ids = torch.arange(len(offsets), device=offsets.device) + offsets.long()
-    if int(ids.min()) < 0 or int(ids.max()) >= vocab or len(ids.unique()) < len(ids):
-        raise InputError(
-            f"{where}: d2t leads to ids from {int(ids.min())} to {int(ids.max())}, {len(ids.unique())} different ones"
-            f" of {len(ids)}; expected offsets to {len(ids)} different ids below {vocab}"
-        )
-    return ids

@@ -15,10 +15,10 @@ from head_models import Eagle1, bound, card_of, paths_of, run, states, target_of
 from head_models import Eagle3 as Eagle3Module
 from joint_law import MarkovEngine, emitted, exact, p_value
 from methods.eagle.method import Eagle, Eagle3, EagleRun
-from methods.eagle.third import target_ids
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.grown_tree import DrawnChoice, choose_best, fill, grow
 from methods.parts.heads.head_method import EAGLE, MEDUSA, WIDEST
+from methods.parts.heads.tree_head import target_ids
 from methods.parts.trees.tree_shape import ShapePlan, TreeShape
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
@@ -342,7 +342,7 @@ def test_memory_grows_without_forgetting(small):
     method = bound(Eagle("random", top_k=3, depth=2, total_tokens=10), small)
     ids = torch.arange(3, 3 + 150).tolist() * 2
     whole = begun(method, small, ids).propose(ids, 64)
-    run_ = EagleRun(method._head, LayerMemory(method._head.layers, 6, 3))
+    run_ = EagleRun(method.bound, LayerMemory(method.bound.layers, 6, 3))
     hidden = states(small, ids[:-1])[-1]
     for start in range(0, len(ids) - 1, 7):  # many small pieces, with a draft between them
         rows = slice(start, start + 7)
@@ -370,7 +370,7 @@ def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
         method = bound(Eagle3(module.save(tmp_path / name), total_tokens=20), deep)
         drafts.append(set(paths_of(begun(method, deep, context).propose(context, 64))))
     assert drafts[0] == drafts[1]
-    head = method._head
+    head = method.bound
     spread = head.spread(torch.randn(2, 90, dtype=torch.float64))
     assert spread.shape == (2, VOCAB)
     assert spread.isfinite().sum().item() == 180

@@ -47,7 +47,7 @@ def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
     entered = module.enter([layer[None, :29] for layer in hidden])
     passes = module.unroll(entered, embedded[None], positions, 4)
     for known in (1, 10, 25):
-        drafting = EagleRun(method._head, LayerMemory(method._head.layers, 3, 1))
+        drafting = EagleRun(method.bound, LayerMemory(method.bound.layers, 3, 1))
         features = [hidden[layer][:known] for layer in method.needs.hidden]
         drafting.remember(features, ids[1 : known + 1])
         drafting.root()
@@ -56,7 +56,7 @@ def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
             logits = drafting.expand(ids[known + depth][None], torch.tensor([0]))
             assert torch.allclose(drafting._hidden[0], passes[depth][0, known + depth - 1], atol=1e-4)
             assert torch.allclose(logits[0], module.logits(passes[depth][0, known + depth - 1]), atol=1e-4)
-            assert torch.allclose(method._head.spread(logits)[0, 50:130].isfinite().sum(), torch.tensor(80))
+            assert torch.allclose(method.bound.spread(logits)[0, 50:130].isfinite().sum(), torch.tensor(80))
 
 
 def test_a_pass_sees_its_own_ancestors_only():

@@ -24,7 +24,8 @@ SHAPE = ("num_hidden_layers=2", "hidden_size=64", "intermediate_size=128", "voca
 SETTINGS = ("model=random", "model.draft=bundled:tiny_draft", "model.heads.pard=bundled:tiny_pard",
             "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
             "+model.datastore=bundled:tiny/datastore.safetensors", "suite.categories=[rag]", "suite.limit=1",
-            *(f"model.heads.{name}=random" for name in ("eagle", "eagle3", "p_eagle", "mtp", "medusa", "hydra")),
+            *(f"model.heads.{name}=random"
+              for name in ("eagle", "eagle3", "p_eagle", "dflash", "mtp", "medusa", "hydra")),
             *(f"model.random.config.{size}" for size in SHAPE))  # fmt: skip
 
 # The most of any step: read-backs and uploads at temperature 0, the same at 0.8.
@@ -34,6 +35,7 @@ MOST = {
     "cacheback_no_frozen": (1, 0, 1, 0),
     "cacheback_only_frozen": (1, 0, 1, 0),
     "card": (6, 0, 6, 0),
+    "dflash": (1, 0, 1, 0),
     "eagle": (1, 0, 1, 0),
     "eagle2": (1, 0, 1, 0),
     "eagle3": (1, 0, 1, 0),

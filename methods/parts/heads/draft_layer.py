@@ -155,10 +155,10 @@ class DraftLayers:
 
     def keep(self, inputs: Tensor, memory: LayerMemory) -> None:
         """Remember committed tokens that every layer reads as they are: inputs (T, width), without outputs."""
-        start, memory.length = memory.length, memory.length + len(inputs)
-        memory.reserve(memory.length)
+        memory.reserve(memory.length + len(inputs))
         for layer, pair in zip(self._layers, memory.pairs, strict=True):
-            layer.keep(inputs, pair, memory.nodes, start)
+            layer.keep(inputs, pair, memory.nodes, memory.length)
+        memory.length += len(inputs)
 
     def grow(
         self, inputs: Tensor, residual: Tensor, memory: LayerMemory, first: int, depths: slice, seen: Tensor

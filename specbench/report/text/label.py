@@ -15,6 +15,7 @@ _DISPLAY = {  # as papers write them
     "cacheback_only_frozen": "Cacheback (frozen table only)",
     "card": "CARD",
     "ctranslate2": "CTranslate2",
+    "dflash": "DFlash",
     "eagle": "EAGLE",
     "eagle2": "EAGLE-2",
     "eagle3": "EAGLE-3",

@@ -1,0 +1,179 @@
+"""DFlash (2026, arXiv 2602.06036): a small block-diffusion model fills a block of mask tokens in one forward.
+
+Every layer reads the target's fused hidden states as keys and values of the committed tokens; the block, the root and
+mask tokens behind it, attends to these and to itself in both directions. Nothing is kept of a block, so what a forward
+costs does not grow with its length. Names and shapes are those of z-lab's checkpoints and of the speculators library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaConfig, Qwen3Config
+
+from methods.parts.heads.draft_layer import DraftLayers, LayerMemory, layer_shapes
+from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
+from methods.parts.heads.head_method import WIDEST, TargetEnds
+from methods.parts.heads.layer_config import biased, mask_token, refuse_window
+from methods.parts.heads.tree_head import EMBEDDING, TreeHead, target_ids
+from methods.parts.heads.tree_method import LevelsMethod, LevelsRun
+from methods.parts.trees.tree_shape import TreeShape
+from specbench.target.facade import ModelCard
+from specbench.types import InputError, require_count
+
+NESTED = "dflash_config"
+BLOCK, LAYERS, STATES, ANCHOR = "block_size", "target_layer_ids", "aux_hidden_state_layer_ids", "sample_from_anchor"
+KNOWN = {"architectures", "auto_map", "num_target_layers", "mask_token_id", "draft_vocab_size", "target_hidden_size",
+         "speculators_model_type", "speculators_version", "speculators_config", "transformer_layer_config",
+         "has_no_defaults_at_init", "sliding_window_non_causal", BLOCK, LAYERS, STATES, ANCHOR, NESTED}  # fmt: skip
+OLDER = {"model_type", "torch_dtype", "rope_theta", "rope_scaling", "_name_or_path"}  # the library reads them too
+# Of heads with further parts (Domino), whose size says nothing where the part is not there; and of training.
+IDLE = {"pure_draft_prefix_len", "emb_dim", "gru_hidden_dim", "lambda_base_start", "lambda_base_decay_ratio", "auf"}
+ONLY = {"speculators_model_type": "dflash", "projector_type": "dflash", "input_embedding_scale": 1.0,
+        "output_multiplier": 1.0, "final_logit_softcapping": 0}  # fmt: skip
+RANDOM_BLOCK = 8  # the speculators library's default
+
+
+def setting(file: HeadFile, name: str) -> Any:
+    """A value of the configuration, or of what z-lab nests in it."""
+    held = file.config.get(name)
+    return (file.config.get(NESTED) or {}).get(name) if held is None else held
+
+
+def require_known(file: HeadFile) -> None:
+    """Raise InputError for every setting that is not known here and says something: its forward may differ."""
+    said = {**file.layer, **(file.config.get(NESTED) or {}), **file.config}
+    for name, expected in ONLY.items():
+        if said.get(name) not in (None, expected):
+            raise InputError(f"{file.where}: config.json has {name}={said[name]}; expected {expected}")
+    known = {*vars(LlamaConfig()), *vars(Qwen3Config()), *KNOWN, *OLDER, *IDLE, *ONLY}
+    strange = sorted(name for name, value in said.items() if name not in known and value not in (None, False))
+    if strange:
+        raise InputError(
+            f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected none"
+        )
+    refuse_window(file)
+
+
+class DFlashHead(TreeHead):
+    """The drafter: fused states, layers with norms of queries and keys, embedding and output head of the target."""
+
+    format = HeadFormat("DFlash", ("model.safetensors",), ("pytorch_model.bin",))
+    ignored = (EMBEDDING, r"lm_head\.weight", "d2t", "t2d")  # copies of the target's, where the vocabulary is whole
+
+    def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
+        self.ends, self._eps = ends, float(config.rms_norm_eps)
+        self._fc, self._norms = state["fc.weight"], (state["hidden_norm.weight"], state["norm.weight"])
+        prefixes = [f"layers.{place}." for place in range(config.num_hidden_layers)]
+        self._first = state[f"{prefixes[0]}input_layernorm.weight"]
+        self.layers = DraftLayers(state, prefixes, config, biased(file))
+        self._mask = torch.tensor([mask_token(file, ends.vocab, NESTED)], device=ends.device)
+        self.skipped = 0 if setting(file, ANCHOR) else 1  # rows of a block that draft nothing: the root's
+        self._head = state.get("lm_head.weight")
+        if self._head is not None:
+            self.known = target_ids(state["d2t"], ends.vocab, file.where)
+
+    @staticmethod
+    def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
+        """z-lab's ``target_layer_ids`` count blocks, whose outputs are meant; speculators' ids count hidden states."""
+        require_known(file)
+        blocks, states = setting(file, LAYERS), setting(file, STATES)
+        chosen = (1, max(1, layers // 2), layers) if file.random else states or [block + 1 for block in blocks or ()]
+        if not chosen or not all(isinstance(layer, int) and 0 <= layer <= layers for layer in chosen):
+            raise InputError(
+                f"{file.where}: config.json has {LAYERS}={blocks}, {STATES}={states}; expected one of them, in a target"
+                f" of {layers} layers"
+            )
+        return tuple(chosen)
+
+    @classmethod
+    def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
+        """A smaller vocabulary has ``lm_head`` and ``d2t``. Raises InputError where widths or settings do not fit."""
+        hidden, drafted = config.hidden_size, int(file.config.get("draft_vocab_size") or config.vocab_size)
+        if hidden != target.hidden_size:
+            raise InputError(
+                f"{file.where}: made for a hidden size of {hidden}; expected the target's {target.hidden_size}"
+            )
+        mask_token(file, config.vocab_size, NESTED)
+        shapes: dict[str, TensorShape] = {"fc.weight": (hidden, read * hidden)}
+        shapes |= {"hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
+        for place in range(config.num_hidden_layers):
+            shapes |= layer_shapes(config, f"layers.{place}.", hidden, biased(file), normed=True)
+            shapes[f"layers.{place}.input_layernorm.weight"] = (hidden,)
+        return shapes if drafted == config.vocab_size else {
+            **shapes, "lm_head.weight": (drafted, hidden), "d2t": (drafted,)}  # fmt: skip
+
+    def _norm_of(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(hidden, weight.shape, weight, self._eps)
+
+    def enter(self, features: Sequence[Tensor]) -> Tensor:
+        """Fused and normed: what every layer's keys and values are made of."""
+        return self._norm_of(functional.linear(torch.cat(list(features), dim=-1), self._fc), self._norms[0])
+
+    def block(self, root: Tensor, rows: int) -> Tensor:
+        """(rows,) ids of a block."""
+        return torch.cat([root, self._mask.expand(rows - 1)])
+
+    def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Of a block's tokens; the target's states do not enter here."""
+        embedded = self.ends.embed(ids)
+        return self._norm_of(embedded, self._first), embedded
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Its own norm, then the target's output head or that of the smaller vocabulary."""
+        normed = self._norm_of(hidden, self._norms[1])
+        return self.ends.logits(normed) if self._head is None else functional.linear(normed, self._head)
+
+
+class _Block(LevelsRun):
+    def levels(self) -> Tensor:
+        head, memory = self.head, self.memory
+        features, following = self.taken()
+        head.layers.keep(head.enter(features), memory)
+        rows = self.count + head.skipped
+        inputs, residual = head.inputs(head.block(following[-1:], rows), features[0])
+        whole = head.layers.like.new_zeros(rows, memory.nodes)
+        return head.logits(head.layers.grow(inputs, residual, memory, 0, slice(0, rows), whole)[head.skipped :])
+
+
+class DFlash(LevelsMethod):
+    """DFlash. head: folder, hub id, ``bundled:NAME`` or ``random``. length: tokens drafted, null = the head's block.
+
+    choices: in place of the chain a tree by child counts, level by level. sampling at temperature > 0: drawn (from each
+    place's distribution, for the ratio test) | top. safetensors: false reads torch files.
+    """
+
+    kind, runs = DFlashHead, _Block
+
+    def __init__(
+        self,
+        head: str | None,
+        length: int | None = None,
+        choices: list[list[int]] | None = None,
+        sampling: Literal["top", "drawn"] = "drawn",
+        safetensors: bool = True,
+    ) -> None:
+        super().__init__(head, length, choices, sampling, safetensors)
+        self._whole = length is None and choices is None
+
+    def check(self, model: ModelCard) -> None:
+        """The head must be there and fit, and its block must hold the draft."""
+        super().check(model)
+        assert self._file is not None
+        block = RANDOM_BLOCK if self._file.random else setting(self._file, BLOCK)
+        if type(block) is not int or block < 2:
+            raise InputError(f"{self._file.where}: config.json has {BLOCK}={block}; expected a whole number above 1")
+        most = block if setting(self._file, ANCHOR) else block - 1
+        if self._whole:
+            self.shape = TreeShape.from_counts([[1]] * most, WIDEST)
+        require_count("length or levels of choices", len(self.shape.levels), high=most)
+
+    def new_memory(self) -> LayerMemory:
+        """Committed tokens, and a block."""
+        assert isinstance(self.bound, DFlashHead)
+        rows = len(self.shape.levels) + self.bound.skipped
+        return LayerMemory(self.bound.layers, rows, rows)

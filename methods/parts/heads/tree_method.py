@@ -1,0 +1,228 @@
+"""Methods that fill a tree from a head over the target's features: files, requests, features, budget."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from methods.parts.heads.draft_layer import LayerMemory
+from methods.parts.heads.grown_tree import DrawnChoice, choose_best, fill
+from methods.parts.heads.head_file import find_head, random_weights, require_shapes, shapes_of
+from methods.parts.heads.head_method import WIDEST, HeadMethod, TargetEnds
+from methods.parts.heads.layer_config import layer_config
+from methods.parts.heads.tree_head import TreeHead
+from methods.parts.trees.tree_shape import ShapePlan, TreeShape
+from specbench.method import Drafter, GoesOn
+from specbench.target.facade import ModelCard, Target
+from specbench.target.transfer import upload
+from specbench.types import EMPTY, Draft, Needs, Prefill, Step, require_count
+
+
+class HeadRun(ABC):
+    """One request's place: committed tokens are queued, and read with the next draft (``Growing``)."""
+
+    def __init__(self, head: Any, memory: LayerMemory) -> None:
+        """head: a ``TreeHead``. memory: of ``head.layers``; it is emptied."""
+        self.head, self.memory = head, memory
+        memory.forget()
+        self.queue: list[tuple[Sequence[Tensor], Tensor]] = []
+
+    def remember(self, features: Sequence[Tensor], following: Tensor) -> None:
+        """Queue committed tokens.
+
+        features: (T, D) of each layer.
+        following: (T,) int64, the tokens that FOLLOW them.
+        """
+        self.queue.append((features, following))
+
+    def taken(self) -> tuple[list[Tensor], Tensor]:
+        """Features and following tokens that were not read yet; they leave the queue."""
+        layers = zip(*(features for features, _ in self.queue), strict=True)
+        features = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in layers]
+        following = torch.cat([following for _, following in self.queue])
+        self.queue.clear()
+        return features, following
+
+    @abstractmethod
+    def root(self) -> Tensor:
+        """(1, Vd) logits of what follows the root, the last token remembered."""
+
+    @abstractmethod
+    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
+        """Logits (w, Vd) below w nodes one level down.
+
+        ids: (w,) int64, their tokens.
+        rows: (w,) int64, where their parents stood in the last call (zeros for children of the root).
+        """
+
+    def ids(self, choice: Tensor) -> Tensor:
+        """The head's ids -> the target's."""
+        return self.head.ids(choice)
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """See ``TreeHead.spread``."""
+        return self.head.spread(logits)
+
+
+class LevelsRun(HeadRun):
+    """One request's place in a head whose levels come with the root's, whatever is drafted."""
+
+    def __init__(self, head: Any, memory: LayerMemory, levels: int) -> None:
+        super().__init__(head, memory)
+        self.count, self._level = levels, 0
+        self._levels = torch.empty(0)
+
+    @abstractmethod
+    def levels(self) -> Tensor:
+        """(levels, Vd) logits of the first level, the second ...; reads the queue."""
+
+    def root(self) -> Tensor:
+        """See ``HeadRun.root``."""
+        if self.queue:
+            self._levels = self.levels()
+        self._level = 0
+        return self._levels[:1]
+
+    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
+        """The next level's logits (w, Vd), the same below every node."""
+        self._level += 1
+        return self._levels[self._level].expand(len(ids), -1)
+
+
+class _Tree(Drafter):
+    def __init__(self, method: TreeMethod, run: HeadRun, seed: int, start: int) -> None:
+        """start: [tokens] of the prompt."""
+        self._method, self._run, self._start = method, run, start
+        self._emitted: Sequence[int] = ()
+        self._random = torch.Generator(run.memory.pairs.device).manual_seed(seed)
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        method, run = self._method, self._run
+        if budget < 1:
+            return EMPTY
+        if method.grows:
+            return method.grown(run, budget, self.goes_on)
+        plan = method.plan.cut(budget)
+        parents = plan.shape.parents
+        if method.sampling is None or not method.draws:
+            tokens = fill(run, plan, choose_best(run), self.goes_on)
+            return Draft(tokens, parents[: len(tokens)], source=[0] * len(tokens))
+        drawn = DrawnChoice(run, method.sampling, self._random)
+        tokens = fill(run, plan, drawn, self.goes_on)
+        return Draft(tokens, parents[: len(tokens)], torch.cat(drawn.probs), source=[0] * len(tokens))
+
+    def observe(self, step: Step) -> None:
+        if not step.done:
+            rows = [0, *(node + 1 for node in step.path)]
+            self._method.remember(self._run, step.hidden, rows, step.emitted)
+
+    def finish(self, context: Sequence[int]) -> None:
+        self._method.free.append(self._run.memory)
+        self._emitted = context[self._start :]
+
+    def stats(self) -> dict[str, float]:
+        """in_vocabulary: share of the emitted tokens that the head can draft, where it has part of the vocabulary."""
+        known = self._method.vocabulary
+        if known is None or not self._emitted:
+            return {}
+        return {"in_vocabulary": sum(token in known for token in self._emitted) / len(self._emitted)}
+
+
+class TreeMethod(HeadMethod):
+    """A head of one kind, and a fixed tree; or one that it grows itself (``grows``)."""
+
+    kind: type[TreeHead]
+    grows = False
+
+    def __init__(self, head: str | None, shape: TreeShape, drawn: bool, safetensors: bool) -> None:
+        """drawn: at temperature > 0 nodes are drawn, siblings without replacement; else the best tokens are taken."""
+        super().__init__(head, safetensors)
+        self.shape, self.draws = shape, drawn
+
+    @abstractmethod
+    def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
+        """A request's place in the head."""
+
+    @abstractmethod
+    def new_memory(self) -> LayerMemory:
+        """A request's keys and values."""
+
+    def grown(self, run: Any, budget: int, goes_on: GoesOn | None) -> Draft:
+        """The tree of a head that grows it."""
+        raise NotImplementedError
+
+    @property
+    def needs(self) -> Needs:
+        """The features that the head continues, of every token."""
+        return Needs(hidden=self._layers, prompt_hidden=True)
+
+    def check(self, model: ModelCard) -> None:
+        """The head must be there, be one of this kind, and fit the target's width and vocabulary."""
+        shape = model.config.get_text_config()
+        file = find_head(self.head, self.kind.format, self._safetensors, model.name)
+        file = self.kind.narrow(file, shape.num_hidden_layers)
+        self._config = layer_config(file, shape)
+        self._layers = self.kind.layers_read(file, shape.num_hidden_layers)
+        self._expected = self.kind.shapes(file, self._config, shape, len(self._layers))
+        names = file.shapes()
+        if names is not None:
+            require_shapes(self.kind.rename(names), self._expected, self.kind.ignored, file)
+        self._file = file
+
+    def bind(self, target: Target) -> None:
+        """Load the head beside the target's output head."""
+        file = self.file_for(target)
+        if file.random:
+            state = random_weights(self._expected)
+        else:
+            state = self.kind.rename(file.load())
+            require_shapes(shapes_of(state), self._expected, self.kind.ignored, file)
+        ends = TargetEnds(target)
+        self.sampling, self._device = target.sampling, ends.device
+        placed = ends.place({name: state[name] for name in self._expected})
+        self.bound = self.kind(placed, file, self._config, ends)
+        self.plan, self.vocabulary = ShapePlan(self.shape, self._device), self.bound.vocabulary
+        self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
+
+    def remember(
+        self, run: HeadRun, hidden: Mapping[int, Tensor], rows: list[int] | None, following: Sequence[int]
+    ) -> None:
+        """Queue features of committed tokens and the tokens that follow them. rows: of each layer, None = all."""
+        taken = [hidden[layer].to(self._device) for layer in self._layers]
+        if rows is not None:
+            index = upload(rows, self._device)
+            taken = [layer.index_select(0, index) for layer in taken]
+        run.remember(taken, upload(following, self._device))
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """The prompt's features are read with the first draft."""
+        run = self.new_run(self.bound, self.free.pop() if self.free else self.new_memory())
+        self.remember(run, prefill.hidden, None, [*prompt[1:], prefill.token])
+        return _Tree(self, run, seed, len(prompt))
+
+
+class LevelsMethod(TreeMethod):
+    """What methods share whose heads draft all levels in one forward; parameters as of P-EAGLE."""
+
+    runs: type[LevelsRun]
+
+    def __init__(
+        self,
+        head: str | None,
+        length: int | None,
+        choices: list[list[int]] | None,
+        sampling: Literal["top", "drawn"],
+        safetensors: bool,
+    ) -> None:
+        if length is not None:
+            require_count("length", length)
+        chain = [[1]] * (length or 1) if choices is None else choices
+        super().__init__(head, TreeShape.from_counts(chain, WIDEST, "choices"), sampling == "drawn", safetensors)
+
+    def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
+        """A request's place in the head."""
+        return self.runs(head, memory, len(self.shape.levels))

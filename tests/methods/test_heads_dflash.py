@@ -1,0 +1,149 @@
+"""DFlash: what is drafted, against a block that is run from scratch over context and mask tokens."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from head_models import DFlash as DFlashModule
+from head_models import bound, card_of, paths_of, run, states, watched
+from methods.dflash import DFlash
+from models import VOCAB, build, plain_greedy
+from specbench.decode.sampling import Sampling
+from specbench.types import InputError, Prefill
+
+PROMPT = [5, 6, 7, 8]
+SMALLER = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90].sort().values
+OURS = {"block_size": 6, "mask_token_id": 3, "aux_hidden_state_layer_ids": [0, 1, 2]}  # speculators
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build("llama", torch.float64)
+
+
+def z_lab(module, folder, **settings):
+    """z-lab's: flat, its own settings nested, blocks counted, nothing of the target stored."""
+    inner = {"block_size": 6, "mask_token_id": 3, "target_layer_ids": [0, 1]}
+    named = {"architectures": ["DFlashDraftModel"], "auto_map": {"AutoModel": "dflash.DFlashDraftModel"}}
+    return module.save(folder, **named, dflash_config={**inner, **settings}, num_target_layers=2)
+
+
+def speculators(module, folder, **settings):
+    """The speculators library's: the layers' configuration nested."""
+    module.save(folder)
+    config = {"speculators_model_type": "dflash", "speculators_config": {"algorithm": "dflash"}, **OURS, **settings}
+    drafted = len(module.d2t) if hasattr(module, "d2t") else VOCAB
+    config |= {"transformer_layer_config": module.raw, "draft_vocab_size": drafted, "target_hidden_size": None}
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def features_of(model, method, ids):
+    hidden = states(model, ids)
+    return [hidden[layer] for layer in method.needs.hidden]
+
+
+@pytest.mark.parametrize(
+    ("write", "options", "settings", "layers"),
+    [
+        (z_lab, {"read": 2}, {}, (1, 2)),
+        (speculators, {"drafted": 90, "ids": SMALLER, "attention_bias": False}, {}, (0, 1, 2)),
+        (speculators, {"layers": 1}, {"sample_from_anchor": True}, (0, 1, 2)),
+    ],
+)
+def test_drafts_equal_a_block_run_from_scratch(model, tmp_path, write, options, settings, layers):
+    module = DFlashModule(**options)
+    method = bound(DFlash(write(module, tmp_path, **settings)), model)
+    assert method.needs.hidden == layers
+    made = watched(method)
+    assert run(model, method, PROMPT, 14).ids == plain_greedy(model, PROMPT, 14)
+    assert len(made) > 4
+    for context, draft in made:
+        levels = module.levels(model, features_of(model, method, context[:-1]), context[-1], 6)
+        chain = [module.to_target(token) for token in levels.argmax(-1)][0 if settings else 1 :]
+        assert draft.tokens.tolist() == chain[: len(draft)]
+        assert len(draft) >= min(len(chain), 14 - len(context) + len(PROMPT))
+
+
+def begun(method, model, ids, seed=0):
+    hidden = states(model, ids[:-1])
+    return method.begin(ids[:-1], Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden}), seed)
+
+
+def test_a_block_sees_itself_in_both_directions(model, tmp_path):
+    """Wrong variants: a causal block, another mask token, layers off by one, and a longer block differ."""
+    module, ids = DFlashModule(read=2), [*PROMPT, 9, 10]
+    for layer in module.layers:
+        layer.self_attn.o_proj.weight.data *= 8  # so that what is attended to decides
+    method = bound(DFlash(z_lab(module, tmp_path)), model)
+    features, hidden = features_of(model, method, ids[:-1]), states(model, ids[:-1])
+    right = module.levels(model, features, 10, 6)[1:].argmax(-1).tolist()
+    drafter = begun(method, model, ids)
+    assert drafter.propose(ids, 64).tokens.tolist() == right
+    assert drafter.propose(ids, 3).tokens.tolist() == right[:3]  # the block is filled whole, and cut
+    wrong = [
+        module.levels(model, features, 10, 6, causal_block=True),
+        module.levels(model, [hidden[0], hidden[1]], 10, 6),
+        module.levels(model, features, 10, 9)[:6],
+    ]
+    module.mask = 4
+    wrong.append(module.levels(model, features, 10, 6))
+    assert all(levels[1:].argmax(-1).tolist() != right for levels in wrong)
+    module.mask = 3
+    short = bound(DFlash(method.head, length=2), model)
+    assert begun(short, model, ids).propose(ids, 64).tokens.tolist() == (
+        module.levels(model, features, 10, 3)[1:].argmax(-1).tolist()
+    )
+
+
+def test_trees_and_drawn_tokens(model, tmp_path):
+    module, ids, sampling = DFlashModule(), [*PROMPT, 9], Sampling(0.9, top_p=0.8)
+    folder = speculators(module, tmp_path)
+    method = bound(DFlash(folder), model, sampling)
+    features = features_of(model, method, ids[:-1])
+    levels = module.levels(model, features, 9, 6)[1:]
+    draft = begun(method, model, ids).propose(ids, 64)
+    assert method.draws
+    assert torch.allclose(draft.probs, sampling(levels).to(draft.probs.dtype), atol=1e-6)
+    method = bound(DFlash(folder, choices=[[2], [1, 1]]), model)
+    (a, b), (c, _) = module.levels(model, features, 9, 3)[1:].topk(2).indices.tolist()
+    assert paths_of(begun(method, model, ids).propose(ids, 64)) == [(a,), (b,), (a, c), (b, c)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"mask_token_id": None}, "mask_token_id=None; expected a token below 199"),
+        ({"block_size": None}, "block_size=None; expected a whole number above 1"),
+        ({"aux_hidden_state_layer_ids": None}, "target_layer_ids=None, aux_hidden_state_layer_ids=None; expected one"),
+        ({"aux_hidden_state_layer_ids": [0, 3]}, "expected one of them, in a target of 2 layers"),
+        ({"aux_hidden_state_layer_ids": [0, 1]}, "differs in shape fc.weight [64, 192] (expected [64, 128])"),
+        ({"speculators_model_type": "dspark"}, "speculators_model_type=dspark; expected dflash"),
+        ({"projector_type": "domino"}, "projector_type=domino; expected dflash"),
+        ({"markov_rank": 64, "enable_confidence_head": True}, "sets enable_confidence_head, markov_rank, unknown here"),
+        ({"output_multiplier": 2.0}, "output_multiplier=2.0; expected 1.0"),
+        ({"transformer_layer_config": {"layer_types": ["sliding_attention"] * 2}}, "has a sliding window"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_named(model, tmp_path, settings, said):
+    folder = speculators(DFlashModule(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    settings["transformer_layer_config"] = config["transformer_layer_config"] | settings.get(
+        "transformer_layer_config", {}
+    )
+    (tmp_path / "config.json").write_text(json.dumps(config | settings))
+    with pytest.raises(InputError) as caught:
+        DFlash(folder).check(card_of(model))
+    assert said in str(caught.value)
+
+
+def test_a_draft_longer_than_the_block_is_refused(model, tmp_path):
+    folder = speculators(DFlashModule(), tmp_path)
+    with pytest.raises(InputError, match=r"length or levels of choices=6: expected a whole number from 1 to 5"):
+        DFlash(folder, length=6).check(card_of(model))
+    with pytest.raises(InputError, match="length=0"):
+        DFlash(folder, length=0)
+    assert bound(DFlash("random"), model).inputs == ()
