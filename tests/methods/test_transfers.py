@@ -39,6 +39,7 @@ MOST = {
     "eagle": (1, 0, 1, 0),
     "eagle2": (1, 0, 1, 0),
     "eagle3": (1, 0, 1, 0),
+    "foreign_draft": (1, 0, 1, 0),
     "hybrid": (1, 0, 1, 0),
     "hybrid_frozen": (1, 0, 1, 0),
     "hydra_heads": (1, 0, 1, 0),

@@ -21,8 +21,10 @@ UNREAD = -1  # in place of a token that stays on the device
 Sampler = Callable[[Tensor], Tensor]  # (m, v) logits -> (m, v) probabilities, or wider
 
 
-def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, device: str | None) -> ModelCard:
-    """The draft's card, checked to have the target's vocabulary. Raises InputError before any weights are read."""
+def read_draft_card(
+    path: str | None, target: ModelCard, dtype: str | None, device: str | None, same: bool = True
+) -> ModelCard:
+    """The draft's card. Raises InputError before any weights are read. same: it must have the target's vocabulary."""
     if not path:
         raise InputError(
             f"draft: not set and model={target.name} names no usual draft; expected model.draft=FOLDER, or a hub id"
@@ -31,12 +33,12 @@ def read_draft_card(path: str | None, target: ModelCard, dtype: str | None, devi
         path=path, dtype=dtype or target.dtype, device=device or target.device, prefix="", path_key="draft"
     )
     ours, theirs = card.tokenizer.get_vocab(), target.tokenizer.get_vocab()
-    if ours != theirs:
+    if same and ours != theirs:
         differing = len(ours.items() ^ theirs.items())
         raise InputError(
             f"draft={path}: has another vocabulary than model={target.name}"
             f" ({len(ours)} against {len(theirs)} tokens, {differing} entries differ);"
-            " expected a draft model with the target's own tokenizer"
+            " expected a draft model with the target's own tokenizer, or method=[foreign_draft]"
         )
     return card
 
@@ -68,7 +70,11 @@ class DraftCall:
     @torch.inference_mode()
     def run(self) -> Tensor:
         """(wanted, V) logits."""
-        return self.owner.runner.run(*self.given)[:, : self.vocab]
+        return self.cut(self.owner.runner.run(*self.given))
+
+    def cut(self, rows: Tensor) -> Tensor:
+        """(wanted, v) the model's logits -> (wanted, V)."""
+        return rows[:, : self.vocab]
 
 
 class DraftLM:
@@ -108,7 +114,7 @@ class DraftLM:
     def run_together(self, forwards: Sequence[DraftCall]) -> list[Tensor]:
         """Of each, its logits."""
         found = self.runner.run_together([each.given for each in forwards])
-        return [rows[:, : each.vocab] for rows, each in zip(found, forwards, strict=True)]
+        return [each.cut(rows) for rows, each in zip(found, forwards, strict=True)]
 
     def _take(self) -> HeldCache:
         return self._free.pop() if self._free else self.runner.new_cache()

@@ -19,6 +19,7 @@ _DISPLAY = {  # as papers write them
     "eagle": "EAGLE",
     "eagle2": "EAGLE-2",
     "eagle3": "EAGLE-3",
+    "foreign_draft": "Foreign draft model",
     "hf_assisted": "HF assisted generation",
     "hf_compiled": "HF generate, compiled",
     "hf_generate": "HF generate",
