@@ -35,6 +35,7 @@ from specbench.composition import (
     register,
     run_name,
     schema,
+    spell_cell,
     with_own_groups,
 )
 from specbench.config import Config, refuse_extras, refuse_unusable
@@ -222,6 +223,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _sweep(name, overrides)
         job = replace(make_job(cfg), launch=uuid.uuid4().hex)
         _say_left_out(job)
+        if cell := spell_cell(cfg):
+            print(printable(cell))
         named = Path(cfg.hydra.run.dir).resolve()
         directory = find_grown(job, named) if named.name == run_name(cfg) else named
         if dry:

@@ -128,7 +128,8 @@ def _settings(path: str, overrides: list[str]) -> list[str]:
         return [*get_type_hints(Config)]
     try:
         node = OmegaConf.select(
-            compose_config("config", [item for item in overrides if re.match(r"[\w/@]+=", item)]), path
+            compose_config("config", [item for item in overrides if re.match(r"(hydra\.searchpath|[\w/@]+)=", item)]),
+            path,
         )
     except (HydraException, OmegaConfBaseException):
         return []
@@ -138,6 +139,20 @@ def _settings(path: str, overrides: list[str]) -> list[str]:
 def compose_config(name: str, overrides: list[str]) -> DictConfig:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return compose(name, overrides, return_hydra_config=True)
+
+
+def spell_cell(cfg: DictConfig) -> str:
+    """Which cell of an experiment ``+size=small`` runs, in a line; '' without it."""
+    chosen = cfg.hydra.runtime.choices
+    if chosen.get("size") != "small" or not chosen.get("experiment"):
+        return ""
+    axes = OmegaConf.load(conf_dir() / "experiment" / f"{chosen.experiment}.yaml").get("hydra", {}).get("sweeper", {})
+    cells = [
+        f"{key}={chosen[key] if key in chosen else OmegaConf.select(cfg, key)} (of {values})"
+        for key, values in axes.get("params", {}).items()
+    ]
+    where = ", ".join(cells) or "it is a single run"
+    return f"size=small: one cell of {chosen.experiment}, on a small model and few questions: {where}"
 
 
 def plain_settings(overrides: Sequence[str]) -> dict[str, Any]:

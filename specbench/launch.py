@@ -1,7 +1,6 @@
 """Run a checked job as a user sees it: a live display, a log, the report at the end, and an exit code.
 
-The display shows cases done, each method's MAT and tokens/s so far, and the time left; off a terminal, a line of
-progress now and then.
+The display: cases done, each method's MAT and tokens/s so far, and the time left; off a terminal, a line now and then.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from specbench.execution import execute
 from specbench.job import Job
 from specbench.names import Plain, printable
 from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord, EngineKind
-from specbench.screen import Screen, ending_as_interrupts
+from specbench.screen import Screen, ending_as_interrupts, showing, telling
 from specbench.store import DISK_FAULTS, MANIFEST, PAGE, RECORDS
 from specbench.target.tensor_parallel.team import TeamError
 
@@ -40,6 +39,7 @@ INTERRUPTED = 130
 TABLE_WIDTH = 100
 SCREEN = "screen"  # the look of plots that needs no file
 LINE_EVERY_S = 30  # of progress off a terminal
+SLOW_S = 3  # of a step of loading
 
 
 def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) -> int:
@@ -75,20 +75,19 @@ def _run_and_report(job: Job, directory: Path, console: Console, wanted: bool, a
     with (
         _log_file(directory / "run.log"),
         Progress(console, job.config.report.progress, job.config.engine.kind != EngineKind.REPLAY) as progress,
+        telling(progress.say, "specbench.stage"),
     ):
         decoded = execute(job, directory, progress.observe)
     if not wanted:
         return 0
-    from specbench.report import (
-        build_report,
-        read_findings,
-    )  # pandas and matplotlib only once there is something to report
+    from specbench.report import build_report, read_findings  # pandas and matplotlib only once they are needed
     from specbench.report.tables.terminal import print_findings, print_page
 
     if not (decoded or again) and _is_reported(directory):
         console.print(f"complete, skipped: {_plain(directory)}", highlight=False, soft_wrap=True)
         return _verdict(read_findings([directory]), job, directory, console)
-    report = build_report([directory], plots=job.config.report.plots, style=job.config.report.style)
+    with showing(console, "writing the report", "specbench.report.build"):
+        report = build_report([directory], plots=job.config.report.plots, style=job.config.report.style)
     print_findings(report.findings, console, report.load)
     for path in (directory / "records.jsonl", report.output / "summary.csv"):
         console.print(_plain(path), highlight=False, soft_wrap=True)
@@ -129,7 +128,8 @@ def report_jobs(jobs: Jobs, plots: bool) -> None:
         from specbench.report import build_report
         from specbench.report.tables.terminal import print_findings, print_page
 
-        report = build_report(runs, plots=plots)
+        with showing(console, f"writing the report of {len(runs)} runs", "specbench.report.build"):
+            report = build_report(runs, plots=plots)
         print_findings(report.findings, console)
         print_page(report.output, console)
 
@@ -255,6 +255,13 @@ class Progress:
         if self._live_wanted:
             self._live.stop()
 
+    def say(self, what: str) -> None:
+        """What is done before the first block; off a terminal, where the step before took long."""
+        self._bar.update(self._task, description=what)
+        if not self._live_wanted and time.monotonic() - self._printed > SLOW_S:
+            self._printed = time.monotonic()
+            self._console.print(what, highlight=False, markup=False)
+
     def observe(self, records: Sequence[CaseRecord], done: int, total: int) -> None:
         """Count the records of one block (or, on resuming, of all earlier ones)."""
         for record in sorted(records, key=lambda record: record.method):
@@ -287,7 +294,5 @@ class Progress:
         for name, tally in self._tallies.items():
             mat = f"{tally.accepted / tally.steps:.2f}" if tally.steps else ""
             speed = f"{tally.tokens / tally.seconds:.1f}" if tally.seconds else ""
-            table.add_row(
-                _plain(name), mat, *([speed] if self._timed else []), str(tally.errors) if tally.errors else ""
-            )
+            table.add_row(_plain(name), mat, *([speed] if self._timed else []), str(tally.errors or ""))
         return Group(self._bar, table)

@@ -100,7 +100,8 @@ def _process() -> dict[str, Any]:
 def _model(job: Job, model: Any) -> dict[str, Any]:
     """model: None where answers are replayed; the run that they are from knows its size."""
     card = job.card
-    known = model_of(Path(job.trace.origin)).get("parameters") if job.trace and model is None else None
+    answered = model_of(Path(job.trace.origin)) if job.trace and model is None else {}
+    known, weights = answered.get("parameters"), answered.get("weights") or answered.get("path")
     return {
         "name": card.name,
         "path": card.path,
@@ -111,6 +112,7 @@ def _model(job: Job, model: Any) -> dict[str, Any]:
         "context": card.context,
         "tokenizer": card.tokenizer.name_or_path,
         "fingerprint": environment.weights_fingerprint(card.path),
+        **({"weights": weights} if weights == "random" else {}),
     }
 
 

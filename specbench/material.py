@@ -103,7 +103,7 @@ def _recorded(config: Config, path: Path) -> Material:
     trace = read_trace(path, builder, tokenizer.eos_token_id, suite.cases if suite else None)
     own = [each.case for each in trace.conversations]
     cases = tuple(own) if suite else tuple(select(own, selection_of(config)))
-    name = suite.name if suite else path.stem
+    name = suite.name if suite else trace.suite or path.stem
     both = f"{suite.sha256} {trace.sha256}" if suite else ""
     digest = hashlib.sha256(both.encode()).hexdigest() if both else trace.sha256
     vocabulary = max(len(tokenizer), 1 + max(int(ids.max()) for ids in _ids(trace)))

@@ -51,6 +51,7 @@ class _Model(TypedDict, total=False):
     tokenizer: str | None
     fingerprint: str | None
     template: str | None
+    weights: str | None
 
 
 class _Suite(TypedDict, total=False):

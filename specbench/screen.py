@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 ENDING = ("SIGTERM", "SIGHUP")  # a scheduler's and a closed terminal's; the latter is not everywhere
 
@@ -29,6 +31,31 @@ class Screen(Console):
         self.quiet = True
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def telling(say: Callable[[str], None], module: str) -> Iterator[None]:
+    """What a module logs of its progress goes to ``say`` too."""
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: say(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger(module)
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def showing(console: Console, what: str, module: str) -> Iterator[None]:
+    """``what`` is done: a line of a terminal that ends with it and follows what ``module`` logs; a line elsewhere."""
+    if not console.is_terminal:
+        console.print(Text(what))
+    with console.status(Text(what)) as status, telling(lambda text: status.update(Text(f"{what}: {text}")), module):
+        yield
 
 
 @contextlib.contextmanager

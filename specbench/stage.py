@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,8 @@ from specbench.target.replay import ReplayEngine, ServerEngine
 from specbench.target.tensor_parallel.start import TeamSettings, start
 from specbench.target.timed import TimedEngine, WatchedTarget
 from specbench.types import Case, InputError, named
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +58,12 @@ def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
     stage = _load(job)
     try:
         if job.way != TENSOR and job.config.engine.kind not in (EngineKind.REPLAY, EngineKind.SERVER):
+            log.info("choosing the threads")
             stage = replace(stage, threads=choose_threads(stage.engine, job.config.model.threads, threads))
         readers = frozenset(entry.name for entry in job.entries if _bind(entry, stage))
         if stage.engine.kind == EngineKind.SERVER:
             _require_same_model(job.entries)
+        log.info("warming up, %d prompts a method", len(stage.warmup))
         yield replace(stage, readers=readers)
     finally:
         for entry in job.entries:
@@ -75,6 +80,7 @@ def _load(job: Job) -> Stage:
         return Stage(replayed, target, _recall(job, replayed), _first_cases(job))
     if config.engine.kind == EngineKind.SERVER:
         return _stage(job, ServerEngine(job.card, config.engine.max_nodes), None)
+    log.info("loading the weights of %s", job.card.name)
     seed = config.model.random.seed if config.model.random else 0
     if job.way == TENSOR:
         return _share(job, seed)
@@ -120,6 +126,7 @@ def _stage(job: Job, engine: Engine, model: Any, note: str | None = None) -> Sta
     config, prompts = job.config, job.prompts
     assert prompts is not None
     if model is not None:
+        log.info("checking the engine")
         check_engine(engine, model)
 
     def next_turn(case: Case, answers: Sequence[str]) -> Turn:
@@ -180,6 +187,7 @@ def _bind(entry: Entry, stage: Stage) -> bool:
             f"method.{entry.name}: decodes with a model here, and engine=server has none; expected rows of servers"
             " (methods.server.method.ServerPeer), or a model and engine=auto"
         )
+    log.info("loading %s", entry.name)
     watched = target.asked if isinstance(target, WatchedTarget) else []
     watched.clear()
     with named(f"method.{entry.name}."):

@@ -14,7 +14,7 @@ from in_process import run_main
 
 from compose import composed, job_for
 from specbench import cli
-from specbench.composition import plain_values
+from specbench.composition import plain_values, spell_cell
 from specbench.digest import digest
 from specbench.execution import execute
 from specbench.job import make_entry
@@ -181,6 +181,11 @@ def test_small_size_is_one_run():
         config = composed(f"experiment={name}", "+size=small")
         assert config.hydra.mode == RunMode.RUN
         assert config.hydra.sweeper.params is None
+        assert spell_cell(config).startswith(f"size=small: one cell of {name}, ")
+    assert spell_cell(composed("experiment=cacheback_figure4", "+size=small")).endswith(
+        "method.cacheback.leader_length=1 (of 1,2,3,4), method.cacheback.follower_length=3 (of 1,2,3,4,5,6)"
+    )
+    assert not spell_cell(composed("experiment=cacheback_figure4"))
 
 
 def test_command_line_wins_over_an_experiments_axis():

@@ -32,6 +32,8 @@ from specbench.report.text.style import SCREEN, check_style
 from specbench.report.text.table import make_folder, to_csv, write_texts
 from specbench.store import Run, RunError, open_run, remove_partials
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -72,7 +74,9 @@ def build_report(
     file of matplotlib. Raises RunError when a directory holds no run, or when a heatmap or a load cannot be made.
     """
     check_style(style)
+    log.info("reading the records")
     findings = read_findings(run_directories, profile)
+    log.info("tables")
     under = model_load(findings, concurrency)
     output = output or default_output(findings)
     grids = [grid for wanted in heatmaps for grid in asked_grids(findings, *wanted)]
@@ -90,6 +94,7 @@ def build_report(
         from specbench.report.plots.catalogue import write_plots
         from specbench.report.plots.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
 
+        log.info("plots")
         files += write_plots(findings, output, under, style)
         files += write_heatmaps(grids, output, style)
     if under is not None:
@@ -98,6 +103,7 @@ def build_report(
     files += write_texts(output / "tables", {"pairs.csv": to_csv(pair_frame(findings, find_headlines(findings)))})
     if (shards := shards_table(findings)) is not None:
         files += write_shards(shards, output)
+    log.info("page")
     pictures = [path for path in files if path.suffix == ".png"]
     files.append(write_page(findings, pictures, output, under, style != SCREEN))
     return Report(findings, output, tuple(files), under)

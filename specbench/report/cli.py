@@ -25,7 +25,7 @@ from specbench.report.published.table import count_table, published_tables, summ
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
 from specbench.report.text.style import SCREEN
-from specbench.screen import ending_as_interrupts
+from specbench.screen import ending_as_interrupts, showing
 from specbench.store import DISK_FAULTS, RunError
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -121,16 +121,10 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    report = build_report(
-        _runs(options),
-        options.output,
-        plots=options.plots,
-        heatmaps=options.heatmaps,
-        profile=options.profile,
-        concurrency=options.concurrency,
-        style=options.style,
-    )
-    console = open_console()
+    names = ("plots", "heatmaps", "profile", "concurrency", "style")
+    console, runs = open_console(), _runs(options)
+    with showing(console, "writing the report", "specbench.report.build"):
+        report = build_report(runs, options.output, **{name: getattr(options, name) for name in names})
     print_findings(report.findings, console, report.load)
     predicted = prediction_table(report.findings)
     if predicted is not None:

@@ -80,6 +80,7 @@ def read_live(path: Path) -> Trace:
         conversations=conversations,
         ends=ends,
         model=str(model_of(path).get("name") or ""),
+        suite=str(_manifest_of(path).get("suite", {}).get("name") or ""),
         failed=len(found) - len(kept),
     )
 

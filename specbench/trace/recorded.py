@@ -47,8 +47,8 @@ class Trace:
     """A recorded file. kind: records | answers | chat. origin: its path; sha256: of its bytes.
 
     ends: ids that end an answer. exact: of an answer file, the answers whose token count is the recorded one. model:
-    who answered, as the file says. failed: conversations that were left out because an answer of theirs is missing or
-    failed. repeated: lines that a later line of the same question replaces.
+    who answered, as the file says; suite: to what, as its run says. failed: conversations that were left out because an
+    answer of theirs is missing or failed. repeated: lines that a later line of the same question replaces.
     """
 
     kind: str
@@ -58,6 +58,7 @@ class Trace:
     ends: frozenset[int]
     exact: int | None = None
     model: str = ""
+    suite: str = ""
     failed: int = 0
     repeated: int = 0
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,14 +20,17 @@ from specbench.profile import find_pair
 from specbench.record import OVERALL
 from specbench.report import build_report, gather
 from specbench.report.build import read_findings
+from specbench.report.data.control import Control
 from specbench.report.data.headline import _say_loads, find_headlines
 from specbench.report.data.load import Load
 from specbench.report.data.pairs import find_contest, is_alone
-from specbench.report.data.remarks import read_size
+from specbench.report.data.remarks import find_remarks, read_size
+from specbench.report.page.elements import table_html
 from specbench.report.page.headline import headlines_html
 from specbench.report.tables.pairs import pair_frame, pair_tables
-from specbench.report.tables.tables import build_tables
+from specbench.report.tables.tables import FEW, build_tables
 from specbench.report.tables.terminal import print_findings, print_page
+from specbench.stats import MIN_CASES
 from specbench.store import read_run
 
 FAST, SAME, SLOW = (8.0, 0.9, 1e-4), (8.0, 0.9, 1e-4), (4.0, 0.05, 4e-2)
@@ -202,7 +206,7 @@ def test_a_run_that_is_not_paired_says_so(tmp_path):
 
 
 def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(tmp_path):
-    """In the first box of the page, and below the table on a terminal; each run alone, and what two differ in."""
+    """In the first box of the page, and above the table on a terminal; each run alone, and what two differ in."""
 
     def edited(**changes):
         def edit(manifest, records):
@@ -226,12 +230,45 @@ def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(
     assert random in html.unescape(headlines_html(find_headlines(findings)))
     console = Console(file=io.StringIO(), width=200)
     print_findings(findings, console)
-    table, foot = console.file.getvalue().split(random)
-    assert "pld" in table
-    assert "A/A" in foot or "warning" in foot
+    sentence, table = console.file.getvalue().split(random)
+    assert "speedup [95 %]" in table
+    assert "speedup [95 %]" not in sentence
     assert [read_size(name) for name in ("vicuna-7b-v1.3", "random-110m", "Qwen2.5-0.5B", "tiny", "bloom-560mm")] == [
         7e9, 1.1e8, 5e8, None, None,
     ]  # fmt: skip
+
+
+def test_unsafe_times_and_the_weights_behind_a_replay_stand_beside_the_sentence(tmp_path):
+    def busy(manifest, records):
+        manifest["warnings"] = ["load average is 3.1 a core: other processes compete, times are unsafe"]
+        manifest["model"]["weights"] = "random"
+
+    run = read_run(build_run(tmp_path, {"pld": FAST}, peers=(), per_category=2, edit=busy))
+    findings = gather([run])
+    assert first(findings).remarks[0].startswith("The times are unsafe: other processes competed for the processor")
+    assert first(findings).remarks[1].startswith("The weights are random")
+    unsteady = Control(stats.Estimate(1.0, 0.97, 1.04, 50))
+    entry = replace(findings.reported[0], control=unsteady)
+    assert "vanilla against itself differs by up to 4.0%." in find_remarks([entry])[0]
+    assert "(unsteady: 1 of 2 runs)" in find_remarks([entry, replace(entry, control=None)])[0]
+
+
+def test_a_figure_of_too_few_cases_is_in_brackets_and_not_the_best(tmp_path):
+    few, many = (
+        findings_of(tmp_path / str(count), {"a": FAST, "b": SLOW}, per_category=count) for count in (2, MIN_CASES)
+    )
+    for findings, marked in ((few, True), (many, False)):
+        tables = build_tables(findings.summary, findings.facts, findings.contests)["speedup_by_category"]
+        qa, overall = tables[0].header.index("qa"), tables[0].header.index(OVERALL)
+        assert all(row[qa].text.startswith("(") is marked for row in tables[0].rows)
+        assert not any(row[overall].text.startswith("(") for row in tables[0].rows)
+        assert any(column == qa for _, column in tables[0].best) is not marked
+        assert (FEW in tables[0].meaning) is marked
+        tinted = re.findall(r'<td class="(?:gain|loss)\d">(?:<b>)?\(', table_html(tables[0], shaded=True))
+        assert not tinted
+        console = Console(file=io.StringIO(), width=200)
+        print_findings(findings, console)
+        assert (FEW in console.file.getvalue()) is marked
 
 
 def test_a_load_names_who_is_best_without_drafting_and_with_it():

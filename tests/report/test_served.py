@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from report.handmade import failed, record, turn
 from specbench.record import VANILLA, CaseRecord
 from specbench.report import build_report
 from specbench.report.data.findings import gather
+from specbench.report.data.headline import find_headlines
 from specbench.report.data.served import fewest
 from specbench.store import Run
 
@@ -62,6 +64,16 @@ def test_throughput_is_that_of_the_stretches_and_the_interval_over_them(rows):
     assert np.isnan(vanilla["speedup_low"])
     assert (pld["mat"], pld["mean_requests"], pld["mean_rows"]) == (2.0, 4.0, 7.0)
     assert pld["user_tokens_per_s"] == vanilla["user_tokens_per_s"] == 4.0  # of decode_s = 1 for 4 tokens
+
+
+def test_the_headline_and_the_csv_say_what_is_of_a_request_and_what_of_the_server(make_manifest):
+    findings = gather([run_of(make_manifest)])
+    (headline,) = find_headlines(findings)
+    assert headline.under.startswith("4 requests at once, figures of each request, temperature 0")
+    assert re.search(r"The whole server gives 1\.43 \[.*\] times vanilla in tokens/s with pld\.", headline.under)
+    assert set(findings.summary["load"]) == {"each request, 4 requests at once"}
+    several = gather([run_of(make_manifest), run_of(make_manifest, requests=8)])
+    assert find_headlines(several)[0].under.endswith("What the whole server gives stands under load.")
 
 
 def test_a_stretch_in_which_a_method_failed_where_vanilla_did_not_has_no_throughput(make_manifest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,10 @@ def shard(part: str, seconds: float, noise: float = 0.001, width: float = 0.0001
         ([shard("1/2", 0.0100, noise=0.2), shard("2/2", 0.0110)], ["unsteady"]),  # within its A/A
         ([shard("1/2", 0.0100, width=0.001), shard("2/2", 0.0110)], []),  # other cases alone explain it
         ([shard("1/1", 0.0100)], []),
+        (
+            [replace(shard("1/2", 0.0100), control=None), replace(shard("2/2", 0.0110), control=None)],
+            ["how much of it is noise is unknown"],
+        ),
     ],
 )
 def test_speeds_that_differ_beyond_noise_are_a_warning(shards, said):

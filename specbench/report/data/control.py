@@ -27,6 +27,12 @@ class Control:
             return None
         return low <= 1.0 <= high and high - low < MAX_WIDTH
 
+    @property
+    def noise(self) -> float:
+        """The largest distance from 1 that the re-timings allow."""
+        bounds = (self.retimed.value, self.retimed.low, self.retimed.high)
+        return max(abs(bound - 1) for bound in bounds if bound is not None)
+
     def sentence(self) -> str:
         """The verdict in words, figures included."""
         found = self.retimed

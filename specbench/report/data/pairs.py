@@ -154,7 +154,12 @@ def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: st
 
 
 def is_alone(contests: Sequence[Contest], category: str, figure: str, row: Mapping[str, object]) -> bool:
-    """Whether the best of a column is told apart from all others, as far as that is known. row: the best one's."""
+    """Whether the best of a column is told apart from all others, which too few cases do not do. row: the best one's.
+
+    True where no contest holds the figure.
+    """
     entrant = (str(row["method"]), str(row["variant"]))
     contest = find_contest(contests, (str(row["model"]), str(row["suite"])), figure, entrant)
-    return contest is None or not contest.as_good(entrant, category)
+    if contest is None:
+        return True
+    return contest.rates(category).draws is not None and not contest.as_good(entrant, category)

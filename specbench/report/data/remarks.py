@@ -1,6 +1,7 @@
 """What keeps a figure from meaning what it looks like, in a sentence each, to stand beside it.
 
-Random weights, a latency profile of a model of another size, and runs in one table that are no comparison.
+Unsafe times, random weights, a latency profile of a model of another size, and runs in one table that are no
+comparison.
 """
 
 from __future__ import annotations
@@ -33,12 +34,27 @@ _SHARED: dict[str, Callable[[ReportedRun], Any]] = {
 
 def find_remarks(entries: Sequence[ReportedRun]) -> tuple[str, ...]:
     """Those of one model and suite."""
-    return tuple(dict.fromkeys([*_of_each(entries), *_between(entries)]))
+    return tuple(dict.fromkeys([*_of_times(entries), *_of_each(entries), *_between(entries)]))
+
+
+def _of_times(entries: Sequence[ReportedRun]) -> Iterator[str]:
+    timed = [entry for entry in entries if entry.facts.timed]
+    noise = [entry.control.noise for entry in timed if entry.control and entry.control.steady is False]
+    reasons = ["other processes competed for the processor"] if any(map(_is_unsafe, timed)) else []
+    if noise:
+        some = "" if len(timed) == 1 else f" (unsteady: {len(noise)} of {len(timed)} runs)"
+        reasons.append(f"vanilla against itself differs by up to {max(noise):.1%}{some}")
+    if reasons:
+        yield f"The times are unsafe: {' and '.join(reasons)}."
+
+
+def _is_unsafe(entry: ReportedRun) -> bool:
+    return any(warning.endswith("times are unsafe") for warning in entry.run.manifest.get("warnings", []))
 
 
 def _of_each(entries: Sequence[ReportedRun]) -> Iterator[str]:
     for entry in entries:
-        if entry.run.section("model").get("path") == "random":
+        if "random" in map(entry.run.section("model").get, ("path", "weights")):
             yield _RANDOM
         if entry.prediction is None:
             continue

@@ -21,6 +21,7 @@ COLUMNS = (
     *("acceptance_rate", "draft_rate", "mean_draft"),
     *("tokens_fed", "target_compute", *(f"{phase}_ms" for phase in PHASES), "prefill_ms", "state_bytes"),
     *("lossless", "equal", "violations", "close_steps", "errors"),
+    "load",
 )
 
 

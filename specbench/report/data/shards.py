@@ -62,18 +62,14 @@ def doubt_shards(shards: Sequence[MeasuredShard]) -> Iterator[str]:
     if len(timed) < 2:
         return
     fast, slow = (choose(timed, key=lambda each: each[0].value) for choose in (min, max))
-    noise = max([MAX_WIDTH, *(_noise(shard.control) for shard in shards if shard.control)])
+    known = [shard.control.noise for shard in shards if shard.control]
+    noise = max([MAX_WIDTH, *known])
+    beyond = f"beyond {100 * noise:.2g} % of noise" if known else "how much of it is noise is unknown (no A/A control)"
     apart = fast[0].high is None or slow[0].low is None or fast[0].high < slow[0].low
     if apart and slow[0].value / fast[0].value > 1 + noise:
         yield (
             f"the shards differ in speed: vanilla {1 / fast[0].value:.1f} tokens/s in part {fast[1].part}"
-            f" ({fast[1].machine}), {1 / slow[0].value:.1f} in {slow[1].part} ({slow[1].machine}), beyond"
-            f" {100 * noise:.2g} % of noise: speedups hold, as methods are paired within a block; times and tokens/s"
+            f" ({fast[1].machine}), {1 / slow[0].value:.1f} in {slow[1].part} ({slow[1].machine}),"
+            f" {beyond}: speedups hold, as methods are paired within a block; times and tokens/s"
             " mix machines"
         )
-
-
-def _noise(control: Control) -> float:
-    """The largest distance from 1 that the control allows."""
-    bounds = (control.retimed.value, control.retimed.low, control.retimed.high)
-    return max(abs(bound - 1) for bound in bounds if bound is not None)

@@ -123,6 +123,7 @@ def _row(scope: _Scope, spreads: Mapping[str, stats.Estimate]) -> dict[str, Any]
         "violations": BLANK,
         "close_steps": BLANK,
         "errors": scope.errors,
+        "load": scope.facts.arrivals and f"each request, {scope.facts.arrivals}",
     }
     row |= _spread("mat", spreads["mat"]) | _drafting(scope) | _times(scope) | _verdict(scope)
     row |= _speed(scope, spreads.get("speedup")) | _predicted(scope, spreads.get("predicted_speedup"))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from specbench.names import printable
 from specbench.report.plots.palette import DPI
-from specbench.report.text.label import BLANK, Cell
+from specbench.report.text.label import Cell
 from specbench.report.text.table import Table
 
 
@@ -47,8 +47,8 @@ def table_html(table: Table, shaded: bool = False) -> str:
 
 
 def _tints(figures: Sequence[str]) -> dict[str, str]:
-    """Printed figure -> its class: gain1 to gain4 above 1, loss1 to loss4 below, by the logarithm."""
-    logs = {text: math.log(float(text)) for text in figures if text != BLANK and float(text) > 0}
+    """Printed figure -> its class: gain1 to gain4 above 1, loss1 to loss4 below, by the logarithm; none in brackets."""
+    logs = {text: math.log(float(text)) for text in figures if text[:1].isdigit() and float(text) > 0}
     widest = max(map(abs, logs.values()), default=0.0)
     levels = {text: round(_TINTS * value / widest) for text, value in logs.items() if widest}
     return {text: f"{'gain' if level > 0 else 'loss'}{abs(level)}" for text, level in levels.items() if level}

@@ -22,8 +22,8 @@ from specbench.report.tables.tables import (
     Columns,
     Row,
     best_of,
-    dicts,
     interval_of,
+    mark_few,
     meaning,
 )
 from specbench.report.text.label import Cell, label
@@ -71,7 +71,7 @@ def _table(rows: pd.DataFrame, columns: Columns, text: str, lossy: bool, contest
     header = [*(name.capitalize() for name in names), "Method", *(entry[0] for entry in columns)]
     head = "".join(tag("th", "name" if place <= len(names) else "", escape(name)) for place, name in enumerate(header))
     groups: dict[str, list[Row]] = {}
-    for row in dicts(rows):
+    for row in rows.to_dict("records"):
         groups.setdefault(row["category"], []).append(row)
     body = "".join(_rows(group, columns, names, lossy, contests) for group in groups.values())
     return (
@@ -98,7 +98,9 @@ def _rows(rows: Sequence[Row], columns: Columns, names: Sequence[str], lossy: bo
         for _, column, _, _ in columns:
             value = values[column][place]
             key = "" if math.isnan(value) else f' data-v="{value:.6g}"'
-            text = cell_html(Cell(printed[column][place], interval_of(row, column)), (place, column) in best)
+            few = f"{column}_low" in row and row["category"] != OVERALL
+            shown = mark_few(printed[column][place], row) if few else printed[column][place]
+            text = cell_html(Cell(shown, interval_of(row, column)), (place, column) in best)
             cells.append(f"<td{key}>{text}</td>")
         hidden = "" if row["category"] == OVERALL else " hidden"
         where = f'data-category="{escape(row["category"])}" data-where="{escape(_where(row))}"'

@@ -5,7 +5,7 @@ function valueOf(row, column, named) {
   const cell = row.cells[column];
   if (!cell) return named ? "" : NaN;
   if (named) return [...cell.childNodes].map((part) => (part.className ? "" : part.textContent)).join("").trim();
-  return parseFloat(cell.dataset.v ?? cell.textContent);
+  return parseFloat(cell.dataset.v ?? cell.textContent.replace("(", ""));
 }
 
 function compare(left, right, sign, named) {

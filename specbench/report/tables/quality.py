@@ -8,7 +8,7 @@ from specbench.record import OVERALL
 from specbench.report.data.detail import QUALITY
 from specbench.report.data.findings import Findings
 from specbench.report.data.reported import ROW
-from specbench.report.tables.tables import INTERVALS, dicts, interval_of
+from specbench.report.tables.tables import INTERVALS, interval_of
 from specbench.report.text.label import BLANK, Cell, format_interval, format_number, format_share
 from specbench.report.text.table import Table, format_tables, name_columns, without_blanks, write_texts
 
@@ -24,9 +24,8 @@ def quality_table(findings: Findings, where: str = "") -> Table | None:
     if frame.empty:
         return None
     overall = findings.summary[findings.summary["category"] == OVERALL]
-    rows = dicts(
-        frame.merge(overall[[*ROW, "speedup", "speedup_low", "speedup_high", "mat"]], on=list(ROW), how="left")
-    )
+    beside = overall[[*ROW, "speedup", "speedup_low", "speedup_high", "mat"]]
+    rows = frame.merge(beside, on=list(ROW), how="left").to_dict("records")
     figures = [
         (
             Cell(str(row["cases"])),

@@ -18,6 +18,7 @@ from specbench.report.data.pairs import Contest, is_alone
 from specbench.report.data.rows import COLUMNS, KEYS, category_order, drop_repeated_rows, with_drafting
 from specbench.report.data.trials import DRAFTER_PHASES
 from specbench.report.text.label import (
+    BLANK,
     Cell,
     format_count,
     format_interval,
@@ -39,6 +40,7 @@ from specbench.report.text.table import (
 from specbench.stats import MIN_CASES
 
 INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES} cases."
+FEW = f"In brackets: fewer than {MIN_CASES} cases, too few to say how far chance moves the figure."
 _OVERALL_MEANINGS = {  # column -> its explanation in the caption, where it is shown
     "speedup": "Speedup: time per token, vanilla over method, paired by case.",
     "mat": "MAT: tokens per decode step.",
@@ -127,7 +129,8 @@ def build_tables(
         text = (where, f"{remark}{meaning(rows)} {INTERVALS}")
         tables["overall"].append(_overall("overall", rows, text, OVERALL_COLUMNS, contests))
         for name in wanted:
-            text = (where, f"{remark}{_forced(rows)}{_MEANINGS[name]} {INTERVALS}")
+            few = f" {FEW}" if (rows["cases"] < MIN_CASES).any() else ""
+            text = (where, f"{remark}{_forced(rows)}{_MEANINGS[name]} {INTERVALS}{few}")
             tables[name].append(_by_category(name, rows, text, contests))
     return tables
 
@@ -159,7 +162,7 @@ def _overall(
     name: str, rows: pd.DataFrame, text: tuple[str, str], wanted: Columns, contests: Sequence[Contest] = ()
 ) -> Table:
     rows = with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL]))  # the csv has them all
-    names, entries = name_columns(rows), dicts(rows)
+    names, entries = name_columns(rows), rows.to_dict("records")
     cells, best = [], set()
     for place, (_, column, write, bold) in enumerate(wanted):
         values = [float(entry[column]) for entry in entries]
@@ -169,14 +172,14 @@ def _overall(
             found = best_of(entries, values, printed, partial(is_alone, contests, OVERALL, column))
             best |= {(row, place + len(names)) for row in found}
     header = (*names, *(entry[0] for entry in wanted))
-    table = Table(name, *text, header, _stack([*names.values(), *cells]), frozenset(best), len(names))
+    table = Table(name, *text, header, tuple(zip(*names.values(), *cells, strict=True)), frozenset(best), len(names))
     return without_blanks(table)
 
 
 def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str], contests: Sequence[Contest]) -> Table:
     figure = _figure(name)
     rows = drop_repeated_rows(rows)
-    keyed = {tuple(row[key] for key in (*_ROW_KEYS, "category")): row for row in dicts(rows)}
+    keyed = {tuple(row[key] for key in (*_ROW_KEYS, "category")): row for row in rows.to_dict("records")}
     shown = rows.drop_duplicates(list(_ROW_KEYS))
     shown = shown[
         ~shown["method"].isin([VANILLA, CONTROL]) | (shown["variant"] == "")
@@ -184,16 +187,16 @@ def _by_category(name: str, rows: pd.DataFrame, text: tuple[str, str], contests:
     names = name_columns(shown)
     cells, best = [], set()
     categories = _categories(rows)
-    named = dicts(shown)
+    named = shown.to_dict("records")
     for place, category in enumerate(categories):
         entries = [keyed.get((*(row[key] for key in _ROW_KEYS), category), {}) for row in named]
         values = [float(entry.get(figure, float("nan"))) for entry in entries]
-        printed = [format_number(value) for value in values]
+        printed = [mark_few(format_number(value), entry) for value, entry in zip(values, entries, strict=True)]
         cells.append([Cell(word, interval_of(entry, figure)) for word, entry in zip(printed, entries, strict=True)])
         found = best_of(named, values, printed, partial(is_alone, contests, category, figure))
         best |= {(row, place + len(names)) for row in found}
     header = (*names, *categories)
-    stacked = _stack([*names.values(), *cells])
+    stacked = tuple(zip(*names.values(), *cells, strict=True))
     return Table(name, *text, header, stacked, frozenset(best), len(names), spread=False)
 
 
@@ -202,9 +205,9 @@ def _categories(rows: pd.DataFrame) -> list[str]:
     return [*category_order(rows.loc[rows["category"] != OVERALL, "category"]), OVERALL]
 
 
-def dicts(rows: pd.DataFrame) -> list[Row]:
-    """Each row's figures by column."""
-    return rows.to_dict("records")
+def mark_few(text: str, row: Row) -> str:
+    """A printed figure of a category, in brackets where it has too few cases for an interval."""
+    return f"({text})" if row.get("cases", MIN_CASES) < MIN_CASES and text != BLANK else text
 
 
 def interval_of(row: Row, column: str) -> str:
@@ -229,10 +232,6 @@ def best_of(
         if len(places) > 1 and alone(rows[top]):
             found += [place for place in places if printed[place] == printed[top]]
     return found
-
-
-def _stack(columns: list[list[Cell]]) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(zip(*columns, strict=True))
 
 
 def write_tables(findings: Findings, output: Path) -> list[Path]:

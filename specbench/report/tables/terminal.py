@@ -23,6 +23,7 @@ from specbench.report.data.load import Load
 from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
 from specbench.report.tables.served import served_tables
 from specbench.report.tables.shards import shards_table
+from specbench.report.tables.tables import FEW, mark_few
 from specbench.report.text.label import (
     BLANK,
     break_lines,
@@ -62,8 +63,6 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
         for line in _replays(findings, str(model), str(suite)):
             console.print(_text(line, style="dim"))
         console.print(_overall(rows[~lossy[rows.index]], width))
-        for remark in headline.remarks if headline else ():
-            console.print(_text(remark, style="bold yellow"))
         for table in _by_category(rows[~lossy[rows.index]], width):
             console.print(table)
         if lossy[rows.index].any():
@@ -86,6 +85,8 @@ def _print_headline(headline: Headline | None, console: Console) -> None:
     if headline is None:
         return
     console.print(_text(headline.lead, style="bold") + _text(f"{headline.rest} {headline.under}"))
+    for remark in headline.remarks:
+        console.print(_text(remark, style="bold yellow"))
     if headline.loads:
         console.print(_text(headline.loads))
 
@@ -219,7 +220,7 @@ def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
         yield _text(f"{len(categories)} categories, at most {_MOST_CATEGORIES} are printed; summary.csv has them")
         return
     found = {
-        (row["category"], row["method"], row["variant"], figure): format_number(row[figure])
+        (row["category"], row["method"], row["variant"], figure): mark_few(format_number(row[figure]), row)
         for row in rows.to_dict("records")
         for figure in figures
     }
@@ -227,6 +228,8 @@ def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
     room -= _GUTTER + max(map(len, figures.values()))
     for chosen in _fitting(categories, room, max(map(len, found.values()))):
         yield _category_table(figures, chosen, names, found)
+    if any(text.startswith("(") for text in found.values()):
+        yield _text(FEW, style="dim")
 
 
 def _fitting(categories: Sequence[str], room: int, cell: int) -> Iterator[list[str]]:
