@@ -12,7 +12,7 @@ from specbench.record import OVERALL
 from specbench.report.data.detail import AUDIT
 from specbench.report.data.findings import Findings
 from specbench.report.data.rows import KEYS
-from specbench.report.tables.tables import INTERVALS, dicts, interval_of
+from specbench.report.tables.tables import INTERVALS, interval_of
 from specbench.report.text.label import Cell, format_milliseconds, format_number, format_share
 from specbench.report.text.table import Table, format_tables, name_columns, without_blanks, write_texts
 
@@ -55,7 +55,7 @@ def audit_tables(findings: Findings, where: str = "") -> list[Table]:
         return []
     shown = [column for column in findings.summary if column not in frame or column in KEYS]
     rows = overall.merge(findings.summary[shown], on=list(KEYS), how="left")
-    names, entries = name_columns(rows), dicts(rows)
+    names, entries = name_columns(rows), rows.to_dict("records")
     columns = [
         [Cell(write(float(row[name])), interval_of(row, name)) for row in entries]
         for name, (_, write) in _COLUMNS.items()
@@ -72,7 +72,7 @@ def _by_category(frame: pd.DataFrame, figure: str) -> Table:
     frame = frame[frame.groupby(keys)[figure].transform("count") > 0]
     rows = frame[keys].drop_duplicates()
     names, categories = name_columns(rows), list(dict.fromkeys(frame["category"]))
-    known = {(*(row[key] for key in keys), row["category"]): float(row[figure]) for row in dicts(frame)}
+    known = {(*(row[key] for key in keys), row["category"]): float(row[figure]) for row in frame.to_dict("records")}
     columns = [
         [Cell(format_share(known.get((*row, category), math.nan))) for row in rows.itertuples(index=False, name=None)]
         for category in categories
