@@ -13,6 +13,7 @@ import torch
 from compose import job_for
 from methods.pld import _Lookup
 from specbench.decode.budgets import Controller
+from specbench.decode.stopping import Bandit
 from specbench.execution import execute
 from specbench.method import Method
 from specbench.record import CaseRecord
@@ -203,6 +204,14 @@ def test_steps_that_a_drafter_left_out_leave_no_trace(tmp_path, trace, monkeypat
     monkeypatch.setattr("specbench.serving.session.make_budgets", lambda *_: _Turns())
     monkeypatch.setattr("specbench.decode.shared_request.SharedRequest.missed", property(lambda _: [], lambda *_: None))
     assert work("forgetful") != paused
+
+
+def test_a_policy_of_draft_lengths_acts_within_the_loads_budget(tmp_path, trace, alone, monkeypatch):
+    monkeypatch.setattr(Bandit, "ARMS", (0, 1, 5))
+    records = decode(tmp_path / "r", trace, *LOADED, "decode.length=bandit", "load.budget=equal", "load.nodes=12")
+    for key, record in records.items():
+        assert [turn.ids for turn in record.turns] == [turn.ids for turn in alone[key].turns]
+    assert 1 <= max(depth for record in records.values() for turn in record.turns for depth in turn.depth) <= 5
 
 
 @pytest.mark.parametrize("fault", [None, RuntimeError("can't allocate memory"), torch.OutOfMemoryError("of a GPU")])
