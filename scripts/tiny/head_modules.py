@@ -102,14 +102,50 @@ class EagleModule(nn.Module):
             past.append((key, value))
             mixed = attend(query, past, visible(positions, depth))
             hidden = hidden + layer.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+            hidden = self.carry(hidden + layer.mlp(layer.post_attention_layernorm(hidden)))
             outputs.append(hidden)
             embedded, features = self.deeper(embedded, hidden)
         return outputs
 
+    def carry(self, hidden: Tensor) -> Tensor:
+        """What the layer wrote, as the next pass and ``logits`` continue it."""
+        return hidden
+
     def deeper(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """(embedded, features) of the next pass: its own output of token i stands for feature i + 1."""
         return embedded, functional.pad(hidden[:, :-1], (0, 0, 1, 0))
+
+
+class MtpModule(EagleModule):
+    """A module for multi-token prediction in the shape of the speculators library's: norms around the projection."""
+
+    def __init__(self, config: LlamaConfig, target: Any) -> None:
+        """Begins as the feature itself."""
+        nn.Module.__init__(self)
+        hidden, block = config.hidden_size, _Layer(config, config.hidden_size)
+        for name in ("token_layernorm", "hidden_layernorm", "input_layernorm", "final_layernorm"):
+            setattr(block, name, LlamaRMSNorm(hidden, eps=config.rms_norm_eps))
+        block.input_proj = nn.Linear(2 * hidden, hidden, bias=False)
+        self.mtp_layers = nn.ModuleList([block])
+        self._lent = [LlamaRotaryEmbedding(config), target.lm_head]
+        with torch.no_grad():
+            block.input_proj.weight[:, hidden:] += torch.eye(hidden)
+
+    def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Projected from both normed, and normed once more for attention."""
+        layer = self.layer()
+        both = [layer.token_layernorm(embedded), layer.hidden_layernorm(features)]
+        mixed = layer.input_proj(torch.cat(both, dim=-1))
+        return layer.input_layernorm(mixed), mixed
+
+    def layer(self) -> Any:
+        """The decoder layer."""
+        return self.mtp_layers[0]
+
+    def carry(self, hidden: Tensor) -> Tensor:
+        """Behind the last norm."""
+        normed: Tensor = self.layer().final_layernorm(hidden)
+        return normed
 
 
 class Eagle3Module(EagleModule):

@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from tiny.corpus import documents
-from tiny.head_modules import Eagle3Module, EagleModule, PEagleModule
+from tiny.head_modules import Eagle3Module, EagleModule, MtpModule, PEagleModule
 from tiny.packing import PackedBatch, Packer, separate
 from tiny.train import TrainingSettings, optimizers, rate_at
 
@@ -58,6 +58,11 @@ _FORMATS = {
         "methods": "`eagle` and `eagle2`",
         "stored": "Embedding and output head are the target's own and not stored.",
     },
+    "mtp": {
+        "format": "speculators MTP",
+        "methods": "`mtp`",
+        "stored": "Embedding and output head are the target's own and not stored.",
+    },
     "eagle3": {
         "format": "EAGLE-3",
         "methods": "`eagle3`",
@@ -74,7 +79,8 @@ _FORMATS = {
 
 @dataclass(frozen=True)
 class HeadSettings(TrainingSettings):
-    """kind: eagle (the shape of EAGLE-1 and -2) | eagle3 | p_eagle, with ``vocabulary`` tokens in their output head.
+    """kind: eagle (the shape of EAGLE-1 and -2) | mtp | eagle3 | p_eagle, the last two with
+    ``vocabulary`` tokens in their output head.
 
     passes: depths unrolled. regression: weight of the feature loss. noise: half width of what is added to features.
 
@@ -105,7 +111,9 @@ FUSED = (1, 3, 4)  # hidden states that an EAGLE-3 head of this five-layer targe
 def head_config(target: Any, settings: HeadSettings) -> LlamaConfig:
     """One layer in the target's shape, with an MLP of its own width."""
     values = target.config.to_dict() | {"num_hidden_layers": 1, "intermediate_size": settings.intermediate}
-    if settings.kind != "eagle":
+    if settings.kind == "mtp":
+        values |= {"speculators_model_type": "mtp"}
+    elif settings.kind != "eagle":
         values |= {"draft_vocab_size": settings.vocabulary, "eagle_aux_hidden_state_layer_ids": list(FUSED)}
     if settings.kind == "p_eagle":
         mask = target.config.pad_token_id
@@ -127,6 +135,8 @@ def new_head(target: Any, tokenizer: PreTrainedTokenizerFast, settings: HeadSett
     config = head_config(target, settings)
     if settings.kind == "eagle":
         return EagleModule(config, target)
+    if settings.kind == "mtp":
+        return MtpModule(config, target)
     ids = frequent(tokenizer, settings)
     if settings.kind == "eagle3":
         return Eagle3Module(config, target, FUSED, ids)

@@ -9,10 +9,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from compose import job_for
 from head_models import bound, run, states
 from methods.eagle.method import Eagle, Eagle3, EagleRun
+from methods.eagle.mtp import Mtp
 from methods.parts.heads.draft_layer import LayerMemory
 from models import BASE, VOCAB
 from specbench.target.load import ASSETS, load_model
-from tiny.head_modules import Eagle3Module, EagleModule, attend, visible
+from tiny.head_modules import Eagle3Module, EagleModule, MtpModule, attend, visible
 from tiny.head_training import HeadSettings, head_config, held_out_shares, save_head, train_head
 
 
@@ -23,21 +24,19 @@ def target():
     return AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle", "mtp", "eagle3"])
 @torch.inference_mode()
 def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
     """Pass d at place i is the state of the node of depth d on the true path whose context ends at i - d."""
     settings = HeadSettings(kind=kind, intermediate=48, vocabulary=80)
     config = head_config(target, settings)
-    module = (
-        Eagle3Module(config, target, (1, 3, 4), torch.arange(50, 130))
-        if kind == "eagle3"
-        else EagleModule(config, target)
-    ).double()
+    one = {"eagle": EagleModule, "mtp": MtpModule}.get(kind)
+    module = one(config, target) if one else Eagle3Module(config, target, (1, 3, 4), torch.arange(50, 130))
+    module.double()
     for weight in module.parameters():
         weight.copy_(weight.half())  # what the file will hold
     save_head(module, target, tmp_path, settings, 1.0, [0.5])
-    method = bound((Eagle3 if kind == "eagle3" else Eagle)(str(tmp_path)), target)
+    method = bound({"eagle": Eagle, "mtp": Mtp, "eagle3": Eagle3}[kind](str(tmp_path)), target)
     assert method.needs.hidden == ((1, 3, 4) if kind == "eagle3" else (5,))
 
     ids = torch.randperm(VOCAB)[:30]
