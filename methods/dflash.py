@@ -16,6 +16,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, Qwen3Config
 
 from methods.parts.heads.draft_layer import DraftLayers, LayerMemory, layer_shapes
+from methods.parts.heads.forwards import Forwards, RowsCall
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import WIDEST, TargetEnds
 from methods.parts.heads.layer_config import biased, mask_token, refuse_window
@@ -130,14 +131,15 @@ class DFlashHead(TreeHead):
 
 
 class _Block(LevelsRun):
-    def levels(self) -> Tensor:
+    def levels(self) -> Forwards:
         head, memory = self.head, self.memory
         features, following = self.taken()
         head.layers.keep(head.enter(features), memory)
         rows = self.count + head.skipped
         inputs, residual = head.inputs(head.block(following[-1:], rows), features[0])
         whole = head.layers.like.new_zeros(rows, memory.nodes)
-        return head.logits(head.layers.grow(inputs, residual, memory, 0, slice(0, rows), whole)[head.skipped :])
+        written = yield head.layers.grow(inputs, residual, memory, 0, slice(0, rows), whole)
+        return (yield RowsCall(head.output, written[head.skipped :]))
 
 
 class DFlash(LevelsMethod):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.parts.heads.draft_layer import DraftLayers, LayerMemory, layer_shapes
+from methods.parts.heads.forwards import Forwards, RowFunction, RowsCall
 from methods.parts.heads.grown_tree import choose_best, fill
 from methods.parts.heads.head_file import (
     HeadFile,
@@ -24,7 +26,7 @@ from methods.parts.heads.head_file import (
 )
 from methods.parts.heads.head_method import StackedHeads, TargetEnds
 from methods.parts.trees.tree_shape import ShapePlan
-from specbench.method import Drafter
+from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.target.facade import Target
 from specbench.target.transfer import upload
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
@@ -86,11 +88,12 @@ class HydraHeads:
             later = [f"{name}{2 * block + 1}.linear." for block in range(1, blocks)]
             self._rest.append([(state[f"{block}weight"], state[f"{block}bias"]) for block in later])
             self._out.append((state[f"hydra_lm_head.{head}.1.weight"], state[f"hydra_lm_head.{head}.1.bias"]))
+        self.outputs = [RowFunction(partial(self.logits, head)) for head in range(heads)]
 
-    def prefix(self, features: Tensor, memory: LayerMemory) -> Tensor:
+    def prefix(self, features: Tensor, memory: LayerMemory) -> Forwards:
         """Remember (T, D) states of committed tokens; the prefix layer's (1, D) output at the last one."""
         normed = functional.rms_norm(features, features.shape[-1:], self._norms[0], self._eps)
-        hidden = self.layers.read(normed, features, memory)
+        hidden = yield from self.layers.read(normed, features, memory)
         return functional.rms_norm(hidden, hidden.shape[-1:], self._norms[1], self._eps)
 
     def logits(self, head: int, paths: Tensor) -> Tensor:
@@ -119,22 +122,22 @@ class HydraRun:
         self._queue.append(features)
         self._token = upload([root], features.device)
 
-    def root(self) -> Tensor:
+    def root(self) -> Forwards:
         """(1, V) logits of what follows the root."""
         if self._queue:
-            self._prefix = self._heads.prefix(torch.cat(self._queue), self.memory)
+            self._prefix = yield from self._heads.prefix(torch.cat(self._queue), self.memory)
             self._queue.clear()
         self._head = 0
-        return self._below(self._prefix, self._token)
+        return (yield from self._below(self._prefix, self._token))
 
-    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
+    def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
         """(w, V) logits below w nodes one level down, whose parents were ``rows`` of the last call."""
         self._head += 1
-        return self._below(self._paths.index_select(0, rows), ids)
+        return (yield from self._below(self._paths.index_select(0, rows), ids))
 
-    def _below(self, paths: Tensor, ids: Tensor) -> Tensor:
+    def _below(self, paths: Tensor, ids: Tensor) -> Forwards:
         self._paths = torch.cat([paths, self._heads.embed(ids)], dim=-1)
-        return self._heads.logits(self._head, self._paths)
+        return (yield RowsCall(self._heads.outputs[self._head], self._paths))
 
     @staticmethod
     def ids(choice: Tensor) -> Tensor:
@@ -147,15 +150,15 @@ class HydraRun:
         return logits
 
 
-class _Tree(Drafter):
+class _Tree(SharedDrafter):
     def __init__(self, method: HydraTree, run: HydraRun) -> None:
         self._method, self._run = method, run
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
+    def drafting(self, context: Sequence[int], budget: int) -> Drafting:
         if budget < 1:
             return EMPTY
         plan = self._method.plan.cut(budget)
-        tokens = fill(self._run, plan, choose_best(self._run), self.goes_on)
+        tokens = yield from fill(self._run, plan, choose_best(self._run), self.goes_on)
         return Draft(tokens, plan.shape.parents[: len(tokens)], source=[0] * len(tokens))
 
     def observe(self, step: Step) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from methods.parts.heads.forwards import RowFunction, RowsCall
 from methods.parts.heads.head_file import (
     HeadFile,
     HeadFormat,
@@ -22,7 +23,7 @@ from methods.parts.heads.head_file import (
     require_shapes,
 )
 from methods.parts.heads.head_method import StackedHeads
-from specbench.method import Drafter
+from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.target.facade import Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, Typical
 
@@ -65,23 +66,24 @@ class MedusaHeads:
         self._out = stacked(f"{blocks}.weight").transpose(1, 2)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """(1, D) last state -> (heads, V) logits: row d for the token d + 2 places behind that state's."""
-        state = hidden.expand(len(self._out), 1, -1)
+        """(n, D) last states -> (n, heads, V) logits: row d for the token d + 2 places behind that state's."""
+        state = hidden.expand(len(self._out), -1, -1)
         for weight, bias in self._blocks:
             state = state + functional.silu(torch.baddbmm(bias, state, weight))
-        return torch.bmm(state, self._out)[:, 0]
+        return torch.bmm(state, self._out).transpose(0, 1)
 
 
-class _Heads(Drafter):
+class _Heads(SharedDrafter):
     def __init__(self, method: Medusa, hidden: Tensor) -> None:
         self._method, self._hidden = method, hidden
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
+    def drafting(self, context: Sequence[int], budget: int) -> Drafting:
         if budget < 1:
             return EMPTY
         method = self._method
         count = min(budget, len(method.shape))
-        best = method.heads(self._hidden).topk(method.width).indices
+        logits = yield RowsCall(method.output, self._hidden)
+        best = logits[0].topk(method.width).indices
         tokens = best[method.depths[:count], method.ranks[:count]]
         return Draft(tokens, method.shape.parents[:count], source=[0] * count)
 
@@ -141,7 +143,7 @@ class Medusa(StackedHeads):
         """Load the heads that the tree uses, beside the target's output head."""
         self.lossless = self.typical is None or target.sampling is None  # greedy decoding stays exact
         state, (heads, blocks), self.shape, ends = self.load(target)
-        self.heads = MedusaHeads(state, heads, blocks)
+        self.output = RowFunction(MedusaHeads(state, heads, blocks))
         self.width = max(self.shape.ranks) + 1
         depths = [depth for depth, level in enumerate(self.shape.levels) for _ in level.ranks]
         self.depths = torch.tensor(depths, device=ends.device)

@@ -11,7 +11,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from specbench.types import Draft, Needs, Prefill, Step, Typical
 
@@ -85,6 +85,7 @@ class ForwardOwner(Protocol):
 
 
 Drafting = Generator[DraftForward, Any, Draft]
+Outcome = TypeVar("Outcome")
 
 
 class SharedDrafter(Drafter):
@@ -96,13 +97,18 @@ class SharedDrafter(Drafter):
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         """See ``Drafter.propose``."""
-        steps, outcome = self.drafting(context, budget), None
-        while True:
-            try:
-                forward = steps.send(outcome)
-            except StopIteration as end:
-                return cast(Draft, end.value)
-            outcome = forward.run()
+        return complete(self.drafting(context, budget))
+
+
+def complete(steps: Generator[DraftForward, Any, Outcome]) -> Outcome:
+    """What a generator of forwards returns, each forward run alone."""
+    outcome = None
+    while True:
+        try:
+            forward = steps.send(outcome)
+        except StopIteration as end:
+            return cast(Outcome, end.value)
+        outcome = forward.run()
 
 
 class Method(ABC):

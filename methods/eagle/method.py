@@ -15,13 +15,14 @@ from torch import Tensor
 from methods.eagle.head import FirstHead
 from methods.eagle.third import ThirdHead
 from methods.parts.heads.draft_layer import LayerMemory
+from methods.parts.heads.forwards import Forwards, RowsCall
 from methods.parts.heads.grown_tree import grow
 from methods.parts.heads.head_method import EAGLE, WIDEST
 from methods.parts.heads.tree_head import TreeHead
 from methods.parts.heads.tree_method import HeadRun, TreeMethod
 from methods.parts.trees.tree_shape import TreeShape
-from specbench.method import GoesOn
-from specbench.types import Draft, InputError, require_count
+from specbench.method import Drafting, GoesOn
+from specbench.types import InputError, require_count
 
 
 class EagleRun(HeadRun):
@@ -33,28 +34,28 @@ class EagleRun(HeadRun):
         self._hidden, self._root, self._seen = self._blind, self._blind, self._blind
         self._fed = self._depth = 0
 
-    def root(self) -> Tensor:
+    def root(self) -> Forwards:
         """See ``HeadRun.root``."""
         if self.queue:
             features, following = self.taken()
             inputs, residual = self.head.inputs(following, self.head.enter(features))
-            self._root = self.head.carry(self.head.layers.read(inputs, residual, self.memory))
+            self._root = self.head.carry((yield from self.head.layers.read(inputs, residual, self.memory)))
         self._hidden, self._seen = self._root, self._blind
         self._fed = self._depth = 0
-        return self.head.logits(self._root)
+        return (yield RowsCall(self.head.output, self._root))
 
-    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
+    def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
         """See ``HeadRun.expand``."""
         count = len(ids)
         inputs, residual = self.head.inputs(ids, self._hidden.index_select(0, rows))
         self._seen = self._seen.index_select(0, rows)
         self._seen[:, self._fed : self._fed + count].diagonal().zero_()
         depths = slice(self._depth, self._depth + 1)
-        written = self.head.layers.grow(inputs, residual, self.memory, self._fed, depths, self._seen)
+        written = yield self.head.layers.grow(inputs, residual, self.memory, self._fed, depths, self._seen)
         self._depth += 1
         self._hidden = self.head.carry(written)
         self._fed += count
-        return self.head.logits(self._hidden)
+        return (yield RowsCall(self.head.output, self._hidden))
 
 
 class Eagle(TreeMethod):
@@ -89,7 +90,7 @@ class Eagle(TreeMethod):
         self.grows = tree == "dynamic"
         self.top_k, self.depth, self.total_tokens = top_k, depth, total_tokens
 
-    def grown(self, run: Any, budget: int, goes_on: GoesOn | None) -> Draft:
+    def grown(self, run: Any, budget: int, goes_on: GoesOn | None) -> Drafting:
         """EAGLE-2's tree."""
         return grow(run, self.top_k, self.depth, min(budget, self.total_tokens - 1), goes_on)
 

@@ -16,6 +16,7 @@ from transformers import LlamaConfig
 
 from methods.eagle.third import OWN_EMBEDDING, ThirdHead
 from methods.parts.heads.draft_layer import LayerMemory
+from methods.parts.heads.forwards import Forwards, RowsCall
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
 from methods.parts.heads.layer_config import mask_token
@@ -65,13 +66,13 @@ class ParallelHead(ThirdHead):
 
 
 class _Run(LevelsRun):
-    def levels(self) -> Tensor:
+    def levels(self) -> Forwards:
         features, following = self.taken()
         read = self.head.inputs(following, self.head.enter(features))
         parts = zip(read, self.head.masked(self.count - 1), strict=True)
         inputs, residual = (torch.cat(pair) for pair in parts)
-        written = self.head.layers.read(inputs, residual, self.memory, self.count, self.count - 1)
-        return self.head.logits(self.head.carry(written))
+        written = yield from self.head.layers.read(inputs, residual, self.memory, self.count, self.count - 1)
+        return (yield RowsCall(self.head.output, self.head.carry(written)))
 
 
 class PEagle(LevelsMethod):

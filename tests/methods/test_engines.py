@@ -50,7 +50,7 @@ def test_both_engines_take_the_same_steps(name, together):
     "name", [pytest.param(name, marks=[] if name in LOADED else pytest.mark.exhaustive) for name in method_names()]
 )
 def test_requests_that_share_forwards_take_the_steps_that_they_take_alone(name, together):
-    """State of its own for each, also of draft models and heads, which draft one request after the other."""
+    """State of its own for each, also of draft models and heads."""
     cases = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast")
     _, alone = together.run(name, *cases, fits=shares)
     _, loaded = together.run(name, *cases, *LOAD, fits=shares)

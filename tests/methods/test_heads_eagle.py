@@ -22,7 +22,7 @@ from methods.parts.heads.tree_head import target_ids
 from methods.parts.trees.tree_shape import ShapePlan, TreeShape
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
-from specbench.method import Drafter, Method
+from specbench.method import Drafter, Method, complete
 from specbench.types import Draft, InputError, Prefill
 
 PROMPT = [5, 6, 7, 8]
@@ -134,12 +134,12 @@ def oracle(truth, hidden, base):
             super().remember(features, following)
 
         def root(self):
-            logits = super().root()
+            logits = yield from super().root()
             self.on, self.level = torch.ones(1, dtype=torch.bool), 0
             return self.told(logits)
 
         def expand(self, ids, rows):
-            logits = super().expand(ids, rows)
+            logits = yield from super().expand(ids, rows)
             self.level += 1
             self.on = self.on[rows] & (ids == truth[self.known + self.level])
             return self.told(logits)
@@ -221,9 +221,11 @@ class Fixed:
         self._logits = logits
 
     def root(self):
+        yield from ()
         return self._logits[None]
 
     def expand(self, ids, rows):
+        yield from ()
         return self._logits.expand(len(ids), -1)
 
     @staticmethod
@@ -269,7 +271,7 @@ def test_no_node_stands_without_its_parent(top_k, depth, nodes, flat, seed):
     """Also where every score is equal, and where the budget is below the width."""
     torch.manual_seed(seed)
     logits = torch.zeros(8) if flat else torch.randn(8).mul(3).round()
-    draft = grow(Fixed(logits), top_k, depth, nodes)
+    draft = complete(grow(Fixed(logits), top_k, depth, nodes))
     room = min(top_k, nodes) + sum(min(top_k, min(top_k, nodes) * top_k**level) * top_k for level in range(depth))
     assert len(draft) <= min(nodes, room)
     assert all(-1 <= parent < node for node, parent in enumerate(draft.parents))
@@ -281,7 +283,7 @@ def test_no_node_stands_without_its_parent(top_k, depth, nodes, flat, seed):
 def test_with_equal_scores_shallower_nodes_come_first():
     certain = torch.full((8,), -torch.inf)
     certain[3] = 0.0  # every path of threes has score 0
-    draft = grow(Fixed(certain), 2, 3, 3)
+    draft = complete(grow(Fixed(certain), 2, 3, 3))
     assert paths_of(draft) == [(3,), (3, 3), (3, 3, 3)]
 
 
@@ -347,7 +349,7 @@ def test_memory_grows_without_forgetting(small):
     for start in range(0, len(ids) - 1, 7):  # many small pieces, with a draft between them
         rows = slice(start, start + 7)
         run_.remember([hidden[rows]], torch.tensor(ids[1:][rows]))
-        piece = grow(run_, 3, 2, 9)
+        piece = complete(grow(run_, 3, 2, 9))
     assert piece.tokens.tolist() == whole.tokens.tolist()
     assert piece.score == pytest.approx(whole.score)
 
@@ -381,7 +383,7 @@ def test_a_plan_of_any_first_part_of_a_tree_is_a_tree():
     shape = TreeShape.from_counts(EAGLE, WIDEST)
     for nodes in range(1, len(shape) + 1):
         plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
-        tokens = fill(Fixed(torch.arange(8.0)), plan, choose_best(Fixed(torch.arange(8.0))))
+        tokens = complete(fill(Fixed(torch.arange(8.0)), plan, choose_best(Fixed(torch.arange(8.0)))))
         assert len(tokens) == nodes
 
 
@@ -409,6 +411,12 @@ def test_replay_has_no_weights(small):
         method.bind(replace(target_of(small), model=None))
 
 
+class _Markov(Fixed):
+    def expand(self, ids, rows):
+        yield from ()
+        return self.table[ids]
+
+
 class _MarkovTree(Method):
     """Draws the tree [[2], [2, 1]] from a table; ``told`` turns its nodes' true distributions into the stated ones."""
 
@@ -423,10 +431,10 @@ class _MarkovTree(Method):
 
         def propose(context, budget):
             table = self._table
-            run_ = Fixed(table[context[-1]])
-            run_.expand = lambda ids, rows: table[ids]
+            run_ = _Markov(table[context[-1]])
+            run_.table = table
             choose = DrawnChoice(run_, self._sampling, random)
-            tokens = fill(run_, self._plan, choose)
+            tokens = complete(fill(run_, self._plan, choose))
             return Draft(tokens, self._plan.shape.parents, self._told(torch.cat(choose.probs), self._plan.shape.ranks))
 
         drafter.propose = propose

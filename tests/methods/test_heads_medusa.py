@@ -12,6 +12,7 @@ from head_models import Hydra, bound, card_of, paths_of, run, states, watched
 from head_models import Medusa as MedusaModule
 from methods.hydra_heads import HydraRun, HydraTree
 from methods.medusa import Medusa, head_count
+from methods.parts.heads.forwards import RowFunction
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.execution import execute
@@ -83,9 +84,9 @@ def test_a_medusa_oracle_is_accepted_to_full_depth(model):
         assert torch.allclose(hidden[place], state[0], atol=1e-8)
         logits = torch.zeros(4, VOCAB, dtype=torch.float64)
         logits[torch.arange(4), torch.tensor(truth[place + 2 : place + 6])] = 1.0
-        return logits
+        return logits[None]
 
-    method.heads = heads
+    method.output = RowFunction(heads)
     out = run(model, method, PROMPT, 50)
     assert out.ids == truth[4:54]
     assert out.accept[:-1] == [5] * (len(out.accept) - 1)
@@ -132,7 +133,7 @@ def test_a_hydra_oracle_is_accepted_to_full_depth(model, monkeypatch):
             super().remember(features, root)
 
         def _below(self, paths, ids):
-            logits = super()._below(paths, ids).clone()
+            logits = (yield from super()._below(paths, ids)).clone()
             logits[:, truth[self.known + self._head + 1]] += 1000
             return logits
 

@@ -18,7 +18,7 @@ from methods.parts.heads.head_method import WIDEST
 from methods.parts.trees.tree_shape import ShapePlan, TreeShape
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
-from specbench.method import Drafter, Method
+from specbench.method import Drafter, Method, complete
 from specbench.types import Draft, InputError, Prefill
 
 PROMPT = [5, 6, 7, 8]
@@ -133,9 +133,11 @@ class _Levels(Method):
         return _Drawing(self, torch.Generator().manual_seed(seed))
 
     def root(self):
+        yield from ()
         return self._levels[:1]
 
     def expand(self, ids, rows):
+        yield from ()
         return self._levels[1].expand(len(ids), -1)
 
     def spread(self, logits):
@@ -149,7 +151,7 @@ class _Drawing(Drafter):
     def propose(self, context, budget):
         method = self._method
         choose = DrawnChoice(method, method._sampling, self._random)
-        tokens = fill(method, method._plan, choose)
+        tokens = complete(fill(method, method._plan, choose))
         return Draft(tokens, method._plan.shape.parents, method._told(torch.cat(choose.probs)))
 
 

@@ -12,6 +12,7 @@ from methods.eagle.method import Eagle, Eagle3, EagleRun
 from methods.eagle.mtp import Mtp
 from methods.parts.heads.draft_layer import LayerMemory
 from models import BASE, VOCAB
+from specbench.method import complete
 from specbench.target.load import ASSETS, load_model
 from tiny.head_modules import Eagle3Module, EagleModule, MtpModule, attend, visible
 from tiny.head_training import HeadSettings, head_config, held_out_shares, save_head, train_head
@@ -49,10 +50,10 @@ def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
         drafting = EagleRun(method.bound, LayerMemory(method.bound.layers, 3, 1))
         features = [hidden[layer][:known] for layer in method.needs.hidden]
         drafting.remember(features, ids[1 : known + 1])
-        drafting.root()
+        complete(drafting.root())
         assert torch.allclose(drafting._root[0], passes[0][0, known - 1], atol=1e-4)
         for depth in range(1, 4):
-            logits = drafting.expand(ids[known + depth][None], torch.tensor([0]))
+            logits = complete(drafting.expand(ids[known + depth][None], torch.tensor([0])))
             assert torch.allclose(drafting._hidden[0], passes[depth][0, known + depth - 1], atol=1e-4)
             assert torch.allclose(logits[0], module.logits(passes[depth][0, known + depth - 1]), atol=1e-4)
             assert torch.allclose(method.bound.spread(logits)[0, 50:130].isfinite().sum(), torch.tensor(80))

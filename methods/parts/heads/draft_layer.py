@@ -9,6 +9,7 @@ their positions before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn import functional
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from methods.parts.heads.forwards import Forwards, join
 from methods.parts.heads.head_file import TensorShape
 from specbench.types import InputError
 
@@ -127,7 +129,7 @@ class DraftLayers:
         layer, ``input_layernorm``."""
         self.like = state[f"{prefixes[0]}self_attn.q_proj.weight"].new_empty(0)
         self.rope = RopeTable(config, head_size(config), self.like.device, self.like.dtype)
-        self._layers = [_Layer(state, prefix, config, biased, self.rope) for prefix in prefixes]
+        self._layers = [_Layer(state, prefix, config, biased) for prefix in prefixes]
         self._norms = [state[f"{prefix}input_layernorm.weight"] for prefix in prefixes[1:]]
         self.first, self.count, self._eps = self._layers[0], len(prefixes), float(config.rms_norm_eps)
 
@@ -135,8 +137,10 @@ class DraftLayers:
         """What attention of the layer at ``place`` reads."""
         return given if not place else functional.rms_norm(hidden, hidden.shape[-1:], self._norms[place - 1], self._eps)
 
-    def read(self, inputs: Tensor, residual: Tensor, memory: LayerMemory, outputs: int = 1, passing: int = 0) -> Tensor:
-        """Remember committed tokens.
+    def read(
+        self, inputs: Tensor, residual: Tensor, memory: LayerMemory, outputs: int = 1, passing: int = 0
+    ) -> Forwards:
+        """Remember committed tokens; yields the forward.
 
         inputs: (T, width), what attention reads.
         residual: (T, D), the tokens' own.
@@ -146,24 +150,26 @@ class DraftLayers:
         """
         start, end = memory.length, memory.length + len(inputs)
         memory.reserve(end)
-        for place, layer in enumerate(self._layers):
-            rows = outputs if place == self.count - 1 else len(inputs)
-            given = self._inputs(place, inputs, residual)
-            residual = layer.read(given, residual[-rows:], memory.pairs[place], memory.nodes, start)
+        keys = slice(memory.nodes, memory.nodes + end)
+        written = yield LayersCall(
+            self, inputs, residual, memory, slice(start, end), memory.nodes + start, keys, outputs=outputs
+        )
         memory.length = end - passing
-        return residual
+        return written
 
     def keep(self, inputs: Tensor, memory: LayerMemory) -> None:
         """Remember committed tokens that every layer reads as they are: inputs (T, width), without outputs."""
-        memory.reserve(memory.length + len(inputs))
+        start, end = memory.length, memory.length + len(inputs)
+        memory.reserve(end)
+        cos, sin = self.rope.cos[start:end], self.rope.sin[start:end]
         for layer, pair in zip(self._layers, memory.pairs, strict=True):
-            layer.keep(inputs, pair, memory.nodes, memory.length)
-        memory.length += len(inputs)
+            _, pair[:, :, memory.nodes + start : memory.nodes + end] = layer.project(inputs, cos, sin)
+        memory.length = end
 
     def grow(
         self, inputs: Tensor, residual: Tensor, memory: LayerMemory, first: int, depths: slice, seen: Tensor
-    ) -> Tensor:
-        """Outputs (w, D) of w tree nodes, which are given the tree's slots from ``first`` on.
+    ) -> LayersCall:
+        """The forward of w tree nodes, which are given the tree's slots from ``first`` on: outputs (w, D).
 
         inputs: (w, width), what attention of the first layer reads.
         residual: (w, D), the nodes' own.
@@ -173,16 +179,61 @@ class DraftLayers:
         at = slice(memory.length + depths.start, memory.length + depths.stop)
         mask = memory.mask[: self.first.groups * len(inputs), : memory.nodes + memory.length]
         mask.view(self.first.groups, len(inputs), -1)[:, :, : memory.nodes] = seen
+        keys = slice(0, memory.nodes + memory.length)
+        return LayersCall(self, inputs, residual, memory, at, first, keys, mask, len(inputs))
+
+    def run_together(self, calls: Sequence[LayersCall]) -> list[Tensor]:
+        """The outputs of each: products are of the rows of all, attention of each request's own."""
+        inputs, residual = join([call.inputs for call in calls]), join([call.residual for call in calls])
+        cos, sin = (join([_each_row(table[call.at], len(call.inputs)) for call in calls]) if len(calls) > 1
+                    else table[calls[0].at] for table in (self.rope.cos, self.rope.sin))  # fmt: skip
+        counts = [len(call.inputs) for call in calls]
         for place, layer in enumerate(self._layers):
-            given = self._inputs(place, inputs, residual)
-            residual = layer.grow(given, residual, memory.pairs[place], first, at, mask)
-        return residual
+            wanted = [call.outputs for call in calls] if place == self.count - 1 else counts
+            query, made = layer.project(self._inputs(place, inputs, residual), cos, sin)
+            parts = zip(calls, query.split(counts), made.split(counts, dim=2), wanted, strict=True)
+            mixed = join([layer.attend(call, call.memory.pairs[place], *part) for call, *part in parts])
+            if wanted is not counts:
+                ends = zip(residual.split(counts), wanted, strict=True)
+                residual = join([rows[len(rows) - count :] for rows, count in ends])
+            residual = layer.finish(mixed, residual)
+        return list(residual.split(wanted))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayersCall:
+    """One request's forward of the layers (``specbench.method.DraftForward``).
+
+    inputs: (T, width), what attention of the first layer reads.
+    residual: (T, D).
+    at: positions, one for all rows or one each. first: the slot of the first row. keys: the slots that are seen.
+    mask: (groups * T, keys), additive; None = committed tokens, each of which sees those up to its own.
+    outputs: rows wanted, the last ones.
+    """
+
+    owner: DraftLayers
+    inputs: Tensor
+    residual: Tensor
+    memory: LayerMemory
+    at: slice
+    first: int
+    keys: slice
+    mask: Tensor | None = None
+    outputs: int = 1
+
+    def run(self) -> Tensor:
+        """(outputs, D)."""
+        return self.owner.run_together([self])[0]
+
+
+def _each_row(angles: Tensor, rows: int) -> Tensor:
+    return angles.expand(rows, -1, -1)
 
 
 class _Layer:
     """Weights of one layer, with q, k, v in one matrix and gate and up in another: fewer launches."""
 
-    def __init__(self, state: Mapping[str, Tensor], prefix: str, config: Any, biased: bool, rope: RopeTable) -> None:
+    def __init__(self, state: Mapping[str, Tensor], prefix: str, config: Any, biased: bool) -> None:
         attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
         self.size, self.shared = head_size(config), int(config.num_key_value_heads)
         self.groups = int(config.num_attention_heads) // self.shared
@@ -193,41 +244,33 @@ class _Layer:
         self._gate_up = torch.cat([state[f"{mlp}gate_proj.weight"], state[f"{mlp}up_proj.weight"]])
         self._down = state[f"{mlp}down_proj.weight"]
         self._norm = state[f"{prefix}post_attention_layernorm.weight"]
-        self._act, self._eps, self._rope = ACT2FN[config.hidden_act], float(config.rms_norm_eps), rope
+        self._act, self._eps = ACT2FN[config.hidden_act], float(config.rms_norm_eps)
 
-    def keep(self, inputs: Tensor, pair: Tensor, nodes: int, start: int) -> Tensor:
-        """Store keys and values of committed tokens, ``start`` before them; (T, heads, size) their queries."""
-        query, made = self._project(inputs, slice(start, start + len(inputs)))
-        pair[:, :, nodes + start : nodes + start + len(inputs)] = made
-        return query
+    def attend(self, call: LayersCall, pair: Tensor, query: Tensor, made: Tensor, wanted: int) -> Tensor:
+        """(wanted, heads * size), what the last rows of one request's (T, heads, size) queries see.
 
-    def read(self, inputs: Tensor, residual: Tensor, pair: Tensor, nodes: int, start: int) -> Tensor:
-        """As ``keep``; (rows, D) the output of the last rows, whose ``residual`` it is."""
-        rows, end = len(residual), start + len(inputs)
-        query = self._grouped(self.keep(inputs, pair, nodes, start)[-rows:])
-        keys, values = pair[:, None, :, nodes : nodes + end]
-        mask = None
-        if rows > 1:
-            mask = torch.ones(rows, end, dtype=torch.bool, device=inputs.device).tril(end - rows).repeat(self.groups, 1)
-        return self._finish(functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask), residual)
+        pair: (2, shared, slots, size), where made (2, shared, T, size), the rows' keys and values, are stored first.
+        """
+        pair[:, :, call.first : call.first + len(query)] = made
+        keys, values = pair[:, None, :, call.keys]
+        mask = call.mask
+        if mask is None and wanted > 1:
+            seen = call.keys.stop - call.keys.start
+            mask = torch.ones(wanted, seen, dtype=torch.bool, device=query.device).tril(seen - wanted)
+            mask = mask.repeat(self.groups, 1)
+        grouped = self._grouped(query[len(query) - wanted :])
+        mixed = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+        return mixed.view(self.shared, self.groups, wanted, self.size).permute(2, 0, 1, 3).reshape(wanted, -1)
 
-    def grow(self, inputs: Tensor, residual: Tensor, pair: Tensor, first: int, at: slice, mask: Tensor) -> Tensor:
-        """Outputs (w, D) of nodes at the positions ``at``. mask: (groups * w, slots)."""
-        query, pair[:, :, first : first + len(inputs)] = self._project(inputs, at)
-        keys, values = pair[:, None, :, : mask.shape[-1]]
-        return self._finish(
-            functional.scaled_dot_product_attention(self._grouped(query), keys, values, attn_mask=mask), residual
-        )
-
-    def _project(self, inputs: Tensor, at: slice) -> tuple[Tensor, Tensor]:
-        """(rows, heads, size) queries, and (2, shared, rows, size) keys and values, turned to positions ``at``."""
+    def project(self, inputs: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, heads, size) queries, and (2, shared, rows, size) keys and values, turned by a ``RopeTable``."""
         qkv = functional.linear(inputs, self._qkv, self._bias).view(len(inputs), -1, self.size)
         cut = self.groups * self.shared
         raw, values = qkv[:, : cut + self.shared], qkv[:, cut + self.shared :]
         if self._norms[0] is not None:
             parts = zip(raw.split([cut, self.shared], dim=1), self._norms, strict=True)
             raw = torch.cat([functional.rms_norm(part, (self.size,), norm, self._eps) for part, norm in parts], dim=1)
-        turned = turn(raw, self._rope.cos[at], self._rope.sin[at])
+        turned = turn(raw, cos, sin)
         return turned[:, :cut], torch.stack([turned[:, cut:], values]).transpose(1, 2)
 
     def _grouped(self, query: Tensor) -> Tensor:
@@ -237,10 +280,8 @@ class _Layer:
             1, self.shared, self.groups * rows, self.size
         )  # fmt: skip
 
-    def _finish(self, mixed: Tensor, residual: Tensor) -> Tensor:
-        """Output projection and MLP. mixed: as ``_grouped``."""
-        rows = len(residual)
-        mixed = mixed.view(self.shared, self.groups, rows, self.size).permute(2, 0, 1, 3).reshape(rows, -1)
+    def finish(self, mixed: Tensor, residual: Tensor) -> Tensor:
+        """Output projection and MLP: (rows, D)."""
         hidden = residual + functional.linear(mixed, self._out)
         normed = functional.rms_norm(hidden, hidden.shape[-1:], self._norm, self._eps)
         gate, up = functional.linear(normed, self._gate_up).chunk(2, dim=-1)

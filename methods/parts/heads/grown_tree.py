@@ -13,19 +13,20 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from methods.parts.heads.forwards import Forwards
 from methods.parts.trees.siblings import draw_children
 from methods.parts.trees.tree_shape import ShapePlan
-from specbench.method import GoesOn
+from specbench.method import Drafting, GoesOn
 from specbench.types import Draft
 
 
 class Growing(Protocol):
     """A head's place in a request (``EagleRun``)."""
 
-    def root(self) -> Tensor:
+    def root(self) -> Forwards:
         """(1, Vd) logits of what follows the root."""
 
-    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
+    def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
         """(w, Vd) logits below w nodes, whose parents are ``rows`` of the last call."""
 
     def ids(self, choice: Tensor) -> Tensor:
@@ -40,13 +41,13 @@ def log_probs(logits: Tensor) -> Tensor:
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-def grow(run: Growing, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None) -> Draft:
+def grow(run: Growing, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None) -> Drafting:
     """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best ``nodes`` kept.
 
     goes_on: see ``Drafter``.
     """
     depth = min(depth, nodes - 1)  # deeper ones cannot all be kept
-    laws = log_probs(run.root())
+    laws = log_probs((yield from run.root()))
     law, (logs, choice) = laws[0], laws.topk(min(top_k, nodes))
     ids, scores, steps = run.ids(choice)[0], logs[0], logs[0]
     rows = torch.zeros_like(ids)
@@ -56,7 +57,7 @@ def grow(run: Growing, top_k: int, depth: int, nodes: int, goes_on: GoesOn | Non
     for level in range(depth):
         if goes_on and not goes_on(level + 1, scores[0].exp(), law.exp()):
             break
-        laws = log_probs(run.expand(ids, rows))
+        laws = log_probs((yield from run.expand(ids, rows)))
         logs, choice = laws.topk(top_k)
         below = (scores[:, None] + logs).view(-1)
         kept.append((run.ids(choice).view(-1), below, logs.view(-1), numbers.repeat_interleave(top_k)))
@@ -88,7 +89,7 @@ def _best(candidates: list[Tensor], nodes: int, depth: int) -> Draft:
 Choose = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 
-def fill(run: Growing, plan: ShapePlan, choose: Choose, goes_on: GoesOn | None = None) -> Tensor:
+def fill(run: Growing, plan: ShapePlan, choose: Choose, goes_on: GoesOn | None = None) -> Forwards:
     """Fill a tree of fixed shape, level by level.
 
     choose: takes the logits (w, Vd) below the inner nodes, rows (n,) and ranks (n,) of the level's nodes, and the most
@@ -96,13 +97,14 @@ def fill(run: Growing, plan: ShapePlan, choose: Choose, goes_on: GoesOn | None =
     goes_on: see ``Drafter``; levels that it cuts are not filled.
     Returns tokens (N,) int64.
     """
-    logits, filled = run.root(), []
+    logits = yield from run.root()
+    filled: list[Tensor] = []
     for (rows, ranks, inner), most in zip(plan.levels, plan.most, strict=True):
         filled.append(choose(logits, rows, ranks, most))
         if goes_on and not goes_on(len(filled), None, None):
             break
         if len(inner):
-            logits = run.expand(filled[-1][inner], rows[inner])
+            logits = yield from run.expand(filled[-1][inner], rows[inner])
     return torch.cat(filled)
 
 

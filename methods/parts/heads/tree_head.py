@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from methods.parts.heads.draft_layer import DraftLayers
+from methods.parts.heads.forwards import RowFunction
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
 from specbench.types import InputError
@@ -73,6 +75,11 @@ class TreeHead(ABC):
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """(rows, H) of ``carry`` -> (rows, Vd) over the head's vocabulary."""
+
+    @cached_property
+    def output(self) -> RowFunction:
+        """``logits`` of several requests at once."""
+        return RowFunction(self.logits)
 
     @property
     def vocabulary(self) -> frozenset[int] | None:

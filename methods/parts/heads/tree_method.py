@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from methods.parts.heads.draft_layer import LayerMemory
+from methods.parts.heads.forwards import Forwards
 from methods.parts.heads.grown_tree import DrawnChoice, choose_best, fill
 from methods.parts.heads.head_file import find_head, random_weights, require_shapes, shapes_of
 from methods.parts.heads.head_method import WIDEST, HeadMethod, TargetEnds
 from methods.parts.heads.layer_config import layer_config
 from methods.parts.heads.tree_head import TreeHead
 from methods.parts.trees.tree_shape import ShapePlan, TreeShape
-from specbench.method import Drafter, GoesOn
+from specbench.method import Drafter, Drafting, GoesOn, SharedDrafter
 from specbench.target.facade import ModelCard, Target
 from specbench.target.transfer import upload
 from specbench.types import EMPTY, Draft, Needs, Prefill, Step, require_count
@@ -48,11 +49,11 @@ class HeadRun(ABC):
         return features, following
 
     @abstractmethod
-    def root(self) -> Tensor:
+    def root(self) -> Forwards:
         """(1, Vd) logits of what follows the root, the last token remembered."""
 
     @abstractmethod
-    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
+    def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
         """Logits (w, Vd) below w nodes one level down.
 
         ids: (w,) int64, their tokens.
@@ -77,42 +78,43 @@ class LevelsRun(HeadRun):
         self._levels = torch.empty(0)
 
     @abstractmethod
-    def levels(self) -> Tensor:
+    def levels(self) -> Forwards:
         """(levels, Vd) logits of the first level, the second ...; reads the queue."""
 
-    def root(self) -> Tensor:
+    def root(self) -> Forwards:
         """See ``HeadRun.root``."""
         if self.queue:
-            self._levels = self.levels()
+            self._levels = yield from self.levels()
         self._level = 0
         return self._levels[:1]
 
-    def expand(self, ids: Tensor, rows: Tensor) -> Tensor:
+    def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
         """The next level's logits (w, Vd), the same below every node."""
         self._level += 1
+        yield from ()
         return self._levels[self._level].expand(len(ids), -1)
 
 
-class _Tree(Drafter):
+class _Tree(SharedDrafter):
     def __init__(self, method: TreeMethod, run: HeadRun, seed: int, start: int) -> None:
         """start: [tokens] of the prompt."""
         self._method, self._run, self._start = method, run, start
         self._emitted: Sequence[int] = ()
         self._random = torch.Generator(run.memory.pairs.device).manual_seed(seed)
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
+    def drafting(self, context: Sequence[int], budget: int) -> Drafting:
         method, run = self._method, self._run
         if budget < 1:
             return EMPTY
         if method.grows:
-            return method.grown(run, budget, self.goes_on)
+            return (yield from method.grown(run, budget, self.goes_on))
         plan = method.plan.cut(budget)
         parents = plan.shape.parents
         if method.sampling is None or not method.draws:
-            tokens = fill(run, plan, choose_best(run), self.goes_on)
+            tokens = yield from fill(run, plan, choose_best(run), self.goes_on)
             return Draft(tokens, parents[: len(tokens)], source=[0] * len(tokens))
         drawn = DrawnChoice(run, method.sampling, self._random)
-        tokens = fill(run, plan, drawn, self.goes_on)
+        tokens = yield from fill(run, plan, drawn, self.goes_on)
         return Draft(tokens, parents[: len(tokens)], torch.cat(drawn.probs), source=[0] * len(tokens))
 
     def observe(self, step: Step) -> None:
@@ -151,7 +153,7 @@ class TreeMethod(HeadMethod):
     def new_memory(self) -> LayerMemory:
         """A request's keys and values."""
 
-    def grown(self, run: Any, budget: int, goes_on: GoesOn | None) -> Draft:
+    def grown(self, run: Any, budget: int, goes_on: GoesOn | None) -> Drafting:
         """The tree of a head that grows it."""
         raise NotImplementedError
 

@@ -1,0 +1,94 @@
+"""Heads draft for several requests at once: one forward a level, and what each drafts alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from head_models import bound, states
+from methods.dflash import DFlash
+from methods.eagle.method import Eagle, Eagle3
+from methods.eagle.parallel import PEagle
+from methods.hydra_heads import HydraTree
+from methods.medusa import Medusa
+from methods.parts.heads import draft_layer
+from methods.parts.heads.draft_layer import DraftLayers
+from methods.parts.heads.forwards import RowFunction, RowsCall
+from models import VOCAB, build
+from specbench.decode.shared_request import SharedRequest, draft_on
+from specbench.types import Prefill
+
+CONTEXTS = [[5, 6, 7, 11], [9, 8, 2], [3, 4] * 6, list(range(4, 40))]
+# calls of the layers and of the output head by one draft
+KINDS = {
+    "eagle2": (lambda: Eagle("random", top_k=3, depth=2, total_tokens=12), 3, 3),
+    "eagle": (lambda: Eagle("random", tree="static"), 5, 5),
+    "eagle3": (lambda: Eagle3("random", top_k=2, depth=1, total_tokens=5), 2, 2),
+    "p_eagle": (lambda: PEagle("random", length=4), 1, 1),
+    "dflash": (lambda: DFlash("random", length=4), 1, 1),
+    "hydra": (lambda: HydraTree("random", heads=2), 1, 2),
+    "medusa": (lambda: Medusa("random", heads=2), 0, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build("llama", torch.float64)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(kind, model, monkeypatch):
+    make, layers, outputs = KINDS[kind]
+    method = bound(make(), model)
+
+    def begun():
+        for ids in CONTEXTS:
+            hidden = states(model, ids[:-1])
+            given = Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden})
+            yield method.begin(ids[:-1], given, 0)
+
+    found = {DraftLayers: [], RowFunction: []}  # what each call gave its requests
+    for owner, seen in found.items():
+        real = owner.run_together
+
+        def run_together(self, each, seen=seen, real=real):
+            seen.append(real(self, each))
+            return seen[-1]
+
+        monkeypatch.setattr(owner, "run_together", run_together)
+    monkeypatch.setattr(RowsCall, "run", lambda self: self.owner.run_together([self])[0])
+
+    def together():
+        asked = [SharedRequest(None, drafter=drafter) for drafter in begun()]
+        waiting = [(each, each.drafter.drafting(ids, 64), None) for each, ids in zip(asked, CONTEXTS, strict=True)]
+        for seen in found.values():
+            seen.clear()
+        while waiting:
+            waiting = draft_on(waiting)
+        assert [each.error for each in asked] == [None] * len(CONTEXTS)
+        return [content(each.draft) for each in asked]
+
+    alone = [content(drafter.propose(ids, 64)) for drafter, ids in zip(begun(), CONTEXTS, strict=True)]
+    assert len({tuple(tokens) for tokens, _ in alone}) > 1
+    truth = {owner: [outcome for (outcome,) in seen] for owner, seen in found.items()}
+
+    def same():
+        for owner, count in ((DraftLayers, layers), (RowFunction, outputs)):
+            assert [len(call) for call in found[owner]] == [4] * count
+            by_request = [call[place] for place in range(4) for call in found[owner]]
+            if not all(torch.allclose(*pair, atol=1e-9) for pair in zip(by_request, truth[owner], strict=True)):
+                return False
+        return True
+
+    assert together() == alone
+    assert same()
+    if layers:  # the wrong variant: positions of others
+        monkeypatch.setattr(draft_layer, "_each_row", lambda angles, rows: angles[:1].roll(1, -1).expand(rows, -1, -1))
+        together()
+        assert not same()
+
+
+def content(draft):
+    tokens, parents = (torch.as_tensor(each).tolist() for each in (draft.tokens, draft.parents))
+    assert max(tokens) < VOCAB
+    return tokens, parents
