@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import torch
+
 from methods.parts.draft_lm.draft_lm import DraftLM, draw_one
 from methods.parts.draft_lm.draft_method import DraftModelMethod, TargetTraits
 from specbench.method import Drafter, Drafting, SharedDrafter
@@ -32,13 +34,15 @@ class _Chain(SharedDrafter):
             return EMPTY
         rows = yield self._request.feeding(context, self._settled, [method.mask] * (count - 1))
         self._settled = len(context)
-        if method.sampling is None or not method.draws:
-            chain, probs = rows.argmax(-1), None
-        else:
-            drawn_from = method.drawn_from(rows)
-            chain, probs = draw_one(drawn_from, self._random), method.pad_probs(drawn_from)
+        drawn_from = None if method.sampling is None or not method.draws else method.drawn_from(rows)
+        chain = rows.argmax(-1) if drawn_from is None else draw_one(drawn_from, self._random)
+        probs = None if drawn_from is None else method.pad_probs(drawn_from)
         tokens: Any = chain.tolist() if chain.device.type == "cpu" else chain
-        return Draft.chain(tokens, 0, probs)
+        score = None
+        if self.goes_on is not None:  # a policy cuts the chain behind it
+            law = rows.softmax(-1, dtype=torch.float32) if drawn_from is None else drawn_from
+            score = law.gather(1, chain[:, None])[:, 0].tolist()
+        return Draft(tokens, range(-1, count - 1), probs, source=[0] * count, score=score)
 
 
 class Pard(DraftModelMethod):

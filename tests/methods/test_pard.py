@@ -56,6 +56,15 @@ def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(monkeypat
     assert list(drafter.propose(ids[:30], 64).tokens) != plain_rows(model, ids[:30]).argmax(-1).tolist()
 
 
+def test_a_policy_of_lengths_is_told_the_rows_probabilities():
+    model = build("llama", torch.float64)
+    drafter = begin(method_with(model), [5, 6, 7])
+    drafter.goes_on = lambda *_: True
+    draft = drafter.propose([5, 6, 7], 64)
+    rows = plain_rows(model, [5, 6, 7]).softmax(-1)
+    assert draft.score == pytest.approx([float(row[token]) for row, token in zip(rows, draft.tokens, strict=True)])
+
+
 def test_a_budget_cuts_masks_and_none_drafts_nothing():
     model = build("llama", torch.float64)
     drafter = begin(method_with(model), [5, 6, 7])
