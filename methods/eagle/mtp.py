@@ -28,15 +28,20 @@ from specbench.types import InputError, require_count
 
 @dataclass(frozen=True, slots=True)
 class ModuleLayout:
-    """prefix: of the module's names. states_first: before the embedding. normed: the state that goes on is normed."""
+    """prefix: of the module's names. states_first: before the embedding. normed: the state that goes on is normed.
+
+    bare: the target's state is read without its final norm.
+    """
 
     prefix: str
     states_first: bool = False
     normed: bool = True
+    bare: bool = False
 
 
 SPECULATORS = ModuleLayout("mtp_layers.0.")
-MIMO = ModuleLayout("model.mtp_layers.0.", states_first=True)
+MIMO = ModuleLayout("model.mtp_layers.0.", states_first=True, bare=True)
+FAST_MTP = replace(MIMO, bare=False)  # MiMo's, trained on behind the final norm
 DEEPSEEK = ModuleLayout("model.layers.{layers}.", normed=False)
 # DeepSeek's names, and what MiMo and the speculators library call the same.
 NAMES = {
@@ -71,7 +76,9 @@ def find_layout(file: HeadFile) -> ModuleLayout:
             f"{file.where}: config.json has no num_nextn_predict_layers; expected a model with MTP modules"
         )
     refuse_window(file)
-    return SPECULATORS if kind else MIMO if family == "mimo" else DEEPSEEK
+    if kind or family != "mimo":
+        return SPECULATORS if kind else DEEPSEEK
+    return FAST_MTP if file.config.get("num_speculative_steps") else MIMO
 
 
 class MtpHead(TreeHead):
@@ -83,6 +90,7 @@ class MtpHead(TreeHead):
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         self.ends, self._eps, self._layout = ends, float(config.rms_norm_eps), find_layout(file)
         self._project = state["input_proj.weight"]
+        self._final = ends.final_norm() if self._layout.bare else None
         self._norms = {name: state[f"{name}.weight"] for name in NORMS}
         self.layers = DraftLayers(state, [""], config, _biased(file))
 
@@ -115,8 +123,8 @@ class MtpHead(TreeHead):
         return {f"{NAMES.get(stem, stem)}.{last}": names[name] for name, (stem, _, last) in parts.items()}
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
-        """The state itself."""
-        return features[0]
+        """The state itself; without the target's final norm up to its length, which the module's own norm settles."""
+        return features[0] if self._final is None else features[0] / self._final
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Normed embedding and state, projected; normed once more for attention."""

@@ -52,6 +52,14 @@ class TargetEnds:
         """(rows, D) states after the final norm -> (rows, V)."""
         return self._target.head(hidden)
 
+    def final_norm(self) -> Tensor:
+        """(D,) weights of the target's norm before its output head, 1 in place of 0. Raises InputError."""
+        norm = getattr(getattr(self._target.model, "model", None), "norm", None)
+        if norm is None:
+            raise InputError("head: reads states before the target's final norm; expected a target built as Llama is")
+        weight = norm.weight.detach().to(self.device)
+        return torch.where(weight == 0, 1.0, weight).to(weight.dtype)
+
     def place(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Weights beside the output head, in the target's dtype; whole numbers keep theirs."""
         return {
