@@ -19,6 +19,7 @@ import pandas as pd
 from specbench.cli import job_of
 from specbench.composition import with_own_groups
 from specbench.execution import execute
+from specbench.job import Job
 from specbench.profile import Fit, Profile, find_pair, read_profile
 from specbench.profile.analytic import error_of
 from specbench.profile.profile import PUBLISHED
@@ -55,7 +56,8 @@ class Candidate:
 
     def cases(self, profile: Profile, requests: int, drafting: bool) -> pd.DataFrame:
         """A row a case under so many requests at once, by name; drafting at its median, or free."""
-        found = predict(self.entry.trials, self.entry.facts.peers, profile.shared(requests)).cases[self.method]
+        others = self.entry.trials.methods.keys() - {self.method}
+        found = predict(self.entry.trials, others, profile.shared(requests)).cases[self.method]
         times = requests - 1 if drafting else -1  # it counts once already
         return found.assign(method_ms=found["method_ms"] + times * found["own_ms"])
 
@@ -148,6 +150,7 @@ def _name(found: Advice | None) -> str:
 def replay_points(trace: Path, overrides: Sequence[str], folder: Path) -> list[Path]:
     """The runs of ``POINTS`` over recorded answers. Raises InputError."""
     methods = f"method=[{','.join(POINTS)}]"
+    job: Job | None = None  # of which the next ones take the trace
     runs, count = [], max(len(values) for keys in POINTS.values() for values in keys.values())
     for number in range(count):
         print(f"replaying {len(POINTS)} methods, settings {number + 1} of {count}", file=sys.stderr, flush=True)
@@ -155,7 +158,8 @@ def replay_points(trace: Path, overrides: Sequence[str], folder: Path) -> list[P
             f"method.{name}.{key}={values[number]}" for name, keys in POINTS.items() for key, values in keys.items()
         ]
         given = with_own_groups([f"model.trace={trace}", methods, *FIXED, *point, *overrides])
-        execute(job_of(given), folder / str(number), lambda *_: None)
+        job = job_of(given, job)
+        execute(job, folder / str(number), lambda *_: None)
         runs.append(folder / str(number))
     return runs
 

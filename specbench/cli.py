@@ -58,8 +58,11 @@ CONFIG = "config"  # the name of the default configuration
 OF_SHARDS = ("suite.part=", "run.shards=", "measure.fresh=", "report.plots=", "hydra.sweep.dir=", "hydra.sweep.subdir=")
 
 
-def make_job(cfg: DictConfig) -> Job:
-    """Turn a composed configuration into a checked job; a method that is left out leaves it too. Raises InputError."""
+def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
+    """Turn a composed configuration into a checked job; a method that is left out leaves it too. Raises InputError.
+
+    like: see ``prepare``.
+    """
     resolved = plain_values(cfg)
     refuse_extras(resolved)
     refuse_unusable(resolved, "")
@@ -67,7 +70,7 @@ def make_job(cfg: DictConfig) -> Job:
         refuse_unusable(str(cfg.hydra.run.dir), "hydra.run.dir")
     settings = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
     config = cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), settings)))
-    job = prepare(config, resolved, _unnamed(cfg, resolved["method"]))
+    job = prepare(config, resolved, _unnamed(cfg, resolved["method"]), like)
     OmegaConf.set_struct(cfg, False)
     for name in job.left_out:  # so that the directory's name is that of the same run with its methods named
         del cfg.method[name]
@@ -88,11 +91,11 @@ def _say_left_out(job: Job) -> None:
         print(printable(f"specbench: left out: {reason}"))
 
 
-def job_of(overrides: Sequence[str]) -> Job:
-    """The checked job of ``specbench OVERRIDES``, for scripts and tests. Raises InputError."""
+def job_of(overrides: Sequence[str], like: Job | None = None) -> Job:
+    """The checked job of ``specbench OVERRIDES``, for scripts and tests; like: see ``prepare``. Raises InputError."""
     register()
     try:
-        return make_job(compose_config(CONFIG, list(overrides)))
+        return make_job(compose_config(CONFIG, list(overrides)), like)
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(explain(error, list(overrides))) from error
 

@@ -22,7 +22,7 @@ from specbench.config import Config, refuse_numbers
 from specbench.decode.lengths import Limit, make_limit
 from specbench.decode.sampling import Sampling, make_sampling
 from specbench.digest import digest
-from specbench.material import gather
+from specbench.material import Material, gather
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
 from specbench.method import Method, Peer, Remote
 from specbench.names import near
@@ -71,15 +71,16 @@ class Job:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def prepare(config: Config, resolved: dict[str, Any], optional: Collection[str] = ()) -> Job:
+def prepare(config: Config, resolved: dict[str, Any], optional: Collection[str] = (), like: Job | None = None) -> Job:
     """Check a configuration and read everything but weights. Raises InputError.
 
-    optional: methods that are left out where they cannot run, as nobody asked for them by name.
+    optional: methods that are left out where they cannot run, as nobody asked for them by name. like: a job that
+    differs in its methods alone, whose material is not read again.
     """
     refuse_numbers(config)
     _check_settings(config)
     entries, left_out = _fitting(_read_methods(resolved["method"]), optional, lambda entry: _check_loop(config, entry))
-    material = gather(config)
+    material = Material(like.suite, like.card, like.prompts, like.trace) if like else gather(config)
     check_attention(config.engine.attention, config.engine.kind, material.card)
     entries, others = _fitting(entries, optional, lambda entry: _check_model(material.card, entry))
     left_out |= others

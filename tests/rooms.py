@@ -206,7 +206,7 @@ ROOMS: dict[str, Room] = {
     ),
     "choose": Room(
         "candidates of methods and parameters, and the best of them for a GPU, a model and a load",
-        may="cli composition execution profile report report.data report.locate report.text stats tune types",
+        may="cli composition execution job profile report report.data report.locate report.text stats tune types",
     ),
     "bench": Room(
         "measurements of the harness and the machine, for scripts only",

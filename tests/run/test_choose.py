@@ -6,13 +6,14 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from profiles import FIT
 
 from compose import job_for
 from specbench import choose as room
-from specbench import commands
+from specbench import commands, job
 from specbench.choose import candidates_of, choose
 from specbench.profile import Fit, find_pair
 from specbench.profile.file import write_profile
@@ -42,7 +43,11 @@ def points(trace, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "POINTS", {"pld": {"num_draft": NUMBERS}})
         patch.setattr(room, "FIXED", ("measure=replay", "measure.warmup=0"))
-        return room.replay_points(trace, OVERRIDES, tmp_path_factory.mktemp("points"))
+        read = mock.Mock(side_effect=job.gather)
+        patch.setattr(job, "gather", read)
+        runs = room.replay_points(trace, OVERRIDES, tmp_path_factory.mktemp("points"))
+        assert read.call_count == 1  # the trace, however many settings are replayed
+        return runs
 
 
 @pytest.mark.parametrize("per_fed_us", [10.0, 4000.0])
