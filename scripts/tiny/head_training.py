@@ -36,7 +36,7 @@ tags:
 # {settings.name}
 
 A head for the bundled model `tiny`, in the format of the published {format} heads: to run {methods} end to
-end on any machine. It says nothing about EAGLE on real models.
+end on any machine. It says nothing about heads of real models.
 
 | figure | value |
 |---|---|
