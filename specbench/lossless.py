@@ -26,6 +26,8 @@ TOLERANCE = {
     "bfloat16": 8 * ROUNDING_STEP["bfloat16"],
 }
 
+TEXT_ONLY = "text_only"  # figure of a turn: a server gave its text alone, its ids are how our tokenizer reads it
+
 Gap = Callable[[Sequence[int], int, int], float | None]  # (context, its token, another) -> [nats], None if not told
 Gaps = Callable[[Sequence[int], Sequence[int]], list[float]]
 
@@ -40,6 +42,9 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
     vanilla = next((record for record in records if record.method == VANILLA and record.status == "ok"), None)
     for record in records:
         if record.status != "ok":
+            continue
+        if is_text(record):
+            record.lossless = compare_text(vanilla, record)
             continue
         found, close = list[float](), 0
         for prompt, turn in zip(prompts[record.method], record.turns, strict=True):
@@ -71,6 +76,9 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
         if record.status != "ok":
             continue
         assert vanilla is not None
+        if is_text(record) or is_text(vanilla):
+            record.lossless = compare_text(vanilla, record)
+            continue
         parted, found = divergence(vanilla, record), None
         if parted:
             turn, place = parted
@@ -86,6 +94,25 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
             violations=int(found is not None and not tie),
             worst_gap=max(0.0, found or 0.0),
         )
+
+
+def is_text(record: CaseRecord) -> bool:
+    """Whether a server gave text alone for some of its turns."""
+    return any(TEXT_ONLY in turn.stats for turn in record.turns)
+
+
+def compare_text(vanilla: CaseRecord | None, record: CaseRecord) -> Lossless:
+    """Equal where each answer's text is vanilla's; no id is judged, since several ids are one text.
+
+    divergence: in the first turn whose text differs, the first id that does.
+    """
+    parted = None
+    pairs = zip(record.turns, vanilla.turns, strict=True) if vanilla else ()
+    for turn, (ours, theirs) in enumerate(pairs):
+        if parted is None and ours.text != theirs.text:
+            same = [mine == other for mine, other in zip(ours.ids, theirs.ids, strict=False)]
+            parted = [turn, (*same, False).index(False)]
+    return Lossless(vanilla is not None and parted is None, parted, 0, 0, 0, 0.0)
 
 
 def count_close(gaps: Sequence[float], accept: Sequence[int], step: float) -> int:

@@ -70,6 +70,5 @@ class StreamedAnswer:
             found |= {f"{each.source}_{name}": float(value) for name, value in figures.items() if value is not None}
             places = each.per_position or [sum(each.histogram[place:]) for place in range(1, len(each.histogram))]
             found |= {f"{each.source}_accepted_{place}": float(value) for place, value in enumerate(places, 1)}
-        if not self.text:
-            found["chunks"] = float(len(self.sizes))
+        found |= {"text_only": 1.0} if self.text else {"chunks": float(len(self.sizes))}
         return found

@@ -16,7 +16,7 @@ from methods.server.connection import KEY
 from methods.server.method import ServerPeer
 from specbench import cli
 from specbench.decode.loop import Request, decode
-from specbench.lossless import compare_block
+from specbench.lossless import compare_block, judge_block
 from specbench.measure.clock import Clock
 from specbench.record import CaseRecord, TurnRecord
 from specbench.store import read_run
@@ -226,3 +226,29 @@ def test_a_place_that_differs_is_a_tie_by_the_baselines_own_figures_or_a_violati
         return verdict.positions, verdict.ties, verdict.violations
 
     assert [judged(gap) for gap in (0.0005, 0.01, None)] == [(1, 1, 0), (1, 0, 1), (0, 0, 0)]
+
+
+def test_a_row_of_text_is_judged_by_its_text():
+    """Other ids of the same text are no violation, though no id would be the argmax; another text differs."""
+
+    def judged(judge, text: str, stats: dict[str, float]):
+        turns = [TurnRecord(1, [7, 8], "length", [1], [0], [0], [1], 0.0, 0.0, {}, "ab")]
+        turns.append(TurnRecord(1, [9], "length", [], [], [], [], 0.0, 0.0, {}, text, stats=stats))
+        rows = [
+            CaseRecord("c", "a", "a", name, 0, 0, 0, "ok", [turn])
+            for name, turn in zip(("vanilla", "x"), turns, strict=True)
+        ]
+        judge(rows, {"vanilla": [[1]], "x": [[1]]})
+        return rows[1].lossless
+
+    def forced(rows, prompts):
+        judge_block(rows, prompts, lambda prompt, ids: [5.0] * len(ids), "float32")
+
+    def compared(rows, prompts):
+        compare_block(rows, prompts, lambda *asked: 5.0, "float32")
+
+    for judge in (forced, compared):
+        same, other = (judged(judge, text, {"text_only": 1.0}) for text in ("ab", "ac"))
+        assert (same.equal, same.violations, same.divergence) == (True, 0, None)
+        assert (other.equal, other.violations, other.divergence) == (False, 0, [0, 0])
+        assert judged(judge, "ab", {}).violations == 1
