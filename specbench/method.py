@@ -122,6 +122,9 @@ class Method(ABC):
     by_node: bool = False  # it reads a step by the numbers of its own draft's nodes: no member of a hybrid
     typical: Typical | None = None  # lossy acceptance instead of the exact walker; ``lossless`` is False with it
     sources: tuple[str, ...] = ()  # names of ``Draft.source`` numbers
+    vocabulary: frozenset[int] | None = (
+        None  # the ids that it can draft, where that is known after ``bind``; None = all
+    )
     learned: tuple[str, ...] = ()  # names of the attributes that requests teach and ``reset`` empties
 
     @property
@@ -173,6 +176,13 @@ class Method(ABC):
     @abstractmethod
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """A request (one turn) starts. seed: the drafter's own, independent of the verifier's."""
+
+    def figures(self, drafter: Drafter, ids: Sequence[int]) -> dict[str, float]:
+        """What ``drafter`` counted of a request; in_vocabulary: share of its emitted ``ids`` that could be drafted."""
+        own = {name: float(value) for name, value in drafter.stats().items()}
+        if self.vocabulary is None or not ids:
+            return own
+        return own | {"in_vocabulary": sum(token in self.vocabulary for token in ids) / len(ids)}
 
     def state_bytes(self) -> int:
         """Bytes of learned state that outlive a request (tables, pools); weights not included."""

@@ -209,7 +209,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     out.ids = context[len(request.prompt) :]
     out.step_s = [round(seconds, DIGITS) for seconds in clock.steps()]
     out.count(log, method.sources)
-    out.stats = {name: float(value) for name, value in (drafter.stats() | walk.stats()).items()}
+    out.stats = method.figures(drafter, out.ids) | walk.stats()
     out.phases_s = {name: value for name, value in clock.phases().items() if name != "prefill"}
     return out
 

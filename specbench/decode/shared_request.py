@@ -153,6 +153,5 @@ def finish(shared: SharedRequest, spent: Mapping[str, float], eos: frozenset[int
         out.finish = "eos"
     out.trees = [] if shared.request.keep_trees else None
     out.count(shared.log, method.sources)
-    stats = shared.drafter.stats() if shared.drafter is not None else {}
-    out.stats = {name: float(value) for name, value in stats.items()}
+    out.stats = method.figures(shared.drafter, out.ids) if shared.drafter is not None else {}
     out.phases_s = {phase: spent[phase] - shared.spent.get(phase, 0.0) for phase in spent if phase != "idle"}

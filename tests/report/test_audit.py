@@ -11,13 +11,14 @@ from profiles import FIT
 from report.conftest import manifest_of, write_run
 from report.handmade import record, turn
 
+from methods.pld import PromptLookup
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.profile import write_profile
 from specbench.record import VANILLA
 from specbench.report import build_report, read_findings
 from specbench.report.tables.audit import audit_tables
-from specbench.types import Draft
+from specbench.types import Draft, Prefill
 
 # Emitted tokens and depths of a chain's steps, by case. Drafting takes 2 ms a level, vanilla's step 10 ms.
 STEPS = {"a": ([4, 1, 2], [3, 3, 4]), "b": ([1, 1, 3], [0, 4, 2])}
@@ -103,3 +104,11 @@ def test_overlap_is_one_less_total_variation():
         walk.verify(logits, draft, torch.tensor([7, 1]), None)
         walk.verify(logits, Draft([0], [-1], probs=target[None]), torch.tensor([7, 0]), None)
         assert walk.stats() == ({"overlap": pytest.approx((0.75 + 1) / 2)} if audits else {})
+
+
+def test_emitted_tokens_that_a_drafter_cannot_draft_are_counted():
+    method = PromptLookup(3, 4)
+    drafter = method.begin([], Prefill(0), 0)
+    assert method.figures(drafter, [1, 2, 3, 1]) == drafter.stats()
+    method.vocabulary = frozenset({1, 2})
+    assert method.figures(drafter, [1, 2, 3, 1])["in_vocabulary"] == 0.75

@@ -96,10 +96,8 @@ class LevelsRun(HeadRun):
 
 
 class _Tree(SharedDrafter):
-    def __init__(self, method: TreeMethod, run: HeadRun, seed: int, start: int) -> None:
-        """start: [tokens] of the prompt."""
-        self._method, self._run, self._start = method, run, start
-        self._emitted: Sequence[int] = ()
+    def __init__(self, method: TreeMethod, run: HeadRun, seed: int) -> None:
+        self._method, self._run = method, run
         self._random = torch.Generator(run.memory.pairs.device).manual_seed(seed)
 
     def drafting(self, context: Sequence[int], budget: int) -> Drafting:
@@ -124,14 +122,6 @@ class _Tree(SharedDrafter):
 
     def finish(self, context: Sequence[int]) -> None:
         self._method.free.append(self._run.memory)
-        self._emitted = context[self._start :]
-
-    def stats(self) -> dict[str, float]:
-        """in_vocabulary: share of the emitted tokens that the head can draft, where it has part of the vocabulary."""
-        known = self._method.vocabulary
-        if known is None or not self._emitted:
-            return {}
-        return {"in_vocabulary": sum(token in known for token in self._emitted) / len(self._emitted)}
 
 
 class TreeMethod(HeadMethod):
@@ -204,7 +194,7 @@ class TreeMethod(HeadMethod):
         """The prompt's features are read with the first draft."""
         run = self.new_run(self.bound, self.free.pop() if self.free else self.new_memory())
         self.remember(run, prefill.hidden, None, [*prompt[1:], prefill.token])
-        return _Tree(self, run, seed, len(prompt))
+        return _Tree(self, run, seed)
 
 
 class LevelsMethod(TreeMethod):
