@@ -35,18 +35,20 @@ class Screen(Console):
 
 @contextlib.contextmanager
 def telling(say: Callable[[str], None], module: str) -> Iterator[None]:
-    """What a module logs of its progress goes to ``say`` too."""
+    """What a module logs of its progress goes to ``say``, and to no other handler."""
     handler = logging.Handler(logging.INFO)
     handler.emit = lambda record: say(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger(module)
-    before = logger.level
+    before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
+    logger.propagate = False
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.setLevel(before)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
 
 
 @contextlib.contextmanager
