@@ -63,7 +63,7 @@ class ModelConfig:
     config's. device: auto | cpu | cuda | cuda:N. gpus: share the model between this many (on cpu: processes).
     cudnn_attention: let torch take cuDNN's attention kernels on a GPU, for engine and peers.
     parallel: how they share it: auto | tensor | pipeline. check_ranks: compare the ranks after every step (tensor).
-    threads: CPU threads, null = measured. draft, heads: the usual draft model and trained heads for this target.
+    thinking: the template's switch. threads: CPU threads, null = measured. draft, heads: those usual for this target.
     frozen_table: an n-gram table built with its tokenizer (Cacheback); datastore: a corpus (REST).
     """
 
@@ -73,6 +73,7 @@ class ModelConfig:
     tokenizer: str | None = None
     template: str | None = None
     system: str | None = None
+    thinking: bool | None = None
     context: int | None = None
     dtype: str = "auto"
     device: str = "auto"
@@ -119,8 +120,7 @@ class SuiteConfig:
 
     format: the reader, null = Spec-Bench's question file. form: how a question is put, null = the format's first.
     shots: worked examples before each question, drawn with shots_seed from shots_from (null = the train split).
-    fields: of a file of your own, the names that prompt, id, category and reference have there. frame: the only
-    turn, in which ``{NAME}`` is the row's field of that name; null = the prompt as it is.
+    fields: of a file of your own, its names of these. frame: the only turn, ``{NAME}`` the row's field of that name.
     home: where its authors keep the file, for the message when it is not found.
     """
 

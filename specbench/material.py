@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from specbench.config import Config
 from specbench.names import suite_name
@@ -59,7 +59,7 @@ def gather(config: Config) -> Material:
         raise InputError("suite=trace: is for a trace, as model=replay model.trace=FILE; expected a suite of questions")
     suite = _load_suite(config)
     card = read_card(**model_options(config), **_card_options(config))
-    return Material(suite, card, PromptBuilder(card.tokenizer, config.model.template, config.model.system))
+    return Material(suite, card, _prompts(config, card.tokenizer))
 
 
 def _served(config: Config) -> Material:
@@ -81,7 +81,12 @@ def _served(config: Config) -> Material:
         dtype=model.dtype,
         device="server",
     )
-    return Material(_load_suite(config), card, PromptBuilder(tokenizer, model.template, model.system))
+    return Material(_load_suite(config), card, _prompts(config, tokenizer))
+
+
+def _prompts(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptBuilder:
+    model = config.model
+    return PromptBuilder(tokenizer, model.template, model.system, model.thinking)
 
 
 def _recorded(config: Config, path: Path) -> Material:
@@ -98,7 +103,7 @@ def _recorded(config: Config, path: Path) -> Material:
     suite = None if config.suite.format == FROM_TRACE else _load_suite(config)
 
     def builder() -> PromptBuilder:
-        return PromptBuilder(tokenizer, config.model.template, config.model.system)
+        return _prompts(config, tokenizer)
 
     trace = read_trace(path, builder, tokenizer.eos_token_id, suite.cases if suite else None)
     own = [each.case for each in trace.conversations]

@@ -27,8 +27,8 @@ OVERALL = "overall"  # the row of all categories in tables: no category may have
 PHASES = ("prepare", "draft", "forward", "verify", "update")
 EXACT = ConfigDict(extra="forbid")
 LARGEST = 2**31 - 1
-# of a merged run, under load, of answers that were checked: else absent
-_ADDED = ("shard", "stretch", "load", "correct")
+# of a merged run, under load, of answers that were checked or think: else absent
+_ADDED = ("shard", "stretch", "load", "correct", "thinking")
 _SLACK, _SLACK_S = 1.1, 0.01  # by which two clocks may differ, the GPU's and the host's
 _FIX = "expected a record as specbench writes it; restore the file, or begin anew with measure.fresh=true"
 
@@ -107,7 +107,7 @@ class TurnRecord:
     prompt; empty in records of older runs.
     sources: name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: parts of decoding.
     energy_j: [J] of the GPUs, None where nothing counts it.
-    trees: (steps,) whole drafts of a sample of cases. load: under load only.
+    trees: (steps,) whole drafts of a sample of cases. load: under load only. thinking: ids up to the thinking's end.
     """
 
     __pydantic_config__ = EXACT
@@ -130,6 +130,7 @@ class TurnRecord:
     step_s: list[Seconds] = field(default_factory=list)
     energy_j: Amount | None = None
     load: TurnLoad | None = None
+    thinking: Count | None = None
 
     @property
     def in_prefill(self) -> bool:
@@ -150,6 +151,8 @@ class TurnRecord:
             return f"accept, proposed, depth, fed, step_s and trees have lengths {lengths}, one entry a step each"
         if not self.ids:
             return "ids is empty, the prefill gives one"
+        if (self.thinking or 0) > len(self.ids):
+            return f"thinking is {self.thinking}, ids are {len(self.ids)}"
         if sum(self.accept) not in self._possible_sums():
             return f"accept adds up to {sum(self.accept)}, ids behind the prefill's are {len(self.ids) - 1}"
         for step, tree in enumerate(self.trees or ()):

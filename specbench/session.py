@@ -26,7 +26,7 @@ from specbench.measure.plan import Block, starts_span
 from specbench.method import Method, Remote
 from specbench.record import VANILLA, CaseRecord, EngineKind, Failure, TurnRecord
 from specbench.suite.number import is_right
-from specbench.suite.prompt import answer_text
+from specbench.suite.prompt import answer_text, count_thinking, thinking_marks
 from specbench.target.engine import Engine
 from specbench.target.facade import Target
 from specbench.target.tensor_parallel.team import TeamError
@@ -97,6 +97,7 @@ class Session:
         self._lengths = {entry.name: settings.limit(None) for entry in entries}
         self._clock = Clock(target.device)
         self._tokenizer = target.card.tokenizer
+        self._marks = thinking_marks(self._tokenizer)
 
     def warm_up(self, cases: Sequence[Case]) -> list[str]:
         """Decode ``cases`` with every method, then forget what was learned.
@@ -182,7 +183,7 @@ class Session:
             energy_j = self._meter.since(before) if self._meter else None
             answers.append(self._text(asked, transcript))
             prompts.append(asked.prompt)
-            record.turns.append(turn_record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
+            record.turns.append(self._record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
         record.correct = is_right(case, answers[-1])
 
     def _request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
@@ -198,16 +199,16 @@ class Session:
             budgets=lengths,
         )
 
+    def _record(self, method: str, asked: Turn, transcript: Transcript, text: str, **more: Any) -> TurnRecord:
+        more |= {entry.name: getattr(transcript, entry.name) for entry in fields(transcript)}
+        prompt = asked.prompt if method == VANILLA else None
+        thinking = count_thinking(self._marks, asked.prompt, transcript.ids)
+        return TurnRecord(**more, prompt_tokens=len(asked.prompt), text=text, prompt_ids=prompt, thinking=thinking)
+
     def _text(self, asked: Turn, transcript: Transcript) -> str:
         """The answer as text: the recorded one where all of it was decoded."""
         known = asked.text if len(transcript.ids) == asked.length else None
         return answer_text(self._tokenizer, transcript.ids) if known is None else known
-
-
-def turn_record(method: str, asked: Turn, transcript: Transcript, text: str, **more: Any) -> TurnRecord:
-    decoded = {entry.name: getattr(transcript, entry.name) for entry in fields(transcript)}
-    prompt = asked.prompt if method == VANILLA else None
-    return TurnRecord(**decoded, prompt_tokens=len(asked.prompt), text=text, prompt_ids=prompt, **more)
 
 
 def record_of(block: Block, case: Case, place: int, name: str, error: Failure | None = None) -> CaseRecord:

@@ -30,7 +30,7 @@ from specbench.record import CaseRecord, TurnLoad
 from specbench.serving.elsewhere import serve_elsewhere
 from specbench.serving.scheduler import Served, Stretch, Visit, serve
 from specbench.serving.settings import LoadConfig, make_arrivals
-from specbench.session import Entry, Session, Turn, fail, record_of, turn_record
+from specbench.session import Entry, Session, Turn, fail, record_of
 from specbench.suite.number import is_right
 from specbench.types import Case, InputError
 
@@ -176,7 +176,7 @@ class LoadSession(Session):
             rows=[served.rows[place] for place in forwards] + [0] * count,
         )
         text = self._text(turn.asked, out)
-        record.turns.append(turn_record(record.method, turn.asked, out, text, load=told))
+        record.turns.append(self._record(record.method, turn.asked, out, text, load=told))
         record.correct = is_right(turn.case, text)
 
     def _serve(self, block: Block, entry: Entry) -> Served:

@@ -8,6 +8,7 @@ template and tokenizer would add it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from copy import copy
 from difflib import get_close_matches
@@ -32,12 +33,18 @@ class PromptBuilder:
 
     template: a template of fschat (``vicuna_v1.1``, ``llama-2``), None for the tokenizer's own chat template, a file
     (``*.jinja``) of another one, or ``raw`` for turns and answers joined by newlines. system: replaces the template's
-    system message; None keeps it.
+    system message; None keeps it. thinking: the chat template's switch; None leaves it alone.
     Raises InputError when the template does not exist or cannot be written out. ``warnings`` says where the
     tokenizer would give other prompts than the model was trained on.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | None, system: str | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        template: str | None,
+        system: str | None = None,
+        thinking: bool | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._chat_template = read_template(template) if template and template.endswith(TEMPLATES) else None
         template = None if self._chat_template else template
@@ -51,8 +58,20 @@ class PromptBuilder:
             raise InputError(_no_chat_template(tokenizer))
         if template not in (None, RAW) and template not in _fschat_names():
             raise InputError(_unknown_template(str(template)))
+        self._switch: dict[str, Any] = {} if thinking is None else self._find_switch(thinking)
         probe = self.ids(["Hello"], [])  # a template that cannot be written out fails here, before a run starts
         self.warnings = tuple(filter(None, (self._bos_warning(probe), _space_run_warning(tokenizer))))
+
+    def _find_switch(self, thinking: bool) -> dict[str, Any]:
+        """The variable of the chat template: ``enable_thinking`` (Qwen3, GLM) or ``thinking`` (DeepSeek, Granite)."""
+        source = str(self._chat_template or getattr(self._tokenizer, "chat_template", None) or "")
+        found = [] if self._template else re.findall(r"\b(?:enable_)?thinking\b", source)
+        if not found:
+            raise InputError(
+                f"model.thinking={str(thinking).lower()}: the template of {_name(self._tokenizer)} has no switch "
+                "(enable_thinking or thinking); leave it out, or name a template that has one with model.template."
+            )
+        return dict.fromkeys(found, thinking)
 
     def with_system(self, system: str) -> PromptBuilder:
         """The same prompts under another system message."""
@@ -115,6 +134,7 @@ class PromptBuilder:
                 add_generation_prompt=True,
                 tokenize=tokenize,
                 return_dict=False,
+                **self._switch,
             )
         except (TemplateError, *RAISED) as error:
             raise InputError(
@@ -148,6 +168,27 @@ def answer_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     ids: the committed token ids of one answer, an EOS at the end included.
     """
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, spaces_between_special_tokens=False)).strip()
+
+
+def thinking_marks(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None:
+    """The ids of ``<think>`` and ``</think>``, None for a tokenizer that has them not as tokens."""
+    marks = ["<think>", "</think>"]
+    ids: Any = tokenizer.convert_tokens_to_ids(marks)
+    return (ids[0], ids[1]) if None not in ids and tokenizer.convert_ids_to_tokens(ids) == marks else None
+
+
+def count_thinking(marks: tuple[int, int] | None, prompt: Sequence[int], ids: Sequence[int]) -> int | None:
+    """How many of an answer's ids are thought, its end mark included; None where it thinks not.
+
+    An answer that stops before the end mark is all thought, if it or the prompt's end opened the thinking.
+    """
+    if marks is None:
+        return None
+    opened, closed = marks
+    if closed in ids:
+        return ids.index(closed) + 1
+    last = next((each for each in reversed(prompt) if each in marks), closed)
+    return len(ids) if opened in ids or last == opened else None
 
 
 def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[tuple[bool, str]]:

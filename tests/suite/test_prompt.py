@@ -59,6 +59,18 @@ def byte_tokenizer(bos="<s>", closes=False, chat_template=None) -> PreTrainedTok
     return wrapped
 
 
+@pytest.mark.parametrize("name", ["enable_thinking", "thinking"])
+def test_thinking_is_the_templates_switch(name):
+    jinja = (
+        "{{ messages[-1].content }}{% if " + name + " is defined %}{{ ' on' if " + name + " else ' off' }}{% endif %}"
+    )
+    builders = [PromptBuilder(byte_tokenizer(chat_template=jinja), None, thinking=each) for each in (None, True, False)]
+    assert [builder.text(["Hi"], []) for builder in builders] == ["Hi", "Hi on", "Hi off"]
+    for plain in (byte_tokenizer(chat_template="{{ messages[-1].content }}"), byte_tokenizer()):
+        with pytest.raises(InputError, match=r"model\.thinking=false: the template of .* has no switch"):
+            PromptBuilder(plain, None if plain.chat_template else "raw", thinking=False)
+
+
 def vicuna_text(turns, answers) -> str:
     """Spec-Bench's prompt for Vicuna, written out by hand."""
     text = SYSTEM + " "

@@ -130,6 +130,20 @@ def count_lengths(found: MethodTrials, timed: bool) -> Rows:
                 yield axis, edge, int(steps), int(emitted), float(emitted / steps), mean_ms
 
 
+def count_thinking(found: MethodTrials, timed: bool) -> Rows:
+    """A row a part of the answers, thinking and then answer; none where no answer thinks. step_ms as in lengths."""
+    steps = found.turns.steps
+    known = timed and steps.timed == len(steps)
+    totals = np.zeros((2, 3))  # of each part: steps, tokens emitted, seconds
+    for thinks, emitted, seconds in steps.read("thinks", "emitted", "seconds"):
+        for part, own in enumerate((thinks == 1, thinks == 0)):
+            totals[part] += own.sum(), emitted[own].sum(), seconds[own].sum()
+    for name, (count, emitted, seconds) in zip(("thinking", "answer"), totals if steps.thinks else (), strict=False):
+        if count:
+            timing = (1e3 * seconds / count, emitted / seconds) if known and seconds else (BLANK, BLANK)
+            yield name, int(count), int(emitted), float(emitted / count), *map(float, timing)
+
+
 def count_sources(found: MethodTrials) -> Rows:
     """A row a source: nodes proposed and accepted, its shares of both, and accepted over proposed (blank where 0/0)."""
     sources = found.turns.sources
@@ -246,6 +260,14 @@ DETAILS = {
             "MAT and time a step by tokens emitted before the step, and by tokens in the context",
             ("axis", "from", "steps", "emitted", "mat", "step_ms"),
             count_lengths,
+        ),
+        DetailFrame(
+            "thinking",
+            "method, part",
+            "MAT and speed before the thinking's end and after it, of answers that think; a step is of the part in"
+            " which it begins",
+            ("part", "steps", "emitted", "mat", "step_ms", "tokens_per_s"),
+            count_thinking,
         ),
     )
 }

@@ -19,9 +19,13 @@ from specbench.record import TurnRecord
 
 Floats = NDArray[np.float64]
 # Of a step: tokens in the cache before it (prompt and answer but for the root), tokens emitted before it, and the
-# record's own columns; seconds are NaN where they were not recorded.
+# record's own columns; thinks: it began before the thinking's end; seconds are NaN where they were not recorded.
 STEP = np.dtype(
-    [("context", "u4"), ("position", "u4"), ("fed", "u4"), ("emitted", "u4"), ("depth", "u4"), ("seconds", "f8")]
+    [
+        *((name, "u4") for name in ("context", "position", "fed", "emitted", "depth")),
+        ("thinks", "?"),
+        ("seconds", "f8"),
+    ]
 )
 _PART, _BLOCK = 1 << 15, 1 << 19  # steps written at once, and read at once
 _HELD_BYTES = 1 << 25  # of one run, before they go to the disk
@@ -40,7 +44,9 @@ class Steps:
         """spool: where they are written; other methods write there too."""
         self._spool = spool
         self._parts: list[tuple[int, int]] = []  # place [bytes] and steps of each
-        self._turns: list[tuple[int, int, int]] = []  # of those not yet written: prompt, context at the start, steps
+        # Of those not yet written: prompt, context at the start, steps, tokens of thinking.
+        self._turns: list[tuple[int, int, int, int]] = []
+        self.thinks = False  # any of them
         self._waiting: dict[str, list[Any]] = {name: [] for name in ("emitted", "fed", "depth", "seconds")}
         self._written = self.timed = 0
 
@@ -53,7 +59,9 @@ class Steps:
         for turn in turns:
             if turn.accept:
                 prompt = turn.prompt_tokens
-                self._turns.append((prompt, prompt - turn.in_prefill, len(turn.accept)))
+                thinking = turn.thinking or 0
+                self._turns.append((prompt, prompt - turn.in_prefill, len(turn.accept), thinking))
+                self.thinks |= thinking > 0
             waiting["emitted"] += turn.accept
             waiting["fed"] += turn.fed
             waiting["depth"] += turn.depth
@@ -67,12 +75,13 @@ class Steps:
         for name, values in self._waiting.items():
             steps[name] = values
             values.clear()
-        prompts, starts, counts = np.array(self._turns).T
+        prompts, starts, counts, thinking = np.array(self._turns).T
         emitted = steps["emitted"].astype(np.int64)
         before = np.cumsum(emitted) - emitted
         before -= np.repeat(before[np.cumsum(counts) - counts], counts)
         steps["context"] = context = np.repeat(starts, counts) + before
         steps["position"] = np.maximum(context - np.repeat(prompts, counts), 0)
+        steps["thinks"] = context - np.repeat(prompts, counts) + 1 < np.repeat(thinking, counts)
         self._turns.clear()
         self._parts.append((self._spool.seek(0, 2), len(steps)))
         self._spool.write(steps.tobytes())

@@ -31,6 +31,7 @@ from specbench.report.tables.served import served_tables
 from specbench.report.tables.settings import settings_table
 from specbench.report.tables.shards import shards_table
 from specbench.report.tables.tables import build_tables, caption, steps_table, tails_table
+from specbench.report.tables.thinking import thinking_tables
 from specbench.report.text.label import format_share, label
 from specbench.report.text.table import Table
 from specbench.store import PAGE, write_atomically
@@ -100,6 +101,7 @@ def _parts(findings: Findings, pictures: str, headlines: Sequence[Headline], loa
         "Time only": "" if unranked.empty else "".join(map(table_html, timed)),
         "Method against method": "".join(map(table_html, pair_tables(findings, headlines))),
         "Best settings": table_html(settings) if settings is not None else "",
+        "Thinking": "".join(map(table_html, thinking_tables(findings.detail["thinking"]))),
         "Plots": pictures,
         "Token by token": token_section(sample_cases(findings)),
         "Waiting": table_html(tails_table(tails, "")) if len(tails) else "",

@@ -1,0 +1,51 @@
+"""Reasoning models: where the thinking ends, and the figures before and after it."""
+
+import pandas as pd
+import pytest
+from report.handmade import record, tried, turn
+
+from specbench.record import CaseRecord
+from specbench.report.data.detail import DETAILS, count_thinking
+from specbench.report.data.reported import ROW
+from specbench.report.tables.thinking import thinking_tables
+from specbench.suite import prompt
+
+
+@pytest.mark.parametrize(
+    ("asked", "ids", "thought"),
+    [
+        ([5], [8, 1, 2, 9, 3], 4),
+        ([5, 8], [1, 2, 9, 3], 3),  # the template opens it
+        ([5, 8], [1, 2], 2),  # cut while it thinks
+        ([5], [8, 1], 2),
+        ([5, 8, 9], [1, 2], None),  # the template opens and closes it: no thinking
+        ([5], [1, 2], None),
+    ],
+)
+def test_the_end_of_the_thinking(asked, ids, thought):
+    assert prompt.count_thinking((8, 9), asked, ids) == thought
+    assert prompt.count_thinking(None, asked, ids) is None
+
+
+def rows(method, *steps, thinking):
+    """Of one answer. steps: (tokens, seconds) each."""
+    accept = [tokens for tokens, _ in steps]
+    seconds = [each for _, each in steps]
+    drafts = [tokens - 1 for tokens in accept]
+    told = turn(accept, drafts, step_s=seconds, decode_s=sum(seconds), phases_s={"forward": 0.0}, thinking=thinking)
+    again = CaseRecord.from_json(record(method, "a", [told]).to_json())
+    assert again.turns[0].thinking == thinking
+    return [("m", "s", method, "", *row) for row in count_thinking(tried([again]), True)]
+
+
+def test_figures_before_and_after_the_end():
+    vanilla = rows("vanilla", *[(1, 0.01)] * 6, thinking=5)
+    drafted = rows("pld", (3, 0.01), (2, 0.02), (1, 0.01), thinking=5)  # steps begin at tokens 0, 3 and 5
+    frame = pd.DataFrame([*vanilla, *drafted], columns=[*ROW, *DETAILS["thinking"].columns])
+    by = frame.set_index(["method", "part"])
+    assert by.loc[("pld", "thinking"), ["steps", "emitted", "mat"]].tolist() == [2, 5, 2.5]
+    assert by.loc[("pld", "answer"), ["steps", "emitted", "mat"]].tolist() == [1, 1, 1]
+    (table,) = thinking_tables(frame)
+    assert [cell.text for cell in table.rows[1]][-6:] == ["83.3 %", "2.50", "1.67", "16.7 %", "1.00", "1.00"]
+    assert not rows("pld", (2, 0.01), thinking=None)
+    assert thinking_tables(frame[:0]) == []
