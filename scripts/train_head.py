@@ -3,7 +3,7 @@
 python scripts/train_head.py
 python scripts/train_head.py --kind eagle3 --name tiny_eagle3 --intermediate 160 --steps 1400
 python scripts/train_head.py --kind mtp --name tiny_mtp --steps 900
-python scripts/train_head.py --kind p_eagle --name tiny_p_eagle --intermediate 160 --steps 1000 --passes 7
+python scripts/train_head.py --kind p_eagle --name tiny_p_eagle --intermediate 160 --steps 700 --rows 1 --passes 7
     specbench method=[eagle2,eagle3,p_eagle,pld] measure=quick
 """
 

@@ -214,7 +214,7 @@ def test_medusa_names_are_told(model, tmp_path):
 def test_every_bundled_head_fits_its_target():
     from compose import job_for
 
-    job = job_for("method=[eagle,eagle2,eagle3,medusa,hydra_heads]")  # checks each head against the card
+    job = job_for("method=[eagle,eagle2,eagle3,p_eagle,medusa,hydra_heads]")  # checks each head against the card
     assert {entry.name for entry in job.entries} >= {"eagle", "eagle2", "eagle3", "medusa", "hydra_heads"}
-    assert any("tiny_eagle" in path for entry in job.entries for path in entry.method.inputs)
+    assert any("tiny_p_eagle" in path for entry in job.entries for path in entry.method.inputs)
     assert card_of(build("llama")).vocab_size == 199

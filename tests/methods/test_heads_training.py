@@ -8,13 +8,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from compose import job_for
 from head_models import bound, run, states
-from methods.eagle.method import Eagle, Eagle3, EagleRun
-from methods.eagle.mtp import Mtp
+from methods.eagle import Eagle, Eagle3, Mtp, PEagle
+from methods.eagle.method import EagleRun
 from methods.parts.heads.draft_layer import LayerMemory
 from models import BASE, VOCAB
 from specbench.method import complete
 from specbench.target.load import ASSETS, load_model
-from tiny.head_modules import Eagle3Module, EagleModule, MtpModule, attend, visible
+from tiny.head_modules import Eagle3Module, EagleModule, MtpModule, PEagleModule, attend, visible
 from tiny.head_training import HeadSettings, head_config, held_out_shares, save_head, train_head
 
 
@@ -57,6 +57,30 @@ def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
             assert torch.allclose(drafting._hidden[0], passes[depth][0, known + depth - 1], atol=1e-4)
             assert torch.allclose(logits[0], module.logits(passes[depth][0, known + depth - 1]), atol=1e-4)
             assert torch.allclose(method.bound.spread(logits)[0, 50:130].isfinite().sum(), torch.tensor(80))
+
+
+@torch.inference_mode()
+def test_a_parallel_heads_passes_are_the_drafters_levels(target, tmp_path):
+    """Pass d at place i is level d of the draft whose context ends at i - d."""
+    settings = HeadSettings(kind="p_eagle", intermediate=48, vocabulary=80)
+    config = head_config(target, settings)
+    module = PEagleModule(config, target, (1, 3, 4), torch.arange(50, 130), config.mask_token_id).double()
+    module.mask_hidden.normal_()
+    for weight in module.parameters():
+        weight.copy_(weight.half())  # what the file will hold
+    save_head(module, target, tmp_path, settings, 1.0, [0.5])
+    method = bound(PEagle(str(tmp_path), length=4), target)
+    ids = torch.randperm(VOCAB)[:30]
+    hidden = states(target, ids.tolist())
+    embedded = target.get_input_embeddings()(ids[1:])[None]
+    entered = module.enter([layer[None, :29] for layer in hidden])
+    passes = module.unroll(entered, embedded, torch.arange(29)[None], 4)
+    drafting = method.new_run(method.bound, method.new_memory())
+    for start, known in ((0, 1), (1, 10), (10, 25)):
+        drafting.remember([hidden[layer][start:known] for layer in method.needs.hidden], ids[start + 1 : known + 1])
+        complete(drafting.root())
+        wanted = torch.stack([module.logits(passes[depth][0, known - 1 + depth]) for depth in range(4)])
+        assert torch.allclose(drafting._levels, wanted, atol=1e-4)
 
 
 def test_a_pass_sees_its_own_ancestors_only():
@@ -107,7 +131,7 @@ def entropy(head, target, tokenizer, settings) -> float:
     return sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize(("name", "least"), [("eagle", 3.0), ("eagle2", 3.5), ("eagle3", 2.5)])
+@pytest.mark.parametrize(("name", "least"), [("eagle", 3.0), ("eagle2", 3.5), ("eagle3", 2.5), ("p_eagle", 1.4)])
 def test_bundled_heads_are_worth_their_bytes(name, least):
     job = job_for(f"method=[{name}]", "suite.categories=[qa]", "suite.limit=3")
     model = load_model(job.card)
