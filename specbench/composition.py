@@ -146,10 +146,11 @@ def spell_cell(cfg: DictConfig) -> str:
     chosen = cfg.hydra.runtime.choices
     if chosen.get("size") != "small" or not chosen.get("experiment"):
         return ""
-    axes = OmegaConf.load(conf_dir() / "experiment" / f"{chosen.experiment}.yaml").get("hydra", {}).get("sweeper", {})
+    experiment = OmegaConf.load(conf_dir() / "experiment" / f"{chosen.experiment}.yaml")
+    axes = OmegaConf.select(experiment, "hydra.sweeper.params") or {}
     cells = [
         f"{key}={chosen[key] if key in chosen else OmegaConf.select(cfg, key)} (of {values})"
-        for key, values in axes.get("params", {}).items()
+        for key, values in axes.items()
     ]
     where = ", ".join(cells) or "it is a single run"
     return f"size=small: one cell of {chosen.experiment}, on a small model and few questions: {where}"

@@ -20,7 +20,8 @@ def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str,
     """
     names: list[dict[str, str]] = [{} for _ in runs]
     for members in _alike(facts):
-        settings = differing([read_settings(runs[index], facts[index]) for index in members])
+        loads = _LOAD if all(facts[index].load for index in members) else _LOAD_BESIDE_ONE
+        settings = differing([read_settings(runs[index], facts[index], loads) for index in members])
         for method in dict.fromkeys(name for index in members for name in facts[index].methods):
             holders = [place for place, index in enumerate(members) if method in facts[index].methods]
             own = differing([read_parameters(runs[members[place]], method) for place in holders])
@@ -72,16 +73,18 @@ UNSET = "unset"
 _RUN_SECTIONS = ("model", "engine", "decode", "measure")
 _SELECTION = ("order", "seed", "limit", "first", "sample", "categories", "ids", "shots")  # of the suite's section
 _NOT_NAMED = ("model.name", "model.path", "measure.fresh")  # two are the model column, the last moves nothing
+_LOAD, _LOAD_BESIDE_ONE = ("load.",), ("load.kind", "load.requests", "load.rate")  # one request has none of the others
 _MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datastore")  # a parameter of who uses it
 
 
-def read_settings(run: Run, facts: Facts) -> dict[str, Any]:
-    """The run's own settings, flat, without those that have a column or that are a method's."""
+def read_settings(run: Run, facts: Facts, loads: tuple[str, ...] = _LOAD) -> dict[str, Any]:
+    """The run's own settings, flat, without those that have a column or that are a method's. loads: kept of load's."""
     flat = flatten({key: run.section("config", key) for key in _RUN_SECTIONS})
     chosen = run.section("config", "suite")
     flat |= {f"suite.{key}": chosen[key] for key in _SELECTION if key in chosen}
     flat.setdefault("decode.temperature", facts.temperature)
-    flat |= flatten(facts.load, "load.") or {"load.requests": 1, "load.kind": "one"}
+    load = flatten(facts.load, "load.") or {"load.requests": 1, "load.kind": "one"}
+    flat |= {key: value for key, value in load.items() if key.startswith(loads) and value is not None}
     return {key: value for key, value in flat.items() if key not in _NOT_NAMED and not key.startswith(_MATERIAL)}
 
 
