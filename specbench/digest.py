@@ -27,6 +27,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "model": {"cudnn_attention": False, "thinking": None},
     "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}, "frame": None},
     "load": ALONE,
+    "methods.eagle.Eagle": {"vocabulary": None},
     "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
     "methods.pld.PromptLookup": {"min_ngram": 1},
     "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},

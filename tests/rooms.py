@@ -235,7 +235,9 @@ ROOMS: dict[str, Room] = {
         "shapes of draft trees: fixed, grown, drawn",
         may="methods.parts.draft_lm method target types",
     ),
-    "methods.parts.heads": Room("trained heads: files, layers, trees", may="methods.parts.trees method target types"),
+    "methods.parts.heads": Room(
+        "trained heads: files, layers, trees", may="input methods.parts.trees method target types"
+    ),
     "methods.parts.hf_peer": Room("the library's own loops as methods", may="method target"),
     "methods.parts.runtimes": Room(
         "other runtimes' loops as methods, and the model in their formats",

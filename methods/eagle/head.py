@@ -59,6 +59,11 @@ class FirstHead(TreeHead):
         mixed = functional.linear(torch.cat([self.ends.embed(ids), hidden], dim=-1), self._fc, self._bias)
         return mixed, mixed
 
+    def confine(self, ids: Sequence[int]) -> None:
+        """Draft these ids alone."""
+        self.known = torch.tensor(ids, device=self.ends.device)
+        self._rows = self.ends.rows_of(self.known)
+
     def logits(self, hidden: Tensor) -> Tensor:
-        """The target's output head."""
-        return self.ends.logits(hidden)
+        """The target's output head, or its rows of the ids that are drafted."""
+        return self.ends.logits(hidden) if self.known is None else functional.linear(hidden, *self._rows)

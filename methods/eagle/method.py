@@ -16,12 +16,14 @@ from methods.eagle.head import FirstHead
 from methods.eagle.third import ThirdHead
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.forwards import Forwards, RowsCall
+from methods.parts.heads.frequent import read_frequent
 from methods.parts.heads.grown_tree import grow
 from methods.parts.heads.head_method import EAGLE, WIDEST
 from methods.parts.heads.tree_head import TreeHead
 from methods.parts.heads.tree_method import HeadRun, TreeMethod
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafting, GoesOn
+from specbench.target.facade import ModelCard, Target
 from specbench.types import InputError, require_count
 
 
@@ -64,7 +66,7 @@ class Eagle(TreeMethod):
     tree: ``dynamic`` (EAGLE-2): top_k nodes expanded depth times, the best total_tokens - 1 kept (total_tokens counts
     the root). ``static`` (EAGLE-1): a fixed tree, filled with the best tokens or, at temperature > 0 with
     sampling=drawn, drawn without replacement; choices: its child counts level by level, null = the published one.
-    safetensors: false reads torch files.
+    safetensors: false reads torch files. vocabulary: a file of the ids that are drafted (FR-Spec), null = all.
     """
 
     kind: type[TreeHead] = FirstHead
@@ -79,6 +81,7 @@ class Eagle(TreeMethod):
         choices: list[list[int]] | None = None,
         sampling: Literal["top", "drawn"] = "top",
         safetensors: bool = True,
+        vocabulary: str | None = None,
     ) -> None:
         require_count("top_k", top_k)
         require_count("depth", depth, low=0)
@@ -89,6 +92,28 @@ class Eagle(TreeMethod):
         super().__init__(head, shape, sampling == "drawn", safetensors)
         self.grows = tree == "dynamic"
         self.top_k, self.depth, self.total_tokens = top_k, depth, total_tokens
+        if vocabulary is not None and not issubclass(self.kind, FirstHead):
+            raise InputError(f"vocabulary={vocabulary}: this head has an output matrix of its own; expected null")
+        self._frequent, self._ids = vocabulary, list[int]()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The head's file, and that of the ids."""
+        return (*super().inputs, *([self._frequent] if self._frequent else []))
+
+    def check(self, model: ModelCard) -> None:
+        """As ``TreeMethod``; the ids must be the target's, and enough for the children of a node."""
+        super().check(model)
+        if self._frequent:
+            most = self.top_k if self.grows else max(max(level.ranks) + 1 for level in self.shape.levels)
+            self._ids = read_frequent(self._frequent, model.config.get_text_config().vocab_size, most)
+
+    def bind(self, target: Target) -> None:
+        """As ``TreeMethod``, over these ids."""
+        super().bind(target)
+        if self._ids and isinstance(self.bound, FirstHead):
+            self.bound.confine(self._ids)
+            self.vocabulary = self.bound.vocabulary
 
     def grown(self, run: Any, budget: int, goes_on: GoesOn | None) -> Drafting:
         """EAGLE-2's tree."""

@@ -16,6 +16,7 @@ from head_models import Eagle3 as Eagle3Module
 from joint_law import MarkovEngine, emitted, exact, p_value
 from methods.eagle.method import Eagle, Eagle3, EagleRun
 from methods.parts.heads.draft_layer import LayerMemory
+from methods.parts.heads.frequent import read_frequent
 from methods.parts.heads.grown_tree import DrawnChoice, choose_best, fill, grow
 from methods.parts.heads.head_method import EAGLE, MEDUSA, WIDEST
 from methods.parts.heads.tree_head import target_ids
@@ -85,9 +86,28 @@ def kinds(model, folder):
                                ("normed", Eagle3, normed), ("drift", Eagle3, drift),
                                ("joint", Eagle3, joint)):  # fmt: skip
         yield name, bound(kind(module.save(folder / name), **names), model), module
+    (folder / "freq_60.json").write_text(str(ids[:60].flip(0).tolist()))
+    method = Eagle(first.save(folder / "frequent"), **names, vocabulary=str(folder / "freq_60.json"))
+    yield "frequent", bound(method, model), Frequent(ids[:60], first)
 
 
-@pytest.mark.parametrize("name", ["first", "mha", "third", "normed", "drift", "joint"])
+class Frequent:
+    """FR-Spec: a head whose logits are the target's over some ids."""
+
+    def __init__(self, ids, head):
+        self.ids, self.head = ids, head
+
+    def __getattr__(self, name):
+        return getattr(self.head, name)
+
+    def logits(self, model, state):
+        return self.head.logits(model, state)[..., self.ids]
+
+    def to_target(self, token):
+        return int(self.ids[token])
+
+
+@pytest.mark.parametrize("name", ["first", "mha", "third", "normed", "drift", "joint", "frequent"])
 def test_drafts_equal_a_head_run_over_its_whole_input(deep, tmp_path, name):
     """Names, layer, stable keys and values, positions, alignment and tree at once, for every step of a request."""
     _, method, module = next(kind for kind in kinds(deep, tmp_path) if kind[0] == name)
@@ -400,6 +420,32 @@ def test_a_plan_of_any_first_part_of_a_tree_is_a_tree():
 def test_parameters_are_checked(options, message):
     with pytest.raises(InputError, match=message):
         Eagle("random", **options)
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        ("[1, 2, 2, 3]", "holds 3 different ids of 4"),
+        ("[1, 2]", "at least 3 of them"),
+        ("[1, 2, -3, 4]", "no id below"),
+        ("{}", "no id below"),
+        ("[1", "not JSON"),
+        (None, "no such file"),
+    ],
+)
+def test_a_wrong_list_of_frequent_ids_is_named(small, tmp_path, held, message):
+    path = tmp_path / "freq.json"
+    if held is not None:
+        path.write_text(held)
+    with pytest.raises(InputError, match=rf"(?s)vocabulary=.*freq.json: .*{message}"):
+        Eagle("random", top_k=3, vocabulary=str(path)).check(card_of(small))
+    with pytest.raises(InputError, match="vocabulary=x: this head has an output matrix of its own"):
+        Eagle3("random", vocabulary="x")
+    torch.save([5, 3, 9], tmp_path / "freq_3.pt")  # as the authors' files are
+    assert read_frequent(str(tmp_path / "freq_3.pt"), 10, 3) == [3, 5, 9]
+    (tmp_path / "bad.pt").write_bytes(b"abc")
+    with pytest.raises(InputError, match="not a torch file"):
+        read_frequent(str(tmp_path / "bad.pt"), 10, 3)
 
 
 def test_replay_has_no_weights(small):

@@ -52,6 +52,11 @@ class TargetEnds:
         """(rows, D) states after the final norm -> (rows, V)."""
         return self._target.head(hidden)
 
+    def rows_of(self, known: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(Vd, D) and (Vd,), weight and bias of the output head for these (Vd,) ids alone."""
+        head = self._target.model.get_output_embeddings()
+        return head.weight[known], None if head.bias is None else head.bias[known]
+
     def final_norm(self) -> Tensor:
         """(D,) weights of the target's norm before its output head, 1 in place of 0. Raises InputError."""
         norm = getattr(getattr(self._target.model, "model", None), "norm", None)
