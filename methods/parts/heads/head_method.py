@@ -96,6 +96,13 @@ class HeadMethod(Method):
         """The head's file."""
         return () if self._file is None or self._file.random else (self._file.path,)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """That the head is no trained one."""
+        if self._file is None or not self._file.random:
+            return ()
+        return ("head=random: its drafts are meaningless, only their cost is a head's",)
+
     def file_for(self, target: Target) -> HeadFile:
         """The head's file, looked for now unless ``check`` has found it. Raises InputError."""
         target.dtype  # noqa: B018 (raises for a replay, which has no weights)

@@ -29,6 +29,7 @@ class Facts:
     in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill).
     later: its methods came to a run that was there; vanilla ran beside them and is not among them.
     load: the settings of requests that shared forwards; empty where each ran alone.
+    rules: who ends a draft and how it is verified, in words, where a run set them.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Facts:
     in_prefill: bool = False
     later: bool = False
     load: Mapping[str, Any] = field(default_factory=dict)
+    rules: tuple[str, ...] = ()
 
     @property
     def ran_on(self) -> str:
@@ -76,6 +78,13 @@ def say_loads(facts: Sequence[Facts]) -> str:
     return next(iter(loads)) if len(loads) == 1 else "several loads"
 
 
+def say_decoding(facts: Sequence[Facts]) -> str:
+    """'temperature 0', with the rules that all of the runs have: 'temperature 0, drafts ended by adaedl'."""
+    heat = " or ".join(dict.fromkeys(f"{entry.temperature:g}" for entry in facts))
+    shared = [rule for rule in facts[0].rules if all(rule in entry.rules for entry in facts)]
+    return ", ".join([f"temperature {heat}", *shared])
+
+
 def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
     """The facts of a run. seen: the methods of its records, where they were read before.
 
@@ -90,7 +99,9 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
         _lacks(run, "methods")
     kind, later = run.section("config", "engine").get("kind"), bool(manifest.get(LATER))
     load = run.section("config", "load")
-    temperature = manifest.get("temperature", run.section("config", "decode").get("temperature"))
+    decode = run.section("config", "decode")
+    temperature = manifest.get("temperature", decode.get("temperature"))
+    rules = (("length", "fixed", "drafts ended by {}"), ("verify", "token", "verified by {}"))
     return Facts(
         model=str(model["name"]),
         suite=str(suite["name"]),
@@ -110,7 +121,8 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
         price=run.section("config", "measure").get("price_per_hour"),
         time_only=kind == EngineKind.TIMED,
         load=load if load.get("kind", "one") != "one" else {},
-        in_prefill=run.section("config", "decode").get("first_draft") == "prefill",
+        in_prefill=decode.get("first_draft") == "prefill",
+        rules=tuple(said.format(decode[key]) for key, usual, said in rules if decode.get(key, usual) != usual),
         unaccepted=frozenset(
             name for name, entry in methods.items() if kind == EngineKind.TIMED and entry.get("reads_target", False)
         ),

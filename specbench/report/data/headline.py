@@ -11,7 +11,7 @@ import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.detail import LOADED
-from specbench.report.data.facts import Facts
+from specbench.report.data.facts import Facts, say_decoding
 from specbench.report.data.findings import Findings
 from specbench.report.data.load import Load
 from specbench.report.data.pairs import find_contest
@@ -145,9 +145,8 @@ def _spell_ratio(ratio: Estimate) -> str:
 def _say_under(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> str:
     """'One request at a time, temperature 0, 60 cases.'"""
     profiles = "; ".join(dict.fromkeys(entry.profile for entry in facts if entry.profile))
-    heat = " or ".join(dict.fromkeys(f"{entry.temperature:g}" for entry in facts))
     cases = max(int(row["cases"] + row["errors"]) for row in ranking)
-    parts = [f"temperature {heat}", f"{cases} case{'s' if cases != 1 else ''}"]
+    parts = [say_decoding(facts), f"{cases} case{'s' if cases != 1 else ''}"]
     if figure == "mat":
         return f"Recorded answers, no speedup without a latency profile; {', '.join(parts)}."
     alone = "One request at a time"

@@ -12,7 +12,7 @@ import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.detail import AUDIT, DETAILS, LOADED, MIN_VALUES, PERCENTILES, QUALITY, WAITS, Detail
-from specbench.report.data.facts import TIME_ONLY, Facts, say_loads
+from specbench.report.data.facts import TIME_ONLY, Facts, say_decoding, say_loads
 from specbench.report.data.findings import Findings
 from specbench.report.data.pairs import Contest, is_alone
 from specbench.report.data.rows import COLUMNS, KEYS, category_order, drop_repeated_rows, with_drafting
@@ -103,7 +103,7 @@ def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
         here = rows[(rows["model"] == fact.model) & (rows["suite"] == fact.suite) & (rows["category"] == OVERALL)]
         counts = here["cases"] + here["errors"]
         where = f"{fact.model} on {fact.suite}" + (f" ({fact.ran_on})" if fact.ran_on else "")
-        text = f"{where}, {counts.max() if len(counts) else 0} cases, temperature {fact.temperature:g}"
+        text = f"{where}, {counts.max() if len(counts) else 0} cases, {say_decoding([fact])}"
         text += ", first draft in the prefill" if fact.in_prefill else ""
         text += f", {say_loads(facts)}" if fact.load else ""
         settings[text + (f", predicted by the profile {fact.profile}" if fact.profile else "")] = None

@@ -16,7 +16,7 @@ from rich.text import Text
 from specbench.names import printable
 from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.detail import LOADED
-from specbench.report.data.facts import TIME_ONLY, Facts
+from specbench.report.data.facts import TIME_ONLY, Facts, say_decoding
 from specbench.report.data.findings import Findings
 from specbench.report.data.headline import Headline, find_headlines, sort_rows
 from specbench.report.data.load import Load
@@ -56,8 +56,8 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
     lossy = findings.summary["method"].isin(findings.lossy)
     headlines = {headline.place: headline for headline in find_headlines(findings, load)}
     for (model, suite), rows in findings.summary.groupby(["model", "suite"], sort=False):
-        heat = " or ".join(dict.fromkeys(f"{facts.temperature:g}" for facts in _of_place(findings, model, suite)))
-        console.print(_text(f"\n{model} on {suite}, temperature {heat}", style="bold"))
+        decoding = say_decoding(_of_place(findings, model, suite))
+        console.print(_text(f"\n{model} on {suite}, {decoding}", style="bold"))
         headline = headlines.get((str(model), str(suite)))
         _print_headline(headline, console)
         for line in _replays(findings, str(model), str(suite)):
