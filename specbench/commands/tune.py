@@ -54,8 +54,6 @@ def main(argv: Sequence[str]) -> int:
     print(f"held-out half, {HELD_OUT}, {len(before)} cases (modelled; {interval}):")
     print(f"  as configured  {spell(speedup_of(before))}\n  tuned          {spell(speedup_of(after))}")
     print(f"  gain           {spell(gain_of(before, after))}")
-    print(
-        "for one request at a time; for a load, run the values as a sweep (-m), then: specbench choose FOLDER --load N"
-    )
     print("use:", " ".join(assignments(choice.point)) or "the configuration as it is")
+    print("this is for one request at a time; for several, sweep the values (-m): specbench choose FOLDER --load N")
     return 0
