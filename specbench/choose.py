@@ -24,7 +24,7 @@ from specbench.profile import Fit, Profile, find_pair, read_profile
 from specbench.profile.analytic import error_of
 from specbench.profile.profile import PUBLISHED
 from specbench.report import read_findings
-from specbench.report.data.predict import Prediction, predict
+from specbench.report.data.predict import Prediction, predict, with_drafting
 from specbench.report.data.remarks import find_remarks
 from specbench.report.data.reported import ReportedRun
 from specbench.report.locate import chosen_profile, find_runs
@@ -58,8 +58,7 @@ class Candidate:
         """A row a case under so many requests at once, by name; drafting at its median, or free."""
         others = self.entry.trials.methods.keys() - {self.method}
         found = predict(self.entry.trials, others, profile.shared(requests)).cases[self.method]
-        times = requests - 1 if drafting else -1  # it counts once already
-        return found.assign(method_ms=found["method_ms"] + times * found["own_ms"])
+        return with_drafting(found, requests if drafting else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from specbench.names import near
 from specbench.profile import Profile
 from specbench.record import VANILLA, EngineKind
 from specbench.report.data.facts import read_facts
-from specbench.report.data.predict import predict
+from specbench.report.data.predict import predict, with_drafting
 from specbench.report.data.trials import read_trials
 from specbench.store import read_run
 from specbench.types import InputError
@@ -46,6 +46,7 @@ class Choice:
 @dataclass
 class Tuner:
     """job_of: overrides -> a checked job. grid: 'method.NAME.KEY' -> its values, as on a command line.
+    requests: at once.
 
     Replays run in folders of their own that are thrown away.
     """
@@ -55,6 +56,7 @@ class Tuner:
     profile: Profile
     grid: Mapping[str, Sequence[str]]
     say: Callable[[str], None] = print
+    requests: int = 1
     _seen: dict[tuple[str, ...], float] = field(default_factory=dict)
     _resolved: Mapping[str, object] | None = None
 
@@ -135,11 +137,12 @@ class Tuner:
         if failed:
             raise InputError(f"method.{methods[0]}: {len(failed)} cases failed: {failed[0]['message']}")
         facts = read_facts(run)
-        cases = predict(read_trials(run.records), facts.peers, self.profile).cases.get(methods[0])
+        profile = self.profile.shared(self.requests)
+        cases = predict(read_trials(run.records), facts.peers, profile).cases.get(methods[0])
         if cases is None or not cases["steps"].sum():
             why = "it decodes in a loop of its own" if methods[0] in facts.peers else "no answer has a decode step"
             raise InputError(f"method.{methods[0]}: nothing to price in suite.part={part}, {why}")
-        return cases
+        return with_drafting(cases, self.requests)
 
 
 def assignments(point: Point) -> list[str]:

@@ -35,7 +35,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("overrides", nargs="+", help="of specbench: model=replay model.trace=... 'method=[NAME]' ...")
     parser.add_argument("--profile", type=Path, required=True, help="a latency profile: file, name or pair")
     parser.add_argument("--grid", action="append", required=True, metavar="KEY=V,V,...", help="may be given again")
+    parser.add_argument("--load", type=int, default=1, metavar="N", help="requests at once (default 1)")
     given = parser.parse_intermixed_args(argv)
+    if given.load < 1:
+        raise InputError(f"--load {given.load}: expected the requests at once, 1 or more")
     from specbench.cli import job_of  # brings torch, which --help does without
     from specbench.composition import with_own_groups
     from specbench.profile import open_profile
@@ -43,10 +46,11 @@ def main(argv: Sequence[str]) -> int:
     from specbench.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
 
     profile = open_profile(given.profile)
-    tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid))
+    tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid), requests=given.load)
     tuner.check()
     before = tuner.replay({}, HELD_OUT)  # a trace too short for two halves is found first
-    print(f"profile: {profile.label}\ntuning half, {TUNING}, modelled speedup:")
+    load = "" if given.load == 1 else f", {given.load} requests at once"
+    print(f"profile: {profile.label}{load}\ntuning half, {TUNING}, modelled speedup:")
     choice = tuner.climb()
     after = tuner.replay(choice.point, HELD_OUT) if choice.point else before
     print(f"\n{choice.tried} points tried, the best {choice.speedup:.3f}")
@@ -55,5 +59,4 @@ def main(argv: Sequence[str]) -> int:
     print(f"  as configured  {spell(speedup_of(before))}\n  tuned          {spell(speedup_of(after))}")
     print(f"  gain           {spell(gain_of(before, after))}")
     print("use:", " ".join(assignments(choice.point)) or "the configuration as it is")
-    print("this is for one request at a time; for several, sweep the values (-m): specbench choose FOLDER --load N")
     return 0

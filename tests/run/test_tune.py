@@ -147,3 +147,14 @@ def test_few_cases_have_no_interval_and_nothing_better_no_gain(overrides, comman
     out = capsys.readouterr().out
     assert "3 cases (modelled; no interval under 8 cases)" in out
     assert "gain           1.000\nuse: the configuration as it is" in out
+
+
+def test_with_several_requests_at_once_short_drafts_win(overrides):
+    """Tokens fed cost eight times as much, a forward's base as much as before, and every drafter's time counts."""
+    alone, loaded = (tuner(overrides, 1000.0, GRID) for _ in range(2))
+    loaded.requests = 8
+    own, shared = (search.replay({}, "1/2") for search in (alone, loaded))
+    fed_ms = own["vanilla_ms"] - 5.0 * own["emitted"]
+    assert shared["vanilla_ms"].to_numpy() == pytest.approx((own["vanilla_ms"] + 7 * fed_ms).to_numpy())
+    best = [int(dict(search.climb().point).get("method.pld.num_draft", 10)) for search in (alone, loaded)]
+    assert best[1] < best[0]
