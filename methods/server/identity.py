@@ -50,6 +50,7 @@ class Identity:
         """Raise CaseError, now and from now on, where another process has taken the server's place."""
         if not self._changes:
             known, counters = self._look()
+            counters = counters or self.counters  # a page that could not be read tells nothing
             fallen = [name for name, value in self.counters.items() if counters.get(name, 0.0) < value]
             self._changes = [f"its counter {name} fell" for name in fallen[:1]]
             self._changes += [

@@ -67,8 +67,8 @@ def open_profile(named: Path | str) -> Profile:
     pair = find_pair(str(named))
     if pair is not None:
         return pair
-    published = {path.stem: path for path in published_profiles()}
-    if not Path(named).exists() and str(named) in published:
+    published = {path.stem: path for path in reversed(published_profiles())}  # the nearest folder's
+    if not Path(named).is_file() and str(named) in published:
         return read_profile(published[str(named)])
     return read_profile(Path(named))
 

@@ -69,7 +69,7 @@ def _enter_bursts(served: Served) -> Served:
     )
     for visit in served.visits:
         visit.forwards = []
-        visit.first_s = visit.admitted.bursts[0][0] if visit.admitted.bursts else NEVER
+        visit.first_s = visit.admitted.bursts[0][0] if visit.admitted.bursts else visit.admitted.end_s
     for at, number, place, tokens in bursts:
         if place:
             forwards = served.visits[number].forwards

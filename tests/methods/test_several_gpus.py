@@ -9,6 +9,8 @@ from places import Places, spread_layers
 
 import specbench.stage
 from compose import entry_of, job_for, method_names
+from methods.self_speculation import SelfSpeculation
+from methods.vanilla import Vanilla
 from specbench.execution import execute
 from specbench.method import Peer
 from specbench.record import VANILLA
@@ -27,7 +29,8 @@ def names() -> list[str]:
     first: dict[type, str] = {}
     for name in method_names():
         first.setdefault(type(entry_of(name).method), name)
-    return [name for kind, name in first.items() if name != VANILLA and not issubclass(kind, Peer)] + [*MORE]
+    alone = (Peer, Vanilla, SelfSpeculation)  # the last drafts with the target's layers, and refuses several devices
+    return [name for kind, name in first.items() if not issubclass(kind, alone)] + [*MORE]
 
 
 NAMES = names()

@@ -42,6 +42,20 @@ def test_the_published_fit_is_within_a_tenth():
     assert open_profile("h100-8b") == find_pair("h100-8b")
     with pytest.raises(InputError, match=r"h100-9b: no such file; expected .* or a pair such as h100-8b"):
         open_profile("h100-9b")
+
+
+def test_a_published_name_is_the_nearest_folders_whatever_else_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = next(PUBLISHED.glob("*.json"))
+    near = tmp_path / "results" / "profiles" / "published" / path.name
+    near.parent.mkdir(parents=True)
+    near.write_text("{}")
+    (tmp_path / path.stem).mkdir()  # a folder of that name is no profile
+    monkeypatch.setattr("specbench.profile.file._INSTALLED", PUBLISHED)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((InputError, ProfileError), match=path.stem):
+        open_profile(path.stem)
+    near.write_bytes(path.read_bytes())
+    assert open_profile(path.stem) == read_profile(near)
     known, own = read_profile(path), find_pair("h100/8b")
     assert own is not None
     assert own.kind == ANALYTIC
