@@ -24,7 +24,8 @@ SCHEMA = 1
 LARGEST = 1e18  # of any figure: sums and products of two stay finite
 _FIX = "expected a file that specbench profile wrote, the name of a published fit, or a pair such as h100-8b"
 _PUBLISHED = Path("results/profiles/published")
-_INSTALLED = Path(__file__).resolve().parents[1] / "published" / "profiles"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_INSTALLED = (_PACKAGE / "published" / "profiles", _PACKAGE.parent / _PUBLISHED)  # of a wheel, of a checkout
 _NAMES = ("device", "model", "engine", "dtype", "kind", "date")
 
 
@@ -75,7 +76,7 @@ def open_profile(named: Path | str) -> Profile:
 
 def published_profiles() -> list[Path]:
     """The files of published fits: of the checkout that this folder is in, then of the installed package."""
-    folders = [*(folder / _PUBLISHED for folder in (Path.cwd(), *Path.cwd().parents)), _INSTALLED]
+    folders = [*(folder / _PUBLISHED for folder in (Path.cwd(), *Path.cwd().parents)), *_INSTALLED]
     return [path for folder in folders for path in sorted(folder.glob("*.json"))]
 
 

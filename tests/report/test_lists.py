@@ -6,7 +6,7 @@ from report.handmade import record, turn
 
 from specbench.record import VANILLA
 from specbench.report import gather
-from specbench.report.data.detail import DETAILS, LOADED, QUALITY, TIME_SPLIT, DetailFrame
+from specbench.report.data.detail import AUDIT, DETAILS, LOADED, QUALITY, TIME_SPLIT, DetailFrame
 from specbench.report.page.elements import gallery
 from specbench.report.plots.catalogue import PLOTS, title_of
 from specbench.report.tables.tables import build_tables
@@ -31,7 +31,7 @@ def test_every_csv_is_a_table_or_a_frame_of_the_list(built):
     names = {path.stem for path in (built.output / "tables").glob("*.csv")} - {"pairs"}
     tables = set(build_tables(built.summary, built.findings.facts))
     assert (
-        names - tables == {TIME_SPLIT, *DETAILS} == set(built.findings.detail) - {LOADED, QUALITY}
+        names - tables == {TIME_SPLIT, AUDIT, *DETAILS} == set(built.findings.detail) - {LOADED, QUALITY}
     )  # alone, no references
 
 

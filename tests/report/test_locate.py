@@ -5,7 +5,7 @@ import os
 import fsspec
 import pytest
 
-from specbench.report import locate
+from specbench.profile import file as profile_file
 from specbench.report.cli import EXIT_OK, EXIT_USAGE, main
 from specbench.report.locate import PROFILE, RUN, chosen_profile, chosen_runs
 from specbench.store import RunError
@@ -36,11 +36,12 @@ def test_without_any_run_the_variable_is_named(elsewhere):
 
 
 def test_a_profile_is_named_or_the_first_published_one(elsewhere, monkeypatch):
+    monkeypatch.setattr(profile_file, "_INSTALLED", ())
     assert chosen_profile() is None
     installed = elsewhere / "package"
     installed.mkdir()
     (installed / "c.json").write_text("{}")
-    monkeypatch.setattr(locate, "_INSTALLED", installed)
+    monkeypatch.setattr(profile_file, "_INSTALLED", (installed,))
     assert chosen_profile() == installed / "c.json"
     published = elsewhere / "results/profiles/published"
     published.mkdir(parents=True)

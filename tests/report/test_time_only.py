@@ -86,7 +86,7 @@ def test_every_table_says_so(report):
     assert "time only [95 %]" in text
     assert not re.search(r"(?<!only )speedup", text.split("warning")[0])
     tables = list((report.output / "tables").glob("*.md")) + list((report.output / "tables").glob("*.tex"))
-    assert {path.stem.removesuffix(".notes") for path in tables} == {"overall", "mat_by_category", "tails"}
+    assert {path.stem.removesuffix(".notes") for path in tables} == {"overall", "mat_by_category", "tails", "audit"}
     for path in (path for path in tables if not path.stem.endswith(".notes")):
         assert TIME_ONLY in " ".join(path.read_text(encoding="utf-8").lower().split()), path.name
     assert not list((report.output / "tables").glob("speedup_by_category.*"))

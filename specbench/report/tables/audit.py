@@ -28,7 +28,7 @@ _MEANING = (
 _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "mat": ("MAT", format_number),
     "tokens_fed": ("Tokens fed", format_number),
-    "draft_ms": ("Draft ms", format_milliseconds),
+    "draft_ms": ("Draft \N{MICRO SIGN}s", lambda value: format_number(1e3 * value, 1)),
     "speedup": ("Speedup", format_number),
     "predicted_speedup": ("Predicted (modelled)", format_number),
     "first_accepted": ("First accepted", format_share),
