@@ -16,7 +16,14 @@ from specbench.method import Peer
 from specbench.record import VANILLA
 from specbench.store import read_run
 
-SUITE = ("suite.limit=1", "suite.first=1", "decode.max_new_tokens=7", "measure=quick", "measure.warmup=0")
+SUITE = (
+    "suite.limit=1",
+    "suite.first=1",
+    "suite.categories=[summarization,qa,code]",
+    "decode.max_new_tokens=7",
+    "measure=quick",
+    "measure.warmup=0",
+)
 PIPELINE = "engine=eager"
 TENSOR = ("engine=fast", "model.gpus=2", "model.device=cpu", "model.check_ranks=true")
 
