@@ -25,6 +25,14 @@ def method_names() -> tuple[str, ...]:
     return tuple(sorted(names - {"server"}))
 
 
+def one_of_each_class() -> list[str]:
+    """The first method of each class: parameters of a table change nothing where engines are compared."""
+    first: dict[type, str] = {}
+    for name in method_names():
+        first.setdefault(type(entry_of(name).method), name)
+    return list(first.values())
+
+
 def entry_of(name: str) -> Entry:
     """A method as ``specbench method=[NAME]`` makes it: a new one each time."""
     return make_entry(name, settings_of(name))

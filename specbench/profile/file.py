@@ -25,7 +25,7 @@ LARGEST = 1e18  # of any figure: sums and products of two stay finite
 _FIX = "expected a file that specbench profile wrote, the name of a published fit, or a pair such as h100-8b"
 _PUBLISHED = Path("results/profiles/published")
 _PACKAGE = Path(__file__).resolve().parents[1]
-_INSTALLED = (_PACKAGE / "published" / "profiles", _PACKAGE.parent / _PUBLISHED)  # of a wheel, of a checkout
+_INSTALLED = _PACKAGE / "published" / "profiles"
 _NAMES = ("device", "model", "engine", "dtype", "kind", "date")
 
 
@@ -68,7 +68,8 @@ def open_profile(named: Path | str) -> Profile:
     pair = find_pair(str(named))
     if pair is not None:
         return pair
-    published = {path.stem: path for path in reversed(published_profiles())}  # the nearest folder's
+    checkout = (_PACKAGE.parent / _PUBLISHED).glob("*.json")  # wherever the command runs
+    published = {path.stem: path for path in reversed([*published_profiles(), *checkout])}  # the nearest folder's
     if not Path(named).is_file() and str(named) in published:
         return read_profile(published[str(named)])
     return read_profile(Path(named))
@@ -76,7 +77,7 @@ def open_profile(named: Path | str) -> Profile:
 
 def published_profiles() -> list[Path]:
     """The files of published fits: of the checkout that this folder is in, then of the installed package."""
-    folders = [*(folder / _PUBLISHED for folder in (Path.cwd(), *Path.cwd().parents)), *_INSTALLED]
+    folders = [*(folder / _PUBLISHED for folder in (Path.cwd(), *Path.cwd().parents)), _INSTALLED]
     return [path for folder in folders for path in sorted(folder.glob("*.json"))]
 
 

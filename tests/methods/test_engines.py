@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from compose import entry_of, method_names, settings_of
+from compose import entry_of, method_names, one_of_each_class, settings_of
 from specbench.decode.budgets import FullBudget
 from specbench.method import Method, Peer
 from specbench.serving.session import PRIVATE
@@ -32,7 +32,7 @@ def needs(name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in KINDS else pytest.mark.exhaustive) for name in method_names()]
+    "name", [pytest.param(name, marks=[] if name in KINDS else pytest.mark.exhaustive) for name in one_of_each_class()]
 )
 def test_both_engines_take_the_same_steps(name, together):
     _, eager = together.run(name, *SUITE, "engine=eager")
@@ -82,7 +82,7 @@ TOLD, PAUSED = partial(resting, False), partial(resting, True)  # the same objec
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [name for name in method_names() if name != "vanilla"])
+@pytest.mark.parametrize("name", [name for name in one_of_each_class() if name != "vanilla"])
 def test_steps_that_a_drafter_left_out_leave_no_trace_in_what_it_reads(name, together):
     if not pauses(name):
         pytest.skip("it is asked at every step, or learns less from steps that it left out")

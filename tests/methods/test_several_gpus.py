@@ -8,7 +8,7 @@ import pytest
 from places import Places, spread_layers
 
 import specbench.stage
-from compose import entry_of, job_for, method_names
+from compose import entry_of, job_for, one_of_each_class
 from methods.self_speculation import SelfSpeculation
 from methods.vanilla import Vanilla
 from specbench.execution import execute
@@ -32,12 +32,9 @@ MORE = ("eagle2", "n_grammys_trie", "sam_token_recycling")  # of a class that is
 
 
 def names() -> list[str]:
-    """A method of each class, and those that draft in another way; parameters of a table change nothing here."""
-    first: dict[type, str] = {}
-    for name in method_names():
-        first.setdefault(type(entry_of(name).method), name)
+    """A method of each class, and those that draft in another way."""
     alone = (Peer, Vanilla, SelfSpeculation)  # the last drafts with the target's layers, and refuses several devices
-    return [name for kind, name in first.items() if not issubclass(kind, alone)] + [*MORE]
+    return [name for name in one_of_each_class() if not isinstance(entry_of(name).method, alone)] + [*MORE]
 
 
 NAMES = names()

@@ -50,7 +50,7 @@ def test_a_published_name_is_the_nearest_folders_whatever_else_has_it(tmp_path: 
     near.parent.mkdir(parents=True)
     near.write_text("{}")
     (tmp_path / path.stem).mkdir()  # a folder of that name is no profile
-    monkeypatch.setattr("specbench.profile.file._INSTALLED", (PUBLISHED,))
+    monkeypatch.setattr("specbench.profile.file._INSTALLED", PUBLISHED)
     monkeypatch.chdir(tmp_path)
     with pytest.raises((InputError, ProfileError), match=path.stem):
         open_profile(path.stem)

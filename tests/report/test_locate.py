@@ -36,12 +36,11 @@ def test_without_any_run_the_variable_is_named(elsewhere):
 
 
 def test_a_profile_is_named_or_the_first_published_one(elsewhere, monkeypatch):
-    monkeypatch.setattr(profile_file, "_INSTALLED", ())
     assert chosen_profile() is None
     installed = elsewhere / "package"
     installed.mkdir()
     (installed / "c.json").write_text("{}")
-    monkeypatch.setattr(profile_file, "_INSTALLED", (installed,))
+    monkeypatch.setattr(profile_file, "_INSTALLED", installed)
     assert chosen_profile() == installed / "c.json"
     published = elsewhere / "results/profiles/published"
     published.mkdir(parents=True)
