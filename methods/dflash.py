@@ -20,7 +20,7 @@ from methods.parts.heads.forwards import Forwards, RowsCall
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import WIDEST, TargetEnds
 from methods.parts.heads.layer_config import biased, mask_token, refuse_window
-from methods.parts.heads.tree_head import EMBEDDING, TreeHead, target_ids
+from methods.parts.heads.tree_head import EMBEDDING, TreeHead, require_width, target_ids
 from methods.parts.heads.tree_method import LevelsMethod, LevelsRun
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.target.facade import ModelCard
@@ -94,11 +94,8 @@ class DFlashHead(TreeHead):
     @classmethod
     def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
         """A smaller vocabulary has ``lm_head`` and ``d2t``. Raises InputError where widths or settings do not fit."""
-        hidden, drafted = config.hidden_size, int(file.config.get("draft_vocab_size") or config.vocab_size)
-        if hidden != target.hidden_size:
-            raise InputError(
-                f"{file.where}: made for a hidden size of {hidden}; expected the target's {target.hidden_size}"
-            )
+        hidden = require_width(file, config, target)
+        drafted = int(file.config.get("draft_vocab_size") or config.vocab_size)
         mask_token(file, config.vocab_size, NESTED)
         shapes: dict[str, TensorShape] = {"fc.weight": (hidden, read * hidden)}
         shapes |= {"hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}

@@ -18,8 +18,7 @@ from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
 from methods.parts.heads.layer_config import biased
-from methods.parts.heads.tree_head import TreeHead
-from specbench.types import InputError
+from methods.parts.heads.tree_head import TreeHead, require_width
 
 
 class FirstHead(TreeHead):
@@ -40,11 +39,7 @@ class FirstHead(TreeHead):
     @classmethod
     def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
         """``fc`` has a bias unless the configuration holds ``"bias": false``."""
-        hidden = config.hidden_size
-        if hidden != target.hidden_size:
-            raise InputError(
-                f"{file.where}: made for a hidden size of {hidden}; expected the target's {target.hidden_size}"
-            )
+        hidden = require_width(file, config, target)
         shapes: dict[str, TensorShape] = {"fc.weight": (hidden, 2 * hidden)}
         if file.config.get("bias", True):
             shapes["fc.bias"] = (hidden,)

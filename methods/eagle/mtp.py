@@ -21,7 +21,7 @@ from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
 from methods.parts.heads.layer_config import biased, head_norms, refuse_window
-from methods.parts.heads.tree_head import EMBEDDING, TreeHead
+from methods.parts.heads.tree_head import EMBEDDING, TreeHead, require_width
 from specbench.target.facade import ModelCard
 from specbench.types import InputError, require_count
 
@@ -107,11 +107,7 @@ class MtpHead(TreeHead):
     @classmethod
     def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
         """Without the prefix."""
-        hidden = config.hidden_size
-        if hidden != target.hidden_size:
-            raise InputError(
-                f"{file.where}: made for a hidden size of {hidden}; expected the target's {target.hidden_size}"
-            )
+        hidden = require_width(file, config, target)
         shapes: dict[str, TensorShape] = {"input_proj.weight": (hidden, 2 * hidden)}
         shapes |= {f"{name}.weight": (hidden,) for name in NORMS}
         return {**shapes, **layer_shapes(config, "", hidden, _biased(file), head_norms(file))}

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from specbench.serving.scheduler import NEVER, Admission, Served, Stretch, _Service
+from specbench.serving.scheduler import NEVER, Admission, Served, Service, Stretch
 
 
 class Asking(Protocol):
@@ -39,7 +39,7 @@ async def serve_elsewhere(
     return await _Elsewhere(server, questions, arrivals, stretch).run()
 
 
-class _Elsewhere(_Service):
+class _Elsewhere(Service):
     _server: ServerElsewhere
 
     async def run(self) -> Served:

@@ -121,7 +121,7 @@ def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | 
     return _Shared(server, questions, arrivals, stretch).run()
 
 
-class _Service:
+class Service:
     def __init__(
         self, server: Admission, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
     ) -> None:
@@ -167,7 +167,7 @@ class _Service:
         self._left -= visit.measured
 
 
-class _Shared(_Service):
+class _Shared(Service):
     """Requests share the forwards of a server here."""
 
     _server: Server

@@ -5,7 +5,7 @@ import pytest
 from report.handmade import record, tried, turn
 
 from specbench.record import CaseRecord
-from specbench.report.data.detail import DETAILS, count_thinking
+from specbench.report.data.detail import DETAILS, split_answers
 from specbench.report.data.reported import ROW
 from specbench.report.tables.thinking import thinking_tables
 from specbench.suite import prompt
@@ -35,7 +35,7 @@ def rows(method, *steps, thinking):
     told = turn(accept, drafts, step_s=seconds, decode_s=sum(seconds), phases_s={"forward": 0.0}, thinking=thinking)
     again = CaseRecord.from_json(record(method, "a", [told]).to_json())
     assert again.turns[0].thinking == thinking
-    return [("m", "s", method, "", *row) for row in count_thinking(tried([again]), True)]
+    return [("m", "s", method, "", *row) for row in split_answers(tried([again]), True)]
 
 
 def test_figures_before_and_after_the_end():

@@ -97,6 +97,16 @@ class TreeHead(ABC):
         return logits.new_full((len(logits), self.ends.vocab), -torch.inf).index_copy_(1, self.known, logits)
 
 
+def require_width(file: HeadFile, config: LlamaConfig, target: Any) -> int:
+    """The width of a head's states, which must be the target's. target: its configuration. Raises InputError."""
+    hidden = int(config.hidden_size)
+    if hidden != target.hidden_size:
+        raise InputError(
+            f"{file.where}: made for a hidden size of {hidden}; expected the target's {target.hidden_size}"
+        )
+    return hidden
+
+
 def target_ids(offsets: Tensor, vocab: int, where: str) -> Tensor:
     """(Vd,) target ids from ``d2t``, which holds offsets: id = place + offset. Raises InputError."""
     ids = torch.arange(len(offsets), device=offsets.device) + offsets.long()

@@ -130,7 +130,7 @@ def count_lengths(found: MethodTrials, timed: bool) -> Rows:
                 yield axis, edge, int(steps), int(emitted), float(emitted / steps), mean_ms
 
 
-def count_thinking(found: MethodTrials, timed: bool) -> Rows:
+def split_answers(found: MethodTrials, timed: bool) -> Rows:
     """A row a part of the answers, thinking and then answer; none where no answer thinks. step_ms as in lengths."""
     steps = found.turns.steps
     known = timed and steps.timed == len(steps)
@@ -267,7 +267,7 @@ DETAILS = {
             "MAT and speed before the thinking's end and after it, of answers that think; a step is of the part in"
             " which it begins",
             ("part", "steps", "emitted", "mat", "step_ms", "tokens_per_s"),
-            count_thinking,
+            split_answers,
         ),
     )
 }
