@@ -8,11 +8,8 @@ import pytest
 from places import Places, spread_layers
 
 import specbench.stage
-from compose import entry_of, job_for, one_of_each_class
-from methods.self_speculation import SelfSpeculation
-from methods.vanilla import Vanilla
+from compose import job_for
 from specbench.execution import execute
-from specbench.method import Peer
 from specbench.record import VANILLA
 from specbench.store import read_run
 
@@ -27,17 +24,6 @@ SUITE = (
 PIPELINE = "engine=eager"
 TENSOR = ("engine=fast", "model.gpus=2", "model.device=cpu", "model.check_ranks=true")
 
-
-MORE = ("eagle2", "n_grammys_trie", "sam_token_recycling")  # of a class that is there, and of another way to draft
-
-
-def names() -> list[str]:
-    """A method of each class, and those that draft in another way."""
-    alone = (Peer, Vanilla, SelfSpeculation)  # the last drafts with the target's layers, and refuses several devices
-    return [name for name in one_of_each_class() if not isinstance(entry_of(name).method, alone)] + [*MORE]
-
-
-NAMES = names()
 # One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, one at the same time.
 KINDS = ("pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative_sampling", "card")
 
@@ -83,7 +69,7 @@ def test_layers_on_two_devices(name, together):
 
 @pytest.mark.parametrize(
     "names",
-    [KINDS, [name for name in NAMES if name not in KINDS]],
+    [KINDS, [name for name in LAYERED if name not in KINDS]],
     ids=["kinds", "others"],
 )
 @pytest.mark.exhaustive  # tests/run/test_parallel_run.py has two processes in every run of the tests
