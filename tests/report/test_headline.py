@@ -249,7 +249,7 @@ def test_unsafe_times_and_the_weights_behind_a_replay_stand_beside_the_sentence(
     assert first(findings).remarks[1].startswith("The weights are random")
     unsteady = Control(stats.Estimate(1.0, 0.97, 1.04, 50))
     entry = replace(findings.reported[0], control=unsteady)
-    assert "vanilla against itself differs by up to 4.0%." in find_remarks([entry])[0]
+    assert "vanilla against itself differs by up to 4.0 %." in find_remarks([entry])[0]
     assert "(unsteady: 1 of 2 runs)" in find_remarks([entry, replace(entry, control=None)])[0]
 
 

@@ -43,7 +43,7 @@ def _of_times(entries: Sequence[ReportedRun]) -> Iterator[str]:
     reasons = ["other processes competed for the processor"] if any(map(_is_unsafe, timed)) else []
     if noise:
         some = "" if len(timed) == 1 else f" (unsteady: {len(noise)} of {len(timed)} runs)"
-        reasons.append(f"vanilla against itself differs by up to {max(noise):.1%}{some}")
+        reasons.append(f"vanilla against itself differs by up to {100 * max(noise):.1f} %{some}")
     if reasons:
         yield f"The times are unsafe: {' and '.join(reasons)}."
 
