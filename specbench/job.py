@@ -31,7 +31,7 @@ from specbench.serving.settings import ONE, check_load
 from specbench.session import Entry
 from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
-from specbench.target.choose import PIPELINE, TENSOR, check_attention, choose_parallelism
+from specbench.target.choose import check_attention, choose_parallelism
 from specbench.target.facade import ModelCard
 from specbench.trace import Trace
 from specbench.types import InputError, named
@@ -209,11 +209,6 @@ def _way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry])
         attention=config.model.attention,
         peers=[entry.name for entry in entries if isinstance(entry.method, Peer)],
     )
-    if way == TENSOR and config.load.kind != ONE:
-        raise InputError(
-            f"model.parallel={TENSOR}: a model that several processes share decodes one request at a time; expected"
-            f" model.parallel={PIPELINE} or one GPU with load={config.load.kind}, or load=one"
-        )
     return way, why
 
 

@@ -14,6 +14,7 @@ from specbench.target.facade import ModelCard
 from specbench.target.fast.graphs import Graphs
 from specbench.target.tensor_parallel.engine import Follower
 from specbench.target.tensor_parallel.start import TeamSettings, start
+from specbench.target.tensor_parallel.team import Op
 
 NODES = 64
 
@@ -27,10 +28,15 @@ class Dawdling(Follower):
 
 
 class Forgetful(Follower):
-    """Does not move what was accepted."""
+    """Does not move what was accepted, of one request or of several."""
 
     def keep(self, rows):
         """Nothing."""
+
+    def obey(self, message):
+        super().obey(message)
+        if message.op is Op.BATCH:
+            self.batched.move = lambda *_: None
 
 
 class Twisted(Follower):

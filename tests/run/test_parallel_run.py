@@ -24,6 +24,12 @@ from specbench.types import InputError
 METHODS = {  # greedy ones of every kind: tests/methods/test_several_gpus.py
     "greedy": ("pld", "cacheback"),
     "sample": ("pld", "token_recycling", "cacheback", "eagle", "n_grammys", "speculative_sampling"),
+    "load": ("pld", "token_recycling", "eagle", "n_grammys", "speculative_sampling"),
+}
+SETTINGS = {
+    "greedy": (),
+    "sample": ("decode.temperature=0.8",),
+    "load": ("load=closed", "load.requests=2", "load.block=2", "load.ramp=1", "load.tokens=2000"),
 }
 SHORT = ("suite.limit=1", "suite.first=2", "decode.max_new_tokens=10", "measure=quick", "measure.warmup=0")
 TWO = ("model.gpus=2", "model.device=cpu", "engine=fast")
@@ -53,14 +59,15 @@ def compared(one, two):
             assert (ours.accept, ours.proposed, ours.fed) == (theirs.accept, theirs.proposed, theirs.fed), key
 
 
-@pytest.mark.parametrize("decode", ["greedy", pytest.param("sample", marks=pytest.mark.exhaustive)])
-def test_methods_on_the_bundled_model(decode, tmp_path):
+@pytest.mark.parametrize(
+    "kind", ["greedy", *(pytest.param(k, marks=pytest.mark.exhaustive) for k in ("sample", "load"))]
+)
+def test_methods_on_the_bundled_model(kind, tmp_path):
     """Chains, trees, rows, device tables, hidden states and a draft model of its own; checked after every step."""
-    sampling = () if decode == "greedy" else ("decode.temperature=0.8",)
-    settings = (f"method=[{','.join(METHODS[decode])}]", *sampling)
+    settings = (f"method=[{','.join(METHODS[kind])}]", *SETTINGS[kind])
     one = turns(tmp_path / "one", *settings, "engine=fast")
     two = turns(tmp_path / "two", *settings, *TWO, "model.check_ranks=true")
-    assert len(one) == (1 + len(METHODS[decode])) * 2
+    assert len(one) == (1 + len(METHODS[kind])) * 2
     compared(one, two)
     alone, shared = (read_manifest(tmp_path / each) for each in ("one", "two"))
     assert (alone["parallel"], shared["parallel"]) == (None, {"way": "tensor", "gpus": 2})

@@ -14,15 +14,13 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from ranks import Forgetful, team
 
-from compose import job_for
 from models import VOCAB, Scripted, build, plain_greedy, scripts
-from specbench import job
 from specbench.decode.loop import Request, decode, derive_seed
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.choose import TENSOR
 from specbench.target.eager.engine import EagerEngine
 from specbench.target.engine import Silent
 from specbench.target.fast.batch import FastBatch
@@ -30,9 +28,9 @@ from specbench.target.fast.engine import FastEngine
 from specbench.target.fast.host.forward import CompiledForward
 from specbench.target.padded import PaddedRows
 from specbench.target.replay import ReplayEngine
-from specbench.target.tensor_parallel.engine import Leader
+from specbench.target.tensor_parallel.team import TeamError
 from specbench.target.timed import TimedEager, TimedFast
-from specbench.types import CaseError, Draft, InputError, Needs, Step
+from specbench.types import CaseError, Draft, Needs, Step
 
 TRUTHS: dict[tuple[int, ...], list[int]] = {}
 ROOT = Path(__file__).parents[2]
@@ -269,12 +267,22 @@ def test_replays_are_opened_one_for_each_answer():
     assert batch.free == 1
 
 
-def test_a_model_of_several_processes_has_no_batch(monkeypatch):
-    with pytest.raises(InputError, match="several processes share decodes one request at a time"):
-        Leader.batch(None, 2, 10)
-    monkeypatch.setattr(job, "choose_parallelism", lambda *_, **__: (TENSOR, None))
-    with pytest.raises(InputError, match=r"model\.parallel=tensor: .* with load=closed, or load=one"):
-        job_for("method=[pld]", "load=closed")
+def test_requests_on_two_ranks_emit_what_they_emit_alone(model):
+    """The ranks are compared after every forward: what each holds in its slots, and the states after the last sum."""
+    alone, rng = engine_for("fast", model), random.Random(5)
+    with team(model["float64"], check=True) as (engine, _):
+        for requests, sampling in ((2, None), (3, Sampling(0.8, 20, 0.9))):
+            questions, batch = draw_questions(model, 5, rng, sampling), engine.batch(requests, CONTEXT)
+            decode_together(batch, questions, rng)
+            batch.end()
+            assert [(each.ids, each.accept) for each in questions] == [each.alone(alone) for each in questions]
+
+
+def test_a_rank_that_does_not_move_accepted_rows_is_named(model):
+    questions = [Question([5, 17, 3], scripts(plain_greedy(model["float64"], [5, 17, 3], 18))["wide"], None, 0)]
+    named = pytest.raises(TeamError, match=r"rank 1 diverged .* tokens in the cache")
+    with team(model["float64"], check=True, follower=Forgetful) as (engine, _), named:
+        decode_together(engine.batch(2, CONTEXT), questions, random.Random(0))
 
 
 def test_the_bench_prints_a_line_for_each_number_of_requests(monkeypatch, capsys):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +21,11 @@ from specbench.target.fast.compact import ForwardInput
 from specbench.target.fast.engine import STANDARD, FastEngine
 from specbench.target.fast.frame import FastRequest, Frame
 from specbench.target.fast.graphs import Buckets
+from specbench.target.tensor_parallel.batch import FollowerBatch, LeaderBatch
 from specbench.target.tensor_parallel.ranks import Ranks
 from specbench.target.tensor_parallel.team import Message, Op, RankLog, Summed, Team, TeamError, require_equal_steps
 from specbench.target.tree import build_additive_mask
-from specbench.types import ROOT, Draft, InputError, Needs, Prefill, Step
+from specbench.types import ROOT, Draft, Needs, Prefill, Step
 
 APART = 1024  # [tokens] of the sequences that are read beside the request in one forward
 
@@ -48,19 +49,13 @@ class RankEngine(FastEngine):
         """share: see ``load_share``. check: compare the ranks after every step. Others: ``FastEngine``."""
         options = replace(options, compiled=False)  # its layers end in sums over the ranks
         super().__init__(share, context, eos, max_nodes, buckets, options)
-        self._team = team
+        self.team, self.check = team, check
         self._log = RankLog(context + self._widest) if check else None
         self._apart = self.compact.new_cache()
         self.compact.layers = [
             replace(layer, out=Summed(layer.out, team.add_up), down=Summed(layer.down, team.add_up))
             for layer in self.compact.layers
         ]
-
-    def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> NoReturn:
-        """Raises InputError: the ranks follow the steps of one request."""
-        raise InputError(
-            "load: a model that several processes share decodes one request at a time; expected one device, or load=one"
-        )
 
     def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """See ``FastEngine``."""
@@ -81,9 +76,13 @@ class RankEngine(FastEngine):
         request = self.request
         width, length, _ = request.key
         self._log.enter(request.length, request.frame.ids[: self.fed])
-        states = request.hidden[len(self.compact.layers)]
-        steps = self._team.gather(self._log.close_step(request.length, width, length, self.fed, states))
-        if self._team.rank == 0:
+        states = request.hidden[len(self.compact.layers)][: self.fed]
+        self.compare(self._log.close_step(request.length, width, length, request.length + self.fed, states))
+
+    def compare(self, step: Tensor) -> None:
+        """Raise TeamError on rank 0 where a rank's step (6,) is another one; see ``RankLog.close_step``."""
+        steps = self.team.gather(step)
+        if self.team.rank == 0:
             require_equal_steps(steps, self.dtype)
 
     def _read_apart(self, ids: Tensor, length: int) -> Tensor:
@@ -112,7 +111,7 @@ class Leader(RankEngine):
         super().__init__(*given, **options)
 
     @contextlib.contextmanager
-    def _together(self) -> Iterator[None]:
+    def together(self) -> Iterator[None]:
         """Work of all ranks: an error names the rank that is lost."""
         self._ranks.require_all()
         try:
@@ -126,37 +125,37 @@ class Leader(RankEngine):
 
     def reserve(self, tokens: int) -> None:
         """See ``Engine.reserve``."""
-        with self._together():
+        with self.together():
             if self.count_slots(tokens) > self.cache.capacity:
-                self._team.send(Message(Op.RESERVE, size=tokens))
+                self.team.send(Message(Op.RESERVE, size=tokens))
             super().reserve(tokens)
 
     def prepare(self, needs: Needs, greedy: bool) -> None:
         """See ``Engine.prepare``."""
-        with self._together():
-            self._team.send(Message(Op.PREPARE, taps=needs.hidden, flag=greedy, size=int(needs.rows)))
+        with self.together():
+            self.team.send(Message(Op.PREPARE, taps=needs.hidden, flag=greedy, size=int(needs.rows)))
             super().prepare(needs, greedy)
 
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """See ``Engine.start``."""
-        with self._together():
+        with self.together():
             return super().start(prompt, limit, walk, needs, laps)
 
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
         """See ``Engine.gaps``."""
-        with self._together():
+        with self.together():
             return super().gaps(prompt, ids)
 
     def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """See ``FastEngine``."""
         self._moves = []
         ids = torch.tensor(prompt, dtype=torch.int64)
-        self._team.send(Message(Op.READ, size=len(ids), taps=tuple(taps)), ids)
+        self.team.send(Message(Op.READ, size=len(ids), taps=tuple(taps)), ids)
         return super().read_prompt(prompt, taps)
 
     def forward(self, draft: Draft) -> None:
         """See ``Engine.forward``."""
-        with self._together():
+        with self.together():
             super().forward(draft)
 
     def announce(self, width: int) -> None:
@@ -174,12 +173,16 @@ class Leader(RankEngine):
             tokens=tokens.tolist() if isinstance(tokens, Tensor) else tokens,
             parents=request.host_parents,
         )
-        self._team.send(message)
+        self.team.send(message)
         self._moves = []
+
+    def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> LeaderBatch:
+        """See ``Engine.batch``."""
+        return LeaderBatch(self, requests, tokens, laps)
 
     def settle(self, left: int, late: Draft | None = None) -> Step:
         """See ``Engine.settle``."""
-        with self._together():
+        with self.together():
             return super().settle(left, late)
 
     def note_accepted(self, path: Sequence[int]) -> None:
@@ -187,7 +190,7 @@ class Leader(RankEngine):
         if rows := self.request.layout.rows_to_move(path):
             self._moves = rows
             if self._log:
-                self._log.move(self.request.length, rows)
+                self._log.move_behind(self.request.length, rows)
 
     @torch.inference_mode()
     def logits(self, ids: Tensor) -> Tensor:
@@ -196,24 +199,26 @@ class Leader(RankEngine):
         found = []
         for some in ids.cpu().split(max(1, APART // length)):
             flat = some.reshape(-1).contiguous()
-            with self._together():
-                self._team.send(Message(Op.LOGITS, size=len(flat), past=length), flat)
+            with self.together():
+                self.team.send(Message(Op.LOGITS, size=len(flat), past=length), flat)
                 found.append(self.compact.head(self._read_apart(flat, length)))
         return torch.cat(found)
 
     def close(self) -> None:
         """End the other ranks, once no recording holds their sums: no group of NCCL's can be left before."""
         self.drop_recordings()
-        self._ranks.close(self._team)
+        self._ranks.close(self.team)
 
 
 class Follower(RankEngine):
-    """Any other rank: it does what rank 0's messages say."""
+    """Any other rank: it does what rank 0's messages say. batched: the last batch that rank 0 opened."""
+
+    batched: FollowerBatch
 
     @torch.inference_mode()
     def serve(self) -> None:
         """Work until rank 0 ends the run."""
-        while (message := self._team.receive()).op is not Op.STOP:
+        while (message := self.team.receive()).op is not Op.STOP:
             self.obey(message)
         self.drop_recordings()
 
@@ -224,11 +229,16 @@ class Follower(RankEngine):
         elif message.op is Op.PREPARE:
             self.prepare(Needs(hidden=message.taps, rows=bool(message.size)), message.flag)
         elif message.op is Op.READ:
-            self.read_prompt(self._team.receive_ids(message.size).tolist(), message.taps)
+            self.read_prompt(self.team.receive_ids(message.size).tolist(), message.taps)
         elif message.op is Op.LOGITS:
-            self._read_apart(self._team.receive_ids(message.size), message.past)
-        else:
+            self._read_apart(self.team.receive_ids(message.size), message.past)
+        elif message.op is Op.BATCH:
+            self.batched = FollowerBatch(self, message.size, message.past)
+        elif message.op is Op.STEP:
             self.step(message)
+        else:
+            numbers = message.op in (Op.FEED, Op.MOVE)
+            self.batched.obey(message, self.team.receive_ids(message.size).tolist() if numbers else ())
 
     def step(self, message: Message) -> None:
         """A forward over what rank 0 feeds, behind what it accepted before."""
@@ -247,7 +257,7 @@ class Follower(RankEngine):
         source = torch.tensor(rows, device=self.device) + start
         self.cache.move(source, torch.arange(1, len(rows) + 1, device=self.device) + start)
         if self._log:
-            self._log.move(start, rows)
+            self._log.move_behind(start, rows)
 
     def announce(self, width: int) -> None:
         """A sum over inputs of two sizes would be wrong on every rank, so it is not begun."""

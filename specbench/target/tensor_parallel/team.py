@@ -25,6 +25,8 @@ class Op(IntEnum):
     """stop: end. reserve: make room for ``size`` tokens. prepare: record graphs. read: a prompt of ``size`` ids.
 
     step: a root and a draft. logits: ``size`` ids, sequences of ``past`` each, from an empty cache of their own.
+    batch: places for ``size`` requests of ``past`` tokens. feed: its rows in ``size`` numbers, ``past`` logits wanted.
+    move: its accepted rows in ``size`` numbers. wipe: its place ``size``. end: no more of it.
     """
 
     STOP = 0
@@ -33,6 +35,11 @@ class Op(IntEnum):
     READ = 3
     STEP = 4
     LOGITS = 5
+    BATCH = 6
+    FEED = 7
+    MOVE = 8
+    WIPE = 9
+    END = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,15 +231,19 @@ class RankLog:
             self._tokens = np.concatenate([self._tokens, np.full(start + len(values), -1)])
         self._tokens[start : start + len(values)] = values
 
-    def move(self, start: int, rows: Sequence[int]) -> None:
-        """Rows of the frame that began in slot ``start`` were moved behind its root."""
-        self._tokens[start + 1 : start + 1 + len(rows)] = self._tokens[start + np.array(rows, dtype=np.int64)]
+    def move(self, sources: np.ndarray, targets: np.ndarray) -> None:
+        """Slots (m,) int64 were moved to others, all at once."""
+        self._tokens[targets] = self._tokens[sources]
 
-    def close_step(self, past: int, width: int, length: int, fed: int, states: Tensor) -> Tensor:
-        """(6,) float64, see ``NAMES``. fed: rows of the frame that are no padding. states: (width, D)."""
+    def move_behind(self, start: int, rows: Sequence[int]) -> None:
+        """Rows of the frame that began in slot ``start`` were moved behind its root."""
+        self.move(np.array(rows, dtype=np.int64) + start, np.arange(1, len(rows) + 1) + start)
+
+    def close_step(self, past: int, width: int, length: int, slots: int, states: Tensor) -> Tensor:
+        """(6,) float64, see ``NAMES``. slots: how many of the first are compared. states: (n, D) of the rows fed."""
         self._steps += 1
-        tokens = zlib.crc32(self._tokens[: past + fed].tobytes())
-        total = states[:fed].double().abs().sum().item()
+        tokens = zlib.crc32(self._tokens[:slots].tobytes())
+        total = states.double().abs().sum().item()
         return torch.tensor([self._steps, past, width, length, tokens, total], dtype=torch.float64)
 
 
