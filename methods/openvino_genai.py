@@ -13,6 +13,7 @@ from specbench.method import Emit
 from specbench.target.facade import ModelCard
 
 PRECISION = {"float32": "f32", "bfloat16": "bf16"}
+STEP_TOKENS = 2048
 
 
 class OpenvinoGenai(RuntimePeer):
@@ -36,12 +37,7 @@ class OpenvinoGenai(RuntimePeer):
 
     def load(self, runtime: Any, folder: Path, drafting: Path | None) -> None:
         """A pipeline with torch's number of threads and a cache of the model's precision, by default 8 bits."""
-        precision = PRECISION[self.dtype]
-        options: dict[str, Any] = {
-            "INFERENCE_NUM_THREADS": self.threads,
-            "INFERENCE_PRECISION_HINT": precision,
-            "KV_CACHE_PRECISION": precision,
-        }
+        options = self.options()
         speculation: dict[str, Any] = {"prompt_lookup": True} if self.speculation == LOOKUP else {}
         if drafting is not None:
             speculation["draft_model"] = runtime.draft_model(str(drafting), "CPU", **options)
@@ -50,14 +46,28 @@ class OpenvinoGenai(RuntimePeer):
         self._pipeline = runtime.LLMPipeline(
             str(folder), runtime.Tokenizer(str(folder)), "CPU", **options, **speculation
         )
-        config = self._config = runtime.GenerationConfig()
-        config.do_sample, config.apply_chat_template = False, False
-        config.stop_token_ids = set(self.eos)
+        config = self._config = self.make_config(runtime)
         if self.speculation != NONE:
             config.num_assistant_tokens = self.num_draft
         if self.speculation == LOOKUP:
             config.max_ngram_size = self.max_ngram
         self._runtime = runtime
+
+    def options(self) -> dict[str, Any]:
+        """Of the CPU: torch's number of threads, numbers of the model's own kind."""
+        precision = PRECISION[self.dtype]
+        return {
+            "INFERENCE_NUM_THREADS": self.threads,
+            "INFERENCE_PRECISION_HINT": precision,
+            "KV_CACHE_PRECISION": precision,
+        }
+
+    def make_config(self, runtime: Any) -> Any:
+        """Greedy, to the model's own end."""
+        config = runtime.GenerationConfig()
+        config.do_sample, config.apply_chat_template = False, False
+        config.stop_token_ids = set(self.eos)
+        return config
 
     def run(self, prompt: Sequence[int], limit: int, emit: Emit) -> None:
         """One call, which reports the tokens of every step; how many were drafted it does not say."""
@@ -85,3 +95,25 @@ class OpenvinoGenai(RuntimePeer):
     def close(self) -> None:
         """Drop the pipeline."""
         self._pipeline = None
+
+
+class OpenvinoBatches(OpenvinoGenai):
+    """Its continuous batching, for requests that share forwards: timed beside a batch of ours, no row of a run."""
+
+    def load(self, runtime: Any, folder: Path, drafting: Path | None) -> None:
+        """A pipeline whose step may read ``STEP_TOKENS`` tokens."""
+        scheduler = runtime.SchedulerConfig()
+        scheduler.max_num_batched_tokens, scheduler.cache_size, scheduler.enable_prefix_caching = STEP_TOKENS, 1, False
+        self._pipeline = runtime.ContinuousBatchingPipeline(
+            str(folder), runtime.Tokenizer(str(folder)), scheduler, "CPU", **self.options()
+        )
+        self._config = self.make_config(runtime)
+
+    def answer(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        """Greedy answers of ``tokens`` each."""
+        import openvino
+
+        self._config.max_new_tokens, self._config.ignore_eos = tokens, True
+        given = [openvino.Tensor(np.array([prompt], np.int64)) for prompt in prompts]
+        found = self._pipeline.generate(given, [self._config] * len(prompts))
+        return [list(each.m_generation_ids[0]) for each in found]

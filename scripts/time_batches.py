@@ -1,7 +1,7 @@
 """Time plain steps of several requests that share forwards, against steps of one request without a batch.
 
     python scripts/time_batches.py model=tiny
-    python scripts/time_batches.py model=tiny --library --requests 1,4,8,16 --blocks 5
+    python scripts/time_batches.py model=tiny model.threads=1 --library transformers --requests 1,4,8,16 --blocks 5
     python scripts/time_batches.py model=random_110m model.threads=2 --requests 1,2,4,8,16 --nodes 7
 
 The first arguments are those of ``specbench``. One request without a batch, the same again as the control, and each
@@ -14,15 +14,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 import torch
 
-from specbench.bench.together import TogetherBench
+from methods.openvino_genai import OpenvinoBatches
+from specbench.bench.together import TogetherBench, generate_batch
 from specbench.cli import job_of, with_exit_code
 from specbench.input import whole_numbers
 from specbench.material import model_options
 from specbench.target.choose import make_engine
+from specbench.target.facade import Target
 from specbench.target.load import load_model
+
+LIBRARIES = ("transformers", "openvino")
 
 
 @with_exit_code
@@ -35,7 +40,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=100, help="tokens in the cache of each request")
     parser.add_argument("--blocks", type=int, default=15, help="turns of each")
     parser.add_argument("--steps", type=int, default=30, help="in a turn")
-    parser.add_argument("--library", action="store_true", help="whole answers, beside transformers' generate_batch")
+    parser.add_argument("--library", choices=LIBRARIES, help="whole answers, beside its continuous batching")
     given = parser.parse_intermixed_args()
     job = job_of(["method=[]", *given.overrides])
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
@@ -43,7 +48,12 @@ def main() -> None:
     engine, _ = make_engine(job.config.engine.kind, model, job.card, 64, job.config.model.attention)
     bench = TogetherBench(engine, len(model.get_input_embeddings().weight), given.context, given.steps)
     if given.library:
-        print(*bench.beside_library(model, given.requests, given.steps, given.blocks), sep="\n")
+        answer = partial(generate_batch, model)
+        if given.library == LIBRARIES[1]:
+            peer = OpenvinoBatches()
+            peer.bind(Target(job.card, model, max_nodes=1, sampling=None))
+            answer = peer.answer
+        print(*bench.beside(answer, given.requests, given.steps, given.blocks), sep="\n")
     else:
         print(*bench.measure(given.requests, given.nodes, given.blocks), sep="\n")
     about = f"{job.card.name}, {job.card.dtype}, engine={engine.kind.value}: {engine.describe_forward()}"

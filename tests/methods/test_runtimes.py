@@ -11,7 +11,7 @@ import torch
 
 from compose import entry_of, explain_missing
 from methods.ctranslate2 import CTranslate2
-from methods.openvino_genai import OpenvinoGenai
+from methods.openvino_genai import OpenvinoBatches, OpenvinoGenai
 from methods.ort_genai import OrtGenai
 from methods.parts.runtimes import runtime_peer
 from methods.parts.runtimes.conversion import convert, find_cache
@@ -121,6 +121,14 @@ def test_a_draft_model_that_is_the_target_is_accepted_whole(name):
     assert {proposed for _, proposed in bursts[1:-1]} == ({3} if name == "ort_genai_draft" else {0})
     assert method.stats()["draft_tokens_accepted"] >= 9
     method.close()
+
+
+def test_continuous_batching_answers_as_the_loaded_model():
+    pytest.importorskip("openvino_genai")
+    model, peer = wide("llama"), OpenvinoBatches()
+    peer.bind(Target(card_of(model), model, 64, None))
+    prompts = [list(prompt) for prompt in PROMPTS]
+    assert peer.answer(prompts, 12) == [plain_greedy(model, prompt, 12) for prompt in prompts]
 
 
 @pytest.mark.parametrize("kind", KINDS)

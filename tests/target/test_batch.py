@@ -285,9 +285,13 @@ def test_a_rank_that_does_not_move_accepted_rows_is_named(model):
         decode_together(engine.batch(2, CONTEXT), questions, random.Random(0))
 
 
-def test_the_bench_prints_a_line_for_each_number_of_requests(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("library", "first"), [((), ["without", "control", "1", "3"]), (("--library", "transformers"), ["1", "3"])]
+)
+def test_the_bench_prints_a_line_for_each_number_of_requests(library, first, monkeypatch, capsys):
     call = ["time_batches", "model=tiny", "--requests", "1,3", "--blocks", "1", "--steps", "2", "--context", "9"]
-    monkeypatch.setattr(sys, "argv", call)
+    monkeypatch.setattr(sys, "argv", [*call, *library])
     assert runpy.run_path(str(ROOT / "scripts" / "time_batches.py"))["main"]() in (0, None)
-    lines = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert lines == ["requests", "--:", "without", "control", "1", "3"]
+    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [line[0] for line in lines[2:]] == first
+    assert not library or {line[-1] for line in lines[2:]} == {"yes"}  # the same ids
