@@ -28,6 +28,7 @@ from specbench.target.fast.host.vectors import ITEM, LANES, dot_tile, mix_tile, 
 SETTINGS: Any = config  # numba's, from the environment
 BUILT_ON = "7ab1b2b3"  # small_kernels.py: numba's cache notices a change of this file, not of those that it imports
 TILE = 4  # rows of weights that are multiplied together
+COLUMNS = 4 if LANES == 16 else 3  # rows of inputs beside them: 16 registers do not hold the sums of a fourth one
 ROWS = 64  # of a request attend to one key head at a time: their scores take memory for every slot of its context
 # [bytes] of an input row for which one row of weights after the other is fastest: it stays in the first cache, and the
 # ends of rows do not count; measured, weights in memory.
@@ -50,7 +51,8 @@ def multiply(rows, count, size, weights, like, out, width, start, stop):
         weight, row = weights + first * size * stored, 0
         while row < count:
             given, made = rows.ctypes.data + row * size * item, out + (row * width + first) * ITEM
-            left = min(count - row, 4)
+            left = count - row
+            left = min(left, COLUMNS) if left != COLUMNS + 1 else 2  # none of them is left alone
             if left == 4:
                 dot_tile(TILE, 4, TILE, weight, given, size, made, width, like, rows)
             elif left == 3:
