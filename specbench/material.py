@@ -22,7 +22,7 @@ from specbench.suite import Selection, Shots, Suite, load_suite, select, whole_o
 from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.target.facade import ModelCard
 from specbench.target.load import find_eos, locate, read_card, read_tokenizer
-from specbench.trace import Trace, kind_of, model_of, read_trace
+from specbench.trace import Trace, find_trace, kind_of, model_of, read_trace
 from specbench.types import InputError
 
 ALIKE = 0.9  # share of answers whose count comes out with the right tokenizer; a wrong one gives far less
@@ -50,9 +50,9 @@ def gather(config: Config) -> Material:
             " model=replay model.trace=FILE sets both; model=MODEL engine=timed model.trace=FILE times MODEL along it"
         )
     if config.engine.kind == EngineKind.REPLAY:
-        return _recorded(config, Path(str(config.model.trace)).expanduser())
+        return _recorded(config, find_trace(str(config.model.trace)))
     if config.engine.kind == EngineKind.TIMED:
-        return _timed(config, Path(str(config.model.trace)).expanduser())
+        return _timed(config, find_trace(str(config.model.trace)))
     if config.engine.kind == EngineKind.SERVER:
         return _served(config)
     if config.suite.format == FROM_TRACE:

@@ -21,6 +21,13 @@ _EXPECTED = (
 )
 
 
+def find_trace(named: str) -> Path:
+    """The file of a trace; the folder of a run stands for its records."""
+    found = Path(named).expanduser()
+    records = found / "records.jsonl"
+    return records if records.is_file() else found
+
+
 def kind_of(path: Path) -> str:
     """records | answers | chat, by the first line. Raises InputError for anything else."""
     lines = numbered_lines(read_file(path, "model.trace=", _EXPECTED))

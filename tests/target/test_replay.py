@@ -114,7 +114,7 @@ def test_own_records_need_no_tokenizer_to_be_named(tmp_path):
             (t.ids, t.accept, t.fed, t.text) for t in live[key].turns
         ]
         assert record.lossless is None
-    twice = replay(tmp_path / "twice", f"model.trace={tmp_path / 'again' / 'records.jsonl'}", "method=[pld]")
+    twice = replay(tmp_path / "twice", f"model.trace={tmp_path / 'again'}", "method=[pld]")  # a run's folder
     assert [r.turns[0].accept for r in twice.values()] == [r.turns[0].accept for r in again.values()]
     some = replay(tmp_path / "some", f"model.trace={trace}", "method=[pld]", *MINI[:2], "suite.first=2")
     assert len(some) == 4
