@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ OWNERS = {"vllm": "vllm", "tensorrt_llm": "tensorrt_llm", "lmdeploy": "lmdeploy"
           "sglang": "sglang", "openai": "someone"}  # fmt: skip
 FAULTS = (
     "coalesced", "no_ids", "wrong_counter", "bonus", "slow", "cut", "html", "endless", "error_500", "no_finish",
-    "not_json", "too_many", "synthetic", "other", "weights", "no_stream",
+    "not_json", "too_many", "synthetic", "other", "weights", "no_stream", "law",
 )  # fmt: skip
 
 
@@ -26,6 +27,13 @@ def answer_of(prompt, limit: int, eos: int | None = None) -> list[int]:
     """Ids between 40 and 239, by the prompt and its length."""
     start = sum(prompt) % 200 if not isinstance(prompt, str) else sum(prompt.encode()) % 200
     return [40 + (start + 7 * place) % 200 for place in range(limit)]
+
+
+def draw(limit: int, seed: int, faulty: bool) -> list[int]:
+    """Ids 40 to 45; where verification is at fault, too often 40 from the second on."""
+    rng = random.Random(seed)
+    laws = [(8, 6, 4, 3, 2, 1), (16, 4, 3, 2, 2, 1) if faulty else (8, 6, 4, 3, 2, 1)]
+    return [40 + rng.choices(range(6), laws[min(place, 1)])[0] for place in range(limit)]
 
 
 def steps_of(count: int, speculates: bool) -> list[int]:
@@ -97,14 +105,17 @@ class Handler(BaseHTTPRequestHandler):
                     server.stopped.set()
                     server.release.wait(20)
                 time.sleep(server.service_s)
-            return self._stream(prompt, limit)
+            drawing = body.get("sampling_params", body)
+            seed = drawing.get("seed", drawing.get("sampling_seed", 0))
+            return self._stream(prompt, limit, seed if drawing.get("temperature") else None)
 
-    def _stream(self, prompt, limit: int) -> None:
+    def _stream(self, prompt, limit: int, seed: int | None) -> None:
         server = self.server
         ids = answer_of(prompt, limit + (3 if server.fault == "too_many" else 0))
         if server.fault == "other" and limit > 5:
             ids[5] += 1
         ids = [token + (server.fault == "weights") for token in ids]
+        ids = ids if seed is None else draw(limit, seed, server.fault == "law")
         sizes = [1, *steps_of(len(ids) - 1, server.speculates)]
         if server.fault == "coalesced":
             joined = sizes[:1] + [sum(sizes[place : place + 2]) for place in range(1, len(sizes), 2)]

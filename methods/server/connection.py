@@ -88,11 +88,11 @@ class Connection:
                 aclosing(self._lines(where, answer, end)) as lines,
             ):
                 await _require_stream(where, answer)
-                async for line in lines:
+                done = False
+                async for line in lines:  # to the end of the body: a connection that is left before is not used again
                     text = line[len(DATA) :].strip()
-                    if text == DONE:
-                        return
-                    if line.startswith(DATA):
+                    done = done or text == DONE
+                    if line.startswith(DATA) and not done:
                         yield _event(where, text)
         except httpx.HTTPError as error:
             raise CaseError(f"{where}: {_say(error)}; the answer is incomplete") from error

@@ -24,7 +24,7 @@ TEXTS = (
 MOST_DIFFERENT = 1  # of the first tokens: rounding may decide one
 
 
-class FirstToken(NamedTuple):
+class Beginning(NamedTuple):
     """Of an answer. ids: nothing where the server says text only."""
 
     ids: list[int]
@@ -85,7 +85,7 @@ def require_tokenizer(connection: Connection, told: Callable[[str], list[int] | 
             )
 
 
-def require_same_first_tokens(names: Sequence[str], first: Sequence[Callable[[str], FirstToken]]) -> None:
+def require_same_first_tokens(names: Sequence[str], first: Sequence[Callable[[str], Beginning]]) -> None:
     """Raise InputError where two servers begin their greedy answers differently.
 
     names: their URLs. first: text -> the token behind it.
@@ -94,7 +94,7 @@ def require_same_first_tokens(names: Sequence[str], first: Sequence[Callable[[st
     for text in TEXTS:
         ours, theirs = (each(text) for each in first)
         told = ours.ids and theirs.ids
-        if ours.ids != theirs.ids if told else ours.text != theirs.text:
+        if ours.ids != theirs.ids if told else ours.text.strip() != theirs.text.strip():  # one id may lose its space
             parted.append(f"behind {text!r} {names[0]} has {ours}, {names[1]} has {theirs}")
     if len(parted) > MOST_DIFFERENT:
         raise InputError(

@@ -6,9 +6,10 @@ empty prefix cache and the server's counters, stands outside it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -17,7 +18,8 @@ from methods.server.acceptance import SYNTHETIC, parse_counters, told_by_counter
 from methods.server.answer import StreamedAnswer
 from methods.server.connection import Connection
 from methods.server.dialect import Asked, choose
-from methods.server.identity import FirstToken, Identity, require_same_first_tokens, require_tokenizer
+from methods.server.identity import TEXTS, Beginning, Identity, require_same_first_tokens, require_tokenizer
+from methods.server.law import DRAWS, LEVEL, TOKENS, compare_draws, show_alike
 from specbench.method import Emit, Remote, Settled
 from specbench.target.facade import ModelCard, Target
 from specbench.types import CaseError, InputError
@@ -25,6 +27,7 @@ from specbench.types import CaseError, InputError
 log = logging.getLogger(__name__)
 METRICS = "/metrics"
 PROBE = 1  # [tokens] of the request that shows what the server takes
+AT_ONCE = 8  # requests that are not measured
 
 
 def _ignore(ids: Sequence[int], proposed: int = 0) -> bool:
@@ -112,16 +115,41 @@ class ServerPeer(Remote):
         require_tokenizer(self._connection, tokenize, self._tokenizer)
 
     def require_same_model(self, baseline: Remote) -> None:
-        """See ``Remote``; by first tokens."""
+        """See ``Remote``; by first tokens. A distribution that is not the baseline's is a warning."""
         assert isinstance(baseline, ServerPeer)
         both = (self, baseline)
         require_same_first_tokens([each._connection.url for each in both], [each._first for each in both])
+        if not self._drawing:
+            return
+        drawn = [each.run(each._draw(role)) for role, each in enumerate(both)]
+        chance = compare_draws(*show_alike(*drawn))
+        log.info("%s: first tokens drawn as %s does: p = %.4f", *(each._connection.url for each in both), chance)
+        if chance < LEVEL:
+            self._seen[
+                f"first tokens are not drawn as the baseline draws them: p = {chance:.4f} by {DRAWS} answers of"
+                f" {TOKENS} tokens behind each of {len(TEXTS)} texts; of equal servers one comparison in"
+                f" {1 / LEVEL:.0f} says so"
+            ] = 0
 
-    def _first(self, text: str) -> FirstToken:
+    def _first(self, text: str) -> Beginning:
         """Of the greedy answer."""
+        found: Beginning = self.run(self._begin(text, PROBE, {}))
+        return found
+
+    async def _begin(self, text: str, tokens: int, drawing: Mapping[str, float]) -> Beginning:
         prompt = self._tokenizer(text).input_ids if self._by_ids else text
-        answer = self.run(self._ask(Asked(self._name, prompt, PROBE), _ignore))
-        return FirstToken(answer.ids, self._tokenizer.decode(answer.ids) if answer.ids else answer.text)
+        answer = await self._ask(Asked(self._name, prompt, tokens, drawing), _ignore)
+        return Beginning(answer.ids, self._tokenizer.decode(answer.ids) if answer.ids else answer.text)
+
+    async def _draw(self, role: int) -> list[list[Beginning]]:
+        """Drawn answers behind each text. role: of the server, for seeds of its own."""
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def ask(text: str, number: int) -> Beginning:
+            async with gate:
+                return await self._begin(text, TOKENS, self._drawing | {"seed": 2 * number + role})
+
+        return [await asyncio.gather(*(ask(text, number) for number in range(DRAWS))) for text in TEXTS]
 
     def prepare(self, alone: bool = True) -> None:
         """Empty the prefix cache and read the counters, before the clock starts.

@@ -90,9 +90,16 @@ class RemoteServer:
         self._fit(shared)
 
     def _fit(self, shared: RemoteRequest) -> None:
-        """A text's tokens are known in the end: as even over its bursts as they can be."""
-        count, bursts = len(shared.transcript.ids), shared.bursts
-        if sum(tokens for _, tokens in bursts) == count:
+        """An EOS that the server keeps to itself belongs to the last burst.
+
+        A text's tokens are known in the end: as even over its bursts as they can be.
+        """
+        ids, bursts = shared.transcript.ids, shared.bursts
+        count, told = len(ids), sum(tokens for _, tokens in bursts)
+        if bursts and told == count - 1 and ids[-1] in self._eos:
+            at, tokens = bursts[-1]
+            bursts[-1], told = (at, tokens + 1), count
+        if told == count:
             return
         ends = [count * (place + 1) // len(bursts) for place in range(len(bursts))]
         shared.bursts = [(at, end - start) for (at, _), start, end in zip(bursts, [0, *ends], ends, strict=False)]

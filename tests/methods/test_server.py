@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import stand_in
 import torch
@@ -13,6 +15,8 @@ from transformers import PreTrainedConfig
 
 from methods.server.acceptance import Told, parse_counters, reconcile, told_by_counters
 from methods.server.connection import KEY
+from methods.server.identity import TEXTS
+from methods.server.law import DRAWS, LEVEL, TOKENS, compare_draws
 from methods.server.method import ServerPeer
 from specbench import cli
 from specbench.decode.loop import Request, decode
@@ -164,6 +168,37 @@ def test_two_servers_of_different_models_are_refused_with_both_shown():
         server.reads = [7, 8]
         with pytest.raises(InputError, match=r"reads 'The capital of France is' as \[7, 8\], model.tokenizer as \[\d"):
             opened(server.url)
+
+
+@pytest.mark.parametrize("fault", ["", "law"])
+def test_servers_that_draw_from_another_distribution_are_named(fault):
+    """From the second token on, where drafts begin; first tokens alone would not show it."""
+    sampling = SimpleNamespace(temperature=0.8, top_p=1.0, top_k=0)
+    with stand_in.serving("vllm") as server, stand_in.serving("sglang", fault) as other:
+        one, two = (ServerPeer(each.url) for each in (server, other))
+        for method in (one, two):
+            method.check(card())
+            method.bind(Target(card(), None, 64, sampling))
+        two.require_same_model(one)
+        said = "first tokens are not drawn as the baseline draws them: p = 0.0005"
+        assert any(said in text for text in two.warnings) == bool(fault)
+
+
+def test_equal_servers_are_rarely_called_different_and_others_nearly_always():
+    """By simulation; false alarms at a level of 20 %, so that few comparisons show their share."""
+    rng, laws = np.random.default_rng(0), {"peaked": [0.9, 0.08, 0.02], "flat": [0.02] * 50}
+
+    def drawn(law) -> list:
+        return [rng.choice(len(law), (DRAWS, TOKENS), p=law).tolist() for _ in TEXTS]
+
+    for law in laws.values():
+        found = [compare_draws(drawn(law), drawn(law), seed, 99) for seed in range(100)]
+        assert 8 <= sum(chance <= 0.2 for chance in found) <= 33  # 99.9 % of binomials
+    for law, moved in ((laws["peaked"], 0.15), (laws["flat"], 0.25)):
+        other = np.array(law) * (1 - moved)
+        other[-1] += moved  # the total variation is a little less
+        found = [compare_draws(drawn(law), drawn(other), seed) for seed in range(10)]
+        assert max(found) < LEVEL
 
 
 def test_a_server_without_ids_gets_text_and_the_run_says_so():
