@@ -13,6 +13,7 @@ import stand_in
 import torch
 from transformers import PreTrainedConfig
 
+import methods.server.method as method_of_servers
 from methods.server.acceptance import Told, parse_counters, reconcile, told_by_counters
 from methods.server.connection import KEY
 from methods.server.identity import TEXTS
@@ -171,8 +172,9 @@ def test_two_servers_of_different_models_are_refused_with_both_shown():
 
 
 @pytest.mark.parametrize("fault", ["", "law"])
-def test_servers_that_draw_from_another_distribution_are_named(fault):
+def test_servers_that_draw_from_another_distribution_are_named(fault, monkeypatch):
     """From the second token on, where drafts begin; first tokens alone would not show it."""
+    monkeypatch.setattr(method_of_servers, "DRAWS", 24)
     sampling = SimpleNamespace(temperature=0.8, top_p=1.0, top_k=0)
     with stand_in.serving("vllm") as server, stand_in.serving("sglang", fault) as other:
         one, two = (ServerPeer(each.url) for each in (server, other))

@@ -116,6 +116,17 @@ def test_the_pdf_is_vectors_with_its_fonts(names, figures, fine_plots, tmp_path)
         assert b"/Type3" not in pdf, name
 
 
+@pytest.mark.parametrize("style", [SCREEN, PAPER])
+def test_characters_beyond_the_first_page_are_embedded_too(style, tmp_path):
+    """A minus sign at an axis, a multiplication sign, a letter of another alphabet."""
+    with drawing(style):
+        figure = mpl.figure.Figure()
+        axes = figure.add_subplot()
+        axes.plot([-4, 4], label="2 × µ − λ, ﬁ")
+        axes.legend()
+        assert [path.suffix for path in save(figure, tmp_path / "plot")] == [f".{kind}" for kind in canvas.FORMATS]
+
+
 def test_one_style_file_and_the_palette_of_a_page_agree():
     with mpl.rc_context(fname=STYLE):
         cycle = mpl.rcParams["axes.prop_cycle"].by_key()["color"]
