@@ -119,7 +119,7 @@ def test_the_pdf_is_vectors_with_its_fonts(names, figures, fine_plots, tmp_path)
 @pytest.mark.parametrize("style", [SCREEN, PAPER])
 def test_characters_beyond_the_first_page_are_embedded_too(style, fine_plots, tmp_path):
     """A minus sign at an axis, a multiplication sign, a letter of another alphabet."""
-    with drawing(style):
+    with fine_plots(), drawing(style):
         figure = mpl.figure.Figure()
         axes = figure.add_subplot()
         axes.plot([-4, 4], label="2 × µ − λ, ﬁ")
