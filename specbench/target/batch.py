@@ -15,6 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from specbench.target.chunks import list_chunks
 from specbench.target.engine import Batch, Engine, Laps, Verifier, require_place
 from specbench.target.packed import Handle, PackedRows
 from specbench.target.transfer import upload
@@ -95,24 +96,26 @@ class SlotBatch(Batch):
     @torch.inference_mode()
     def prefill(self, handle: Handle, most: int | None = None) -> Prefill | None:
         """See ``Batch``."""
-        needs, start = handle.needs, handle.length
-        chunk = handle.prompt[start : None if most is None else start + most]
         handle.clean = False
-        rows = PackedRows([handle], [range(ROOT, len(chunk) - 2)], [0, len(chunk)], upload(chunk, self.engine.device))
-        logits, hidden = self.feed(rows, needs.hidden, len(chunk) if needs.prompt_topk else 1)
-        handle.length += len(chunk)
-        whole = handle.length == len(handle.prompt)
-        if (handle.chunks or not whole) and (needs.prompt_topk or needs.prompt_hidden):
-            handle.chunks.append((logits.clone(), hidden))
-        if not whole:
+        end = len(handle.prompt) if most is None else min(handle.length + most, len(handle.prompt))
+        start = handle.length
+        for part in list_chunks(end - start):
+            logits, hidden = self._read_chunk(handle, start + part.stop)
+        if end < len(handle.prompt):
             return None
-        if parts := handle.chunks:
-            logits = torch.cat([each for each, _ in parts])
-            hidden = {layer: torch.cat([each[layer] for _, each in parts]) for layer in needs.hidden}
-            handle.chunks = []
         prefill = handle.emit_first(logits, hidden)
         handle.clean = True
         return prefill
+
+    def _read_chunk(self, handle: Handle, end: int) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """Of the prompt up to ``end``; what is asked for is kept, unless it is the prompt's last chunk."""
+        needs, chunk = handle.needs, handle.prompt[handle.length : end]
+        rows = PackedRows([handle], [range(ROOT, len(chunk) - 2)], [0, len(chunk)], upload(chunk, self.engine.device))
+        logits, hidden = self.feed(rows, needs.hidden, len(chunk) if needs.prompt_topk else 1)
+        handle.length = end
+        if end < len(handle.prompt):
+            handle.keep_chunk(logits if needs.prompt_topk else None, hidden)
+        return logits, hidden
 
     @torch.inference_mode()
     def forward(self, drafts: Sequence[tuple[Handle, Draft | None]]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -21,7 +21,6 @@ class Handle(ActiveRequest):
     asked: what its last forward shows.
     length: [tokens] held: of the prompt while it is read, then the context without its last one, the root.
     clean: its slots hold finite numbers. refused: why its last draft was not fed.
-    chunks: logits and hidden states of the prompt's chunks so far, where they are asked for.
     """
 
     prompt: Sequence[int] = ()
@@ -30,7 +29,6 @@ class Handle(ActiveRequest):
     length: int = 0
     clean: bool = True
     refused: CaseError | None = None
-    chunks: list[tuple[Tensor, Mapping[int, Tensor]]] = field(default_factory=list)
 
     @property
     def prompt_read(self) -> int:

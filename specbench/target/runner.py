@@ -24,9 +24,10 @@ from specbench.target.fast.engine import FRAMES, STANDING
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
 from specbench.target.fast.held_kv import HeldKV, HeldPlace, SharedKV
 from specbench.target.fast.host.forward import SHORT, HeldRows, build_forward
+from specbench.target.fast.prompt import list_prompt_inputs, read_prompt
 from specbench.target.fast.row_frame import ROOMS, RowFrame
 from specbench.target.transfer import upload
-from specbench.target.tree import TreeRows, build_additive_mask, build_causal_mask
+from specbench.target.tree import TreeRows, build_additive_mask
 
 Ids = Sequence[int] | Tensor
 Run = tuple[Any, Ids, Sequence[int], TreeRows | None, int]  # the arguments of ``Runner.run``
@@ -274,14 +275,8 @@ class CompactRunner(Runner):
         count = len(ids)
         self._make_room(cache, count)
         cache.length = count
-        slots = torch.arange(count, device=self.device)
-        masks: dict[str, Tensor | None] = dict.fromkeys(self.windows)
-        for kind, window in self.windows.items():
-            if window is not None and window < count:
-                masks[kind] = upload(build_causal_mask(count, window, self.dtype)[0, 0], self.device, self.dtype)
-        places = slots.clamp(max=self._context - 1)
-        given = ForwardInput(self._on_device(ids), places, slots + cache.base, count, masks, True, cache.base)
-        states, _ = self._model(given, cache.memory)
+        inputs = list_prompt_inputs(self._on_device(ids), self.windows, self.dtype, cache.base, self._context)
+        states, _ = read_prompt(self._model, cache.memory, inputs, ())
         return self._model.head(states[-wanted:])
 
 

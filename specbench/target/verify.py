@@ -21,6 +21,7 @@ class ActiveRequest:
     walk: not set where only the forwards run. root: the last emitted token.
     parents: (N,) of ``draft``, on the host; those that the device lays out, from the read-back on.
     topk: of the last forward's rows, see ``Step``.
+    chunks: of a prompt that is read in parts, what is asked for of those before the last: the best tokens, and states.
     """
 
     needs: Needs
@@ -30,6 +31,7 @@ class ActiveRequest:
     draft: Draft = EMPTY
     parents: Sequence[int] | Tensor = ()
     topk: TopK | None = None
+    chunks: list[tuple[TopK | None, Mapping[int, Tensor]]] = field(default_factory=list)
 
     def take(self, draft: Draft, max_nodes: int, on_device: bool = False) -> None:
         """Make ``draft`` the last one. on_device: its parents may stay there.
@@ -47,19 +49,36 @@ class ActiveRequest:
         if isinstance(draft.parents, Tensor) and not (stays and not self.needs.rows and not self.walk.lossy):
             self.parents = draft.parents.tolist()
 
+    def keep_chunk(self, logits: Tensor | None, hidden: Mapping[int, Tensor]) -> None:
+        """Of a part of the prompt before its last: what is asked for, and not the logits of its tokens.
+
+        logits: (m, V), None where they are not asked for. hidden: layer -> (m, D).
+        """
+        top = None if logits is None else find_top(logits, self._count_best())
+        self.chunks.append((top, hidden if self.needs.prompt_hidden else {}))
+
     def emit_first(self, logits: Tensor, hidden: Mapping[int, Tensor]) -> Prefill:
         """Pick the first token; what reading the prompt gave.
 
-        logits: (1, V) after the prompt, or (T, V) of all its tokens where ``needs.prompt_topk``.
-        hidden: layer -> (T, D).
+        logits: (1, V) after the prompt, or (m, V) of its last part's tokens where ``needs.prompt_topk``.
+        hidden: layer -> (m, D).
         """
-        self.topk = find_top(logits, max(self.needs.prompt_topk, self.needs.node_topk))
+        tops = [*(top for top, _ in self.chunks), find_top(logits, self._count_best())]
+        self.topk = join_top([top for top in tops if top is not None])
         picks, _ = self._pick(logits[-1:], [0], None)
         self.root = picks[0]
         self.walk.advance(1)
         if not self.needs.prompt_hidden:
             hidden = {layer: states[-1:] for layer, states in hidden.items()}
+        elif self.chunks:
+            hidden = {
+                layer: torch.cat([*(each[layer] for _, each in self.chunks if each), hidden[layer]]) for layer in hidden
+            }
+        self.chunks = []
         return Prefill(self.root, hidden, self.topk)
+
+    def _count_best(self) -> int:
+        return max(self.needs.prompt_topk, self.needs.node_topk)
 
     def verify(
         self, logits: Tensor, depths: Sequence[int] | Tensor, fed: Tensor, late: Draft | None
@@ -216,6 +235,13 @@ def find_top(logits: Tensor, k: int) -> TopK | None:
         return None
     best = logits.topk(k, dim=-1)
     return TopK(best.indices, best.values)
+
+
+def join_top(parts: Sequence[TopK]) -> TopK | None:
+    """The rows of all parts; None for none."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return TopK(torch.cat([each.ids for each in parts]), torch.cat([each.logits for each in parts]))
 
 
 def compute_gaps(logits: Tensor, ids: Sequence[int]) -> list[float]:

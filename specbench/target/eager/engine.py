@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from specbench.record import EngineKind
+from specbench.target.chunks import list_chunks
 from specbench.target.eager.batch import EagerBatch
 from specbench.target.eager.cache import SlotCache
 from specbench.target.engine import SILENT, Engine, Laps, Verifier
@@ -76,9 +77,17 @@ class EagerEngine(Engine):
         self.reserve(len(prompt) + limit)
         if not needs.rows:
             self.cache.drop_copies()
-        ids = torch.tensor(prompt, device=self.device)
-        output = self.run_model(ids[None], None, (), 0 if needs.prompt_topk else 1, bool(needs.hidden))
-        return request.emit_first(output.logits[0], {layer: output.hidden_states[layer][0] for layer in needs.hidden})
+        ids = torch.tensor(prompt, device=self.device)[None]
+        *parts, last = list_chunks(len(prompt))
+        for part in parts:
+            logits, hidden = self._read(ids[:, part], needs)
+            request.keep_chunk(logits if needs.prompt_topk else None, hidden)
+        return request.emit_first(*self._read(ids[:, last], needs))
+
+    def _read(self, ids: Tensor, needs: Needs) -> tuple[Tensor, dict[int, Tensor]]:
+        """A chunk of a prompt (1, m): logits (m, V), of its last row alone (1, V), and layer -> (m, D)."""
+        output = self.run_model(ids, None, (), 0 if needs.prompt_topk else 1, bool(needs.hidden))
+        return output.logits[0], {layer: output.hidden_states[layer][0] for layer in needs.hidden}
 
     @torch.inference_mode()
     def forward(self, draft: Draft) -> None:
@@ -129,10 +138,16 @@ class EagerEngine(Engine):
 
     @torch.inference_mode()
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
-        """Judge ``ids`` in one pass over prompt and ids; see ``Engine.gaps``."""
+        """Judge ``ids`` in one pass over prompt and ids, chunk by chunk; see ``Engine.gaps``."""
         self.cache.reserve(len(prompt) + len(ids))
-        tokens = torch.tensor([*prompt, *ids[:-1]], device=self.device)
-        return compute_gaps(self.run_model(tokens[None], None, (), len(ids), False).logits[0], ids)
+        tokens = torch.tensor([*prompt, *ids[:-1]], device=self.device)[None]
+        first, gaps = len(prompt) - 1, list[float]()  # the row that is judged by the first id
+        for part in list_chunks(tokens.shape[1]):
+            wanted = part.stop - max(part.start, first)
+            logits = self.run_model(tokens[:, part], None, (), max(wanted, 1), False).logits[0]
+            if wanted > 0:
+                gaps += compute_gaps(logits, ids[part.stop - wanted - first : part.stop - first])
+        return gaps
 
     @torch.inference_mode()
     def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> EagerBatch:
@@ -144,10 +159,10 @@ class EagerEngine(Engine):
     ) -> Any:
         """One call of the model over (k, T) tokens, the same tree of them in each of the k rows.
 
-        parents: None = a prompt, from an empty cache. depths: of ``parents``. last: so many rows' logits, 0 = all.
+        parents: None = the next chunk of a prompt. depths: of ``parents``. last: so many rows' logits, 0 = all.
         """
         length, past = tokens.shape[1], self.cache.length
-        at = range(length) if parents is None else [past, *(past + depth for depth in depths)]
+        at = range(past, past + length) if parents is None else [past, *(past + depth for depth in depths)]
         end = self.context - 1  # nodes beyond the context can never be accepted, but their position must exist
         positions = upload([[min(place, end) for place in at]], self.device)
         mask = self._mask(length, parents, depths, past)
@@ -173,7 +188,7 @@ class EagerEngine(Engine):
 
     def _mask(self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int) -> Any:
         """One mask, or one a kind of layer; None where causal attention over everything is meant: the fastest path."""
-        plain = parents is None or not len(parents)
+        plain = length == 1 or (parents is None and not past)
         if plain and list(self.windows.values()) == [None]:
             return None
         masks = {kind: self._build(length, parents, depths, past, size) for kind, size in self.windows.items()}
@@ -183,7 +198,7 @@ class EagerEngine(Engine):
         self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int, window: int | None
     ) -> Tensor:
         if parents is None:
-            mask = build_causal_mask(length, window, self.dtype)
+            mask = build_causal_mask(past + length, window, self.dtype, past)
         else:
             mask = build_tree_mask(parents, depths, past, window, self.dtype)
         return mask.to(self.device, non_blocking=True)

@@ -18,6 +18,7 @@ from specbench.target.fast.attention import PlacesMask
 from specbench.target.fast.compact import ForwardInput
 from specbench.target.fast.host.forward import SHORT, PackedLayout
 from specbench.target.fast.layout import mark_reach
+from specbench.target.fast.prompt import read_prompt
 from specbench.target.packed import PackedRows
 from specbench.target.padded import PaddedRows
 from specbench.target.transfer import upload
@@ -50,8 +51,8 @@ class FastBatch(SlotBatch):
             self._layout = engine.compiled.lay_out(rows, self.room)
             return engine.compiled.feed_packed(self.cache, rows.ids, self._layout, wanted, taps)
         fresh = alone and handle.length == 0
-        given = engine.make_prompt_input(rows.ids, handle.place * self.room) if fresh else self._lay_out(rows)
-        states, hidden = engine.compact(given, self.cache, taps)
+        inputs = engine.list_prompt_inputs(rows.ids, handle.place * self.room) if fresh else iter([self._lay_out(rows)])
+        states, hidden = read_prompt(engine.compact, self.cache, inputs, tuple(taps))
         return engine.compact.head(states[-wanted:]), hidden
 
     def accept_greedily(self, rows: PackedRows, logits: Tensor) -> Accepted | None:

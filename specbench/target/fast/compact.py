@@ -9,7 +9,7 @@ Weights come from the library's model. Touvron et al. 2023 (Llama), Jiang et al.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ class ForwardInput:
     ids, positions, slots: (n,) int64.
     length: [slots] of the keys that are read, the fed ones included. first: the slot where reading starts.
     masks: attention kind -> additive (groups * n, length), or lengths and bits; None = all keys that are read.
-    prompt: a prompt from an empty cache; masks are (n, n) then, None = causal.
+    prompt: a chunk of a prompt; masks are (n, length) then, None = causal from an empty cache.
     """
 
     ids: Tensor
@@ -177,7 +177,7 @@ class CompactModel:
         return layer.out(mixed.reshape(len(normed), -1))
 
     def _prompt(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Causal attention over the fed tokens themselves, (n, H, size)."""
+        """Causal attention over a prompt so far, (n, H, size)."""
         rows, shared = query.transpose(0, 1)[None], self.groups > 1
         if shared and mask is not None:  # on a GPU only the kernel that writes all scores would share keys by a mask
             keys, values = (each.repeat_interleave(self.groups, 1) for each in (keys, values))
@@ -220,12 +220,3 @@ def _layer(module: Any, kind: str, pack: bool) -> Layer:
 
 def _norm(module: Any) -> Norm:
     return Norm(module.weight.detach(), module.variance_epsilon)
-
-
-def make_prompt_input(
-    ids: Sequence[int] | Tensor, device: torch.device, masks: Mapping[str, Tensor | None], start: int = 0
-) -> ForwardInput:
-    """A prompt, into empty slots from ``start`` on."""
-    ids = torch.as_tensor(ids, device=device)
-    places = torch.arange(len(ids), device=device)
-    return ForwardInput(ids, places, places + start if start else places, len(ids), masks, True, start)

@@ -8,7 +8,7 @@ to the host. Sampling verifies on the host as in the eager engine, from the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,17 +17,18 @@ import torch
 from torch import Tensor
 
 from specbench.record import EngineKind
+from specbench.target.chunks import list_chunks
 from specbench.target.engine import SILENT, Engine, Laps, Verifier
 from specbench.target.fast.accept import Outcome, accept
 from specbench.target.fast.attention import SDPA, FastOptions, TreeMask, find_attention, find_small_ops
 from specbench.target.fast.batch import FastBatch
-from specbench.target.fast.compact import ForwardInput, make_prompt_input
+from specbench.target.fast.compact import ForwardInput
 from specbench.target.fast.device_layout import Layouts
 from specbench.target.fast.frame import FastRequest, Frame
 from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
 from specbench.target.fast.host.forward import SHORT, build_forward
+from specbench.target.fast.prompt import list_prompt_inputs, read_prompt
 from specbench.target.transfer import upload
-from specbench.target.tree import build_causal_mask
 from specbench.target.verify import compute_gaps, continues, cut, find_top
 from specbench.types import Draft, Needs, Prefill, Step
 
@@ -163,25 +164,23 @@ class FastEngine(Engine):
         request.walk = walk
         self.reserve(len(prompt) + limit)
         states, hidden = self.read_prompt(prompt, needs.hidden)
-        prefill = request.emit_first(self.compact.head(states if needs.prompt_topk else states[-1:]), hidden)
+        *parts, last = list_chunks(len(prompt)) if needs.prompt_topk else [slice(-1, None)]
+        for part in parts:
+            request.keep_chunk(self.compact.head(states[part]), {})
+        prefill = request.emit_first(self.compact.head(states[last]), hidden)
         request.length = len(prompt)
         self._clean = True
         return prefill
 
     def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """(T, D) states of a prompt's tokens, read into an empty cache, and layer -> (T, D) of ``taps``."""
-        count = len(prompt)
-        if self.compiled and count <= SHORT:
+        if self.compiled and len(prompt) <= SHORT:
             return self.compiled.read(self.cache, prompt, taps)
-        return self.compact(self.make_prompt_input(prompt), self.cache, taps)
+        return read_prompt(self.compact, self.cache, self.list_prompt_inputs(upload(prompt, self.device)), tuple(taps))
 
-    def make_prompt_input(self, prompt: Sequence[int] | Tensor, start: int = 0) -> ForwardInput:
-        """The forward's input of a prompt in empty slots from ``start`` on."""
-        count, masks = len(prompt), dict[str, Tensor | None].fromkeys(self.windows)
-        for kind, window in self.windows.items():
-            if window is not None and window < count:
-                masks[kind] = build_causal_mask(count, window, self.dtype)[0, 0].to(self.device)
-        return make_prompt_input(prompt, self.device, masks, start)
+    def list_prompt_inputs(self, ids: Tensor, start: int = 0) -> Iterator[ForwardInput]:
+        """The forwards of a prompt (n,) in empty slots from ``start`` on."""
+        return list_prompt_inputs(ids, self.windows, self.dtype, start, self.context)
 
     @torch.inference_mode()
     def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> FastBatch:
@@ -291,10 +290,11 @@ class FastEngine(Engine):
 
     @torch.inference_mode()
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
-        """Judge ``ids`` in one pass over prompt and ids; see ``Engine.gaps``."""
+        """Judge ``ids`` in one pass over prompt and ids, their logits in chunks; see ``Engine.gaps``."""
         self._begin()
         self.reserve(len(prompt) + len(ids))
         states, _ = self.read_prompt([*prompt, *ids[:-1]], ())
-        gaps = compute_gaps(self.compact.head(states[len(prompt) - 1 :]), ids)
+        judged = states[len(prompt) - 1 :]
+        gaps = [compute_gaps(self.compact.head(judged[part]), ids[part]) for part in list_chunks(len(ids))]
         self._clean = True
-        return gaps
+        return [gap for part in gaps for gap in part]

@@ -1,0 +1,43 @@
+"""A prompt as inputs of the compact forward: one, or chunks where a sliding window takes a mask of rows by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from specbench.target.chunks import list_chunks
+from specbench.target.fast.compact import CompactModel, ForwardInput
+from specbench.target.fast.static_kv import StaticKV
+from specbench.target.transfer import upload
+from specbench.target.tree import build_causal_mask
+
+
+def list_prompt_inputs(
+    ids: Tensor, windows: Mapping[str, int | None], dtype: torch.dtype, start: int, context: int
+) -> Iterator[ForwardInput]:
+    """A prompt (n,) into empty slots from ``start`` on. windows: attention kind -> sliding window [positions].
+
+    context: [tokens] of the model; what is behind it stands at its last position.
+    """
+    count = len(ids)
+    masked = any(window is not None and window < count for window in windows.values())
+    for part in list_chunks(count) if masked else [slice(0, count)]:
+        places, masks = torch.arange(part.start, part.stop, device=ids.device), dict[str, Tensor | None]()
+        for kind, window in windows.items():
+            causal = part.start == 0 and (window is None or window >= part.stop)
+            built = None if causal else build_causal_mask(part.stop, window, dtype, part.start)[0, 0]
+            masks[kind] = None if built is None else upload(built, ids.device, dtype)
+        slots = places + start if start else places
+        yield ForwardInput(ids[part], places.clamp(max=context - 1), slots, part.stop, masks, True, start)
+
+
+def read_prompt(
+    model: CompactModel, cache: StaticKV, inputs: Iterator[ForwardInput], taps: tuple[int, ...]
+) -> tuple[Tensor, dict[int, Tensor]]:
+    """(n, D) states of the inputs' tokens, and layer -> (n, D) of ``taps``."""
+    states, tapped = zip(*(model(each, cache, taps) for each in inputs), strict=True)
+    if len(states) == 1:
+        return states[0], tapped[0]
+    return torch.cat(states), {tap: torch.cat([each[tap] for each in tapped]) for tap in taps}
