@@ -58,13 +58,13 @@ class HeadsConfig:
 class ModelConfig:
     """path: hub id, local folder, or ``bundled:NAME``; null with ``random`` set.
 
-    name: for tables; default the last part of the path. tokenizer: folder or hub id; default the path. template: fschat
-    template name, ``raw``, a file *.jinja, or null = the tokenizer's chat template. context: [tokens], default the
-    config's. device: auto | cpu | cuda | cuda:N. gpus: share the model between this many (on cpu: processes).
-    cudnn_attention: let torch take cuDNN's attention kernels on a GPU, for engine and peers.
-    parallel: how they share it: auto | tensor | pipeline. check_ranks: compare the ranks after every step (tensor).
-    thinking: the template's switch. threads: CPU threads, null = measured. draft, heads: those usual for this target.
-    frozen_table: an n-gram table built with its tokenizer (Cacheback); datastore: a corpus (REST).
+    name: for tables; default the last part of the path. tokenizer: folder or hub id; default the path. template: of
+    fschat by name, ``raw``, a file *.jinja, or null = the tokenizer's. context: [tokens], default that of config.json;
+    overrides: entries of that file, to raise it. device: auto | cpu | cuda | cuda:N. gpus: share it between this many
+    (on cpu: processes). cudnn_attention: let torch take cuDNN's kernels on a GPU. parallel: how they share it: auto |
+    tensor | pipeline. check_ranks: compare them after every step (tensor). thinking: the template's switch. threads: of
+    a CPU, null = measured. draft, heads: those usual for this target. frozen_table: of n-grams (Cacheback); datastore:
+    a corpus (REST).
     """
 
     path: str | None = None
@@ -75,6 +75,7 @@ class ModelConfig:
     system: str | None = None
     thinking: bool | None = None
     context: int | None = None
+    overrides: Any = None
     dtype: str = "auto"
     device: str = "auto"
     gpus: int | None = None
@@ -246,9 +247,8 @@ def refuse_extras(values: Mapping[str, Any], schema: Any = Config, prefix: str =
     for key, value in values.items():
         if key not in hints:
             raise InputError(f"{prefix}{key}: no such setting; {near(key, list(hints))}")
-        inner = [
-            kind for kind in (hints[key], *getattr(hints[key], "__args__", ())) if hasattr(kind, "__dataclass_fields__")
-        ]
+        kinds = (hints[key], *getattr(hints[key], "__args__", ()))
+        inner = [kind for kind in kinds if hasattr(kind, "__dataclass_fields__")]
         if inner and isinstance(value, Mapping):
             refuse_extras(value, inner[0], f"{prefix}{key}.")
 

@@ -24,7 +24,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "length_profile": None,
     },
     "engine": {"attention": "sdpa", "compiled": True},
-    "model": {"cudnn_attention": False, "thinking": None},
+    "model": {"cudnn_attention": False, "thinking": None, "overrides": None},
     "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}, "frame": None},
     "load": ALONE,
     "methods.eagle.Eagle": {"vocabulary": None},

@@ -293,4 +293,4 @@ def _card_options(config: Config) -> dict[str, Any]:
     names = ("path", "name", "tokenizer", "context", "dtype", "device")
     shape = model.random
     random = {"family": shape.family, "config": dict(shape.config)} if shape else None
-    return {**{name: getattr(model, name) for name in names}, "random": random}
+    return {**{name: getattr(model, name) for name in names}, "random": random, "overrides": model.overrides}

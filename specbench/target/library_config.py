@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
+
+from specbench.types import InputError
 
 # Classes of causal LMs that the library lacks, and the family that each is, beside modules that predict further tokens.
 SAME_AS = {"MiMoForCausalLM": "qwen2"}
@@ -24,10 +28,26 @@ class LibraryConfig:
         return AutoConfig.from_pretrained(path, **options)
 
 
-def given_config(config: Any) -> dict[str, Any]:
-    """The argument with which the library loads weights of a family that it lacks; none for others."""
-    same = _find_same(config.architectures) == config.model_type
-    return {"config": config} if same else {}
+def override(config: Any, entries: Any, key: str) -> Any:
+    """A configuration with other ``entries``; of one that is a mapping itself, those of its own that are given.
+
+    key: the setting that has them. Raises InputError for an entry that the configuration lacks or refuses.
+    """
+    if not isinstance(entries, Mapping):
+        raise InputError(f"{key}={entries}: expected entries of a config.json, as {{max_position_embeddings: 32768}}")
+    held = config.to_dict()
+    if unknown := [name for name in entries if name not in held]:
+        raise InputError(
+            f"{key}.{unknown[0]}: the family {config.model_type} has no such entry; expected one of its config.json,"
+            " as max_position_embeddings or rope_parameters"
+        )
+    for name, value in entries.items():
+        inner = isinstance(value, Mapping) and isinstance(held[name], Mapping)
+        held[name] = {**held[name], **value} if inner else value
+    try:
+        return type(config).from_dict(held)
+    except (ValueError, TypeError, KeyError, ZeroDivisionError, StrictDataclassError) as error:
+        raise InputError(f"{key}: no {config.model_type} has these entries ({error})") from error
 
 
 def _find_same(architectures: Any) -> str | None:

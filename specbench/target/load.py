@@ -16,7 +16,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoT
 
 from specbench.target.facade import ModelCard
 from specbench.target.family import check_family, choose_context
-from specbench.target.library_config import LibraryConfig, given_config
+from specbench.target.library_config import LibraryConfig, override
 from specbench.target.random_weights import draw_weights
 from specbench.target.weights import (
     refuse_folder,
@@ -51,23 +51,28 @@ def read_card(
     safetensors: bool = True,
     trust_remote_code: bool = False,
     random: dict[str, Any] | None = None,
+    overrides: Any = None,
     prefix: str = "model.",
     path_key: str = "path",
 ) -> ModelCard:
     """What is known before weights are loaded; raises InputError naming the setting that is wrong, behind ``prefix``.
 
     path: folder, hub id or ``bundled:NAME``; path_key: what the user calls it (a draft model's is ``draft``).
-    random: {family, seed, config} in place of a path.
+    random: {family, seed, config} in place of a path. overrides: entries of the path's configuration, see ``override``.
     """
     named = f"{prefix}{path_key}"
     _one_of(f"{prefix}dtype", dtype, DTYPES)
     _one_of(f"{prefix}attention", attention, ATTENTIONS)
     chosen = choose_device(device, gpus, prefix)
+    if random and overrides is not None:
+        raise InputError(f"{prefix}overrides: a random model has no configuration; expected {prefix}random.config")
     if random:
         config, path, tokenizer = _random_config(random, prefix), "random", tokenizer or BUNDLED + "tiny"
     else:
         path = _locate_weights(path, safetensors, named)
         config = _read(LibraryConfig, path, named, revision=revision, trust_remote_code=trust_remote_code)
+        if overrides is not None:
+            config = override(config, overrides, f"{prefix}overrides")
     source = locate(tokenizer or path, f"{prefix}tokenizer")
     reader = read_tokenizer(source, f"{prefix}tokenizer", revision=revision, trust_remote_code=trust_remote_code)
     stored = _dtype_name(dtype, config, chosen)
@@ -126,7 +131,7 @@ def load_model(
                 use_safetensors=True if safetensors else None,
                 trust_remote_code=trust_remote_code,
                 output_loading_info=True,
-                **given_config(card.config),
+                config=card.config,
                 **placing,
             ),
         )

@@ -152,6 +152,8 @@ MODELS = (
     template("{% for each in range(10**12) %}{% endfor %}", "refused the conversation", "Range too big"),
     template(3, "refused the conversation"),
     bad("model.template=nope", "model.template=nope", "conv_templates"),
+    bad("'model.overrides={max_positions: 64}'", "model.overrides.max_positions", "no such entry"),
+    bad("model=random 'model.overrides={vocab_size: 64}'", "model.overrides", "model.random.config"),
     shape("num_hidden_layers=1000000", num_hidden_layers=10**6),
     shape("num_hidden_layers=1000000000000", num_hidden_layers=HUGE),
     shape("num_hidden_layers=0", num_hidden_layers=0),

@@ -6,6 +6,7 @@ import pytest
 from transformers import AutoConfig
 
 from specbench.target.family import check_family, find_steady_context, find_windows
+from specbench.target.library_config import override
 from specbench.types import InputError
 
 
@@ -41,3 +42,19 @@ def test_rotary_scaling_that_switches_limits_the_context():
     assert limit == 4096
     assert "longrope" in warning
     assert find_steady_context(AutoConfig.for_model("llama"), 2048) == (2048, None)
+
+
+def test_entries_of_a_configuration_are_set_and_what_it_lacks_or_refuses_is_not():
+    config = AutoConfig.for_model("llama", rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    entries = {"max_position_embeddings": 32768, "rope_parameters": {"rope_type": "linear", "factor": 8.0}}
+    longer = override(config, entries, "model.overrides")
+    assert longer.max_position_embeddings == 32768
+    assert longer.rope_parameters == {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5}
+    with pytest.raises(InputError, match=r"model.overrides=32768: expected entries"):
+        override(config, 32768, "model.overrides")
+    with pytest.raises(
+        InputError, match=r"model.overrides.max_positions: .* no such entry; .* max_position_embeddings"
+    ):
+        override(config, {"max_positions": 1}, "model.overrides")
+    with pytest.raises(InputError, match=r"model.overrides: no llama has these entries .*hidden_size"):
+        override(config, {"hidden_size": "wide"}, "model.overrides")
