@@ -1,8 +1,9 @@
-"""Time the drafters alone, with no target: microseconds per draft and per update, at several lengths of context.
+"""The drafters alone, with no target: memory, and microseconds per draft and per update, at several lengths of context.
 
     python scripts/benchmark_drafters.py pld cacheback --corpus news.txt --context 2000 100000
 
-growth: a step against one at the shortest context. scan / step: how many times longer a scan of the whole context
+request MiB: what a drafter holds once it has read the prompt, the prompt's own list not counted. growth: a step
+against one at the shortest context. scan / step: how many times longer a scan of the whole context
 takes, as prompt lookup's references do it. Without methods named: all that need no logits.
 """
 
@@ -36,7 +37,7 @@ def main() -> None:
     names = sorted(path.stem for path in (conf_dir() / "method").glob("*.yaml") if path.stem != VANILLA)
     parser.add_argument("methods", nargs="*", default=names)
     parser.add_argument("--corpus", type=Path, nargs="+", help="text or JSON files; default: generated tokens")
-    parser.add_argument("--context", type=int, nargs="+", default=[2_000, 20_000, 100_000], help="[tokens]")
+    parser.add_argument("--context", type=int, nargs="+", default=[2_000, 32_000, 128_000], help="[tokens]")
     parser.add_argument("--tokens", type=int, default=2_000, help="decoded at each length")
     parser.add_argument("--set", nargs="+", default=[], help="settings as specbench takes them")
     given = parser.parse_args()

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.bench.memory import measure_held
 from specbench.measure.clock import without_collector
-from specbench.method import Method
+from specbench.method import Drafter, Method
 from specbench.target.verify import find_accepted_path
 from specbench.types import Draft, Prefill, Step
 
-COLUMNS = ("prompt ms", "nodes", "tokens a step", "draft us p50", "p95", "update us p50", "p95")
+COLUMNS = ("request MiB", "prompt ms", "nodes", "tokens a step", "draft us p50", "p95", "update us p50", "p95")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class DraftingCost:
     """Times of one request's calls. draft_us, update_us: (steps,) propose and observe [us].
 
     intake_ms: begin and the first propose, which read the prompt. nodes, emitted: means a step.
+    held_bytes: that the request's drafter, and what its method learned, hold after the prompt.
     """
 
     draft_us: np.ndarray
@@ -34,6 +36,7 @@ class DraftingCost:
     intake_ms: float
     nodes: float
     emitted: float
+    held_bytes: int = 0
 
     @property
     def step_us(self) -> float:
@@ -43,7 +46,8 @@ class DraftingCost:
     def cells(self) -> list[str]:
         """Its figures under ``COLUMNS``."""
         times = [f"{np.percentile(part, share):.1f}" for part in (self.draft_us, self.update_us) for share in (50, 95)]
-        return [f"{self.intake_ms:.0f}", f"{self.nodes:.1f}", f"{self.emitted:.2f}", *times]
+        whole = ((self.held_bytes / 2**20, 1), (self.intake_ms, 0), (self.nodes, 1), (self.emitted, 2))
+        return [*(f"{value:.{decimals}f}" for value, decimals in whole), *times]
 
 
 def cost_at(method: Method, keeps: bool, text: Sequence[int], context: int, tokens: int, budget: int) -> DraftingCost:
@@ -60,6 +64,19 @@ def cost_at(method: Method, keeps: bool, text: Sequence[int], context: int, toke
     return replay(method, text[-context - tokens :], context, budget)
 
 
+def hold(method: Method, whole: Sequence[int], budget: int) -> int:
+    """[bytes] of a drafter that has read ``whole``, and what its method learned, without the list that it was given."""
+    prompt, prefill = whole[:-1], Prefill(whole[-1])
+
+    def read() -> Drafter:
+        drafter = method.begin(prompt, prefill, 0)
+        drafter.propose(whole, budget)
+        return drafter
+
+    method.reset()
+    return measure_held(read)
+
+
 def lines_of(
     name: str, method: Method, keeps: bool, text: Sequence[int], scans: Mapping[int, float], tokens: int, budget: int
 ) -> Iterator[str]:
@@ -67,6 +84,7 @@ def lines_of(
     first = 0.0
     for length, whole in scans.items():
         cost = cost_at(method, keeps, text, length, tokens, budget)
+        cost = replace(cost, held_bytes=hold(method, text[-length - 1 :], budget))
         first = first or cost.step_us
         cells = [name, str(length), *cost.cells(), f"{cost.step_us / first:.2f}", f"{whole / cost.step_us:.1f}"]
         yield f"| {' | '.join(cells)} |"
