@@ -10,6 +10,8 @@ from report.handmade import record, rows_of, tried, turn
 from specbench.record import VANILLA
 from specbench.report import build_report
 from specbench.report.data.detail import DETAILS, count_lengths, count_tails
+from specbench.report.data.trials import read_trials
+from specbench.report.tables.lengths import lengths_tables
 from specbench.report.tables.tables import tails_table
 
 
@@ -51,6 +53,48 @@ def test_steps_fall_into_bins_of_position_and_context():
         count_lengths(tried([record("pld", "a", [steps])]), False), columns=list(DETAILS["by_length"].columns)
     )
     assert untimed["step_ms"].isna().all()
+
+
+def lengths(found, vanilla):
+    columns = list(DETAILS["by_length"].columns)
+    return pd.DataFrame(count_lengths(found, True, vanilla), columns=columns).set_index(["axis", "from"])
+
+
+def test_speedup_of_a_bin_is_over_the_cases_in_which_both_have_steps():
+    """Contexts 50 to 69 one by one against 50 and 60; the second case's, 300 on, the method does not have."""
+    plain = turn([1] * 20, prompt_tokens=50, step_s=[0.002] * 14 + [0.001] * 6)
+    far = turn([1] * 4, prompt_tokens=300, step_s=[0.004] * 4)
+    one = turn([10, 10], [9, 9], prompt_tokens=50, step_s=[0.01, 0.005])
+    found = read_trials([record(VANILLA, "b", [far]), record(VANILLA, "a", [plain]), record("pld", "a", [one])])
+    by = lengths(found.of("pld"), found.of(VANILLA))
+    assert by.loc[("context", 0), "speedup"] == pytest.approx(0.002 / (0.015 / 20))
+    assert by.loc[("position", 0), "speedup"] == pytest.approx((0.03 / 16) / (0.015 / 20))
+    assert by["speedup_low"].isna().all()
+    own = lengths(found.of(VANILLA), found.of(VANILLA))
+    assert own["speedup"].tolist() == [1.0] * len(own)
+    assert lengths(found.of("pld"), None)["speedup"].isna().all()
+
+
+def test_speedup_of_a_bin_has_an_interval_from_eight_cases_on():
+    plain, one = turn([1] * 20, step_s=[0.002] * 20), turn([10, 10], [9, 9], step_s=[0.01, 0.005])
+    slow = replace(one, step_s=[0.02, 0.01])
+    for count in (7, 8):
+        pairs = [(f"{case}", one if case % 2 else slow) for case in range(count)]
+        records = [each for case, own in pairs for each in (record(VANILLA, case, [plain]), record("pld", case, [own]))]
+        found = read_trials(records)
+        row = lengths(found.of("pld"), found.of(VANILLA)).loc[("context", 0)]
+        bounds = row[["speedup_low", "speedup_high"]].tolist()
+        assert np.isnan(bounds).all() if count == 7 else bounds[0] < row["speedup"] < bounds[1]
+
+
+def test_the_table_has_a_pair_of_columns_for_each_bin_of_the_context(make_run):
+    run = make_run(per_category=3, edit=timed)
+    (table,) = lengths_tables(build_report([run], plots=False).findings.detail["by_length"])
+    assert table.header[:3] == ("Method", "Speedup 0", "MAT 0")
+    assert [row[0].text for row in table.rows] == ["vanilla", "pld", "token_recycling", "hf_assisted"]
+    assert table.rows[0][1].text == "1.00"
+    assert all(row[1].interval for row in table.rows[1:])
+    assert "Along the context" in (run / "report.html").read_text()
 
 
 def test_a_million_tokens_at_the_price_of_an_hour(two_cases):

@@ -14,6 +14,7 @@ import pandas as pd
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.audit import audit
 from specbench.report.data.counting import count_all_ways
+from specbench.report.data.lengths import Rows, count_lengths, is_timed
 from specbench.report.data.quality import measure_quality
 from specbench.report.data.reported import ROW, ReportedRun
 from specbench.report.data.rows import replayed
@@ -22,15 +23,10 @@ from specbench.report.data.steps import Floats, quantile
 from specbench.report.data.trials import BLANK, MethodTrials, ratio
 from specbench.report.data.turns import HELD
 
-EDGES = {  # of the bins; powers of two, the last is open
-    "position": (0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
-    "context": (0, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768),
-}
 PERCENTILES = (50, 95, 99)
 MIN_VALUES = 100  # of a 99th percentile: with fewer it is the maximum by another name, and blank
 WAITS = ("first_token", "burst", "per_token")
 Detail = dict[str, pd.DataFrame]  # name -> frame, whose rows begin with model, suite, method and variant
-Rows = Iterator[tuple[str | float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +34,17 @@ class DetailFrame:
     """A frame of details. name: of its csv. row, meaning: what a row is and what it holds, for docs/measurement.md.
 
     columns: behind model, suite, method and variant. count: a method's trials, and whether the target was timed, to
-    rows of these columns. drafts: vanilla, its control and peers have no rows.
+    rows of these columns. drafts: vanilla, its control and peers have no rows. paired: vanilla's trials are counted
+    beside them, None where its times are no baseline.
     """
 
     name: str
     row: str
     meaning: str
     columns: tuple[str, ...]
-    count: Callable[[MethodTrials, bool], Rows]
+    count: Callable[..., Rows]
     drafts: bool = False
+    paired: bool = False
 
 
 def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detail:
@@ -58,7 +56,8 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
             found = entry.trials.of(method)
             silent = method in (VANILLA, CONTROL) or method in facts.peers
             for frame in (each for each in DETAILS.values() if not (each.drafts and silent)):
-                rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(found, facts.timed)]
+                beside = [None if facts.time_only else entry.trials.of(VANILLA)] if frame.paired else []
+                rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(found, facts.timed, *beside)]
     frames = {name: pd.DataFrame(rows[name], columns=[*ROW, *frame.columns]) for name, frame in DETAILS.items()}
     return {
         TIME_SPLIT: split_time(summary),
@@ -114,26 +113,10 @@ def count_positions(found: MethodTrials) -> Rows:
         yield position, total, reached, kept, kept / total, ratio(kept, reached)
 
 
-def count_lengths(found: MethodTrials, timed: bool) -> Rows:
-    """A row an axis and bin that has steps. step_ms: mean; blank where the target was not timed."""
-    known = timed and found.turns.steps.timed == len(found.turns.steps)
-    for axis, edges in EDGES.items():
-        totals = np.zeros((len(edges), 3))  # of each bin: steps, tokens emitted, seconds
-        for at, emitted, seconds in found.turns.steps.read(axis, "emitted", "seconds"):
-            place = np.searchsorted(edges, at, side="right") - 1
-            for number in np.unique(place):
-                own = place == number
-                totals[number] += own.sum(), emitted[own].sum(), seconds[own].sum()
-        for edge, (steps, emitted, seconds) in zip(edges, totals, strict=True):
-            if steps:
-                mean_ms = 1e3 * float(seconds / steps) if known else BLANK
-                yield axis, edge, int(steps), int(emitted), float(emitted / steps), mean_ms
-
-
 def split_answers(found: MethodTrials, timed: bool) -> Rows:
     """A row a part of the answers, thinking and then answer; none where no answer thinks. step_ms as in lengths."""
     steps = found.turns.steps
-    known = timed and steps.timed == len(steps)
+    known = timed and is_timed(found)
     totals = np.zeros((2, 3))  # of each part: steps, tokens emitted, seconds
     for thinks, emitted, seconds in steps.read("thinks", "emitted", "seconds"):
         for part, own in enumerate((thinks == 1, thinks == 0)):
@@ -257,9 +240,11 @@ DETAILS = {
         DetailFrame(
             "by_length",
             "method, axis, bin",
-            "MAT and time a step by tokens emitted before the step, and by tokens in the context",
-            ("axis", "from", "steps", "emitted", "mat", "step_ms"),
+            "MAT and time a step by tokens emitted before the step, and by tokens in the context; `speedup`: vanilla's"
+            " time per token of the steps in the bin over the method's, over the cases in which both have some",
+            ("axis", "from", "steps", "emitted", "mat", "step_ms", "speedup", "speedup_low", "speedup_high"),
             count_lengths,
+            paired=True,
         ),
         DetailFrame(
             "thinking",

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from specbench.record import TurnRecord
 
 Floats = NDArray[np.float64]
-# Of a step: tokens in the cache before it (prompt and answer but for the root), tokens emitted before it, and the
-# record's own columns; thinks: it began before the thinking's end; seconds are NaN where they were not recorded.
+# Of a step: the record, in the order in which they were added, tokens in the cache before it (prompt and answer but for
+# the root), tokens emitted before it, and the record's own columns; thinks: it began before the thinking's end; seconds
+# are NaN where they were not recorded.
 STEP = np.dtype(
     [
-        *((name, "u4") for name in ("context", "position", "fed", "emitted", "depth")),
+        *((name, "u4") for name in ("record", "context", "position", "fed", "emitted", "depth")),
         ("thinks", "?"),
         ("seconds", "f8"),
     ]
@@ -44,11 +45,11 @@ class Steps:
         """spool: where they are written; other methods write there too."""
         self._spool = spool
         self._parts: list[tuple[int, int]] = []  # place [bytes] and steps of each
-        # Of those not yet written: prompt, context at the start, steps, tokens of thinking.
-        self._turns: list[tuple[int, int, int, int]] = []
+        # Of those not yet written: record, prompt, context at the start, steps, tokens of thinking.
+        self._turns: list[tuple[int, int, int, int, int]] = []
         self.thinks = False  # any of them
         self._waiting: dict[str, list[Any]] = {name: [] for name in ("emitted", "fed", "depth", "seconds")}
-        self._written = self.timed = 0
+        self._written = self.timed = self._records = 0
 
     def __len__(self) -> int:
         return self._written + len(self._waiting["emitted"])
@@ -60,13 +61,14 @@ class Steps:
             if turn.accept:
                 prompt = turn.prompt_tokens
                 thinking = turn.thinking or 0
-                self._turns.append((prompt, prompt - turn.in_prefill, len(turn.accept), thinking))
+                self._turns.append((self._records, prompt, prompt - turn.in_prefill, len(turn.accept), thinking))
                 self.thinks |= thinking > 0
             waiting["emitted"] += turn.accept
             waiting["fed"] += turn.fed
             waiting["depth"] += turn.depth
             waiting["seconds"] += turn.step_s or [float("nan")] * len(turn.accept)
             self.timed += len(turn.step_s)
+        self._records += 1
         if len(waiting["emitted"]) >= _PART:
             self._write()
 
@@ -75,10 +77,11 @@ class Steps:
         for name, values in self._waiting.items():
             steps[name] = values
             values.clear()
-        prompts, starts, counts, thinking = np.array(self._turns).T
+        records, prompts, starts, counts, thinking = np.array(self._turns).T
         emitted = steps["emitted"].astype(np.int64)
         before = np.cumsum(emitted) - emitted
         before -= np.repeat(before[np.cumsum(counts) - counts], counts)
+        steps["record"] = np.repeat(records, counts)
         steps["context"] = context = np.repeat(starts, counts) + before
         steps["position"] = np.maximum(context - np.repeat(prompts, counts), 0)
         steps["thinks"] = context - np.repeat(prompts, counts) + 1 < np.repeat(thinking, counts)

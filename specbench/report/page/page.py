@@ -24,6 +24,7 @@ from specbench.report.page.why import why_section
 from specbench.report.tables.audit import audit_tables
 from specbench.report.tables.counts import count_tables
 from specbench.report.tables.definitions import DEFINITIONS
+from specbench.report.tables.lengths import lengths_tables
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_tables
 from specbench.report.tables.quality import quality_table
@@ -102,6 +103,7 @@ def _parts(findings: Findings, pictures: str, headlines: Sequence[Headline], loa
         "Method against method": "".join(map(table_html, pair_tables(findings, headlines))),
         "Best settings": table_html(settings) if settings is not None else "",
         "Thinking": "".join(map(table_html, thinking_tables(findings.detail["thinking"]))),
+        "Along the context": "".join(map(table_html, lengths_tables(findings.detail["by_length"]))),
         "Plots": pictures,
         "Token by token": token_section(sample_cases(findings)),
         "Waiting": table_html(tails_table(tails, "")) if len(tails) else "",

@@ -24,7 +24,7 @@ _NAME_CHARS = 22
 _MARKS = {50: "o", 95: "D", 99: "s"}
 _PANELS = (("burst", "inter-token latency, ms"), ("per_token", "ms a token"))
 _AXES = {"position": "tokens emitted before", "context": "tokens in the context"}
-_FIGURES = {"mat": "MAT", "step_ms": "ms a step"}
+_FIGURES = {"mat": "MAT", "step_ms": "ms a step", "speedup": "speedup"}
 
 
 def draw_tails(scene: Scene) -> Figure:
@@ -65,7 +65,7 @@ def no_lengths(scene: Scene) -> str:
 
 
 def draw_lengths(scene: Scene) -> Figure:
-    """MAT, and below it ms a step where they were timed, by output position and by context length."""
+    """MAT, and below it ms a step and speedup where they were timed, by output position and by context length."""
     frame = scene.detail["by_length"][scene.detail["by_length"]["steps"] >= MIN_STEPS]
     figures = [name for name in _FIGURES if frame[name].notna().any()]
     canvas = Figure(figsize=(_WIDTH_INCH, 1.7 * len(figures)))

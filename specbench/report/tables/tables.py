@@ -17,6 +17,7 @@ from specbench.report.data.findings import Findings
 from specbench.report.data.pairs import Contest, is_alone
 from specbench.report.data.rows import COLUMNS, KEYS, category_order, drop_repeated_rows, with_drafting
 from specbench.report.data.trials import DRAFTER_PHASES
+from specbench.report.tables.lengths import lengths_tables
 from specbench.report.text.label import (
     BLANK,
     Cell,
@@ -255,6 +256,7 @@ def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
     }
     if len(detail["tails"]):
         texts["tails.md"] = to_markdown(tails_table(detail["tails"], where))
+    texts |= {f"{table.name}.md": to_markdown(table) for table in lengths_tables(detail["by_length"], where)}
     return write_texts(output / "tables", texts)
 
 
