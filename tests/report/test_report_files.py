@@ -26,9 +26,7 @@ TABLES = {
     for name in ("overall", "speedup_by_category", "mat_by_category", "audit")
     for kind in ("md", "csv", "tex", "notes.tex")
 }
-DETAILS = {"tables/pairs.csv", "tables/by_length.md"} | {
-    f"tables/{name}.csv" for name in (detail.TIME_SPLIT, *detail.DETAILS)
-}
+DETAILS = {"tables/pairs.csv"} | {f"tables/{name}.csv" for name in (detail.TIME_SPLIT, *detail.DETAILS)}
 # Plots that this run has; one that the list gains may come with it.
 PLOTS = {
     f"plots/{name}.{kind}"

@@ -90,10 +90,9 @@ def test_speedup_of_a_bin_has_an_interval_from_eight_cases_on():
 def test_the_table_has_a_pair_of_columns_for_each_bin_of_the_context(make_run):
     run = make_run(per_category=3, edit=timed)
     (table,) = lengths_tables(build_report([run], plots=False).findings.detail["by_length"])
-    assert table.header[:3] == ("Method", "Speedup 0", "MAT 0")
-    assert [row[0].text for row in table.rows] == ["vanilla", "pld", "token_recycling", "hf_assisted"]
-    assert table.rows[0][1].text == "1.00"
-    assert all(row[1].interval for row in table.rows[1:])
+    assert table.header == ("Method", "Speedup 64", "MAT 64", "Speedup 128", "MAT 128")
+    assert [row[0].text for row in table.rows] == ["pld", "token_recycling", "hf_assisted"]
+    assert all(row[1].interval and row[3].interval for row in table.rows)
     assert "Along the context" in (run / "report.html").read_text()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from specbench.report.data.detail import drop_repeats
+from specbench.record import CONTROL, VANILLA
 from specbench.report.data.reported import ROW
 from specbench.report.text.label import Cell, format_interval, format_number
 from specbench.report.text.table import Table, name_columns, without_blanks
@@ -18,8 +18,7 @@ _MEANING = (
 
 def lengths_tables(frame: pd.DataFrame, where: str = "") -> list[Table]:
     """A row a method; none without speedups, or where all contexts lie in one bin. frame: the detail ``by_length``."""
-    frame = drop_repeats(frame)
-    frame = frame[frame["axis"] == "context"]
+    frame = frame[(frame["axis"] == "context") & ~frame["method"].isin([VANILLA, CONTROL])]
     if frame["from"].nunique() < 2 or frame["speedup"].isna().all():
         return []
     rows = frame[list(ROW)].drop_duplicates()
