@@ -22,24 +22,24 @@ class _Lookup(Drafter):
     def __init__(self, method: NgramMod, prompt: Sequence[int]) -> None:
         self._method = method
         self._taken = self._proposed = self._failed = 0
-        self._take(prompt)
+        self._take(prompt, len(prompt))
         if len(method.table) > FULL:
             method.table.clear()
 
-    def _take(self, held: Sequence[int]) -> None:
-        """Enter the n-grams of a context that something follows, from where the last call ended."""
-        n, end = self._method.match, len(held) - self._method.match
+    def _take(self, held: Sequence[int], count: int) -> None:
+        """Enter the n-grams of the first ``count`` tokens that something follows, from where the last call ended."""
+        n, end = self._method.match, count - self._method.match
         for start in range(self._taken, end):
             self._method.table[tuple(held[start : start + n])] = held[start + n]
         self._taken = max(self._taken, end)
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        method, held = self._method, context[:-1]  # the server's cache lacks the last token
+        method, held = self._method, len(context) - 1  # the server's cache lacks the last token
         self._proposed = 0
-        if len(held) < method.match:
+        if held < method.match:
             return EMPTY
-        if self._taken + BEHIND < len(held):
-            self._take(held)
+        if self._taken + BEHIND < held:
+            self._take(context, held)
         text = list(context[-method.match :])
         while len(text) - method.match < method.num_draft:
             token = method.table.get(tuple(text[-method.match :]))
