@@ -42,7 +42,7 @@ from specbench.config import Config, refuse_extras, refuse_unusable
 from specbench.execution import locked
 from specbench.groups import conf_dir
 from specbench.growth import find_grown
-from specbench.job import Job, prepare
+from specbench.job import Job, limit_of, prepare
 from specbench.launch import FAILED, INTERRUPTED, report_jobs, run_job, say_failed, say_unwritten
 from specbench.measure.identity import hide_in_file
 from specbench.names import Plain, printable
@@ -200,7 +200,8 @@ def _run_shards(job: Job, directory: Path, name: str, overrides: list[str]) -> i
 
 def _sweep(name: str, overrides: list[str]) -> int:
     """The jobs of a sweep, on Hydra's launcher, and a report over all of them; returns the highest exit code."""
-    ended, cfg = run_jobs(functools.partial(_run_one, launch=uuid.uuid4().hex), conf_dir(), name, overrides)
+    task = functools.partial(_run_one, launch=uuid.uuid4().hex)
+    ended, cfg = run_jobs(task, conf_dir(), name, overrides, lambda cfg: limit_of(cfg.decode))
     report_jobs([(job.overrides, job.directory, job.code, job.reason) for job in ended], cfg.report.plots)
     return max((job.code for job in ended), default=0)
 

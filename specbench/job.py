@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 
 import pydantic
 
-from specbench.config import Config, refuse_numbers
+from specbench.config import Config, DecodeConfig, refuse_numbers
 from specbench.decode.lengths import Limit, make_limit
 from specbench.decode.sampling import Sampling, make_sampling
 from specbench.digest import digest
@@ -104,12 +104,17 @@ def prepare(config: Config, resolved: dict[str, Any], optional: Collection[str] 
         trace=material.trace,
         plan=tuple(plan),
         sampling=make_sampling(decode.temperature, decode.top_k, decode.top_p, decode.verify),
-        limit=make_limit(decode.length, decode.length_threshold, decode.length_profile),
+        limit=limit_of(decode),
         way=way,
         why=why,
         whole=digest(resolved | {"suite": resolved["suite"] | {"part": None}}),
         left_out=left_out,
     )
+
+
+def limit_of(decode: DecodeConfig) -> Limit:
+    """The policy of draft lengths. Raises InputError."""
+    return make_limit(decode.length, decode.length_threshold, decode.length_profile)
 
 
 def _read_methods(nodes: Mapping[str, Any]) -> list[Entry]:

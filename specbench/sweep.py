@@ -68,12 +68,17 @@ def this_job() -> tuple[tuple[str, ...], Path]:
 
 
 def run_jobs(
-    task: Callable[..., Ended], conf: Path, name: str, overrides: Sequence[str]
+    task: Callable[..., Ended],
+    conf: Path,
+    name: str,
+    overrides: Sequence[str],
+    check: Callable[[DictConfig], Any] = lambda _: None,
 ) -> tuple[list[Ended], DictConfig]:
     """Run a sweep to its end, whatever becomes of its jobs; returns them and the sweep's own configuration.
 
     task: also takes ``total`` and ``swept``: how many jobs there are, and the settings in which they differ. conf: the
-    configuration tree. name: of the configuration in it. Raises InputError, and Hydra's errors, for a sweep that cannot
+    configuration tree. name: of the configuration in it. check: is given each way of drafting before the first job.
+    Raises InputError, and Hydra's errors, for a sweep that cannot
     be begun.
     """
     with initialize_config_dir(str(conf), job_name="specbench", version_base="1.3"):
@@ -82,8 +87,11 @@ def run_jobs(
         cfg = _compose(hydra.config_loader, name, overrides)
         _refuse_calls(cfg)
         package = _require_launcher(cfg.hydra.launcher._target_)
-        total, swept = _count_jobs(hydra.config_loader, cfg, overrides)
-        counted = functools.partial(task, total=total, swept=swept)
+        jobs, swept = _list_jobs(hydra.config_loader, cfg, overrides)
+        told = {tuple(item for item in job if re.match(r"decode(=|\.length)", item)): job for job in jobs or ()}
+        for job in told.values():
+            check(hydra.config_loader.load_configuration(name, job, RunMode.RUN))
+        counted = functools.partial(task, total=None if jobs is None else len(jobs), swept=swept)
         try:
             with ending_as_interrupts(), _killed_as_results() if package == SUBMITIT else contextlib.nullcontext():
                 batches = hydra.multirun(name, counted, list(overrides))
@@ -112,14 +120,16 @@ def _compose(loader: ConfigLoader, name: str, overrides: Sequence[str]) -> DictC
     return loader.load_configuration(name, list(overrides), RunMode.MULTIRUN)
 
 
-def _count_jobs(loader: ConfigLoader, cfg: DictConfig, overrides: Sequence[str]) -> tuple[int | None, list[str]]:
-    """How many jobs, and what they differ in; None, [] where another sweeper than Hydra's own chooses as it goes."""
+def _list_jobs(
+    loader: ConfigLoader, cfg: DictConfig, overrides: Sequence[str]
+) -> tuple[list[list[str]] | None, list[str]]:
+    """The overrides of each job, and what they differ in; None, [] where another sweeper than Hydra's own chooses."""
     if not str(cfg.hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}"):
         return None, []
     fixed = [f"{key}={value}" for key, value in (cfg.hydra.sweeper.params or {}).items()]
     parsed = OverridesParser.create(config_loader=loader).parse_overrides([*fixed, *overrides])
     swept = [each.get_key_element() for each in parsed if each.is_sweep_override()]
-    return len(BasicSweeper.split_arguments(parsed, None)[0]), swept
+    return BasicSweeper.split_arguments(parsed, None)[0], swept
 
 
 def _refuse_calls(cfg: DictConfig) -> None:

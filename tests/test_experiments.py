@@ -196,6 +196,13 @@ def test_command_line_wins_over_an_experiments_axis():
     assert len(product_of(given)) == 5 * 7
 
 
+def test_a_sweep_with_a_policy_that_cannot_be_made_ends_before_its_first_job(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_run_one", lambda *_, **__: pytest.fail("a job began"))
+    assert cli.main(["-m", "decode.length=fixed,price", "suite.limit=1", f"hydra.sweep.dir={tmp_path / 'jobs'}"]) == 2
+    assert "decode.length_profile=None: expected a latency profile" in capsys.readouterr().err
+    assert not (tmp_path / "jobs").exists()
+
+
 AXIS = "method.token_recycling_hot.nodes"
 OWN = f"""# @package _global_
 defaults: [override /method: token_recycling_hot]
