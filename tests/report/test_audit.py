@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from profiles import FIT
@@ -17,6 +19,7 @@ from specbench.decode.walk import Walk
 from specbench.profile import write_profile
 from specbench.record import VANILLA
 from specbench.report import build_report, read_findings
+from specbench.report.data.audit import _count_steps
 from specbench.report.tables.audit import audit_tables
 from specbench.types import Draft, Prefill
 
@@ -81,6 +84,14 @@ def test_with_a_profile_forwards_have_its_price(run, tmp_path):
 
     assert own["oracle"] == pytest.approx(12 * price(1) / best(price, 0), rel=2e-3)
     assert own["as_run"] == pytest.approx(12 * price(1) / (sum(map(price, [4, 4, 5, 1, 5, 3])) + 32), rel=2e-3)
+
+
+def test_the_oracle_is_never_slower_than_the_run():
+    """Eight nodes were cheaper than one, as a measured profile may say: the run's own length is one of the lengths."""
+    step = [np.array([held]) for held in (9, 5, 2, 8)]  # fed, context, emitted, depth
+    trials = SimpleNamespace(turns=SimpleNamespace(steps=SimpleNamespace(read=lambda *_: iter([step]))))
+    sums = _count_steps(trials, {"steps": np.array([1])}, lambda fed, _: np.where(fed > 2, 10.0, 20.0), 0.0)
+    assert (sums["oracle_ms"][0], sums["run_ms"][0], sums["vanilla_ms"][0]) == (10.0, 10.0, 40.0)
 
 
 def test_they_are_written_and_folded_into_the_page(run):

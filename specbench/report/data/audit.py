@@ -1,11 +1,11 @@
 """What a drafter is worth, by category: how often it agrees with the target, what it costs, what it takes to win.
 
 The oracle is the best that any policy of draft lengths could have done on the drafts of a run: every step feeds and
-drafts as many levels as were accepted, or none at all where that is cheaper. Longer drafts cost more for the same
-tokens; what would have followed a shorter one is not known. Nodes and drafting time count by the level, evenly: a tree
-has no record of how many nodes its levels have, and a drafter that drafts all levels at once saves nothing, so the
-oracle is a bound. Forwards are priced by the latency profile, else by the run's own two: vanilla's mean step, and the
-method's at its mean number of tokens fed.
+drafts as many levels as were accepted, or none at all, or what it did, where that is cheaper. Longer drafts cost more
+for the same tokens; what would have followed a shorter one is not known. Nodes and drafting time count by the level,
+evenly: a tree has no record of how many nodes its levels have, and a drafter that drafts all levels at once saves
+nothing, so the oracle is a bound. Forwards are priced by the latency profile, else by the run's own two: vanilla's mean
+step, and the method's at its mean number of tokens fed.
 """
 
 from __future__ import annotations
@@ -129,8 +129,9 @@ def _count_steps(trials: MethodTrials, rows: Columns, price: Price | None, level
         one, nodes = price(np.ones(len(fed)), context), (fed - 1) / np.maximum(depth, 1)
         best = price(1 + nodes * accepted, context) + level_ms * accepted
         summed["vanilla_ms"].append(one * emitted)
-        summed["run_ms"].append(price(fed, context) + level_ms * depth)
-        summed["oracle_ms"].append(np.minimum(best, one * emitted))
+        run = price(fed, context) + level_ms * depth
+        summed["run_ms"].append(run)
+        summed["oracle_ms"].append(np.minimum(np.minimum(best, run), one * emitted))
     ends = np.cumsum(rows["steps"])
     return {name: _of_records(np.concatenate(parts), ends) if parts else 0.0 * ends for name, parts in summed.items()}
 
