@@ -171,6 +171,7 @@ class ForeignDraft(ChainMethod):
         rows, width = lm.runner.rows, traits.vocab
         pairs = [(ours, theirs) for ours, theirs in self.vocabularies.shared.items() if ours < width and theirs < rows]
         self.vocabularies.shared = dict(pairs)
+        self.vocabulary = frozenset(self.vocabularies.shared) if self.match == "token" else None
         self.target_ids, self.draft_ids = torch.tensor(pairs, device=lm.device).unbind(1)
         self.lookup = torch.zeros(width, dtype=torch.long, device=lm.device)
         self.lookup[self.target_ids] = self.draft_ids
