@@ -17,19 +17,14 @@ from torch.nn import functional
 
 from methods.parts.heads.draft_layer import DraftLayers, LayerMemory, layer_shapes
 from methods.parts.heads.forwards import Forwards, RowFunction, RowsCall
-from methods.parts.heads.grown_tree import choose_best, fill
-from methods.parts.heads.head_file import (
-    HeadFile,
-    HeadFormat,
-    TensorShape,
-    require_shapes,
-)
+from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
 from methods.parts.heads.head_method import StackedHeads, TargetEnds
+from methods.parts.heads.tree_head import DraftVocabulary
+from methods.parts.heads.tree_method import HeadRun, TreeDrafter
 from methods.parts.trees.tree_shape import ShapePlan
-from specbench.method import Drafter, Drafting, SharedDrafter
+from specbench.method import Drafter
 from specbench.target.facade import Target
-from specbench.target.transfer import upload
-from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
+from specbench.types import InputError, Needs, Prefill
 
 FORMAT = HeadFormat(
     "Hydra", ("hydra_lm_head.safetensors", "model.safetensors"), ("hydra_lm_head.pt", "pytorch_model.bin"), "read"
@@ -65,7 +60,7 @@ def hydra_shapes(config: Any, heads: int, blocks: int, biased: bool) -> dict[str
     return shapes
 
 
-class HydraHeads:
+class HydraHeads(DraftVocabulary):
     """The weights: the prefix layer, and the heads that the tree uses."""
 
     def __init__(
@@ -105,70 +100,25 @@ class HydraHeads:
         return functional.linear(state, *self._out[head])
 
 
-class HydraRun:
-    """One request's place: states of committed tokens are queued, and the tree grows head by head."""
-
-    def __init__(self, heads: HydraHeads, memory: LayerMemory) -> None:
-        """memory: of the prefix layer; it is emptied."""
-        self._heads, self.memory = heads, memory
-        memory.forget()
-        self._queue: list[Tensor] = []
-        self._prefix = self._paths = torch.empty(0)
-        self._token = torch.empty(0, dtype=torch.long)
-        self._head = 0
-
-    def remember(self, features: Tensor, root: int) -> None:
-        """Committed tokens' (T, D) states; ``root``: the token behind the last of them."""
-        self._queue.append(features)
-        self._token = upload([root], features.device)
+class HydraRun(HeadRun):
+    """One request's place: the tree grows head by head."""
 
     def root(self) -> Forwards:
-        """(1, V) logits of what follows the root."""
-        if self._queue:
-            self._prefix = yield from self._heads.prefix(torch.cat(self._queue), self.memory)
-            self._queue.clear()
+        """See ``HeadRun.root``."""
+        if self.queue:
+            (features,), following = self.taken()
+            self._token, self._prefix = following[-1:], (yield from self.head.prefix(features, self.memory))
         self._head = 0
         return (yield from self._below(self._prefix, self._token))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """(w, V) logits below w nodes one level down, whose parents were ``rows`` of the last call."""
+        """See ``HeadRun.expand``."""
         self._head += 1
         return (yield from self._below(self._paths.index_select(0, rows), ids))
 
     def _below(self, paths: Tensor, ids: Tensor) -> Forwards:
-        self._paths = torch.cat([paths, self._heads.embed(ids)], dim=-1)
-        return (yield RowsCall(self._heads.outputs[self._head], self._paths))
-
-    @staticmethod
-    def ids(choice: Tensor) -> Tensor:
-        """The target's own."""
-        return choice
-
-    @staticmethod
-    def spread(logits: Tensor) -> Tensor:
-        """All there already."""
-        return logits
-
-
-class _Tree(SharedDrafter):
-    def __init__(self, method: HydraTree, run: HydraRun) -> None:
-        self._method, self._run = method, run
-
-    def drafting(self, context: Sequence[int], budget: int) -> Drafting:
-        if budget < 1:
-            return EMPTY
-        plan = self._method.plan.cut(budget)
-        tokens = yield from fill(self._run, plan, choose_best(self._run), self.goes_on)
-        return Draft(tokens, plan.shape.parents[: len(tokens)], source=[0] * len(tokens))
-
-    def observe(self, step: Step) -> None:
-        if not step.done:
-            hidden = step.hidden[self._method.layer].to(self._method.device)
-            rows = upload([0, *(node + 1 for node in step.path)], hidden.device)
-            self._run.remember(hidden.index_select(0, rows), step.emitted[-1])
-
-    def finish(self, context: Sequence[int]) -> None:
-        self._method.free.append(self._run.memory)
+        self._paths = torch.cat([paths, self.head.embed(ids)], dim=-1)
+        return (yield RowsCall(self.head.outputs[self._head], self._paths))
 
 
 class HydraTree(StackedHeads):
@@ -180,6 +130,7 @@ class HydraTree(StackedHeads):
 
     format = FORMAT
     random_sizes = (BLOCKS, False)
+    grows = False
 
     @property
     def needs(self) -> Needs:
@@ -213,13 +164,13 @@ class HydraTree(StackedHeads):
     def bind(self, target: Target) -> None:
         """Load prefix layer and heads beside the target's output head."""
         state, (heads, blocks, biased), tree, ends = self.load(target)
-        self.device = ends.device
+        self._device = ends.device
         self._heads = HydraHeads(state, self.config, heads, blocks, biased, ends)
-        self.plan = ShapePlan(tree, self.device)
+        self.plan = ShapePlan(tree, self._device)
         self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The prompt's states are read with the first draft."""
         run = HydraRun(self._heads, self.free.pop() if self.free else LayerMemory(self._heads.layers, 0, 1))
-        run.remember(prefill.hidden[self.layer].to(self.device), prefill.token)
-        return _Tree(self, run)
+        self.remember(run, prefill.hidden, None, [*prompt[1:], prefill.token])
+        return TreeDrafter(self, run, seed)

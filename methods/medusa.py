@@ -16,12 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.parts.heads.forwards import RowFunction, RowsCall
-from methods.parts.heads.head_file import (
-    HeadFile,
-    HeadFormat,
-    TensorShape,
-    require_shapes,
-)
+from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
 from methods.parts.heads.head_method import StackedHeads
 from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.target.facade import Target

@@ -37,12 +37,14 @@ class _Chain(SharedDrafter):
         drawn_from = None if method.sampling is None or not method.draws else method.drawn_from(rows)
         chain = rows.argmax(-1) if drawn_from is None else draw_one(drawn_from, self._random)
         probs = None if drawn_from is None else method.pad_probs(drawn_from)
-        tokens: Any = chain.tolist() if chain.device.type == "cpu" else chain
-        score = None
-        if self.goes_on is not None:  # a policy cuts the chain behind it
+        if (goes_on := self.goes_on) is not None:
             law = rows.softmax(-1, dtype=torch.float32) if drawn_from is None else drawn_from
-            score = law.gather(1, chain[:, None])[:, 0].tolist()
-        return Draft(tokens, range(-1, count - 1), probs, source=[0] * count, score=score)
+            reach = law.gather(1, chain[:, None])[:, 0].cumprod(0).tolist()
+            ends = (place for place in range(1, count) if not goes_on(place, reach[place - 1], law[place - 1], True))
+            count = next(ends, count)
+            chain, probs = chain[:count], None if probs is None else probs[:count]
+        tokens: Any = chain.tolist() if chain.device.type == "cpu" else chain
+        return Draft(tokens, range(-1, count - 1), probs, source=[0] * count)
 
 
 class Pard(DraftModelMethod):

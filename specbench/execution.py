@@ -149,6 +149,7 @@ def _decode(
     finally:
         gc.unfreeze()  # what the session froze (``without_collector``)
     add_warnings(manifest, [f"{each.name}: {text}" for each in entries for text in each.method.warnings])
+    add_warnings(manifest, session.warnings)
     writer.write_manifest(shared(job, manifest))
     log.info("done")
 

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from specbench.target.facade import ModelCard, Target
 
 
-# Asked between two levels of a draft: (levels so far, probability that the drafter gives its likeliest path so far,
-# (V,) the distribution that the path's last token comes from) -> whether to draft another level. The last two are None
-# where the drafter does not have them.
-GoesOn = Callable[[int, "float | Tensor | None", "Tensor | None"], bool]
+class GoesOn(Protocol):
+    """Asked between two levels of a draft, whether it gets another one."""
+
+    def __call__(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
+        """depth: levels so far. reach: probability that the drafter gives its likeliest path so far.
+
+        law: (V,) the distribution of that path's last token. Both are None where the drafter does not have them.
+        drafted: the next level is there already.
+        """
 
 
 class Drafter(ABC):

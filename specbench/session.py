@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from specbench.decode.lengths import Limit
+from specbench.decode.lengths import Limit, describe_idle
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.trimming import Budgets
@@ -23,7 +23,7 @@ from specbench.measure.clock import Clock, without_collector
 from specbench.measure.energy import Meter
 from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block, starts_span
-from specbench.method import Method, Remote
+from specbench.method import Method, Peer, Remote
 from specbench.record import VANILLA, CaseRecord, EngineKind, Failure, TurnRecord
 from specbench.suite.number import is_right
 from specbench.suite.prompt import answer_text, count_thinking, thinking_marks
@@ -95,6 +95,7 @@ class Session:
         self._engine, self._next_turn, self._settings, self._meter = engine, next_turn, settings, meter
         self._entries = {entry.name: entry for entry in entries}
         self._lengths = {entry.name: settings.limit(None) for entry in entries}
+        self._budgets: dict[str, Budgets] = {}  # of a load, by method
         self._clock = Clock(target.device)
         self._tokenizer = target.card.tokenizer
         self._marks = thinking_marks(self._tokenizer)
@@ -132,6 +133,12 @@ class Session:
                 if starts_span(plan, place, entry.reset):
                     self._reset(entry)
             yield self._block(block, judge=self._settings.judge and self._settings.sampling is None)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Of the whole run: methods whose draft lengths no policy decided."""
+        peers = [name for name, entry in self._entries.items() if isinstance(entry.method, Peer)]
+        return describe_idle({**self._lengths, **self._budgets}, peers)
 
     def _reset(self, entry: Entry) -> None:
         entry.method.reset()

@@ -10,8 +10,9 @@ import json
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from transformers import LlamaConfig, LlamaModel
+from transformers import LlamaConfig, LlamaModel, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from models import VOCAB
 from specbench.decode.loop import Request, decode
@@ -137,17 +138,17 @@ class Eagle3(Base):
         super().__init__(SHAPE, {"draft_vocab_size": drafted, **extra}, seed)
         hidden = self.config.hidden_size
         self.fc = nn.Linear(features, hidden, bias=False)
-        layer = self.midlayer = LlamaDecoderLayer(self.config, 0)
+        layer = self.midlayer = self.block(0)
         layer.hidden_norm = LlamaRMSNorm(hidden, eps=self.config.rms_norm_eps)
         for name in "qkv":
             old = getattr(layer.self_attn, f"{name}_proj")
             setattr(layer.self_attn, f"{name}_proj", nn.Linear(2 * hidden, old.out_features, bias=False))
         self.norm = LlamaRMSNorm(hidden, eps=self.config.rms_norm_eps)
         norms = [layer.hidden_norm, layer.input_layernorm, layer.post_attention_layernorm, self.norm]
+        if self.raw.get("model_type") == "qwen3":
+            norms += [layer.self_attn.q_norm, layer.self_attn.k_norm]
         if (count := self.raw.get("num_hidden_layers", 1)) > 1:
-            self.layers = nn.ModuleDict(
-                {str(place): LlamaDecoderLayer(self.config, place) for place in range(1, count)}
-            )
+            self.layers = nn.ModuleDict({str(place): self.block(place) for place in range(1, count)})
         if self.raw.get("norm_before_fc"):
             self.input_norm = LlamaRMSNorm(features, eps=self.config.rms_norm_eps)
             norms.append(self.input_norm)
@@ -163,6 +164,13 @@ class Eagle3(Base):
         if ids is not None:
             self.register_buffer("d2t", ids - torch.arange(drafted))
             self.register_buffer("t2d", torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, ids, True))
+
+    def block(self, place):
+        if self.raw.get("model_type") != "qwen3":
+            return LlamaDecoderLayer(self.config, place)
+        config = Qwen3Config(**{**SHAPE, "head_dim": 16, "num_hidden_layers": place + 1})
+        config._attn_implementation = "eager"
+        return Qwen3DecoderLayer(config, place)
 
     def enter(self, features):
         if self.raw.get("fc_norm"):
@@ -211,7 +219,7 @@ class PEagle(Eagle3):
 class DFlash(Base):
     """A block that attends to itself and to fused states of the target, written out without a cache."""
 
-    def __init__(self, seed=0, layers=2, read=3, drafted=VOCAB, ids=None, mask=3, **extra):
+    def __init__(self, seed=0, layers=2, read=3, drafted=VOCAB, ids=None, mask=3, rank=0, **extra):
         super().__init__({**SHAPE, "num_hidden_layers": layers, "model_type": "qwen3"}, extra, seed)
         config, self.mask = self.config, mask
         hidden, size = config.hidden_size, config.head_dim
@@ -226,7 +234,16 @@ class DFlash(Base):
             self.lm_head = nn.Linear(hidden, drafted, bias=False)
             self.register_buffer("d2t", ids - torch.arange(drafted))
             self.register_buffer("t2d", torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, ids, True))
+        if rank:  # DSpark's
+            heads = {"markov_w1": nn.Embedding(VOCAB, rank), "markov_w2": nn.Linear(rank, drafted, bias=False)}
+            self.markov_head = nn.ModuleDict(heads)
+            self.confidence_head = nn.ModuleDict({"proj": nn.Linear(hidden + rank, 1)})
         self.double()
+
+    @torch.inference_mode()
+    def bias(self, token):
+        """(Vd,) behind a token."""
+        return self.markov_head["markov_w2"](self.markov_head["markov_w1"](torch.tensor(token)))
 
     @torch.inference_mode()
     def levels(self, model, features, root, rows, causal_block=False):

@@ -88,7 +88,7 @@ class MtpHead(TreeHead):
     ignored = (EMBEDDING, r"lm_head\.weight")  # copies of the target's
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        self.ends, self._eps, self._layout = ends, float(config.rms_norm_eps), find_layout(file)
+        self.ends, self.eps, self._layout = ends, float(config.rms_norm_eps), find_layout(file)
         self._project = state["input_proj.weight"]
         self._final = ends.final_norm() if self._layout.bare else None
         self._norms = {name: state[f"{name}.weight"] for name in NORMS}
@@ -129,7 +129,7 @@ class MtpHead(TreeHead):
         return self._norm(mixed, "input_layernorm"), mixed
 
     def _norm(self, hidden: Tensor, name: str) -> Tensor:
-        return functional.rms_norm(hidden, hidden.shape[-1:], self._norms[name], self._eps)
+        return self.normed(hidden, self._norms[name])
 
     def carry(self, hidden: Tensor) -> Tensor:
         """Behind the last norm, or as it is."""

@@ -8,7 +8,7 @@ distribution.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,23 +76,9 @@ class _Run(LevelsRun):
 
 
 class PEagle(LevelsMethod):
-    """P-EAGLE. head: folder, hub id, ``bundled:NAME`` or ``random``. length: tokens of the chain that is drafted.
-
-    choices: in its place a tree by child counts, level by level. sampling at temperature > 0: drawn (from each level's
-    distribution, for the ratio test) | top. safetensors: false reads torch files.
-    """
+    """P-EAGLE, with the parameters of ``LevelsMethod``."""
 
     kind, runs = ParallelHead, _Run
-
-    def __init__(
-        self,
-        head: str | None,
-        length: int = 7,
-        choices: list[list[int]] | None = None,
-        sampling: Literal["top", "drawn"] = "drawn",
-        safetensors: bool = True,
-    ) -> None:
-        super().__init__(head, length, choices, sampling, safetensors)
 
     def new_memory(self) -> LayerMemory:
         """Committed tokens only: mask rows stand behind them and are written over."""

@@ -72,7 +72,7 @@ class ThirdHead(TreeHead):
     also: tuple[str, ...] = ()
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        self.ends, self._eps = ends, float(config.rms_norm_eps)
+        self.ends, self.eps = ends, float(config.rms_norm_eps)
         self._fc, self._head, self._norm = state["fc.weight"], state["lm_head.weight"], state["norm.weight"]
         self._before = state["midlayer.input_layernorm.weight"], state["midlayer.hidden_norm.weight"]
         self._flags = self.flags(file)
@@ -136,31 +136,26 @@ class ThirdHead(TreeHead):
     def enter(self, features: Sequence[Tensor]) -> Tensor:
         """Fused by ``fc``, normed before where the head says so."""
         if FC_NORM in self._flags:
-            features = [self._norm_of(each, weight) for each, weight in zip(features, self._fused, strict=True)]
+            features = [self.normed(each, weight) for each, weight in zip(features, self._fused, strict=True)]
         fused = torch.cat(list(features), dim=-1)
         return functional.linear(
-            self._norm_of(fused, self._fused[0]) if NORM_BEFORE_FC in self._flags else fused, self._fc
+            self.normed(fused, self._fused[0]) if NORM_BEFORE_FC in self._flags else fused, self._fc
         )
-
-    def _norm_of(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(hidden, weight.shape, weight, self._eps)
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Normed embedding beside normed state; the residual is the state."""
         embedded = self.ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
-        normed = self._norm_of(hidden, self._before[1])
-        both = torch.cat([self._norm_of(embedded, self._before[0]), normed], dim=-1)
+        normed = self.normed(hidden, self._before[1])
+        both = torch.cat([self.normed(embedded, self._before[0]), normed], dim=-1)
         return both, normed if NORM_BEFORE_RESIDUAL in self._flags else hidden
 
     def carry(self, hidden: Tensor) -> Tensor:
         """As it is, or behind the last norm."""
-        return self._norm_of(hidden, self._norm) if NORM_OUTPUT in self._flags else hidden
+        return self.normed(hidden, self._norm) if NORM_OUTPUT in self._flags else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Its own norm, if that is still to come, and output head."""
-        return functional.linear(
-            hidden if NORM_OUTPUT in self._flags else self._norm_of(hidden, self._norm), self._head
-        )
+        return functional.linear(hidden if NORM_OUTPUT in self._flags else self.normed(hidden, self._norm), self._head)
 
 
 def _prefixes(config: LlamaConfig) -> list[str]:

@@ -7,7 +7,7 @@ by the same rule. A policy is one of ``Budgets``: under load it acts within ``lo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from specbench.decode.budgets import FullBudget
 from specbench.decode.stopping import AdaEdl, Bandit, Confidence, Policy, Price
 from specbench.decode.trimming import Budgets, TrimmedDraft, chances_of, cut_draft, find_depths, may_cut
-from specbench.method import Method
+from specbench.method import GoesOn, Method
 from specbench.profile import open_profile
 from specbench.types import CaseError, Draft, InputError, Step
 
@@ -29,7 +29,17 @@ class LengthBudget(FullBudget):
     def __init__(self, policy: Policy, inner: Budgets | None = None) -> None:
         self._policy, self._inner = policy, inner or FullBudget()
         self._begun = self._drafting_s = 0.0
-        self.goes_on = policy.goes_on
+        self._drafted = self._judged = False
+        self.goes_on: GoesOn | None = self._ask
+
+    @property
+    def idle(self) -> bool:
+        """Whether there were drafts, and the policy could judge none of them."""
+        return self._drafted and not self._judged
+
+    def _ask(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
+        self._judged |= self._policy.judges(reach, law)
+        return self._policy.goes_on(depth, reach, law, drafted)
 
     def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
         self._begun = time.perf_counter()
@@ -43,11 +53,12 @@ class LengthBudget(FullBudget):
         return [(draft, _joined(kept, last)) for (_, kept), (draft, last) in zip(own, found, strict=True)]
 
     def _cut(self, method: Method, draft: Draft) -> TrimmedDraft:
+        self._drafted |= len(draft) > 0
         if not len(draft) or draft.passenger is not None or isinstance(draft.parents, Tensor) or not _ends(method):
             return draft, None
         depths, chances = find_depths(draft), _chances(draft)
         length, deepest = 1, max(depths)
-        while length < deepest and self._policy.goes_on(length, *_best_of(draft, depths, chances, length), True):
+        while length < deepest and self._ask(length, *_best_of(draft, depths, chances, length), True):
             length += 1
         kept = [node for node, depth in enumerate(depths) if depth <= length]
         if kept and kept[-1] >= len(kept) and not may_cut(method):  # its rows would have other numbers
@@ -70,6 +81,16 @@ def _ends(method: Method) -> bool:
     """Whether the length of its drafts is the policy's."""
     needs = method.needs
     return not (needs.concurrent or needs.rows)
+
+
+def describe_idle(budgets: Mapping[str, Budgets | None], apart: Collection[str]) -> list[str]:
+    """A line for each method that no policy acted on. apart: methods with a loop of their own."""
+    found: list[str] = []
+    for name, each in budgets.items():
+        if isinstance(each, LengthBudget) and (name in apart or each.idle):
+            why = "it has a loop of its own" if name in apart else "they say nothing that the policy could judge by"
+            found.append(f"{name}: decode.length leaves its drafts as they are: {why}")
+    return found
 
 
 def _joined(first: Sequence[int] | None, second: Sequence[int] | None) -> Sequence[int] | None:

@@ -28,12 +28,12 @@ class Policy:
         """Whether to draft in this step at all."""
         return True
 
-    def goes_on(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
-        """Whether level ``depth + 1`` is drafted and fed.
+    def judges(self, reach: float | Tensor | None, law: Tensor | None) -> bool:
+        """Whether this is enough to decide by; see ``goes_on``."""
+        return True
 
-        reach: probability that the drafter gives its likeliest path so far. law: (V,) the distribution of that path's
-        last token. Both are None where the drafter does not state them. drafted: the level is there already.
-        """
+    def goes_on(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
+        """Whether level ``depth + 1`` is drafted and fed; see ``specbench.method.GoesOn``."""
         return True
 
     def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
@@ -52,6 +52,9 @@ class Confidence(Policy):
     def __init__(self, threshold: float) -> None:
         """threshold: the least probability that all tokens so far are accepted; the paper's h is 1 less this."""
         self._threshold = threshold
+
+    def judges(self, reach: float | Tensor | None, law: Tensor | None) -> bool:
+        return reach is not None
 
     def goes_on(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
         return reach is None or float(reach) >= self._threshold
@@ -72,6 +75,9 @@ class AdaEdl(Policy):
     def reset(self) -> None:
         self._rate, self._threshold = self.WANTED, 0.4
 
+    def judges(self, reach: float | Tensor | None, law: Tensor | None) -> bool:
+        return law is not None
+
     def goes_on(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
         if law is None:
             return True
@@ -89,18 +95,20 @@ class Bandit(Policy):
     """A bandit over lengths by upper confidence bounds, as UCBSpec of BanditSpec (Hou et al. 2025, arXiv 2505.15141).
 
     An arm's reward is what the harness reports: tokens over time of the steps that took it, as a share of the best
-    arm's. The paper counts steps; with lengths as arms the longest would always win.
+    arm's. The paper counts steps; with lengths as arms the longest would always win. Steps are forgotten as in
+    discounted UCB (Garivier and Moulines 2011): a step in which a drafter reads a prompt costs many times any other.
     """
 
     ARMS = (0, 1, 2, 4, 8, 16)  # [levels]
     WIDTH = 0.1  # of the bounds: rewards differ by much less than their range of 1
+    MEMORY = 256  # [steps]
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        self._taken, self._emitted, self._seconds = Counter[int](), Counter[int](), dict.fromkeys(self.ARMS, 0.0)
-        self._arm = self.ARMS[-1]
+        self._taken, self._emitted, self._seconds = (dict.fromkeys(self.ARMS, 0.0) for _ in range(3))
+        self._arm, self._first = self.ARMS[-1], True
 
     def start(self) -> bool:
         untried = [arm for arm in self.ARMS if not self._taken[arm]]
@@ -109,7 +117,7 @@ class Bandit(Policy):
 
     def _best(self) -> int:
         rates = {arm: self._emitted[arm] / max(self._seconds[arm], 1e-9) for arm in self.ARMS}
-        top, steps = max(rates.values()), math.log(self._taken.total())
+        top, steps = max(rates.values()), math.log(max(1.0, sum(self._taken.values())))
 
         def bound(arm: int) -> float:
             return rates[arm] / top + self.WIDTH * math.sqrt(2 * steps / self._taken[arm])
@@ -120,9 +128,13 @@ class Bandit(Policy):
         return depth < self._arm
 
     def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
-        self._taken[self._arm] += 1
-        self._emitted[self._arm] += emitted
-        self._seconds[self._arm] += seconds
+        if self._first:  # of a first step, most is the drafter's prompt
+            self._first = False
+            return
+        for held, now in ((self._taken, 1), (self._emitted, emitted), (self._seconds, seconds)):
+            for arm in self.ARMS:
+                held[arm] *= 1 - 1 / self.MEMORY
+            held[self._arm] += now
 
 
 class Price(Policy):

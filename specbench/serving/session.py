@@ -22,7 +22,6 @@ from specbench.decode.elsewhere import RemoteServer
 from specbench.decode.loop import Request, derive_seed
 from specbench.decode.shared_request import SharedRequest, boundary
 from specbench.decode.together import SharedLaps, SharedServer
-from specbench.decode.trimming import Budgets
 from specbench.measure.clock import without_collector
 from specbench.measure.plan import Block
 from specbench.method import Method, Remote
@@ -94,7 +93,6 @@ class LoadSession(Session):
     def under(self, load: LoadConfig, cases: Sequence[Case]) -> LoadSession:
         """Set the load, and the cases of the suite, which ramps are taken from."""
         self.load, self._cases = load, tuple(cases)
-        self._budgets: dict[str, Budgets] = {}
         self._require_room()
         return self
 

@@ -14,7 +14,7 @@ from draft_models import MarkovLM, begin, fitted
 from methods.speculative_sampling import SpeculativeSampling
 from specbench.decode.block import BlockTest
 from specbench.decode.budgets import EqualBudget
-from specbench.decode.lengths import LengthBudget, make_limit
+from specbench.decode.lengths import LengthBudget, describe_idle, make_limit
 from specbench.decode.sampling import Sampling
 from specbench.decode.stopping import AdaEdl, Bandit, Confidence, Policy, Price
 from specbench.decode.trimming import cut_draft
@@ -162,6 +162,37 @@ def test_a_bandit_finds_the_length_that_pays(cost, best):
     assert max(set(taken[-500:]), key=taken[-500:].count) == best
 
 
+def test_a_bandit_forgets_a_step_that_read_a_prompt():
+    """Of the first 30 steps half take fifty times as long: whichever lengths they hit are tried again."""
+    for seed in range(4):
+        policy, random, taken = Bandit(), torch.Generator().manual_seed(seed), []
+        for step in range(3000):
+            policy.start()
+            length = next((depth for depth in range(17) if not policy.goes_on(depth, None, None)), 16)
+            taken.append(length)
+            slow = 50 if step < 30 and torch.rand((), generator=random) < 0.5 else 1
+            emitted = sum(0.8**place for place in range(length + 1))
+            policy.observe([(length, 0)], emitted, 1 + length, 0.0, slow * (1 + 0.02 * length))
+        assert max(set(taken[-1000:]), key=taken[-1000:].count) == 8
+
+
+def test_a_policy_that_has_nothing_to_judge_by_is_said():
+    """Drafts without probabilities, and a method that keeps its lengths; not one that never drafts."""
+    chain, beside = Draft([1, 2, 3], range(-1, 2)), SimpleNamespace(needs=Needs(concurrent=True), by_node=False)
+    told = {
+        "blind": (AdaEdl(), METHOD, chain),
+        "sure": (Confidence(0.5), METHOD, Draft(chain.tokens, chain.parents, score=[0.9] * 3)),
+        "counts": (Bandit(), METHOD, chain),
+        "beside": (Bandit(), beside, chain),
+        "vanilla": (AdaEdl(), METHOD, Draft()),
+    }
+    budgets = {name: LengthBudget(policy) for name, (policy, _, _) in told.items()}
+    for name, (_, method, draft) in told.items():
+        budgets[name].trim([method], [draft], [9])
+    found = describe_idle({**budgets, "peer": LengthBudget(AdaEdl()), "fixed": None}, ["peer"])
+    assert [line.split(":")[0] for line in found] == ["blind", "beside", "peer"]
+
+
 @pytest.mark.parametrize(("rate", "drafting_s", "longest"), [(0.9, 0.0, True), (0.9, 0.02, False), (0.01, 0.0, False)])
 def test_a_price_stops_where_a_node_costs_more_than_it_brings(rate, drafting_s, longest):
     """Rows cost a tenth of a forward; with drafting at two forwards a level, or 1 % accepted, nothing pays."""
@@ -191,11 +222,12 @@ def test_a_policy_acts_within_other_budgets_and_only_where_lengths_are_its_own()
     beside = SimpleNamespace(needs=Needs(concurrent=True), by_node=False)
     bandit = LengthBudget(Bandit())
     bandit._policy._taken.update(dict.fromkeys(Bandit.ARMS[1:], 1))
+    bandit._policy._first = False
     assert bandit.share([METHOD, beside], 9) == [0, 9]
     bandit.observe([chain], [Step(0, (1, 2, 9), (0, 1), False)], 4, 1.0)
     assert (bandit._policy._emitted[0], bandit._policy._taken[0]) == (3, 1)
     bandit.reset()
-    assert not bandit._policy._taken
+    assert not any(bandit._policy._taken.values())
 
 
 @pytest.mark.parametrize(

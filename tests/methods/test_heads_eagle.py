@@ -17,7 +17,7 @@ from joint_law import MarkovEngine, emitted, exact, p_value
 from methods.eagle.method import Eagle, Eagle3, EagleRun
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.frequent import read_frequent
-from methods.parts.heads.grown_tree import DrawnChoice, choose_best, fill, grow
+from methods.parts.heads.grown_tree import BestChoice, DrawnChoice, fill, grow
 from methods.parts.heads.head_method import EAGLE, MEDUSA, WIDEST
 from methods.parts.heads.tree_head import target_ids
 from methods.parts.trees.tree_shape import ShapePlan, TreeShape
@@ -81,10 +81,11 @@ def kinds(model, folder):
     normed = Eagle3Module(seed=1, norm_before_residual=True)
     drift = Eagle3Module(seed=2, fc_norm=True, norm_output=True)
     joint = Eagle3Module(seed=3, norm_before_fc=True, norm_before_residual=True, embed_requires_grad=True)
+    qwen3 = Eagle3Module(seed=4, model_type="qwen3")
     biased = Eagle1(attention_bias=False, num_key_value_heads=4)
     for name, kind, module in (("first", Eagle, first), ("mha", Eagle, biased), ("third", Eagle3, third),
                                ("normed", Eagle3, normed), ("drift", Eagle3, drift),
-                               ("joint", Eagle3, joint)):  # fmt: skip
+                               ("joint", Eagle3, joint), ("qwen3", Eagle3, qwen3)):  # fmt: skip
         yield name, bound(kind(module.save(folder / name), **names), model), module
     (folder / "freq_60.json").write_text(str(ids[:60].flip(0).tolist()))
     method = Eagle(first.save(folder / "frequent"), **names, vocabulary=str(folder / "freq_60.json"))
@@ -107,7 +108,7 @@ class Frequent:
         return int(self.ids[token])
 
 
-@pytest.mark.parametrize("name", ["first", "mha", "third", "normed", "drift", "joint", "frequent"])
+@pytest.mark.parametrize("name", ["first", "mha", "third", "normed", "drift", "joint", "qwen3", "frequent"])
 def test_drafts_equal_a_head_run_over_its_whole_input(deep, tmp_path, name):
     """Names, layer, stable keys and values, positions, alignment and tree at once, for every step of a request."""
     _, method, module = next(kind for kind in kinds(deep, tmp_path) if kind[0] == name)
@@ -403,7 +404,7 @@ def test_a_plan_of_any_first_part_of_a_tree_is_a_tree():
     shape = TreeShape.from_counts(EAGLE, WIDEST)
     for nodes in range(1, len(shape) + 1):
         plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
-        tokens = complete(fill(Fixed(torch.arange(8.0)), plan, choose_best(Fixed(torch.arange(8.0)))))
+        tokens = complete(fill(Fixed(torch.arange(8.0)), plan, BestChoice(Fixed(torch.arange(8.0)))))
         assert len(tokens) == nodes
 
 

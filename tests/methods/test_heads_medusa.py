@@ -125,12 +125,12 @@ def test_a_hydra_oracle_is_accepted_to_full_depth(model, monkeypatch):
     class Oracle(HydraRun):
         known = 0
 
-        def remember(self, features, root):
-            rows = slice(self.known, self.known + len(features))
-            assert torch.allclose(features, hidden[rows], atol=1e-8)
-            assert root == truth[rows.stop]
+        def remember(self, features, following):
+            rows = slice(self.known, self.known + len(following))
+            assert torch.allclose(features[0], hidden[rows], atol=1e-8)
+            assert following.tolist() == truth[rows.start + 1 : rows.stop + 1]
             self.known = rows.stop
-            super().remember(features, root)
+            super().remember(features, following)
 
         def _below(self, paths, ids):
             logits = (yield from super()._below(paths, ids)).clone()

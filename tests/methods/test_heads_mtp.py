@@ -214,6 +214,22 @@ def test_mimo_is_read_as_the_family_that_it_equals_and_drafts_with_its_own_modul
     assert run(target, method, ids, 8).ids == plain_greedy(target, ids, 8)
 
 
+@pytest.mark.parametrize("sampling", [None, Sampling(0.8, top_k=20)])
+def test_a_policy_ends_the_chain_by_the_modules_distributions(model, tmp_path, sampling):
+    module, ids, asked = Module("speculators"), [5, 6, 7, 8, 9], []
+    drafter = begun(bound(Mtp(module.save(tmp_path), length=4), model, sampling), model, ids)
+    drafter.goes_on = lambda *told: asked.append(told) or len(asked) < 3
+    tokens = [int(token) for token in drafter.propose(ids, 64).tokens]
+    rows = module.rows(model, ids, [*tokens, 0])[:3]
+    laws = rows.softmax(-1) if sampling is None else sampling(rows)
+    assert len(tokens) == len(asked) == 3
+    path = laws.gather(1, torch.tensor(tokens)[:, None])[:, 0].cumprod(0)
+    for (_, reach, law, drafted), own, wanted in zip(asked, path, laws, strict=True):
+        assert not drafted
+        assert float(reach) == pytest.approx(float(own), rel=1e-4)
+        torch.testing.assert_close(law.double(), wanted.double(), atol=1e-4, rtol=1e-3)
+
+
 def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path):
     module, sampling = Module("mimo"), Sampling(0.8, top_k=20)
     ids = [5, 6, 7, 8, 9]

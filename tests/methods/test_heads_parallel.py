@@ -63,6 +63,7 @@ def flat(module, folder):
         (nested, {"norm_before_residual": True, "num_hidden_layers": 2, "drafted": 90, "ids": SMALLER}, None),
         (flat, {"fc_norm": True, "norm_output": True}, [[2], [2, 1], [1, 0, 1]]),
         (nested, {"embed_requires_grad": False}, None),
+        (nested, {"model_type": "qwen3", "num_hidden_layers": 2}, None),
     ],
 )
 def test_drafts_equal_a_head_run_over_its_whole_input(model, tmp_path, write, options, tree):
@@ -107,6 +108,21 @@ def test_mask_state_and_places_are_what_make_them_equal(model, tmp_path):
     state = [int(token) for token in module.levels(model, features, ids[1:], 6).argmax(-1)]
     for wrong in (path, late, masked, state):
         assert right[1:] != wrong[1:]
+
+
+def test_a_policy_is_told_what_the_head_gives_its_likeliest_path(model, tmp_path):
+    """Over the target's vocabulary, of a head with a smaller one; all levels are there."""
+    module, ids, asked = PEagleModule(drafted=90, ids=SMALLER), [*PROMPT, 9], []
+    drafter = begun(bound(PEagle(module.save(tmp_path, **LAYERS), choices=[[2], [1, 2]]), model), model, ids)
+    drafter.goes_on = lambda *told: asked.append(told) or True
+    draft = drafter.propose(ids, 64)
+    laws = module.levels(model, [states(model, ids[:-1])[layer] for layer in range(3)], ids[1:], 2).softmax(-1)
+    assert len(draft) == 5
+    for (depth, reach, law, drafted), own in zip(asked, laws, strict=True):
+        assert drafted
+        assert float(reach) == pytest.approx(float(laws[:depth].max(-1).values.prod()), rel=1e-5)
+        assert law.shape == (VOCAB,)
+        assert torch.allclose(law[SMALLER].double(), own, atol=1e-6)
 
 
 def test_a_drawn_chain_states_each_levels_distribution(model, tmp_path):

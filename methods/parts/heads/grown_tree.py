@@ -21,7 +21,9 @@ from specbench.types import Draft
 
 
 class Growing(Protocol):
-    """A head's place in a request (``EagleRun``)."""
+    """A head's place in a request (``EagleRun``). ready: all levels are there with the root's."""
+
+    ready: bool
 
     def root(self) -> Forwards:
         """(1, Vd) logits of what follows the root."""
@@ -86,35 +88,49 @@ def _best(candidates: list[Tensor], nodes: int, depth: int) -> Draft:
     return Draft(ids[chosen], [int(parent) for parent in hosted[0]], score=hosted[1], source=[0] * len(chosen))
 
 
-Choose = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+class Choice(Protocol):
+    """What fills the nodes of a level."""
+
+    def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
+        """(n,) ids of nodes of these ranks below rows of ``logits`` (w, Vd); most: children of a node."""
+
+    def law(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """(n, V) the distributions of the nodes chosen last."""
 
 
-def fill(run: Growing, plan: ShapePlan, choose: Choose, goes_on: GoesOn | None = None) -> Forwards:
-    """Fill a tree of fixed shape, level by level.
+def fill(run: Growing, plan: ShapePlan, choose: Choice, goes_on: GoesOn | None = None) -> Forwards:
+    """Fill a tree of fixed shape, level by level: tokens (N,) int64.
 
-    choose: takes the logits (w, Vd) below the inner nodes, rows (n,) and ranks (n,) of the level's nodes, and the most
-        children of a node; gives their ids (n,).
     goes_on: see ``Drafter``; levels that it cuts are not filled.
-    Returns tokens (N,) int64.
     """
     logits = yield from run.root()
     filled: list[Tensor] = []
+    reach = logits.new_ones(1)
     for (rows, ranks, inner), most in zip(plan.levels, plan.most, strict=True):
         filled.append(choose(logits, rows, ranks, most))
-        if goes_on and not goes_on(len(filled), None, None):
-            break
+        if goes_on:
+            law = choose.law(logits, rows)
+            reach = reach[rows] * law.gather(1, filled[-1][:, None])[:, 0]
+            best = reach.argmax()
+            if not goes_on(len(filled), reach[best], law[best], run.ready):
+                break
+            reach = reach[inner]
         if len(inner):
             logits = yield from run.expand(filled[-1][inner], rows[inner])
     return torch.cat(filled)
 
 
-def choose_best(run: Growing) -> Choose:
+class BestChoice:
     """A node of rank r holds its parent's r-th best token."""
 
-    def choose(logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
-        return run.ids(logits.topk(most).indices)[rows, ranks]
+    def __init__(self, run: Growing) -> None:
+        self._run = run
 
-    return choose
+    def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
+        return self._run.ids(logits.topk(most).indices)[rows, ranks]
+
+    def law(self, logits: Tensor, rows: Tensor) -> Tensor:
+        return log_probs(self._run.spread(logits)).exp()[rows]
 
 
 class DrawnChoice:
@@ -133,3 +149,6 @@ class DrawnChoice:
         certain = torch.zeros_like(given).scatter_(1, tokens[:, None], 1.0)
         self.probs.append(torch.where(alive[:, None], given, certain))
         return tokens
+
+    def law(self, logits: Tensor, rows: Tensor) -> Tensor:
+        return self.probs[-1]

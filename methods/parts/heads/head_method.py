@@ -7,7 +7,7 @@ Heads borrow the target's embedding and output head. The fixed trees of the publ
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape, fin
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Method
 from specbench.target.facade import ModelCard, Target
+from specbench.target.transfer import upload
 from specbench.types import InputError, require_count
 
 MEDUSA = (  # github.com/FasterDecoding/Medusa, medusa_choices.py, mc_sim_7b_63; Hydra uses the same: 63 nodes, 4 levels
@@ -85,6 +86,7 @@ class HeadMethod(Method):
         self.head, self._safetensors = head, safetensors
         self._layers: tuple[int, ...] = ()
         self._file: HeadFile | None = None
+        self._device = torch.device("cpu")
 
     @property
     def layer(self) -> int:
@@ -110,6 +112,16 @@ class HeadMethod(Method):
             self.check(target.card)
         assert self._file is not None
         return self._file
+
+    def remember(
+        self, run: Any, hidden: Mapping[int, Tensor], rows: list[int] | None, following: Sequence[int]
+    ) -> None:
+        """Queue features of committed tokens and the tokens that follow them. rows: of each layer, None = all."""
+        taken = [hidden[layer].to(self._device) for layer in self._layers]
+        if rows is not None:
+            index = upload(rows, self._device)
+            taken = [layer.index_select(0, index) for layer in taken]
+        run.remember(taken, upload(following, self._device))
 
 
 class StackedHeads(HeadMethod):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import LlamaConfig
 
 from methods.parts.heads.draft_layer import DraftLayers
@@ -20,18 +21,38 @@ from specbench.types import InputError
 EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and some exported heads hold noise there
 
 
-class TreeHead(ABC):
+class DraftVocabulary:
+    """What a head drafts. known: (Vd,) the target's ids of its vocabulary, None = all."""
+
+    ends: TargetEnds
+    known: Tensor | None = None
+
+    @property
+    def vocabulary(self) -> frozenset[int] | None:
+        """The target's ids that it can draft; None = all."""
+        return None if self.known is None else frozenset(self.known.tolist())
+
+    def ids(self, choice: Tensor) -> Tensor:
+        """The head's ids -> the target's."""
+        return choice if self.known is None else self.known[choice]
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """(rows, Vd) -> (rows, V) over the target's vocabulary, -inf where the head has no token."""
+        if self.known is None:
+            return logits
+        return logits.new_full((len(logits), self.ends.vocab), -torch.inf).index_copy_(1, self.known, logits)
+
+
+class TreeHead(DraftVocabulary, ABC):
     """What a method and a request need of a head.
 
-    format: of its files. ignored: patterns of tensors that are not used. layers: its decoder layers. known: (Vd,) the
-    target's ids of its vocabulary, None = all.
+    format: of its files. ignored: patterns of tensors that are not used. layers: its decoder layers. eps: of its norms.
     """
 
     format: HeadFormat
     ignored: tuple[str, ...] = (EMBEDDING,)
     layers: DraftLayers
-    ends: TargetEnds
-    known: Tensor | None = None
+    eps: float
 
     @abstractmethod
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
@@ -60,6 +81,10 @@ class TreeHead(ABC):
         """A checkpoint's names as ``shapes`` has them, of its shapes or tensors."""
         return names
 
+    def normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """(rows, D) behind a norm of this weight."""
+        return functional.rms_norm(hidden, weight.shape, weight, self.eps)
+
     @abstractmethod
     def enter(self, features: Sequence[Tensor]) -> Tensor:
         """Features of committed tokens, (T, D) a layer, as the head continues them: (T, H)."""
@@ -80,21 +105,6 @@ class TreeHead(ABC):
     def output(self) -> RowFunction:
         """``logits`` of several requests at once."""
         return RowFunction(self.logits)
-
-    @property
-    def vocabulary(self) -> frozenset[int] | None:
-        """The target's ids that it can draft; None = all."""
-        return None if self.known is None else frozenset(self.known.tolist())
-
-    def ids(self, choice: Tensor) -> Tensor:
-        """The head's ids -> the target's."""
-        return choice if self.known is None else self.known[choice]
-
-    def spread(self, logits: Tensor) -> Tensor:
-        """(rows, Vd) -> (rows, V) over the target's vocabulary, -inf where the head has no token."""
-        if self.known is None:
-            return logits
-        return logits.new_full((len(logits), self.ends.vocab), -torch.inf).index_copy_(1, self.known, logits)
 
 
 def require_width(file: HeadFile, config: LlamaConfig, target: Any) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.forwards import Forwards
-from methods.parts.heads.grown_tree import DrawnChoice, choose_best, fill
+from methods.parts.heads.grown_tree import BestChoice, DrawnChoice, fill
 from methods.parts.heads.head_file import find_head, random_weights, require_shapes, shapes_of
 from methods.parts.heads.head_method import WIDEST, HeadMethod, TargetEnds
 from methods.parts.heads.layer_config import layer_config
@@ -19,12 +19,13 @@ from methods.parts.heads.tree_head import TreeHead
 from methods.parts.trees.tree_shape import ShapePlan, TreeShape
 from specbench.method import Drafter, Drafting, GoesOn, SharedDrafter
 from specbench.target.facade import ModelCard, Target
-from specbench.target.transfer import upload
 from specbench.types import EMPTY, Draft, Needs, Prefill, Step, require_count
 
 
 class HeadRun(ABC):
     """One request's place: committed tokens are queued, and read with the next draft (``Growing``)."""
+
+    ready = False
 
     def __init__(self, head: Any, memory: LayerMemory) -> None:
         """head: a ``TreeHead``. memory: of ``head.layers``; it is emptied."""
@@ -72,6 +73,8 @@ class HeadRun(ABC):
 class LevelsRun(HeadRun):
     """One request's place in a head whose levels come with the root's, whatever is drafted."""
 
+    ready = True
+
     def __init__(self, head: Any, memory: LayerMemory, levels: int) -> None:
         super().__init__(head, memory)
         self.count, self._level = levels, 0
@@ -95,8 +98,10 @@ class LevelsRun(HeadRun):
         return self._levels[self._level].expand(len(ids), -1)
 
 
-class _Tree(SharedDrafter):
-    def __init__(self, method: TreeMethod, run: HeadRun, seed: int) -> None:
+class TreeDrafter(SharedDrafter):
+    """A request's drafter. method: with a plan, and the memory of finished requests. run: its place in the head."""
+
+    def __init__(self, method: Any, run: Any, seed: int) -> None:
         self._method, self._run = method, run
         self._random = torch.Generator(run.memory.pairs.device).manual_seed(seed)
 
@@ -108,8 +113,8 @@ class _Tree(SharedDrafter):
             return (yield from method.grown(run, budget, self.goes_on))
         plan = method.plan.cut(budget)
         parents = plan.shape.parents
-        if method.sampling is None or not method.draws:
-            tokens = yield from fill(run, plan, choose_best(run), self.goes_on)
+        if not method.draws or method.sampling is None:
+            tokens = yield from fill(run, plan, BestChoice(run), self.goes_on)
             return Draft(tokens, parents[: len(tokens)], source=[0] * len(tokens))
         drawn = DrawnChoice(run, method.sampling, self._random)
         tokens = yield from fill(run, plan, drawn, self.goes_on)
@@ -180,39 +185,36 @@ class TreeMethod(HeadMethod):
         self.plan, self.vocabulary = ShapePlan(self.shape, self._device), self.bound.vocabulary
         self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
 
-    def remember(
-        self, run: HeadRun, hidden: Mapping[int, Tensor], rows: list[int] | None, following: Sequence[int]
-    ) -> None:
-        """Queue features of committed tokens and the tokens that follow them. rows: of each layer, None = all."""
-        taken = [hidden[layer].to(self._device) for layer in self._layers]
-        if rows is not None:
-            index = upload(rows, self._device)
-            taken = [layer.index_select(0, index) for layer in taken]
-        run.remember(taken, upload(following, self._device))
-
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The prompt's features are read with the first draft."""
         run = self.new_run(self.bound, self.free.pop() if self.free else self.new_memory())
         self.remember(run, prefill.hidden, None, [*prompt[1:], prefill.token])
-        return _Tree(self, run, seed)
+        return TreeDrafter(self, run, seed)
 
 
 class LevelsMethod(TreeMethod):
-    """What methods share whose heads draft all levels in one forward; parameters as of P-EAGLE."""
+    """A head that drafts all levels in one forward: folder, hub id, ``bundled:NAME`` or ``random``.
+
+    length: tokens of the chain, null = ``usual``. choices: in its place a tree by child counts, level by level.
+    sampling at temperature > 0: drawn (from each level's distribution, for the ratio test) | top. safetensors: false
+    reads torch files.
+    """
 
     runs: type[LevelsRun]
+    usual = 7
 
     def __init__(
         self,
         head: str | None,
-        length: int | None,
-        choices: list[list[int]] | None,
-        sampling: Literal["top", "drawn"],
-        safetensors: bool,
+        length: int | None = None,
+        choices: list[list[int]] | None = None,
+        sampling: Literal["top", "drawn"] = "drawn",
+        safetensors: bool = True,
     ) -> None:
         if length is not None:
             require_count("length", length)
-        chain = [[1]] * (length or 1) if choices is None else choices
+        self._whole = length is None and choices is None
+        chain = [[1]] * (length or self.usual) if choices is None else choices
         super().__init__(head, TreeShape.from_counts(chain, WIDEST, "choices"), sampling == "drawn", safetensors)
 
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
