@@ -1,14 +1,15 @@
-"""DFlash (2026, arXiv 2602.06036): a small block-diffusion model fills a block of mask tokens in one forward.
+"""DFlash and DSpark (2026, arXiv 2602.06036; 2607.05147): a small model fills a block of mask tokens in one forward.
 
 Every layer reads the target's fused hidden states as keys and values of the committed tokens; the block, the root and
 mask tokens behind it, attends to these and to itself in both directions. Nothing is kept of a block, so what a forward
-costs does not grow with its length. Names and shapes are those of z-lab's checkpoints and of the speculators library.
+costs does not grow with its length. DSpark adds a bias of low rank by the token before, so that tokens of a block
+know each other. Names and shapes are those of z-lab, DeepSpec and the speculators library.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,12 +31,15 @@ NESTED = "dflash_config"
 BLOCK, LAYERS, STATES, ANCHOR = "block_size", "target_layer_ids", "aux_hidden_state_layer_ids", "sample_from_anchor"
 KNOWN = {"architectures", "auto_map", "num_target_layers", "mask_token_id", "draft_vocab_size", "target_hidden_size",
          "speculators_model_type", "speculators_version", "speculators_config", "transformer_layer_config",
-         "has_no_defaults_at_init", "sliding_window_non_causal", BLOCK, LAYERS, STATES, ANCHOR, NESTED}  # fmt: skip
+         "has_no_defaults_at_init", "sliding_window_non_causal", "markov_rank", "enable_confidence_head",
+         "confidence_head_with_markov", BLOCK, LAYERS, STATES, ANCHOR, NESTED}  # fmt: skip
 OLDER = {"model_type", "torch_dtype", "rope_theta", "rope_scaling", "_name_or_path"}  # the library reads them too
 # Of heads with further parts (Domino), whose size says nothing where the part is not there; and of training.
-IDLE = {"pure_draft_prefix_len", "emb_dim", "gru_hidden_dim", "lambda_base_start", "lambda_base_decay_ratio", "auf"}
-ONLY = {"speculators_model_type": "dflash", "projector_type": "dflash", "input_embedding_scale": 1.0,
-        "output_multiplier": 1.0, "final_logit_softcapping": 0}  # fmt: skip
+IDLE = {"pure_draft_prefix_len", "emb_dim", "gru_hidden_dim", "lambda_base_start", "lambda_base_decay_ratio", "auf",
+        "num_anchors", "ce_loss_alpha", "l1_loss_alpha", "confidence_head_alpha", "loss_decay_gamma"}  # fmt: skip
+ONLY = {"speculators_model_type": ("dflash", "dspark"), "projector_type": ("dflash",), "input_embedding_scale": (1.0,),
+        "output_multiplier": (1.0,), "final_logit_softcapping": (0,), "markov_head_type": ("vanilla",)}  # fmt: skip
+W1, W2 = "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"
 RANDOM_BLOCK = 8  # the speculators library's default
 
 
@@ -49,8 +53,9 @@ def require_known(file: HeadFile) -> None:
     """Raise InputError for every setting that is not known here and says something: its forward may differ."""
     said = {**file.layer, **(file.config.get(NESTED) or {}), **file.config}
     for name, expected in ONLY.items():
-        if said.get(name) not in (None, expected):
-            raise InputError(f"{file.where}: config.json has {name}={said[name]}; expected {expected}")
+        if said.get(name) not in (None, *expected):
+            either = " or ".join(map(str, expected))
+            raise InputError(f"{file.where}: config.json has {name}={said[name]}; expected {either}")
     known = {*vars(LlamaConfig()), *vars(Qwen3Config()), *KNOWN, *OLDER, *IDLE, *ONLY}
     strange = sorted(name for name, value in said.items() if name not in known and value not in (None, False))
     if strange:
@@ -60,21 +65,29 @@ def require_known(file: HeadFile) -> None:
     refuse_window(file)
 
 
+def anchored(file: HeadFile) -> bool:
+    """Whether the first row of a block drafts too, as in DSpark unless it is said."""
+    spark = file.config.get("speculators_model_type") == "dspark" or "DSpark" in str(file.config.get("architectures"))
+    said = setting(file, ANCHOR)
+    return spark if said is None else bool(said)
+
+
 class DFlashHead(TreeHead):
     """The drafter: fused states, layers with norms of queries and keys, embedding and output head of the target."""
 
     format = HeadFormat("DFlash", ("model.safetensors",), ("pytorch_model.bin",))
-    ignored = (EMBEDDING, r"lm_head\.weight", "d2t", "t2d")  # copies of the target's, where the vocabulary is whole
+    # Copies of the target's, where the vocabulary is whole; and what DSpark cuts drafts by: decode.length does that.
+    ignored = (EMBEDDING, r"lm_head\.weight", "d2t", "t2d", r"confidence_head\..*")
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        self.ends, self._eps = ends, float(config.rms_norm_eps)
+        self.ends, self.eps = ends, float(config.rms_norm_eps)
         self._fc, self._norms = state["fc.weight"], (state["hidden_norm.weight"], state["norm.weight"])
         prefixes = [f"layers.{place}." for place in range(config.num_hidden_layers)]
         self._first = state[f"{prefixes[0]}input_layernorm.weight"]
         self.layers = DraftLayers(state, prefixes, config, biased(file))
         self._mask = torch.tensor([mask_token(file, ends.vocab, NESTED)], device=ends.device)
-        self.skipped = 0 if setting(file, ANCHOR) else 1  # rows of a block that draft nothing: the root's
-        self._head = state.get("lm_head.weight")
+        self.skipped = 0 if anchored(file) else 1  # rows of a block that draft nothing: the root's
+        self._head, self._bias = state.get("lm_head.weight"), (state[W1], state[W2]) if W1 in state else None
         if self._head is not None:
             self.known = target_ids(state["d2t"], ends.vocab, file.where)
 
@@ -102,15 +115,14 @@ class DFlashHead(TreeHead):
         for place in range(config.num_hidden_layers):
             shapes |= layer_shapes(config, f"layers.{place}.", hidden, biased(file), normed=True)
             shapes[f"layers.{place}.input_layernorm.weight"] = (hidden,)
+        if rank := int(setting(file, "markov_rank") or 0):
+            shapes |= {W1: (config.vocab_size, rank), W2: (drafted, rank)}
         return shapes if drafted == config.vocab_size else {
             **shapes, "lm_head.weight": (drafted, hidden), "d2t": (drafted,)}  # fmt: skip
 
-    def _norm_of(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(hidden, weight.shape, weight, self._eps)
-
     def enter(self, features: Sequence[Tensor]) -> Tensor:
         """Fused and normed: what every layer's keys and values are made of."""
-        return self._norm_of(functional.linear(torch.cat(list(features), dim=-1), self._fc), self._norms[0])
+        return self.normed(functional.linear(torch.cat(list(features), dim=-1), self._fc), self._norms[0])
 
     def block(self, root: Tensor, rows: int) -> Tensor:
         """(rows,) ids of a block."""
@@ -119,45 +131,46 @@ class DFlashHead(TreeHead):
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Of a block's tokens; the target's states do not enter here."""
         embedded = self.ends.embed(ids)
-        return self._norm_of(embedded, self._first), embedded
+        return self.normed(embedded, self._first), embedded
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Its own norm, then the target's output head or that of the smaller vocabulary."""
-        normed = self._norm_of(hidden, self._norms[1])
+        normed = self.normed(hidden, self._norms[1])
         return self.ends.logits(normed) if self._head is None else functional.linear(normed, self._head)
+
+    def behind(self, ids: Tensor, logits: Tensor) -> Tensor:
+        """(w, Vd) a level's logits -> those behind the target's tokens (w,)."""
+        if self._bias is None:
+            return logits
+        return logits + functional.linear(functional.embedding(ids, self._bias[0]), self._bias[1])
 
 
 class _Block(LevelsRun):
+    def root(self) -> Forwards:
+        """See ``HeadRun.root``."""
+        logits = yield from super().root()
+        return self.head.behind(self._before, logits)
+
+    def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
+        """See ``HeadRun.expand``."""
+        return self.head.behind(ids, (yield from super().expand(ids, rows)))
+
     def levels(self) -> Forwards:
         head, memory = self.head, self.memory
         features, following = self.taken()
+        self._before = following[-1:]
         head.layers.keep(head.enter(features), memory)
         rows = self.count + head.skipped
-        inputs, residual = head.inputs(head.block(following[-1:], rows), features[0])
+        inputs, residual = head.inputs(head.block(self._before, rows), features[0])
         whole = head.layers.like.new_zeros(rows, memory.nodes)
         written = yield head.layers.grow(inputs, residual, memory, 0, slice(0, rows), whole)
         return (yield RowsCall(head.output, written[head.skipped :]))
 
 
 class DFlash(LevelsMethod):
-    """DFlash. head: folder, hub id, ``bundled:NAME`` or ``random``. length: tokens drafted, null = the head's block.
-
-    choices: in place of the chain a tree by child counts, level by level. sampling at temperature > 0: drawn (from each
-    place's distribution, for the ratio test) | top. safetensors: false reads torch files.
-    """
+    """DFlash, DSpark, with the parameters of ``LevelsMethod``. length: null = the head's block."""
 
     kind, runs = DFlashHead, _Block
-
-    def __init__(
-        self,
-        head: str | None,
-        length: int | None = None,
-        choices: list[list[int]] | None = None,
-        sampling: Literal["top", "drawn"] = "drawn",
-        safetensors: bool = True,
-    ) -> None:
-        super().__init__(head, length, choices, sampling, safetensors)
-        self._whole = length is None and choices is None
 
     def check(self, model: ModelCard) -> None:
         """The head must be there and fit, and its block must hold the draft."""
@@ -166,7 +179,7 @@ class DFlash(LevelsMethod):
         block = RANDOM_BLOCK if self._file.random else setting(self._file, BLOCK)
         if type(block) is not int or block < 2:
             raise InputError(f"{self._file.where}: config.json has {BLOCK}={block}; expected a whole number above 1")
-        most = block if setting(self._file, ANCHOR) else block - 1
+        most = block if anchored(self._file) else block - 1
         if self._whole:
             self.shape = TreeShape.from_counts([[1]] * most, WIDEST)
         require_count("length or levels of choices", len(self.shape.levels), high=most)

@@ -73,6 +73,44 @@ def begun(method, model, ids, seed=0):
     return method.begin(ids[:-1], Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden}), seed)
 
 
+def deep_spec(module, folder, **settings):
+    """DeepSpec's DSpark: flat, all blocks counted, copies of the target's ends stored."""
+    settings = {"block_size": 6, "mask_token_id": 3, "target_layer_ids": [-1, 0, 1], "num_anchors": 8, **settings}
+    return module.save(folder, architectures=["Qwen3DSparkModel"], num_target_layers=2, **settings)
+
+
+@pytest.mark.parametrize(
+    ("write", "options"),
+    [
+        (deep_spec, {}),
+        (speculators, {"drafted": 90, "ids": SMALLER}),
+    ],
+)
+def test_tokens_of_dspark_know_the_one_before(model, tmp_path, write, options):
+    """Greedy and drawn, along a chain; without the bias, or with that of the root alone, it differs."""
+    module, ids, sampling = DFlashModule(rank=8, **options), [*PROMPT, 9], Sampling(0.9)
+    module.markov_head["markov_w2"].weight.data *= 4
+    kind = {"speculators_model_type": "dspark", "markov_rank": 8, "markov_head_type": "vanilla"}
+    folder = write(module, tmp_path, **kind, enable_confidence_head=True, confidence_head_with_markov=True)
+    method = bound(DFlash(folder), model)
+    levels = module.levels(model, features_of(model, method, ids[:-1]), 9, 6)
+
+    def rows(drafted):
+        return torch.stack([own + module.bias(token) for own, token in zip(levels, [9, *drafted], strict=False)])
+
+    chain = [9]
+    for level in levels:
+        chain.append(module.to_target((level + module.bias(chain[-1])).argmax()))
+    assert begun(method, model, ids).propose(ids, 64).tokens.tolist() == chain[1:]
+    alone = [module.to_target(token) for token in (levels + module.bias(9)).argmax(-1)]
+    assert chain[1:] not in (alone, [module.to_target(token) for token in levels.argmax(-1)])
+    assert run(model, method, PROMPT, 14).ids == plain_greedy(model, PROMPT, 14)
+    draft = begun(bound(DFlash(folder), model, sampling), model, ids).propose(ids, 64)
+    tokens = draft.tokens.tolist()
+    wanted = sampling(method.bound.spread(rows(tokens)))
+    assert torch.allclose(draft.probs, wanted.to(draft.probs.dtype), atol=1e-6)
+
+
 def test_a_block_sees_itself_in_both_directions(model, tmp_path):
     """Wrong variants: a causal block, another mask token, layers off by one, and a longer block differ."""
     module, ids = DFlashModule(read=2), [*PROMPT, 9, 10]
@@ -121,9 +159,11 @@ def test_trees_and_drawn_tokens(model, tmp_path):
         ({"aux_hidden_state_layer_ids": None}, "target_layer_ids=None, aux_hidden_state_layer_ids=None; expected one"),
         ({"aux_hidden_state_layer_ids": [0, 3]}, "expected one of them, in a target of 2 layers"),
         ({"aux_hidden_state_layer_ids": [0, 1]}, "differs in shape fc.weight [64, 192] (expected [64, 128])"),
-        ({"speculators_model_type": "dspark"}, "speculators_model_type=dspark; expected dflash"),
+        ({"speculators_model_type": "eagle3"}, "speculators_model_type=eagle3; expected dflash or dspark"),
         ({"projector_type": "domino"}, "projector_type=domino; expected dflash"),
-        ({"markov_rank": 64, "enable_confidence_head": True}, "sets enable_confidence_head, markov_rank, unknown here"),
+        ({"markov_rank": 64}, "lacks markov_head.markov_w1.weight, markov_head.markov_w2.weight"),
+        ({"markov_head_type": "rnn"}, "markov_head_type=rnn; expected vanilla"),
+        ({"conv_kernel_size": 3, "selector_rank": 4}, "sets conv_kernel_size, selector_rank, unknown here"),
         ({"output_multiplier": 2.0}, "output_multiplier=2.0; expected 1.0"),
         ({"transformer_layer_config": {"layer_types": ["sliding_attention"] * 2}}, "has a sliding window"),
     ],
