@@ -88,7 +88,7 @@ def _best(candidates: list[Tensor], nodes: int, depth: int) -> Draft:
     return Draft(ids[chosen], [int(parent) for parent in hosted[0]], score=hosted[1], source=[0] * len(chosen))
 
 
-class Choice(Protocol):
+class NodeChoice(Protocol):
     """What fills the nodes of a level."""
 
     def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
@@ -98,7 +98,7 @@ class Choice(Protocol):
         """(n, V) the distributions of the nodes chosen last."""
 
 
-def fill(run: Growing, plan: ShapePlan, choose: Choice, goes_on: GoesOn | None = None) -> Forwards:
+def fill(run: Growing, plan: ShapePlan, choose: NodeChoice, goes_on: GoesOn | None = None) -> Forwards:
     """Fill a tree of fixed shape, level by level: tokens (N,) int64.
 
     goes_on: see ``Drafter``; levels that it cuts are not filled.
