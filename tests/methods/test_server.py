@@ -20,6 +20,7 @@ from methods.server.identity import TEXTS
 from methods.server.law import DRAWS, LEVEL, TOKENS, compare_draws
 from methods.server.method import ServerPeer
 from specbench import cli
+from specbench.bench.serving_engines import compare_rows
 from specbench.decode.loop import Request, decode
 from specbench.lossless import compare_block, judge_block
 from specbench.measure.clock import Clock
@@ -289,3 +290,17 @@ def test_a_row_of_text_is_judged_by_its_text():
         assert (same.equal, same.violations, same.divergence) == (True, 0, None)
         assert (other.equal, other.violations, other.divergence) == (False, 0, [0, 0])
         assert judged(judge, "ab", {}).violations == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "equal", "code"), [((4, 1), True, 0), ((4, 2), True, 1), ((4, 1), False, 1)], ids=["same", "steps", "ids"]
+)
+def test_an_engine_that_differs_from_ours_fails_the_check(steps, equal, code, capsys):
+    judged = SimpleNamespace(equal=equal)
+    rows = zip(("speculative_sampling", "server_plain", "server_draft"), ((4, 1), (1,) * 5, steps), strict=True)
+    records = [
+        SimpleNamespace(method=name, turns=[SimpleNamespace(accept=accept, stats={})], lossless=judged)
+        for name, accept in rows
+    ]
+    assert compare_rows(records) == code
+    assert "| server_draft | 1 | 2 |" in capsys.readouterr().out

@@ -1,0 +1,76 @@
+"""Start a serving engine on the bundled pair, on loopback, and hold its rows to this harness's own runtime.
+
+    python scripts/check_servers.py llama_cpp --program llama.cpp/build/bin/llama-server
+    python scripts/check_servers.py vllm --program ENV/bin/python
+    python scripts/check_servers.py transformers --program .venv/bin/python
+
+The engine runs twice: plainly, and with the draft model, four tokens a draft (not transformers, which has no such
+option). One run here decodes the same questions with vanilla, with ``speculative_sampling`` of four tokens, and with
+both servers. The table has the verify steps of each row and whether ids are vanilla's. With exit code 1 steps or ids
+differ. llama.cpp needs the package gguf, to write its files. docs/servers.md says how the engines are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from specbench import run
+from specbench.bench.serving_engines import (
+    DRAFTING,
+    ENGINES,
+    LENGTH,
+    OURS,
+    PLAIN,
+    compare_rows,
+    copy_model,
+    free_port,
+    list_command,
+    serving,
+)
+from specbench.cli import with_exit_code
+from specbench.types import InputError
+
+QUESTIONS = (
+    "suite.limit=4",
+    "measure=quick",
+    "measure.warmup=0",
+    "report.plots=false",
+    "model=tiny",
+    "model.threads=1",
+)
+SETTINGS = (f"method=[{OURS}]", f"method.{OURS}.length={LENGTH}", f"method.{OURS}.schedule=fixed", *QUESTIONS)
+PEER = "_target_: methods.server.method.ServerPeer"
+
+
+@with_exit_code
+def main() -> int:
+    """Start, run, compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", choices=ENGINES)
+    parser.add_argument("--program", required=True, help="llama-server, or a Python that has the engine")
+    parser.add_argument("overrides", nargs="*", default=[], help="of specbench")
+    given = parser.parse_intermixed_args()
+    if shutil.which(given.program) is None:
+        raise InputError(f"--program {given.program}: is no program; expected the engine's (see docs/servers.md)")
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        gguf = given.engine == "llama_cpp"
+        target, draft = (copy_model(f"bundled:{name}", folder / name, gguf) for name in ("tiny", "tiny_draft"))
+        rows = []
+        for name, model in ((PLAIN, None), (DRAFTING, draft)):
+            if model is None or given.engine != "transformers":
+                port = free_port()
+                command = list_command(given.engine, given.program, port, target, model)
+                url = stack.enter_context(serving(command, port, folder))
+                rows.append(f"+method.{name}={{{PEER}, url: '{url}'{'' if gguf else f', model: {target}'}}}")
+        found = run(*METHOD, *QUICK, *rows, *given.overrides)
+        return compare_rows([record for each in found.findings.runs for record in each.records])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
