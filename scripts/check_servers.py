@@ -35,15 +35,8 @@ from specbench.bench.serving_engines import (
 from specbench.cli import with_exit_code
 from specbench.types import InputError
 
-QUESTIONS = (
-    "suite.limit=4",
-    "measure=quick",
-    "measure.warmup=0",
-    "report.plots=false",
-    "model=tiny",
-    "model.threads=1",
-)
-SETTINGS = (f"method=[{OURS}]", f"method.{OURS}.length={LENGTH}", f"method.{OURS}.schedule=fixed", *QUESTIONS)
+METHOD = (f"method=[{OURS}]", f"method.{OURS}.length={LENGTH}", f"method.{OURS}.schedule=fixed")
+QUICK = ("model=tiny", "model.threads=1", "suite.limit=4", "measure=quick", "measure.warmup=0", "report.plots=false")
 PEER = "_target_: methods.server.method.ServerPeer"
 
 

@@ -293,7 +293,9 @@ def test_a_row_of_text_is_judged_by_its_text():
 
 
 @pytest.mark.parametrize(
-    ("steps", "equal", "code"), [((4, 1), True, 0), ((4, 2), True, 1), ((4, 1), False, 1)], ids=["same", "steps", "ids"]
+    ("steps", "equal", "code"),
+    [((4, 1), True, 0), ((3, 1, 1), True, 1), ((4, 1), False, 1)],
+    ids=["same", "steps", "ids"],
 )
 def test_an_engine_that_differs_from_ours_fails_the_check(steps, equal, code, capsys):
     judged = SimpleNamespace(equal=equal)
@@ -303,4 +305,4 @@ def test_an_engine_that_differs_from_ours_fails_the_check(steps, equal, code, ca
         for name, accept in rows
     ]
     assert compare_rows(records) == code
-    assert "| server_draft | 1 | 2 |" in capsys.readouterr().out
+    assert f"| server_draft | 1 | {len(steps)} |" in capsys.readouterr().out
