@@ -12,7 +12,6 @@ from pathlib import Path
 _NOT_IN_PATHS = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\ud800-\udfff]+|^[.\s-]+|[.\s]+$')
 _LONGEST_BYTES = 80  # a file's name has several such parts and at most 255 bytes
 _DIGITS = 8
-_TABLES = (".csv", ".tsv", ".parquet", ".arrow", ".json")  # beside p.jsonl there may be a p.csv
 # Control characters, those that turn the direction of writing, and halves of characters; lines may end.
 _HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -29,9 +28,8 @@ def file_name(name: str) -> str:
 
 
 def suite_name(path: str) -> str:
-    """The name of a suite that has none: that of its file, with the ending where a table has the name of a text."""
-    name = Path(path).name
-    return name if name.endswith(_TABLES) else name.partition(".")[0] or "suite"
+    """The name of a suite that has none: that of its file, with the ending: beside p.jsonl there may be a p.csv."""
+    return Path(path).name or "suite"
 
 
 def near(word: str, known: Sequence[str]) -> str:

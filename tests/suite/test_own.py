@@ -47,7 +47,7 @@ def read(path, **options):
 def test_files_of_one_stem_are_suites_of_several_names():
     assert len({suite_name(f"data/{name}") for name in WRITERS}) == len(WRITERS)
     assert [suite_name(name) for name in ("data/p.jsonl", "p.v2.jsonl", "p.jsonl.gz", "folder", "")] == [
-        "p", "p", "p", "folder", "suite",
+        "p.jsonl", "p.v2.jsonl", "p.jsonl.gz", "folder", "suite",
     ]  # fmt: skip
 
 
