@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from specbench import stats
 from specbench.report.data.trials import Columns
 
+BLOCK = ("case", "round", "ok", "time_s", "tokens")  # the columns of records that a control is read from
 MAX_WIDTH = 0.01  # a re-timing interval wider than this hides differences of a percent
 
 

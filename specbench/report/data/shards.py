@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from specbench import stats
 from specbench.record import CONTROL, VANILLA
-from specbench.report.data.control import MAX_WIDTH, Control, read_control
+from specbench.report.data.control import BLOCK, MAX_WIDTH, Control, read_control
 from specbench.report.data.facts import Facts
 from specbench.report.data.profiles import read_device
 from specbench.report.data.trials import Column, Columns, Trials
@@ -44,7 +44,7 @@ def read_shards(run: Run, facts: Facts, trials: Trials) -> tuple[MeasuredShard, 
 
 def _of_shard(rows: Columns, number: int) -> Columns:
     here = rows["shard"] == number
-    return {name: rows[name][here] for name in ("case", "round", "ok", "time_s", "wall_s", "tokens")}
+    return {name: rows[name][here] for name in (*BLOCK, "wall_s")}
 
 
 def _per_token(vanilla: Columns) -> tuple[Column, Column]:

@@ -16,6 +16,7 @@ import pandas as pd
 from specbench import stats
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.cases import Cases, CasesOfRun
+from specbench.report.data.control import BLOCK, read_control
 from specbench.report.data.facts import Facts, read_facts
 from specbench.report.data.predict import Prediction
 from specbench.report.data.reported import ReportedRun
@@ -39,6 +40,7 @@ class _Scope:
     errors: int
     drafts: bool  # the method proposed a node somewhere in the run
     prediction: Prediction | None = None
+    retimed: stats.Estimate | None = None  # of the A/A control
 
 
 def summarise(runs: Sequence[Run]) -> pd.DataFrame:
@@ -76,9 +78,20 @@ def _scopes(reported: ReportedRun, cases: CasesOfRun, category: str) -> Iterator
         if len(chosen):
             good = _succeeded(chosen)
             errors = len(chosen) - len(good)
-            yield _Scope(
-                reported.facts, name, good, vanilla, papers, errors, name in cases.drafting, reported.prediction
-            )
+            retimed = _retime(reported, category) if name == CONTROL and reported.facts.timed else None
+            drafts, prediction = name in cases.drafting, reported.prediction
+            yield _Scope(reported.facts, name, good, vanilla, papers, errors, drafts, prediction, retimed)
+
+
+def _retime(reported: ReportedRun, category: str) -> stats.Estimate | None:
+    """The A/A control of a category, as the verdict on the whole run counts it; None where no block has both."""
+    found = reported.control if category == OVERALL else None
+    if found is None:
+        trials = reported.trials
+        own = np.ones(len(trials.categories), bool) if category == OVERALL else trials.categories == category
+        pair = (trials.columns(name) for name in (VANILLA, CONTROL))
+        found = read_control(*({key: rows[key][own[rows["category"]]] for key in BLOCK} for rows in pair))
+    return found.retimed if found else None
 
 
 def _succeeded(cases: Cases) -> Cases:
@@ -104,7 +117,7 @@ def _resampled(scope: _Scope) -> Iterator[tuple[str, tuple[Column, ...]]]:
     """(figure, its columns) as ``stats.estimates`` takes them."""
     cases = scope.cases
     yield "mat", (cases["emitted"], cases["steps"])
-    if scope.facts.timed:
+    if scope.facts.timed and scope.retimed is None:
         yield "speedup", _paired(scope.vanilla, cases)
     if scope.prediction is not None:
         rows = cases.where(~np.isnan(cases["method_ms"]))
@@ -126,7 +139,7 @@ def _row(scope: _Scope, spreads: Mapping[str, stats.Estimate]) -> dict[str, Any]
         "load": scope.facts.arrivals and f"each request, {scope.facts.arrivals}",
     }
     row |= _spread("mat", spreads["mat"]) | _drafting(scope) | _times(scope) | _verdict(scope)
-    row |= _speed(scope, spreads.get("speedup")) | _predicted(scope, spreads.get("predicted_speedup"))
+    row |= _speed(scope, scope.retimed or spreads.get("speedup")) | _predicted(scope, spreads.get("predicted_speedup"))
     return row | _time_only(scope, row)
 
 
