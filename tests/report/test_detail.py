@@ -103,7 +103,7 @@ def test_plots_hold_one_method_and_many(make_run, count):
 
 
 def test_what_does_not_apply_is_skipped_with_a_reason(make_run, caplog):
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         report = build_report([make_run(methods={"hf_assisted": (4.0, 0.5, 1e-3)}, per_category=1)])
     names = {path.stem for path in report.files if path.suffix == ".png"}
     assert {"time_split", "accept_lengths"} <= names

@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-from matplotlib.text import Text
 from profiles import FIT
 
 from specbench.profile import write_profile
 from specbench.report import build_report, explain, rank, read_findings
 from specbench.report.data.factors import FACTORS, MEASURED, MODELLED
 from specbench.report.plots.canvas import drawing
-from specbench.report.plots.factors import draw_factors
-from specbench.report.plots.scatter import draw_price
+from specbench.report.plots.scatter import draw_front
 from specbench.report.plots.scene import first_scene, scenes
 from specbench.store import RunError
 
@@ -41,20 +39,14 @@ def test_the_factors_multiply_to_the_speedups_of_the_summary(findings):
     assert np.allclose(measured["remainder"], 1, atol=0.1)
 
 
-def test_the_pictures_show_the_factors(findings):
-    rows = explain(findings)
+def test_what_a_forward_costs_is_drawn_beside_the_methods(findings):
     with drawing():
-        staircase = draw_factors(rows.iloc[0])
-        price = draw_price(next(scenes(findings)), findings.predictions[0].profile, 300)
-    written = {text.get_text() for text in staircase.findobj(Text)}
-    assert {f"\N{MULTIPLICATION SIGN} {rows.iloc[0][name]:.2f}" for name in FACTORS} <= written
-    assert f"= {rows.iloc[0]['speedup']:.2f}" in written
-    bars = staircase.axes[0].patches
-    assert bars[0].get_x() == 1.0
-    assert bars[-1].get_x() + bars[-1].get_width() == pytest.approx(rows.iloc[0]["speedup"])
-    line = price.axes[0].get_lines()[0]
-    assert line.get_ydata()[0] == pytest.approx(1.0)
-    assert [text.get_text() for text in price.legends[0].get_texts()] == ["T(q) / T(1)", "pld", "sam"]
+        front = draw_front(next(scenes(findings)))
+    (cost,) = [line for line in front.axes[0].get_lines() if line.get_linestyle() == ":"]
+    assert cost.get_ydata()[0] == pytest.approx(1.0)
+    fed, context = cost.get_xdata()[-1], next(scenes(findings)).priced[1]
+    price = FIT.forward_ms([fed], [context])[0] / FIT.forward_ms([1.0], [context])[0]
+    assert cost.get_ydata()[-1] == pytest.approx(price)
 
 
 def test_settings_are_ranked_by_a_figure(findings):
@@ -84,10 +76,10 @@ def test_a_profile_brings_its_curve_and_the_crossover(make_run, built, tmp_path)
     runs = [make_run("one", **options), make_run("two", manifest=big, **options)]
     report = build_report(runs, profile=write_profile(FIT, tmp_path))
     names = {path.name for path in report.files}
-    kinds = {f"{kind}-{model}-mini.png" for kind in ("latency", "crossover") for model in ("tiny", "big")}
+    kinds = {f"{kind}-{model}-mini.png" for kind in ("crossover",) for model in ("tiny", "big")}
     assert kinds | {"crossover.csv"} <= names
     assert 'id="under-load"' in (report.output / "report.html").read_text(encoding="utf-8")
-    assert not any(path.name.startswith(("latency", "crossover")) for path in built.files)
+    assert not any(path.name.startswith("crossover") for path in built.files)
 
 
 def test_a_profile_without_a_step_to_price_changes_nothing(make_run, tmp_path):

@@ -113,11 +113,11 @@ def test_page_leaves_out_what_no_model_told(report):
 
 
 def test_plots_that_need_times_are_left_out_with_a_reason(report, tmp_path, caplog):
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         again = build_report([report.output], tmp_path)
     names = {path.stem for path in again.files if path.suffix == ".png"}
     assert names == {
-        *("mat", "mat_by_category", "mat_against_fed", "radar"),
+        *("mat", "mat_by_category", "mat_against_fed"),
         *("time_split", "accept_lengths", "accept_positions", "accept_sources", "by_length"),
     }
     for name in ("speedup", "speedup_by_category"):

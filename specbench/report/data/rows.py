@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.trials import DRAFTER_PHASES
+from specbench.report.text.label import BLANK
+from specbench.stats import MIN_CASES
 
+FEW = f"In brackets: fewer than {MIN_CASES} cases, too few to say how far chance moves the figure."
 TASKS = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")  # Spec-Bench's, in its order
 KEYS = ("model", "suite", "category", "method", "variant")
 COLUMNS = (
@@ -45,6 +49,11 @@ def unite(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     ranks = {column: {name: rank for rank, name in enumerate(names)} for column, names in orders.items()}
     order = pd.DataFrame({column: frame[column].map(ranks[column]) for column in orders})
     return frame.loc[order.sort_values(list(orders), kind="stable").index].reset_index(drop=True)
+
+
+def mark_few(text: str, row: Mapping[str, Any]) -> str:
+    """A printed figure of a row of the summary, in brackets where it has too few cases for an interval."""
+    return f"({text})" if row.get("cases", MIN_CASES) < MIN_CASES and text != BLANK else text
 
 
 def replayed(rows: pd.DataFrame) -> pd.Series:

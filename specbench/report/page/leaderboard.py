@@ -14,7 +14,7 @@ import pandas as pd
 from specbench.record import CONTROL, OVERALL, VANILLA
 from specbench.report.data.facts import Facts
 from specbench.report.data.pairs import Contest, is_alone
-from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
+from specbench.report.data.rows import category_order, drop_repeated_rows, mark_few, with_drafting
 from specbench.report.page.elements import cell_html, escape, tag
 from specbench.report.tables.tables import (
     INTERVALS,
@@ -23,7 +23,6 @@ from specbench.report.tables.tables import (
     Row,
     best_of,
     interval_of,
-    mark_few,
     meaning,
 )
 from specbench.report.text.label import Cell, label

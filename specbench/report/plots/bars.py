@@ -9,9 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from specbench.report.data.rows import mark_few
 from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, inner_inch, plain, write_head
 from specbench.report.plots.scene import Series
 from specbench.report.text.label import break_lines
+from specbench.stats import MIN_CASES
 
 _WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 1.6}
 _OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
@@ -28,6 +30,7 @@ def draw_bars(series: Sequence[Series], figure: str, category: str, title: str, 
     canvas = Figure(figsize=(_WIDTH_INCH, 0.3))
     axes = canvas.add_axes((0, 0, 1, 1))  # names and title lie outside; saving grows the paper to hold them
     values, errors = _figures(series, figure, category)
+    texts = [_spell(entry, figure, category) for entry in series]
     names = [plain(break_lines(entry.name, _NAME_CHARS)) for entry in series]
     canvas.set_figheight(max(0.3, 0.15 * max(name.count("\n") + 1 for name in names)) * len(series) + 0.1)
     places = np.arange(len(series))
@@ -36,19 +39,19 @@ def draw_bars(series: Sequence[Series], figure: str, category: str, title: str, 
     axes.set_ylim(len(series) - 0.35, -0.65)
     tops = np.nan_to_num(values) + np.nan_to_num(errors[1])
     axes.set_xlim(0, 1.12 * max(1.0, tops.max()))
-    for place, value, top in zip(places, values, tops, strict=True):
-        text = "n/a" if np.isnan(value) else f"{value:.2f}"
+    for place, text, top in zip(places, texts, tops, strict=True):
         axes.annotate(text, (top, place), (5, 0), textcoords="offset points", va="center", fontsize=8, bbox=_OVER_LINE)
     axes.axvline(1.0, **REFERENCE)
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.tick_params(axis="y", length=0)
-    _explain(canvas, title, where, bool(np.isfinite(errors).any()))
+    _explain(canvas, title, where, bool(np.isfinite(errors).any()), any(text.startswith("(") for text in texts))
     return canvas
 
 
 def draw_groups(series: Sequence[Series], figure: str, categories: Sequence[str], title: str, where: str) -> Figure:
     """Vertical bars grouped by category, on as many rows as legible bars need, the legend below."""
-    names = [break_lines(category, _GROUP_CHARS) for category in categories]
+    marked = [_bracket(series, category) for category in categories]
+    names = [break_lines(name, _GROUP_CHARS) for name in marked]
     rows = _rows(len(series), names)
     longest = max(map(len, rows))
     canvas = Figure(figsize=(_WIDTH_INCH, _ROW_INCH * len(rows)))
@@ -62,9 +65,15 @@ def draw_groups(series: Sequence[Series], figure: str, categories: Sequence[str]
         axes.set_xlim(-0.5, longest - 0.5)
         if len(categories) > 1 and row is rows[-1]:
             axes.axvline(len(row) - 1.5, color="#bbbbbb", linewidth=0.8)  # a rule before overall, the last
-    _explain(canvas, title, where, spread)
+    _explain(canvas, title, where, spread, marked != list(categories))
     add_legend(canvas, [entry.name for entry in series], handles)
     return canvas
+
+
+def _bracket(series: Sequence[Series], category: str) -> str:
+    """A category's name, in brackets where no method has enough cases in it for an interval."""
+    cases = [entry.rows.loc[category, "cases"] for entry in series if category in entry.rows.index]
+    return mark_few(category, {"cases": max(cases)} if cases else {})
 
 
 def _rows(bars: int, names: Sequence[str]) -> list[range]:
@@ -103,6 +112,12 @@ def _figures(series: Sequence[Series], figure: str, category: str) -> tuple[np.n
     return value, np.stack([value - low, high - value])
 
 
+def _spell(entry: Series, figure: str, category: str) -> str:
+    """The figure beside its bar, in brackets as tables have those of too few cases."""
+    row = entry.rows.loc[category].to_dict() if category in entry.rows.index else {figure: float("nan")}
+    return "n/a" if np.isnan(row[figure]) else mark_few(f"{row[figure]:.2f}", row)
+
+
 def _looks(series: Sequence[Series]) -> dict[str, Any]:
     return {
         "color": [entry.style.colour for entry in series],
@@ -112,7 +127,8 @@ def _looks(series: Sequence[Series]) -> dict[str, Any]:
     }
 
 
-def _explain(canvas: Figure, title: str, where: str, spread: bool) -> None:
-    """The title, and under it what was measured and what line and whiskers mean."""
+def _explain(canvas: Figure, title: str, where: str, spread: bool, few: bool) -> None:
+    """The title, and under it what was measured and what line, whiskers and brackets mean."""
     whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else "too few cases for intervals"
-    write_head(canvas, title, f"{where}; dashed: vanilla; {whiskers}")
+    brackets = f"; in brackets: fewer than {MIN_CASES} cases" if few else ""
+    write_head(canvas, title, f"{where}; dashed: vanilla; {whiskers}{brackets}")

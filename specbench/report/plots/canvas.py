@@ -19,7 +19,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from specbench.names import file_name, printable
@@ -51,10 +51,10 @@ def plain(text: str) -> str:
     return printable(text).replace("$", r"\$")
 
 
-def set_log2(axes: Axes) -> None:
-    """Powers of two along x, written as they are."""
+def set_log2(axes: Axes, ticks: Sequence[float] = ()) -> None:
+    """Powers of two along x, or these ticks of a log scale, written as they are."""
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(LogLocator(base=2))
+    axes.xaxis.set_major_locator(FixedLocator(sorted(ticks)) if ticks else LogLocator(base=2))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 

@@ -25,19 +25,16 @@ from specbench.report.plots.acceptance import (
 from specbench.report.plots.bars import draw_bars, draw_groups
 from specbench.report.plots.canvas import drawing, save_all
 from specbench.report.plots.growth import draw_growth, keep_growing
-from specbench.report.plots.load import draw_crossover
-from specbench.report.plots.radar import MIN_AXES, draw_radar
 from specbench.report.plots.scatter import (
     draw_front,
     draw_frontier,
     draw_predicted,
-    draw_price,
     find_gains,
     find_predicted,
     find_prices,
 )
 from specbench.report.plots.scene import Scene, scenes
-from specbench.report.plots.served import draw_load_speedup, draw_served
+from specbench.report.plots.served import draw_crossover, draw_load_speedup, draw_served
 from specbench.report.plots.stacks import draw_sources, draw_time_split
 from specbench.report.plots.tails import draw_lengths, draw_tails, no_lengths
 from specbench.report.text.style import SCREEN
@@ -62,7 +59,7 @@ class Plot:
 
 
 def write_plots(findings: Findings, output: Path, load: Load | None = None, style: str = SCREEN) -> list[Path]:
-    """Every plot that can be made, under plots/; one that cannot be is skipped with a line in the log."""
+    """Every plot that can be made, under plots/; the log's DEBUG lines say why others are not."""
     folder = output / "plots"
     make_folder(folder)
     with drawing(style):
@@ -75,13 +72,13 @@ def draw_plots(findings: Findings, load: Load | None = None, display: bool = Fal
         for plot in PLOTS:
             reason = plot.missing(scene) if scene.series else "no method beside vanilla"
             if reason:
-                LOG.info("plot %s of %s skipped: %s", plot.name, scene.where, reason)
+                LOG.debug("plot %s of %s skipped: %s", plot.name, scene.where, reason)
             else:
                 yield f"{plot.name}{scene.tag}", plot.draw(scene)
 
 
 def title_of(stem: str) -> str:
-    """'latency_rows-tiny' -> 'Time of a forward against the tokens fed, rows, tiny'; unknown names as they are."""
+    """'tails-tiny' -> 'How unevenly long the steps of a method take, tiny'; unknown names as they are."""
     kind, _, where = stem.partition("-")
     known = [plot for plot in PLOTS if kind == plot.name or kind.startswith(f"{plot.name}_")]
     if not known:
@@ -121,12 +118,6 @@ def _few(missing: Callable[[Scene], str]) -> Callable[[Scene], str]:
     return too_many
 
 
-def _no_radar(scene: Scene) -> str:
-    if len(scene.categories) < MIN_AXES:
-        return f"{len(scene.categories)} categories, a radar needs {MIN_AXES}"
-    return _blank(*_HEADINGS)(scene)
-
-
 def _no_gains(scene: Scene) -> str:
     count = ever_gaining(scene.detail["accept_lengths"]).groupby(["method", "variant"]).ngroups
     if count > MOST_PANELS:
@@ -145,12 +136,6 @@ def _no_growth(scene: Scene) -> str:
     return (
         "" if len(keep_growing(scene.detail["growth"])) else "no method holds more from case to case, or too few cases"
     )
-
-
-def _no_price(scene: Scene) -> str:
-    if scene.priced is None:
-        return "no latency profile"
-    return "" if find_prices(scene) else "what the methods fed is not known"
 
 
 def _empty(frame: str, reason: str) -> Callable[[Scene], str]:
@@ -173,16 +158,6 @@ def _groups(figure: str) -> Callable[[Scene], Figure]:
         return draw_groups(scene.series, figure, groups, f"{_HEADINGS[figure]} by category", scene.where)
 
     return draw
-
-
-def _radar(scene: Scene) -> Figure:
-    panels = {figure: title for figure, title in _HEADINGS.items() if not _blank(figure)(scene)}
-    return draw_radar(scene.series, panels, scene.categories, scene.where)
-
-
-def _price(scene: Scene) -> Figure:
-    assert scene.priced is not None
-    return draw_price(scene, *scene.priced)
 
 
 PLOTS = (
@@ -231,7 +206,6 @@ PLOTS = (
     Plot("growth", "Mean accepted tokens against tokens held", draw_growth, _no_growth),
     Plot("tails", "How unevenly long the steps of a method take", draw_tails, _empty("tails", "no step was timed")),
     Plot("by_length", "Speed and acceptance by the length of the prompt or answer", draw_lengths, no_lengths),
-    Plot("latency", "Time of a forward against the tokens fed", _price, _no_price),
     Plot(
         "load",
         "Throughput against speed for a user",
@@ -250,5 +224,4 @@ PLOTS = (
         draw_crossover,
         lambda scene: "" if scene.load else "no latency profile, or no step that drafts",
     ),
-    Plot("radar", "Radar of the categories", _radar, _few(_no_radar)),
 )

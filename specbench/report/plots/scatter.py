@@ -1,4 +1,4 @@
-"""Methods as points: MAT against tokens fed, speedup against MAT, predicted against measured, and MAT against T(q).
+"""Methods as points: MAT against tokens fed and what these cost, speedup against MAT, predicted against measured.
 
 The frontier of speedup against MAT: a method emits MAT tokens a step where vanilla emits one. If its steps took as long
 as vanilla's, its speedup would be MAT. On the line k lie speedups of MAT / k, so that k, what a step costs in vanilla's
@@ -18,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from specbench.profile import Profile
 from specbench.record import OVERALL, VANILLA
 from specbench.report.data.choices import find_undominated
 from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, fit, set_log2, write_head
@@ -112,6 +111,7 @@ def draw_front(scene: Scene) -> Figure:
     axes = canvas.add_axes((0, 0, 1, 1))
     bars = [line for dot in entries for line in dot.whiskers]
     _dress_front(axes, points, [height for line in bars for _, height in line])
+    cost = _draw_cost(axes, scene)
     fit(canvas)  # names are placed on axes as wide as they stay
     whole = [0, *(place for place, each in enumerate(entries, start=1) if each.whole)]
     front = [whole[place] for place in find_undominated([points[place] for place in whole])]
@@ -125,13 +125,24 @@ def draw_front(scene: Scene) -> Figure:
     drawn = {each.series.name for each in entries}
     missing = [each.name for each in scene.series if each.name not in drawn]
     note = f"{scene.where}; fed: the last token and every node of the draft; line: what no other beats"
-    note += _note_whiskers(entries)
+    note += cost + _note_whiskers(entries)
     if missing:
         note += f"; left out, MAT or what they feed is not known: {', '.join(missing)}"
     write_head(canvas, "MAT against tokens fed a step", note)
     if below:
         add_legend(canvas, list(below), list(below.values()))
     return canvas
+
+
+def _draw_cost(axes: Axes, scene: Scene) -> str:
+    """T(q) / T(1) of the latency profile, a method above which gains; what the note says of it, '' without one."""
+    if scene.priced is None:
+        return ""
+    profile, context = scene.priced
+    fed = np.geomspace(1.0, axes.get_xlim()[1], 200)
+    cost = profile.forward_ms(fed, np.full_like(fed, context)) / profile.forward_ms([1.0], [float(context)])
+    axes.plot(fed, cost, color="black", linewidth=1.2, linestyle=":")
+    return f"; dotted: T(q) / T(1), {profile.label}, context {context}: points above it gain before drafting time"
 
 
 def _dress_front(axes: Axes, points: Sequence[tuple[float, float]], bounds: Sequence[float]) -> None:
@@ -170,6 +181,17 @@ def draw_frontier(scene: Scene) -> Figure:
     if below:
         add_legend(canvas, list(below), list(below.values()))
     return canvas
+
+
+def _draw_cost(axes: Axes, scene: Scene) -> str:
+    """T(q) / T(1) of the latency profile, a method above which gains; what the note says of it, '' without one."""
+    if scene.priced is None:
+        return ""
+    profile, context = scene.priced
+    fed = np.geomspace(1.0, axes.get_xlim()[1], 200)
+    cost = profile.forward_ms(fed, np.full_like(fed, context)) / profile.forward_ms([1.0], [float(context)])
+    axes.plot(fed, cost, color="black", linewidth=1.2, linestyle=":")
+    return f"; dotted: T(q) / T(1), {profile.label}, context {context}: points above it gain before drafting time"
 
 
 def _dress_frontier(axes: Axes, gains: list[Dot]) -> None:
@@ -225,29 +247,4 @@ def draw_predicted(scene: Scene) -> Figure:
     note += f"{_note_whiskers(points)}; median absolute error {100 * error:.1f}\N{NO-BREAK SPACE}%"
     write_head(canvas, "Predicted against measured speedup", note)
     add_legend(canvas, [dot.series.name for dot in points], marks)
-    return canvas
-
-
-def draw_price(scene: Scene, profile: Profile, context: int) -> Figure:
-    """T(q) / T(1) of a profile as a line, the methods as points at what they feed and their MAT.
-
-    A point above the line gains, before the drafter's own time: it emits more tokens than its forward costs. context:
-    tokens in the cache.
-    """
-    entries = find_prices(scene)
-    most = max([2.0, *(dot.at[0] for dot in entries)])
-    fed = np.geomspace(1.0, 1.3 * most, 200)
-    cost = profile.forward_ms(fed, np.full_like(fed, context)) / profile.forward_ms([1.0], [float(context)])
-    canvas = Figure(figsize=(3.8, 2.8))
-    axes = canvas.add_axes((0, 0, 1, 1))
-    (line,) = axes.plot(fed, cost, color="black", linewidth=1.2)
-    marks = [_draw_dot(axes, dot) for dot in entries]
-    set_log2(axes)
-    axes.set_ylim(bottom=min(0.9, float(cost.min())))
-    axes.set_xlabel("tokens fed a step (q)")
-    axes.set_ylabel("MAT, and T(q) / T(1)")
-    axes.grid(color=GRID, linewidth=0.6)
-    note = f"{scene.where}; line: {profile.label} at context {context}; points above it gain before drafting time"
-    write_head(canvas, "What a step emits against what it costs", note)
-    add_legend(canvas, ["T(q) / T(1)", *(each.name for each in entries)], [line, *marks])
     return canvas

@@ -1,21 +1,25 @@
-"""Measured load: throughput against what a user sees, and speedup against the number of requests at once."""
+"""Load: throughput against what a user sees, speedup against the number of requests, and the MAT that pays."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter
 
 from specbench.record import CONTROL, VANILLA
 from specbench.report.data.detail import LOADED
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, write_head
-from specbench.report.plots.palette import style_of
+from specbench.report.data.load import FEW, LABELLED
+from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, set_log2, write_head
+from specbench.report.plots.palette import Style, style_of
 from specbench.report.plots.scene import Scene
 from specbench.report.text.label import label
 
+_CROSSOVER_INCH = (3.8, 5.2)
+_PALEST = 0.65  # grey of the smallest load
 _VANILLA: dict[str, Any] = {"color": "black", "linestyle": (0, (4, 3)), "marker": "x"}
 
 
@@ -57,10 +61,8 @@ def draw_load_speedup(scene: Scene) -> Figure:
         axes.plot(own["requests"], own["modelled_speedup"], color=look["color"], linestyle=":", linewidth=0.9)
         drawn.append((name, line))
     axes.axhline(1.0, **REFERENCE)
-    _count_requests(axes, frame["requests"])
-    axes.set_ylabel("speedup of the throughput")
+    _dress(axes, frame["requests"].unique().tolist(), "requests at once", "speedup of the throughput")
     axes.set_ylim(bottom=0)
-    axes.grid(color=GRID, linewidth=0.6)
     modelled = f"; dotted: modelled with {scene.profile}" if frame["modelled_speedup"].notna().any() else ""
     note = f"{scene.where}; dashed: vanilla under the same load; bars: 95 % over stretches{modelled}"
     write_head(canvas, "Speedup against load, measured", note)
@@ -78,14 +80,49 @@ def _lines(scene: Scene) -> list[tuple[str, pd.DataFrame, dict[str, Any]]]:
             found.insert(0, (VANILLA, rows, _VANILLA))
         elif method != CONTROL:
             look = style_of(len([name for name, *_ in found if name != VANILLA]))
-            marks = {"color": look.colour, "linestyle": look.line, "marker": look.marker}
-            found.append((label(str(method), str(variant)), rows, marks))
+            found.append((label(str(method), str(variant)), rows, _marks(look)))
     return found
 
 
-def _count_requests(axes: Axes, counts: pd.Series) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator([float(count) for count in sorted(counts.unique())]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("requests at once")
+def _marks(look: Style) -> dict[str, Any]:
+    return {"color": look.colour, "linestyle": look.line, "marker": look.marker}
+
+
+def draw_crossover(scene: Scene) -> Figure:
+    """Above: a line a method, below 1 it costs more than it brings. Below: a line a load, above it a width pays."""
+    assert scene.load is not None
+    speedups, even = scene.load.speedups, scene.load.break_even
+    canvas = Figure(figsize=_CROSSOVER_INCH)
+    upper, lower = canvas.subplots(2, 1)
+    canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=0.26)
+    drawn, lines = [], []
+    for series in scene.series:
+        own = series.of(speedups).sort_values("concurrency")
+        if len(own):
+            (line,) = upper.plot(own["concurrency"], own["modelled_speedup"], **_marks(series.style))
+            drawn.append(series)
+            lines.append(line)
+    upper.axhline(1.0, **REFERENCE)
+    _dress(upper, speedups["concurrency"].unique().tolist(), "requests at once", "modelled speedup")
+    loads = list(even.groupby("concurrency"))
+    for place, (count, own) in enumerate(loads):
+        look, grey = style_of(place), _PALEST * (1 - place / max(1, len(loads) - 1))  # colours are methods
+        lower.plot(own["fed"], own["break_even_mat"], color=str(grey), linestyle=look.line, marker=look.marker,
+                   label=f"{count} at once")  # fmt: skip
+    _dress(lower, [2, 4, 8, 16, 32, 64, 96], "tokens fed a request and step", "break-even MAT")
+    lower.set_yscale("log", base=2)
+    lower.set_ylim(0.95, min(16.0, float(even["break_even_mat"].max()) * 1.1))
+    lower.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    lower.legend(ncols=2)
+    outside = "; partly beyond what the profile measured" if (speedups["outside"] > FEW).any() else ""
+    note = f"{LABELLED}; {scene.where}; {scene.load.where}; dashed: vanilla under the same load{outside}"
+    write_head(canvas, "When speculation stops paying", note)
+    add_legend(canvas, [series.name for series in drawn], lines)
+    return canvas
+
+
+def _dress(axes: Axes, ticks: Sequence[float], across: str, up: str) -> None:
+    set_log2(axes, ticks)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(color=GRID, linewidth=0.6)
