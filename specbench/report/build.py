@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.measure.identity import hide_identity
-from specbench.report.data.detail import LOADED
+from specbench.report.data.detail import AUDIT, LOADED, QUALITY
 from specbench.report.data.facts import read_facts
 from specbench.report.data.findings import Findings, gather
 from specbench.report.data.grown import split_grown
@@ -21,15 +21,15 @@ from specbench.report.data.sweep import asked_grids, default_grids
 from specbench.report.data.trials import Tally, Trials, read_trials
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
-from specbench.report.tables.audit import write_audit
-from specbench.report.tables.modelled import write_load
+from specbench.report.tables.audit import audit_tables
+from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_frame
-from specbench.report.tables.quality import write_quality
-from specbench.report.tables.served import write_served
-from specbench.report.tables.shards import shards_table, write_shards
-from specbench.report.tables.tables import caption, write_details, write_tables
+from specbench.report.tables.quality import quality_tables
+from specbench.report.tables.served import served_tables
+from specbench.report.tables.shards import shards_tables
+from specbench.report.tables.tables import caption, write_details, write_summary
 from specbench.report.text.style import SCREEN, check_style
-from specbench.report.text.table import make_folder, to_csv, write_texts
+from specbench.report.text.table import make_folder, to_csv, write_tables, write_texts
 from specbench.store import Run, RunError, open_run, remove_partials
 
 log = logging.getLogger(__name__)
@@ -82,12 +82,13 @@ def build_report(
     grids = [grid for wanted in heatmaps for grid in asked_grids(findings, *wanted)]
     output.mkdir(parents=True, exist_ok=True)
     remove_partials(output)
-    files = write_tables(findings, output)
+    files = write_summary(findings, output)
     where = caption(findings.facts, findings.summary)
     files += write_details(findings.detail, output, where)
-    files += write_served(findings.detail[LOADED], output, where)
-    files += write_quality(findings, output, where)
-    files += write_audit(findings, output, where)
+    files += write_tables(output, LOADED, served_tables(findings.detail[LOADED], where))
+    files += write_tables(output, QUALITY, quality_tables(findings, where))
+    files += write_tables(output, AUDIT, audit_tables(findings, where)[:1])
+    files += write_tables(output, "shards", shards_tables(findings))
     grids += default_grids(findings)
     if plots:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of a home that cannot be written
@@ -98,11 +99,10 @@ def build_report(
         files += write_plots(findings, output, under, style)
         files += write_heatmaps(grids, output, style)
     if under is not None:
-        files += write_load(under, output)
+        frames = {"crossover": under.speedups.merge(under.pays), "crossover_break_even": under.break_even}
+        files += write_tables(output, "crossover", [crossover_table(under)], **frames)
     files += keep_pieces(findings, output)
     files += write_texts(output / "tables", {"pairs.csv": to_csv(pair_frame(findings, find_headlines(findings)))})
-    if (shards := shards_table(findings)) is not None:
-        files += write_shards(shards, output)
     log.info("page")
     pictures = [path for path in files if path.suffix == ".png"]
     files.append(write_page(findings, pictures, output, under, style != SCREEN))

@@ -13,7 +13,7 @@ from specbench.report.data.facts import read_facts
 from specbench.report.data.findings import gather
 from specbench.report.data.shards import MeasuredShard, doubt_shards, read_shards
 from specbench.report.data.trials import read_trials
-from specbench.report.tables.shards import shards_table
+from specbench.report.tables.shards import shards_tables
 from specbench.stats import Estimate
 from specbench.store import Run
 
@@ -63,9 +63,9 @@ def test_the_report_says_which_machine_measured_what():
     found = read_shards(run, read_facts(run), read_trials(records))
     assert [each.per_token_s.value for each in found] == [2 / 3, 1.0]
     assert [each.control.retimed.value for each in found] == [1.0, 1.0]
-    table = shards_table(gather([run]))
+    [table] = shards_tables(gather([run]))
     assert [[cell.text for cell in row[1:4]] for row in table.rows] == [
         ["1/2", "fast, 1 thread", "2"],
         ["2/2", "slow, 1 thread", "2"],
     ]
-    assert shards_table(gather([Run(run.directory, {**manifest, "shards": []}, records)])) is None
+    assert shards_tables(gather([Run(run.directory, {**manifest, "shards": []}, records)])) == []

@@ -24,6 +24,7 @@ from specbench.report.exchange.figures import (
     Measured,
     Share,
     check_close,
+    count_drafts,
     count_values,
     first_s,
     parse,
@@ -97,18 +98,18 @@ def _metrics(turn: TurnRecord) -> dict[str, Any]:
 
 def _acceptance(turn: TurnRecord) -> dict[str, Any]:
     """Nothing where no step had a draft."""
-    steps = drafted_steps(turn)
+    counted, steps = count_drafts([turn]), drafted_steps(turn)
     if not steps:
         return {}
-    taken, drafted = [each for each, _ in steps], [nodes for _, nodes in steps]
+    taken, drafted = map(list, zip(*steps, strict=True))
     found = {
         "engine": "specbench",
-        "mean_acceptance_length": 1 + sum(taken) / len(steps),
-        "draft_acceptance_rate": sum(taken) / sum(drafted),
+        "mean_acceptance_length": counted.length,
+        "draft_acceptance_rate": counted.rate,
         "acceptance_histogram": count_values(taken),
-        "num_accepted_draft_tokens": sum(taken),
-        "num_draft_tokens": sum(drafted),
-        "num_spec_steps": len(steps),
+        "num_accepted_draft_tokens": counted.accepted,
+        "num_draft_tokens": counted.drafted,
+        "num_spec_steps": counted.steps,
         "completion_tokens": len(turn.ids),
         "per_step_accepted": taken,
         "per_step_drafted": drafted,
@@ -135,14 +136,9 @@ def read_requests(raw: bytes, where: str) -> list[Figures]:
     total = None if None in tokens else sum(tokens)
     clocks = [line["metadata"] for line, _ in good]
     span_ns = max(clock["request_end_ns"] for clock in clocks) - min(clock["request_start_ns"] for clock in clocks)
-    return [
-        Figures(
-            requests=len(good),
-            tokens=total,
-            tokens_per_s=total * _NS / span_ns if total and span_ns > 0 else None,
-            **(_pool([acceptance for acceptance, _ in told], pooled) if told else {}),
-        )
-    ]
+    rate = total * _NS / span_ns if total and span_ns > 0 else None
+    pool = _pool([acceptance for acceptance, _ in told], pooled) if told else {}
+    return [Figures(requests=len(good), tokens=total, tokens_per_s=rate, **pool)]
 
 
 def _check(found: _Acceptance, where: str) -> None:

@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from specbench.input import InputError, parse_as
 from specbench.record import OVERALL, CaseRecord, TurnRecord
+from specbench.report.data.counting import drafted_steps
 from specbench.report.data.facts import Facts
 
 SLACK = 1e-3  # by which rounded figures of a file may differ from what they follow from
@@ -74,6 +75,18 @@ def first_s(turn: TurnRecord) -> float:
 def whole_s(turns: Iterable[TurnRecord]) -> float:
     """[s] that requests take one after the other."""
     return sum(turn.prefill_s + turn.decode_s for turn in turns)
+
+
+def count_drafts(turns: Sequence[TurnRecord]) -> Figures:
+    """What the counters of a server would have counted, steps without a draft left out."""
+    steps = [step for turn in turns for step in drafted_steps(turn)]
+    drafted, accepted = sum(nodes for _, nodes in steps), sum(taken for taken, _ in steps)
+    deepest = max((depth for turn in turns for depth in turn.depth), default=0)
+    shares = survival(count_values(taken for taken, _ in steps))
+    length = 1 + accepted / len(steps) if steps else 0.0
+    rate = accepted / drafted if drafted else 0.0
+    positions = (*shares, *[0.0] * (deepest - len(shares)))
+    return Figures(OVERALL, None, None, len(steps), drafted, accepted, length, rate, None, positions)
 
 
 def count_values(values: Iterable[int]) -> dict[int, int]:

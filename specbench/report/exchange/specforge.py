@@ -81,14 +81,7 @@ def read_report(raw: bytes, where: str) -> list[Figures]:
             due, key = metrics["output_tokens"] / steps, f"runs.{place}.metrics.accept_length"
             check_close(where, key, length, due, "output_tokens / spec_verify_count")
         label = f"{config['label']}, " if config and "label" in config else ""
-        groups.append(
-            Figures(
-                f"{label}{run['task']['name']}",
-                requests=metrics["num_requests"],
-                tokens=metrics["output_tokens"],
-                steps=steps,
-                length=length,
-                tokens_per_s=metrics["throughput_tokens_per_second"],
-            )
-        )
+        name, speed = f"{label}{run['task']['name']}", metrics["throughput_tokens_per_second"]
+        counts = (metrics["num_requests"], metrics["output_tokens"], steps)
+        groups.append(Figures(name, *counts, length=length, tokens_per_s=speed))
     return groups

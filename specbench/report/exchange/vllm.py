@@ -15,12 +15,12 @@ from dataclasses import replace
 from typing import Annotated, Any, NotRequired
 
 import numpy as np
+import pandas as pd
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, decode_text
-from specbench.record import Count, TurnRecord
-from specbench.report.data.counting import drafted_steps
+from specbench.record import OVERALL, Count, TurnRecord
 from specbench.report.exchange.figures import (
     Figures,
     Length,
@@ -28,10 +28,9 @@ from specbench.report.exchange.figures import (
     Share,
     check_close,
     check_falling,
-    count_values,
+    count_drafts,
     first_s,
     parse,
-    survival,
     whole_s,
 )
 
@@ -50,22 +49,6 @@ class _Result(TypedDict):
     spec_decode_draft_tokens: NotRequired[Count]
     spec_decode_accepted_tokens: NotRequired[Count]
     spec_decode_per_position_acceptance_rates: NotRequired[list[Share]]
-
-
-def _count(turns: Sequence[TurnRecord]) -> Figures:
-    """What the counters of a server would have counted, steps without a draft left out."""
-    steps = [step for turn in turns for step in drafted_steps(turn)]
-    drafted, accepted = sum(nodes for _, nodes in steps), sum(taken for taken, _ in steps)
-    deepest = max((depth for turn in turns for depth in turn.depth), default=0)
-    shares = survival(count_values(taken for taken, _ in steps))
-    return Figures(
-        steps=len(steps),
-        drafted=drafted,
-        accepted=accepted,
-        length=1 + accepted / len(steps) if steps else 0.0,
-        rate=accepted / drafted if drafted else 0.0,
-        positions=(*shares, *[0.0] * (deepest - len(shares))),
-    )
 
 
 def write_bench(measured: Measured) -> str:
@@ -100,7 +83,7 @@ def write_bench(measured: Measured) -> str:
 
 
 def _counters(turns: Sequence[TurnRecord]) -> dict[str, Any]:
-    counted = _count(turns)
+    counted = count_drafts(turns)
     if not counted.drafted or counted.rate is None:
         return {}
     return {
@@ -129,19 +112,8 @@ def read_bench(raw: bytes, where: str) -> list[Figures]:
     if steps and drafted and accepted is not None:
         _check(where, "spec_decode_", accepted / steps, length, positions)
         check_close(where, "spec_decode_acceptance_rate", rate, 100 * accepted / drafted, "100 accepted / drafted")
-    return [
-        Figures(
-            requests=found["completed"],
-            tokens=found["total_output_tokens"],
-            steps=steps,
-            drafted=drafted,
-            accepted=accepted,
-            length=length,
-            rate=None if rate is None else rate / 100,
-            tokens_per_s=found["output_throughput"],
-            positions=tuple(positions),
-        )
-    ]
+    whole = (OVERALL, found["completed"], found["total_output_tokens"], steps, drafted, accepted, length)
+    return [Figures(*whole, None if rate is None else rate / 100, found["output_throughput"], tuple(positions))]
 
 
 def _check(where: str, prefix: str, taken: float, length: float | None, positions: Sequence[float]) -> None:
@@ -156,17 +128,18 @@ def _check(where: str, prefix: str, taken: float, length: float | None, position
 def write_csv(measured: Measured) -> str:
     """A row a category."""
     rows = [
-        (name, _count([turn for each in records for turn in each.turns])) for name, records in measured.by_category()
+        (name, count_drafts([turn for each in records for turn in each.turns]))
+        for name, records in measured.by_category()
     ]
     width = max(len(counted.positions) for _, counted in rows)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["subset", *_COUNTED, "acceptance_length", *(f"{_AT}{place}" for place in range(width))])
-    for name, counted in rows:
-        if counted.steps:
-            shares = [*counted.positions, *[0.0] * (width - len(counted.positions))]
-            writer.writerow([name, counted.steps, counted.drafted, counted.accepted, counted.length, *shares])
-    return text.getvalue()
+    header = ["subset", *_COUNTED, "acceptance_length", *(f"{_AT}{place}" for place in range(width))]
+    cells = [
+        (name, each.steps, each.drafted, each.accepted, each.length, *each.positions)
+        for name, each in rows
+        if each.steps
+    ]
+    frame = pd.DataFrame(cells).reindex(columns=range(len(header))).set_axis(header, axis=1)
+    return frame.fillna(0.0).to_csv(index=False)
 
 
 def read_csv(raw: bytes, where: str) -> list[Figures]:

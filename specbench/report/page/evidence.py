@@ -125,24 +125,19 @@ def _differences(judged: Sequence[_Judged]) -> str:
     if not len(parted):
         return f"<p>All {total} judged answers have vanilla's ids.</p>"
     shown = [(judged[rows["of"][row]], int(rows["record"][row])) for row in parted[:MAX_ROWS]]
-    body = "".join(_difference(each, each.records[record]) for each, record in shown)
-    head = "".join(f'<th class="name">{name}</th>' if name in _HEADER[:2] else f"<th>{name}</th>" for name in _HEADER)
+    cells = tuple(tuple(map(Cell, _difference(each.name, each.records[record]))) for each, record in shown)
+    table = Table("differences", "", "Turns and tokens are counted from 0.", _HEADER, cells, frozenset(), labels=2)
     return (
-        f"<p>{len(parted)} of {total} judged answers differ from vanilla's.{_cut(len(parted))} Turns and tokens "
-        "are counted from 0.</p>"
-        '<details><summary>Where each first differs, violations first</summary><div class="scroll">'
-        f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details>'
+        f"<p>{len(parted)} of {total} judged answers differ from vanilla's.{_cut(len(parted))}</p>"
+        f"<details><summary>Where each first differs, violations first</summary>{table_html(table)}</details>"
     )
 
 
-def _difference(judged: _Judged, record: CaseRecord) -> str:
+def _difference(name: str, record: CaseRecord) -> Iterator[str]:
     verdict = record.lossless
     assert verdict is not None
-    turn, token = verdict.divergence or (BLANK, BLANK)
-    names = (judged.name, record.case)
-    figures = (record.round, turn, token, verdict.ties, verdict.violations, f"{verdict.worst_gap:.2g}")
-    cells = "".join(f'<td class="name">{escape(name)}</td>' for name in names)
-    return f"<tr>{cells}{''.join(f'<td>{escape(str(figure))}</td>' for figure in figures)}</tr>\n"
+    yield from (name, record.case, str(record.round), *map(str, verdict.divergence or (BLANK, BLANK)))
+    yield from (str(verdict.ties), str(verdict.violations), f"{verdict.worst_gap:.2g}")
 
 
 def failures(findings: Findings) -> str:

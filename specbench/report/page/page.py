@@ -27,10 +27,10 @@ from specbench.report.tables.definitions import DEFINITIONS
 from specbench.report.tables.lengths import lengths_tables
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_tables
-from specbench.report.tables.quality import quality_table
+from specbench.report.tables.quality import quality_tables
 from specbench.report.tables.served import served_tables
-from specbench.report.tables.settings import settings_table
-from specbench.report.tables.shards import shards_table
+from specbench.report.tables.settings import settings_tables
+from specbench.report.tables.shards import shards_tables
 from specbench.report.tables.tables import build_tables, caption, steps_table, tails_table
 from specbench.report.tables.thinking import thinking_tables
 from specbench.report.text.label import format_share, label
@@ -88,37 +88,35 @@ def _parts(findings: Findings, pictures: str, headlines: Sequence[Headline], loa
     ranked, unranked = _ranked(findings.summary)
     timed = build_tables(unranked, [facts for facts in findings.facts if facts.time_only])["overall"]
     board = unranked.empty or len(ranked)
-    settings, tails, shards = settings_table(findings, headlines), findings.detail["tails"], shards_table(findings)
+    tails = findings.detail["tails"]
     return {
         "Verdicts": _verdicts(findings),
         "Warnings": _list(findings.warnings) if findings.warnings else "",
         "Why": why_section(findings),
-        **{_HEADINGS[name]: _shaded(tables[name]) for name in _HEADINGS if name in tables},
-        "Under load": "".join(
-            map(table_html, [*served_tables(findings.detail[LOADED]), *([crossover_table(load)] if load else [])])
-        ),
+        **{_HEADINGS[name]: _join(tables[name], shaded=True) for name in _HEADINGS if name in tables},
+        "Under load": _join([*served_tables(findings.detail[LOADED]), *([crossover_table(load)] if load else [])]),
         "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else "",
-        "Answers": table_html(quality) if (quality := quality_table(findings)) else "",
-        "Time only": "" if unranked.empty else "".join(map(table_html, timed)),
-        "Method against method": "".join(map(table_html, pair_tables(findings, headlines))),
-        "Best settings": table_html(settings) if settings is not None else "",
-        "Thinking": "".join(map(table_html, thinking_tables(findings.detail["thinking"]))),
-        "Along the context": "".join(map(table_html, lengths_tables(findings.detail["by_length"]))),
+        "Answers": _join(quality_tables(findings)),
+        "Time only": "" if unranked.empty else _join(timed),
+        "Method against method": _join(pair_tables(findings, headlines)),
+        "Best settings": _join(settings_tables(findings, headlines)),
+        "Thinking": _join(thinking_tables(findings.detail["thinking"])),
+        "Along the context": _join(lengths_tables(findings.detail["by_length"])),
         "Plots": pictures,
         "Token by token": token_section(sample_cases(findings)),
         "Waiting": table_html(tails_table(tails, "")) if len(tails) else "",
         "A mean step": table_html(steps_table(findings.summary)),
-        "Audit": "".join(map(table_html, audit_tables(findings))),
-        "Acceptance elsewhere": "".join(map(table_html, count_tables(findings.detail["accept_definitions"]))),
-        "Shards": table_html(shards) if shards is not None else "",
+        "Audit": _join(audit_tables(findings)),
+        "Acceptance elsewhere": _join(count_tables(findings.detail["accept_definitions"])),
+        "Shards": _join(shards_tables(findings)),
         "Lossless": lossless_section(findings),
         "Errors": failures(findings),
         "Environment": environment(findings),
     }
 
 
-def _shaded(tables: Iterable[Table]) -> str:
-    return "".join(table_html(table, shaded=True) for table in tables)
+def _join(tables: Iterable[Table], shaded: bool = False) -> str:
+    return "".join(table_html(table, shaded) for table in tables)
 
 
 def _ranked(summary: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

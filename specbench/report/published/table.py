@@ -11,7 +11,7 @@ import pandas as pd
 from specbench.report.published.figures import DEFINITION, HARDWARE, TRACE, WEIGHTS, PublishedFigure
 from specbench.report.published.match import MAT_TOLERANCE, REPRODUCED, Match
 from specbench.report.text.label import BLANK, Cell, format_number, format_rate
-from specbench.report.text.table import Table, format_tables, to_csv, write_texts
+from specbench.report.text.table import Table, write_tables
 
 NAME = "published"
 TITLES = {"mat": "MAT", "speedup": "speedup", "tokens_per_s": "tokens/s", "target_compute": "target compute"}
@@ -118,8 +118,7 @@ def published_frame(matches: Sequence[Match]) -> pd.DataFrame:
 
 def write_published(matches: Sequence[Match], tables: Sequence[Table], output: Path) -> list[Path]:
     """tables/published.csv, unrounded, .md and .tex. Returns the files."""
-    texts = {"csv": to_csv(published_frame(matches)), **format_tables(tables)}
-    return write_texts(output / "tables", {f"{NAME}.{kind}": text for kind, text in texts.items()})
+    return write_tables(output, NAME, tables, **{NAME: published_frame(matches)})
 
 
 def summarise_verdicts(matches: Sequence[Match]) -> str:

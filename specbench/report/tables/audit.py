@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 
@@ -14,7 +13,7 @@ from specbench.report.data.findings import Findings
 from specbench.report.data.rows import KEYS
 from specbench.report.tables.tables import INTERVALS, interval_of
 from specbench.report.text.label import Cell, format_milliseconds, format_number, format_share
-from specbench.report.text.table import Table, format_tables, name_columns, without_blanks, write_texts
+from specbench.report.text.table import Table, method_table, name_columns
 
 _MEANING = (
     "First accepted: of the steps with a draft, those that accepted its first token or one of its first level."
@@ -55,14 +54,11 @@ def audit_tables(findings: Findings, where: str = "") -> list[Table]:
         return []
     shown = [column for column in findings.summary if column not in frame or column in KEYS]
     rows = overall.merge(findings.summary[shown], on=list(KEYS), how="left")
-    names, entries = name_columns(rows), rows.to_dict("records")
-    columns = [
-        [Cell(write(float(row[name])), interval_of(row, name)) for row in entries]
-        for name, (_, write) in _COLUMNS.items()
-    ]
-    header = (*names, *(title for title, _ in _COLUMNS.values()))
-    cells = tuple(zip(*names.values(), *columns, strict=True))
-    whole = without_blanks(Table(AUDIT, where, f"{_MEANING} {INTERVALS}", header, cells, frozenset(), len(names)))
+    columns = {
+        title: [Cell(write(float(row[name])), interval_of(row, name)) for row in rows.to_dict("records")]
+        for name, (title, write) in _COLUMNS.items()
+    }
+    whole = method_table(AUDIT, (where, f"{_MEANING} {INTERVALS}"), rows, columns)
     shown = [name for name in _BY_CATEGORY if frame[name].notna().any()]
     return [whole, *(_by_category(frame, name) for name in shown)]
 
@@ -79,10 +75,3 @@ def _by_category(frame: pd.DataFrame, figure: str) -> Table:
     ]
     cells = tuple(zip(*names.values(), *columns, strict=True))
     return Table(f"audit_{figure}", "", _BY_CATEGORY[figure], (*names, *categories), cells, frozenset(), len(names))
-
-
-def write_audit(findings: Findings, output: Path, where: str) -> list[Path]:
-    """tables/audit.md and audit.tex, of all cases together. Returns the files."""
-    tables = audit_tables(findings, where)[:1]
-    texts = {f"{AUDIT}.{kind}": text for kind, text in format_tables(tables).items()} if tables else {}
-    return write_texts(output / "tables", texts) if texts else []

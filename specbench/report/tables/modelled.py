@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,7 +11,7 @@ from specbench.report.data.findings import Findings
 from specbench.report.data.load import FEW, LABELLED, MOST, Load
 from specbench.report.data.reported import ROW
 from specbench.report.text.label import Cell, format_interval, format_number
-from specbench.report.text.table import Table, format_tables, name_columns, to_csv, without_blanks, write_texts
+from specbench.report.text.table import Table, method_table
 
 _MEANING = (
     "Modelled, decode steps only, with drafting time, the median a step. Measured: without prefills, as a prediction"
@@ -27,12 +26,9 @@ def prediction_table(findings: Findings) -> Table | None:
     rows = rows[(rows["category"] == OVERALL) & rows["predicted_speedup"].notna()]
     if rows.empty:
         return None
-    names = name_columns(rows)
-    header = (*names, "MAT", "Tokens fed", "Predicted", "Measured", "Efficiency")
     figures = zip(*map(_cells, rows.to_dict("records")), strict=True)
-    cells = tuple(zip(*names.values(), *figures, strict=True))
-    where = f"{findings.profiles}."
-    return without_blanks(Table("predicted", where, _MEANING, header, cells, frozenset(), len(names)))
+    columns = dict(zip(("MAT", "Tokens fed", "Predicted", "Measured", "Efficiency"), figures, strict=True))
+    return method_table("predicted", (f"{findings.profiles}.", _MEANING), rows, columns)
 
 
 def _cells(row: dict[str, Any]) -> tuple[Cell, ...]:
@@ -48,39 +44,28 @@ def _cells(row: dict[str, Any]) -> tuple[Cell, ...]:
 def crossover_table(found: Load) -> Table:
     """Methods down, numbers of requests across; the last column has the most at which it pays."""
     counts = sorted(found.speedups["concurrency"].unique())
-    names = name_columns(found.pays)
     rows = []
-    for name, entry in zip(zip(*names.values(), strict=True), found.pays.itertuples(index=False), strict=True):
+    for entry in found.pays.itertuples(index=False):
         own = found.speedups
         for column in ROW:
             own = own[own[column] == getattr(entry, column)]
         cells = own.set_index("concurrency")
         words = [_at_load(cells.loc[count]) for count in counts]
-        rows.append((*name, *map(Cell, (f"{entry.mat:.2f}", *words, _spell(entry.pays_to)))))
+        rows.append(list(map(Cell, (f"{entry.mat:.2f}", *words, _spell(entry.pays_to)))))
     far = (found.speedups["outside"] > FEW).any()
     star = " *: more than one step in 20 beyond what the profile measured." if far else ""
     meaning = (
         f"{LABELLED}: speedup over vanilla by requests that share a forward, without drafting time; in brackets with"
         f" it, each request's median a step, one request after the other.{star}"
     )
-    header = (*names, "MAT", *(f"{count} at once" for count in counts), "Pays up to")
-    return Table("crossover", f"{found.where}.", meaning, header, tuple(rows), frozenset(), len(names))
+    header = ("MAT", *(f"{count} at once" for count in counts), "Pays up to")
+    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+    return method_table("crossover", (f"{found.where}.", meaning), found.pays, columns)
 
 
 def _at_load(row: pd.Series) -> str:
     star = "*" if row["outside"] > FEW else ""
     return f"{row['modelled_speedup']:.2f}{star} ({row['with_drafting']:.2f})"
-
-
-def write_load(found: Load, output: Path) -> list[Path]:
-    """tables/crossover.{csv,md,tex} and tables/crossover_break_even.csv. Returns the files."""
-    table = crossover_table(found)
-    texts = {
-        "crossover.csv": to_csv(found.speedups.merge(found.pays, on=list(ROW))),
-        **{f"crossover.{kind}": text for kind, text in format_tables([table]).items()},
-        "crossover_break_even.csv": to_csv(found.break_even),
-    }
-    return write_texts(output / "tables", texts)
 
 
 def _spell(pays_to: int) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from specbench.record import OVERALL
 from specbench.report.data.detail import QUALITY
 from specbench.report.data.findings import Findings
 from specbench.report.data.reported import ROW
 from specbench.report.tables.tables import INTERVALS, interval_of
 from specbench.report.text.label import BLANK, Cell, format_interval, format_number, format_share
-from specbench.report.text.table import Table, format_tables, name_columns, without_blanks, write_texts
+from specbench.report.text.table import Table, method_table
 
 _MEANING = (
     "Correct: answers with the reference's number, of the cases whose reference has one. Less vanilla's: in points, on"
@@ -18,11 +16,11 @@ _MEANING = (
 )
 
 
-def quality_table(findings: Findings, where: str = "") -> Table | None:
-    """A row a method; None where no answer was checked."""
+def quality_tables(findings: Findings, where: str = "") -> list[Table]:
+    """A row a method; none where no answer was checked."""
     frame = findings.detail[QUALITY]
     if frame.empty:
-        return None
+        return []
     overall = findings.summary[findings.summary["category"] == OVERALL]
     beside = overall[[*ROW, "speedup", "speedup_low", "speedup_high", "mat"]]
     rows = frame.merge(beside, on=list(ROW), how="left").to_dict("records")
@@ -39,18 +37,10 @@ def quality_table(findings: Findings, where: str = "") -> Table | None:
         )
         for row in rows
     ]
-    names = name_columns(frame)
-    header = (*names, "Cases", "Correct", "Less vanilla's", "Speedup", "MAT")
-    cells = tuple((*row, *own) for *row, own in zip(*names.values(), figures, strict=True))
-    return without_blanks(Table(QUALITY, where, f"{_MEANING} {INTERVALS}", header, cells, frozenset(), len(names)))
+    header = ("Cases", "Correct", "Less vanilla's", "Speedup", "MAT")
+    columns = dict(zip(header, zip(*figures, strict=True), strict=True))
+    return [method_table(QUALITY, (where, f"{_MEANING} {INTERVALS}"), frame, columns)]
 
 
 def _points(share: float) -> str:
     return BLANK if share != share else f"{100 * share:+.1f}"
-
-
-def write_quality(findings: Findings, output: Path, where: str) -> list[Path]:
-    """tables/quality.md and quality.tex. Returns the files."""
-    table = quality_table(findings, where)
-    texts = {f"{QUALITY}.{kind}": text for kind, text in format_tables([table]).items()} if table else {}
-    return write_texts(output / "tables", texts) if texts else []

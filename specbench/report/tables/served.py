@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from specbench.report.data.served import SHARES, WAITED, fewest
 from specbench.report.text.label import Cell, format_interval, format_number
-from specbench.report.text.table import Table, format_tables, name_columns, without_blanks, write_texts
+from specbench.report.text.table import Table, method_table
 from specbench.stats import MIN_CASES
 
 _MEANING = (
@@ -35,39 +35,27 @@ _WAITS = (
 
 
 def served_tables(frame: pd.DataFrame, where: str = "") -> tuple[Table, ...]:
-    """Both, of the rows of ``measure_load``; none where no run was under load."""
-    return (_served(frame, where), _waited(frame, where)) if len(frame) else ()
-
-
-def write_served(frame: pd.DataFrame, output: Path, where: str) -> list[Path]:
-    """tables/load.md and load.tex. Returns the files."""
-    tables = served_tables(frame, where)
-    texts = {f"load.{kind}": text for kind, text in format_tables(tables).items()} if tables else {}
-    return write_texts(output / "tables", texts) if texts else []
+    """Throughput, and waits where the requests are enough for any percentile; none where no run was under load."""
+    waits = (_waited(frame, where),) if frame.filter(regex="_p[0-9]+_ms$").notna().any(axis=None) else ()
+    return (_served(frame, where), *waits) if len(frame) else ()
 
 
 def _served(frame: pd.DataFrame, where: str) -> Table:
     """A row a method and load."""
-    names = {**_loads(frame), **name_columns(frame)}
     figures = [_cells(row) for row in frame.to_dict("records")]
     first = ("Stretches", "Tokens/s", "Speedup", "Modelled", "Tokens/s a user")
     titles = (*first, "MAT", "Requests", "Rows", "Goodput", "Kept")
-    rows = _stack(names, figures)
     few = "" if frame["stretches"].max() >= MIN_CASES else _FEW
-    return without_blanks(Table("load", where, _MEANING + few, (*names, *titles), rows, frozenset(), len(names)))
+    columns = dict(zip(titles, zip(*figures, strict=True), strict=True))
+    return method_table("load", (where, _MEANING + few), frame, columns, _loads(frame))
 
 
 def _waited(frame: pd.DataFrame, where: str) -> Table:
     """A row a method and load."""
-    names = {**_loads(frame), **name_columns(frame)}
-    columns = [f"{wait}_p{share}_ms" for wait in WAITED for share in SHARES]
-    figures = [
-        [Cell(str(row["served"])), *(Cell(format_number(row[name])) for name in columns)]
-        for row in frame.to_dict("records")
-    ]
-    titles = ("Requests", *(f"{_TITLES[wait]} p{share}" for wait in WAITED for share in SHARES))
-    rows = _stack(names, figures)
-    return without_blanks(Table("load_waits", where, _WAITS, (*names, *titles), rows, frozenset(), len(names)))
+    columns = {"Requests": [Cell(str(count)) for count in frame["served"]]}
+    for wait, share in itertools.product(WAITED, SHARES):
+        columns[f"{_TITLES[wait]} p{share}"] = [Cell(format_number(value)) for value in frame[f"{wait}_p{share}_ms"]]
+    return method_table("load_waits", (where, _WAITS), frame, columns, _loads(frame))
 
 
 def _loads(frame: pd.DataFrame) -> dict[str, list[Cell]]:
@@ -89,7 +77,3 @@ def _cells(row: dict[str, Any]) -> Sequence[Cell]:
         *(Cell(format_number(row[name])) for name in ("mean_requests", "mean_rows", "goodput")),
         Cell(format_number(kept) if pd.isna(kept) else f"{100 * kept:.0f} %"),
     )
-
-
-def _stack(names: dict[str, list[Cell]], figures: Sequence[Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:
-    return tuple((*labels, *cells) for labels, cells in zip(zip(*names.values(), strict=True), figures, strict=True))

@@ -19,13 +19,13 @@ _MEANING = (
 _FIGURES = {"speedup": "Speedup", "predicted_speedup": "Predicted (modelled)", "mat": "MAT"}
 
 
-def settings_table(findings: Findings, headlines: Sequence[Headline]) -> Table | None:
-    """A row a setting; None where nothing was varied."""
+def settings_tables(findings: Findings, headlines: Sequence[Headline]) -> list[Table]:
+    """A row a setting; no table where nothing was varied."""
     rows = [row for headline in headlines for row in _rows(findings, headline)]
     if not rows:
-        return None
+        return []
     figure = _FIGURES[headlines[0].figure]
-    return Table("settings", "", _MEANING, ("Setting", figure, "Best over it"), tuple(rows), frozenset())
+    return [Table("settings", "", _MEANING, ("Setting", figure, "Best over it"), tuple(rows), frozenset())]
 
 
 def _rows(findings: Findings, headline: Headline) -> Iterator[tuple[Cell, ...]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from specbench.report.data.findings import Findings
 from specbench.report.text.label import BLANK, Cell, format_interval, format_number, format_rate
-from specbench.report.text.table import Table, format_tables, without_blanks, write_texts
+from specbench.report.text.table import Table, without_blanks
 from specbench.stats import Estimate
 
 _MEANING = (
@@ -16,8 +14,8 @@ _MEANING = (
 _HEADER = ("Run", "Part", "Machine", "Cases", "Tokens/s", "A/A")
 
 
-def shards_table(findings: Findings) -> Table | None:
-    """A row a shard; None where no run was merged."""
+def shards_tables(findings: Findings) -> list[Table]:
+    """A row a shard; no table where no run was merged."""
     rows = []
     for entry in findings.reported:
         for shard in entry.shards:
@@ -29,16 +27,11 @@ def shards_table(findings: Findings) -> Table | None:
             )
             rows.append(tuple(map(Cell, (entry.run.directory.name, shard.part, shard.machine, *figures))))
     if not rows:
-        return None
-    return without_blanks(Table("shards", "", _MEANING, _HEADER, tuple(rows), frozenset(), 3))
+        return []
+    return [without_blanks(Table("shards", "", _MEANING, _HEADER, tuple(rows), frozenset(), 3))]
 
 
 def _control(found: Estimate) -> str:
     if found.low is None or found.high is None:
         return format_number(found.value)
     return f"{format_number(found.value)} [{format_interval(found.low, found.high)}]"
-
-
-def write_shards(table: Table, output: Path) -> list[Path]:
-    """tables/shards.md and shards.tex. Returns the files."""
-    return write_texts(output / "tables", {f"shards.{kind}": text for kind, text in format_tables([table]).items()})

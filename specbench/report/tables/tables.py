@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,15 +12,22 @@ from typing import Any
 import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
-from specbench.report.data.detail import AUDIT, DETAILS, LOADED, MIN_VALUES, PERCENTILES, QUALITY, WAITS, Detail
+from specbench.report.data.detail import AUDIT, LOADED, MIN_VALUES, PERCENTILES, QUALITY, WAITS, Detail
 from specbench.report.data.facts import TIME_ONLY, Facts, say_decoding, say_loads
 from specbench.report.data.findings import Findings
 from specbench.report.data.pairs import Contest, is_alone
-from specbench.report.data.rows import COLUMNS, KEYS, category_order, drop_repeated_rows, with_drafting
+from specbench.report.data.rows import (
+    COLUMNS,
+    FEW,
+    KEYS,
+    category_order,
+    drop_repeated_rows,
+    mark_few,
+    with_drafting,
+)
 from specbench.report.data.trials import DRAFTER_PHASES
 from specbench.report.tables.lengths import lengths_tables
 from specbench.report.text.label import (
-    BLANK,
     Cell,
     format_count,
     format_interval,
@@ -31,17 +39,17 @@ from specbench.report.text.label import (
 )
 from specbench.report.text.table import (
     Table,
-    format_tables,
+    method_table,
     name_columns,
     to_csv,
     to_markdown,
     without_blanks,
+    write_tables,
     write_texts,
 )
 from specbench.stats import MIN_CASES
 
 INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES} cases."
-FEW = f"In brackets: fewer than {MIN_CASES} cases, too few to say how far chance moves the figure."
 _OVERALL_MEANINGS = {  # column -> its explanation in the caption, where it is shown
     "speedup": "Speedup: time per token, vanilla over method, paired by case.",
     "mat": "MAT: tokens per decode step.",
@@ -206,11 +214,6 @@ def _categories(rows: pd.DataFrame) -> list[str]:
     return [*category_order(rows.loc[rows["category"] != OVERALL, "category"]), OVERALL]
 
 
-def mark_few(text: str, row: Row) -> str:
-    """A printed figure of a category, in brackets where it has too few cases for an interval."""
-    return f"({text})" if row.get("cases", MIN_CASES) < MIN_CASES and text != BLANK else text
-
-
 def interval_of(row: Row, column: str) -> str:
     low, high = (float(row.get(f"{column}_{side}", float("nan"))) for side in ("low", "high"))
     return format_interval(low, high)
@@ -235,16 +238,14 @@ def best_of(
     return found
 
 
-def write_tables(findings: Findings, output: Path) -> list[Path]:
+def write_summary(findings: Findings, output: Path) -> list[Path]:
     """summary.csv, and tables/ as csv, md and tex. Returns the files."""
     summary, facts = findings.summary, findings.facts
     whole = _whole(summary)
-    texts: dict[str, str] = {}
-    for name, tables in build_tables(summary, facts, findings.contests).items():
-        texts |= {f"{name}.{kind}": text for kind, text in format_tables(tables).items()}
-        texts[f"{name}.csv"] = to_csv(_raw(name, whole, facts))
     files = write_texts(output, {"summary.csv": to_csv(whole)})
-    return files + write_texts(output / "tables", texts)
+    for name, tables in build_tables(summary, facts, findings.contests).items():
+        files += write_tables(output, name, tables, **{name: _raw(name, whole, facts)})
+    return files
 
 
 def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
@@ -292,9 +293,8 @@ _TAILS_MEANING = (
 
 def tails_table(frame: pd.DataFrame, where: str) -> Table:
     """The figures as printed, a row a method. where: what was run."""
-    names = name_columns(frame)
-    header = (*names, *(f"{_TAILS_HEADINGS[wait]} p{share}" for wait in WAITS for share in PERCENTILES))
-    columns = DETAILS["tails"].columns[2:]
-    figures = ([Cell(format_number(value)) for value in frame[name].astype(float)] for name in columns)
-    rows = tuple(zip(*names.values(), *figures, strict=True))
-    return without_blanks(Table("tails", where, _TAILS_MEANING, header, rows, frozenset(), len(names)))
+    columns: dict[str, list[Cell]] = {}
+    for wait, share in itertools.product(WAITS, PERCENTILES):
+        values = frame[f"{wait}_p{share}_ms"].astype(float)
+        columns[f"{_TAILS_HEADINGS[wait]} p{share}"] = [Cell(format_number(value)) for value in values]
+    return method_table("tails", (where, _TAILS_MEANING), frame, columns)

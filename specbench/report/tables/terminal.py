@@ -20,10 +20,9 @@ from specbench.report.data.facts import TIME_ONLY, Facts, say_decoding
 from specbench.report.data.findings import Findings
 from specbench.report.data.headline import Headline, find_headlines, sort_rows
 from specbench.report.data.load import Load
-from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
+from specbench.report.data.rows import FEW, category_order, drop_repeated_rows, mark_few, with_drafting
 from specbench.report.tables.served import served_tables
-from specbench.report.tables.shards import shards_table
-from specbench.report.tables.tables import FEW, mark_few
+from specbench.report.tables.shards import shards_tables
 from specbench.report.text.label import (
     BLANK,
     break_lines,
@@ -76,8 +75,9 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
             source = f" of {entry.run.directory.name}" if len(findings.reported) > 1 else ""
             printed.append(entry.control.sentence())
             console.print(_text(f"A/A control{source}, {printed[-1]}", style="dim"))
-    if (shards := shards_table(findings)) is not None and len(shards.rows) <= _MOST_SHARDS:
-        print_table(shards, console)
+    for shards in shards_tables(findings):
+        if len(shards.rows) <= _MOST_SHARDS:
+            print_table(shards, console)
     print_warnings([text for text in findings.warnings if not any(part in text for part in printed)], console)
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from specbench.record import VANILLA
 from specbench.report.data.reported import ROW
 from specbench.report.text.label import Cell, format_number, format_share
-from specbench.report.text.table import Table, name_columns, without_blanks
+from specbench.report.text.table import Table, method_table
 
 _MEANING = (
     "Of answers that think: the steps before the thinking's end, and those after it. Share: of the tokens. Speedup: of"
@@ -33,10 +33,9 @@ def thinking_tables(frame: pd.DataFrame) -> list[Table]:
     frame["share"] = frame["emitted"] / frame.groupby(list(ROW))["emitted"].transform("sum")
     frame["speedup"] = frame["tokens_per_s"] / frame["tokens_per_s_vanilla"]
     rows = frame[list(ROW)].drop_duplicates()
-    names, header, columns = name_columns(rows), list[str](), []
+    columns: dict[str, list[Cell]] = {}
     for part in _PARTS:
         own = rows.merge(frame[frame["part"] == part], "left", list(ROW))
-        columns += [[Cell(write(float(value))) for value in own[name]] for name, write in _COLUMNS.values()]
-        header += [f"{title} {part}" for title in _COLUMNS]
-    cells = tuple(zip(*names.values(), *columns, strict=True))
-    return [without_blanks(Table("thinking", "", _MEANING, (*names, *header), cells, frozenset(), len(names)))]
+        for title, (name, write) in _COLUMNS.items():
+            columns[f"{title} {part}"] = [Cell(write(float(value))) for value in own[name]]
+    return [method_table("thinking", ("", _MEANING), rows, columns)]

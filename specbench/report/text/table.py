@@ -68,6 +68,19 @@ def name_columns(rows: pd.DataFrame) -> dict[str, list[Cell]]:
     return columns | {"Method": [Cell(label(method, variant)) for method, variant in pairs]}
 
 
+def method_table(
+    name: str,
+    text: tuple[str, str],
+    rows: pd.DataFrame,
+    columns: Mapping[str, Sequence[Cell]],
+    first: Mapping[str, Sequence[Cell]] | None = None,
+) -> Table:
+    """A row a method: what stands first, its names, then the columns that have a figure. text: where and meaning."""
+    names = {**(first or {}), **name_columns(rows)}
+    cells = tuple(zip(*names.values(), *columns.values(), strict=True))
+    return without_blanks(Table(name, *text, (*names, *columns), cells, frozenset(), len(names)))
+
+
 def without_blanks(table: Table) -> Table:
     """The table without the columns of figures that are blank in every row."""
     kept = [
@@ -97,6 +110,14 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     for name, text in texts.items():
         write_atomically(folder / name, text)
     return [folder / name for name in texts]
+
+
+def write_tables(output: Path, name: str, tables: Sequence[Table], **csv: pd.DataFrame) -> list[Path]:
+    """tables/<name>.md, .tex and .notes.tex, and frames as csv; nothing without a table. Returns the files."""
+    if not tables:
+        return []
+    texts = {f"{name}.{kind}": text for kind, text in format_tables(tables).items()}
+    return write_texts(output / "tables", texts | {f"{file}.csv": to_csv(frame) for file, frame in csv.items()})
 
 
 def format_tables(tables: Sequence[Table]) -> dict[str, str]:
