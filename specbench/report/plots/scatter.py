@@ -183,17 +183,6 @@ def draw_frontier(scene: Scene) -> Figure:
     return canvas
 
 
-def _draw_cost(axes: Axes, scene: Scene) -> str:
-    """T(q) / T(1) of the latency profile, a method above which gains; what the note says of it, '' without one."""
-    if scene.priced is None:
-        return ""
-    profile, context = scene.priced
-    fed = np.geomspace(1.0, axes.get_xlim()[1], 200)
-    cost = profile.forward_ms(fed, np.full_like(fed, context)) / profile.forward_ms([1.0], [float(context)])
-    axes.plot(fed, cost, color="black", linewidth=1.2, linestyle=":")
-    return f"; dotted: T(q) / T(1), {profile.label}, context {context}: points above it gain before drafting time"
-
-
 def _dress_frontier(axes: Axes, gains: list[Dot]) -> None:
     """Limits that hold every whisker, and the lines of equal cost that end inside them, each with its cost."""
     corners = np.array(
