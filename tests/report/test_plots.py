@@ -72,7 +72,7 @@ def grid_of(rows, columns):
 
 def test_every_text_is_legible_in_a_column(figures, fine_plots, tmp_path):
     saved = save_as("png", figures, fine_plots, tmp_path)
-    assert {"speedup", "speedup_by_category", "mat_against_fed", "time_split"} <= figures.keys()
+    assert {"speedup", "speedup_by_category", "radar", "mat_against_fed", "time_split"} <= figures.keys()
     assert {"speedup_against_mat", "crossover"} <= figures.keys()
     for name, figure in figures.items():
         width = int.from_bytes(saved[name][16:20], "big") / DPI
@@ -103,7 +103,7 @@ def test_names_along_an_axis_do_not_touch(figures, make_run):
 
 @pytest.mark.parametrize(
     "names",
-    [("heatmap", "speedup", "crossover"), pytest.param(None, marks=pytest.mark.exhaustive)],
+    [("heatmap", "radar", "speedup", "crossover"), pytest.param(None, marks=pytest.mark.exhaustive)],
     ids=["of each kind", "all"],
 )
 def test_the_pdf_is_vectors_with_its_fonts(names, figures, fine_plots, tmp_path):

@@ -117,7 +117,7 @@ def test_plots_that_need_times_are_left_out_with_a_reason(report, tmp_path, capl
         again = build_report([report.output], tmp_path)
     names = {path.stem for path in again.files if path.suffix == ".png"}
     assert names == {
-        *("mat", "mat_by_category", "mat_against_fed"),
+        *("mat", "mat_by_category", "mat_against_fed", "radar"),
         *("time_split", "accept_lengths", "accept_positions", "accept_sources", "by_length"),
     }
     for name in ("speedup", "speedup_by_category"):

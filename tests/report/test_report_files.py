@@ -32,7 +32,7 @@ PLOTS = {
     f"plots/{name}.{kind}"
     for name in (
         *("speedup", "mat", "speedup_by_category", "mat_by_category", "speedup_against_mat", "mat_against_fed"),
-        *("time_split", "accept_lengths", "accept_positions", "by_length"),
+        *("radar", "time_split", "accept_lengths", "accept_positions", "by_length"),
     )
     for kind in ("png", "pdf")
 }
@@ -162,7 +162,7 @@ def test_several_runs_go_beside_the_first(make_run):
     report = build_report(runs)
     assert report.output == runs[0].parent / "report"
     assert set(report.summary[report.summary["method"] == "pld"]["variant"]) == {"run=0", "run=1"}
-    assert (report.output / "plots/speedup.png").is_file()
+    assert (report.output / "plots/radar.png").is_file()
     assert "pld [run=1]" in printed(report)
 
 
@@ -176,9 +176,12 @@ def test_several_models_get_plots_each(make_run):
 
 
 @pytest.mark.parametrize("methods", [{}, {"pld": (4.0, 0.3, 1e-3)}])
-def test_a_single_category_is_drawn_alone(make_run, methods):
+def test_a_single_category_skips_the_radar(make_run, caplog, methods):
     directory = make_run(methods=methods, peers=(), categories=("qa",), per_category=3)
-    report = build_report([directory])
+    with caplog.at_level("DEBUG"):
+        report = build_report([directory])
+    assert not any("radar" in path.name for path in report.files)
+    assert "plot radar" in caplog.text
     assert any(path.suffix == ".png" for path in report.files) == bool(methods)
 
 
@@ -281,7 +284,7 @@ def test_more_categories_than_a_plot_can_show_stay_in_the_tables(built, monkeypa
     monkeypatch.setattr(catalogue, "MOST_CATEGORIES", 2)
     scene = next(scenes(built.findings))
     reasons = {plot.name: plot.missing(scene) for plot in catalogue.PLOTS}
-    for name in ("speedup_by_category", "mat_by_category"):
+    for name in ("speedup_by_category", "mat_by_category", "radar"):
         assert reasons[name] == f"{len(scene.categories)} categories, at most 2 are drawn; summary.csv has them"
 
 

@@ -103,6 +103,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
+_FOLDED = "radar"  # the bars by category say it too, and with intervals
 _PNG_WIDTH = slice(16, 20)  # the four bytes of a PNG's header that hold its width
 _SCREEN_DPI = 125
 
@@ -113,7 +114,12 @@ def gallery(plots: Sequence[Path], titled: bool = False) -> str:
         return ""
     from specbench.report.plots.catalogue import title_of  # matplotlib, which drew them, is slow to import
 
-    return f'<div class="plots">{"".join(_figure(path, title_of(path.stem), titled) for path in plots)}</div>'
+    shown, folded = "", ""
+    for path in plots:
+        figure = _figure(path, title_of(path.stem), titled)
+        shown, folded = (shown, folded + figure) if path.stem.startswith(_FOLDED) else (shown + figure, folded)
+    more = f'<details><summary>Radar</summary><div class="plots">{folded}</div></details>' if folded else ""
+    return f'<div class="plots">{shown}</div>{more}'
 
 
 def _figure(path: Path, title: str, titled: bool) -> str:

@@ -25,6 +25,7 @@ from specbench.report.plots.acceptance import (
 from specbench.report.plots.bars import draw_bars, draw_groups
 from specbench.report.plots.canvas import drawing, save_all
 from specbench.report.plots.growth import draw_growth, keep_growing
+from specbench.report.plots.radar import MIN_AXES, draw_radar
 from specbench.report.plots.scatter import (
     draw_front,
     draw_frontier,
@@ -118,6 +119,12 @@ def _few(missing: Callable[[Scene], str]) -> Callable[[Scene], str]:
     return too_many
 
 
+def _no_radar(scene: Scene) -> str:
+    if len(scene.categories) < MIN_AXES:
+        return f"{len(scene.categories)} categories, a radar needs {MIN_AXES}"
+    return _blank(*_HEADINGS)(scene)
+
+
 def _no_gains(scene: Scene) -> str:
     count = ever_gaining(scene.detail["accept_lengths"]).groupby(["method", "variant"]).ngroups
     if count > MOST_PANELS:
@@ -158,6 +165,11 @@ def _groups(figure: str) -> Callable[[Scene], Figure]:
         return draw_groups(scene.series, figure, groups, f"{_HEADINGS[figure]} by category", scene.where)
 
     return draw
+
+
+def _radar(scene: Scene) -> Figure:
+    panels = {figure: title for figure, title in _HEADINGS.items() if not _blank(figure)(scene)}
+    return draw_radar(scene.series, panels, scene.categories, scene.where)
 
 
 PLOTS = (
@@ -224,4 +236,5 @@ PLOTS = (
         draw_crossover,
         lambda scene: "" if scene.load else "no latency profile, or no step that drafts",
     ),
+    Plot("radar", "Radar of the categories", _radar, _few(_no_radar)),
 )
