@@ -29,7 +29,7 @@ FIELDS = {  # what a case needs -> the names that it may have in a file, the fir
 BESIDE = {"instruction": ("input", "context")}  # what Alpaca and Dolly have apart from the instruction that needs it
 _USER, _ASSISTANT = ("user", "human"), ("assistant", "gpt", "model")
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".jsonl.gz")
-_PLACE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
+_PLACE = re.compile(r"\{([^{}\n]+)\}")  # a name of any words; {} is text, as in \boxed{}
 _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
 
 
@@ -52,10 +52,15 @@ def _case(row: SourceRow, wording: Wording) -> Case:
 
 def _framed(row: SourceRow, frame: str) -> str:
     """The frame with ``{NAME}`` as the row's field of that name, ``{NAME.0.content}`` as what lies in it."""
+    if not _PLACE.search(frame):
+        raise InputError(
+            f"suite.frame={frame}: names no field, so all prompts would be the same; expected {{NAME}} in it, one of"
+            f" {_shorten(row.values)}."
+        )
 
     def value(found: re.Match[str]) -> str:
         there: object = row.values
-        for step in found[1].split("."):
+        for step in [found[1]] if found[1] in row.values else found[1].split("."):
             try:
                 there = there[int(step) if isinstance(there, list) else step]  # type: ignore[index]
             except (KeyError, IndexError, TypeError, ValueError):

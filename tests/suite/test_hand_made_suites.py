@@ -67,6 +67,7 @@ def test_speed_bench_padding_comes_off(tmp_path, turn, bare):
         ("{nope}", "there is no nope, which suite.frame names; it has task, id, history"),
         ("{history.5.user}", "there is no history.5.user"),
         ("{task.user}", "there is no task.user"),
+        ("Who? {}", r"suite.frame=Who\? \{\}: names no field, .* expected \{NAME\} in it, one of task, id, history"),
     ],
 )
 def test_a_frame_names_what_the_row_has(tmp_path, frame, says):

@@ -119,6 +119,14 @@ def test_fields_map_other_names(tmp_path):
         load_suite("mini", fields={"prompt": "ask"})
 
 
+def test_a_frame_names_columns_of_any_words(tmp_path):
+    """A name with blanks, a dash, a bracket or a dot, as tables of others have them; braces around none are text."""
+    row = {"Problem text": "Half of 1?", "in-put": "a", "x (y)": "b", "meta.k": "c", "meta": {"k": "d", "z w": "e"}}
+    write_lines(tmp_path / "p.jsonl", [row])
+    frame = r"{Problem text} {in-put}{x (y)}{meta.k}{meta.z w} \boxed{} {{meta.k}}"
+    assert read(tmp_path / "p.jsonl", frame=frame).cases[0].turns == (r"Half of 1? abce \boxed{} {c}",)
+
+
 def test_all_that_is_wrong_is_told_at_once(tmp_path):
     path = tmp_path / "p.jsonl"
     bad = ["{", json.dumps({"prompt": " "}), "7", json.dumps({"messages": [{"role": "tool", "content": "x"}]})]
