@@ -15,6 +15,7 @@ from pathlib import Path
 from specbench.record import OVERALL
 from specbench.suite.format import Wording
 from specbench.suite.formats import format_named
+from specbench.suite.number import count_unread
 from specbench.suite.own import OWN, count_system
 from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.suite.selection import EVERYTHING, Selection, select
@@ -93,11 +94,18 @@ def load_suite(
     # A data set on the hub is hashed by its rows, which no file's hash can equal.
     if sha256 is not None and isinstance(place, Path) and digest != sha256.lower():
         warnings.append(f"Suite {name}: {place} has sha256 {digest}, the official file has {sha256.lower()}.")
+    selected = select(cases, selection)
+    if count := count_unread(selected):
+        warnings.append(
+            f"Suite {name}: {count} of {len(selected)} references stand in \\boxed, and math-verify is not installed:"
+            " only plain numbers among them are compared, so the share of correct answers is of fewer questions;"
+            " pip install 'specbench[math]'."
+        )
     if shots_digest:
         digest = hashlib.sha256(f"{digest} {shots_digest}".encode()).hexdigest()
     return Suite(
         name,
-        tuple(select(cases, selection)),
+        tuple(selected),
         str(place),
         digest,
         tuple(warnings),

@@ -3,14 +3,15 @@ r"""Whether an answer has its reference's result: a number (GSM8K, MGSM, any suc
 A reference has a number if it is one, or ends in ``#### 18``, ``The answer is 18.`` or ``\boxed{18}``: the notations of
 GSM8K (Cobbe et al. 2021), of worked examples (Wei et al. 2022) and of MATH (Hendrycks et al. 2021). An answer's number
 is the one behind its last such mark, or else its last one, as most harnesses take it for GSM8K. What else stands in a
-reference's last ``\boxed`` is compared by math-verify (the extra ``math``); without it such an answer is not checked.
+reference's last ``\boxed`` is compared by math-verify (the extra ``math``); without it such an answer is not checked,
+which the run's warnings say.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import cache
 from types import ModuleType
@@ -20,6 +21,7 @@ from specbench.types import Case
 _NUMBER = r"(?:(?<![\w)])[-\u2212])?\d+(?:[.,'\u2019\u00a0\u202f]\d+)*"  # digits of any script, and what groups them
 _MARK = re.compile(rf"(?:####|\\boxed\{{|answer is:?)\s*\$?\s*({_NUMBER})", re.IGNORECASE)
 _ALONE = re.compile(rf"\$?\s*({_NUMBER})")
+_BOXED = "\\boxed"
 _ENDS = "}.!%$ "  # behind the number of a reference
 _GROUPED = re.compile(r"[-\u2212]?\d{1,3}(?:[.,'\u2019\u00a0\u202f]\d{3})+")
 
@@ -28,7 +30,7 @@ def is_right(case: Case, answer: str) -> bool | None:
     """Whether the answer of the last turn has a reference's result; None where no reference has one."""
     given = [str(each) for each in (case.references if len(case.turns) == 1 else case.references[-1:])]  # one a turn
     due = {value for reference in given for value in _reference(reference)}
-    boxed = [reference for reference in given if "\\boxed" in reference]
+    boxed = [reference for reference in given if _BOXED in reference]
     if due:
         numbers = _MARK.findall(answer) or re.findall(_NUMBER, answer)
         if numbers and not due.isdisjoint(_readings(numbers[-1])):
@@ -36,6 +38,13 @@ def is_right(case: Case, answer: str) -> bool | None:
     if boxed and (library := _math_verify()):
         return any(_equals(library, reference, answer) for reference in boxed)
     return False if due else None
+
+
+def count_unread(cases: Sequence[Case]) -> int:
+    """How many of these cases have an answer that only math-verify reads; 0 where it is installed."""
+    if _math_verify():
+        return 0
+    return sum(any(_BOXED in str(reference) for reference in case.references) for case in cases)
 
 
 @cache

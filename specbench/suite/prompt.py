@@ -180,15 +180,20 @@ def thinking_marks(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None
 def count_thinking(marks: tuple[int, int] | None, prompt: Sequence[int], ids: Sequence[int]) -> int | None:
     """How many of an answer's ids are thought, its end mark included; None where it thinks not.
 
-    An answer that stops before the end mark is all thought, if it or the prompt's end opened the thinking.
+    The first end mark ends the thinking; a later one is part of the answer. Where the prompt's last mark ends a
+    thinking (a template that switches it off), an end mark counts only behind a begin of the answer's own; where the
+    prompt has no mark, the answer may leave its begin out. An answer that stops before the end mark is all thought, if
+    it or the prompt's end opened the thinking.
     """
     if marks is None:
         return None
     opened, closed = marks
-    if closed in ids:
-        return ids.index(closed) + 1
-    last = next((each for each in reversed(prompt) if each in marks), closed)
-    return len(ids) if opened in ids or last == opened else None
+    last = next((each for each in reversed(prompt) if each in marks), None)
+    begin = ids.index(opened) if opened in ids else None
+    start = begin if last == closed else 0
+    if start is not None and closed in ids[start:]:
+        return ids.index(closed, start) + 1
+    return len(ids) if begin is not None or last == opened else None
 
 
 def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[tuple[bool, str]]:

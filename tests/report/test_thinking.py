@@ -20,6 +20,11 @@ from specbench.suite import prompt
         ([5], [8, 1], 2),
         ([5, 8, 9], [1, 2], None),  # the template opens and closes it: no thinking
         ([5], [1, 2], None),
+        ([5], [1, 9, 3], 2),  # begun without a mark
+        ([5, 8], [1, 9, 3, 9, 4], 2),  # a second end is part of the answer
+        ([5, 8, 9], [1, 9, 3], None),  # as is one that ends nothing
+        ([5, 8, 9], [1, 9, 8, 2, 9, 3], 5),  # it thinks all the same
+        ([5, 8, 9], [1, 9, 8, 2], 4),
     ],
 )
 def test_the_end_of_the_thinking(asked, ids, thought):

@@ -34,7 +34,7 @@ def test_a_suite_reads_a_file_of_its_schema(tmp_path, name):
     assert case.turns[1:] == {"speed_bench": ("Now g.",), "mt_bench_101": ("Who?",)}.get(name, case.turns[1:])
     assert case.references == references
     counted = [f"has 1 questions, the official file has {official}." in each for each in suite.warnings]
-    assert counted == ([True] if official else [])
+    assert counted[:1] == ([True] if official else [])  # math_500 without math-verify says that too
 
 
 def test_speed_bench_refuses_placeholders_and_says_how_they_are_filled(tmp_path):

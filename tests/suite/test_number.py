@@ -1,8 +1,10 @@
 """Numbers of answers and references, in the notations of the suites."""
 
+import json
+
 import pytest
 
-from specbench.suite import load_suite
+from specbench.suite import Selection, load_suite
 from specbench.suite.number import is_right
 from specbench.types import Case
 
@@ -60,6 +62,18 @@ def test_expressions_are_compared_by_the_maths_library(monkeypatch, reference, a
     assert is_right(case, answer) is right
     monkeypatch.setattr("specbench.suite.number._math_verify", lambda: None)
     assert is_right(case, answer) is (False if "{3}" in reference else None)
+
+
+def test_a_run_says_that_its_expressions_are_not_compared(monkeypatch, tmp_path):
+    rows = [{"prompt": "?", "reference": text} for text in (r"It is $\boxed{\frac{1}{2}}$.", r"\boxed{3}", "4", "a")]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.setattr("specbench.suite.number._math_verify", lambda: None)
+    (said,) = load_suite("own", path=tmp_path / "p.jsonl", format="own").warnings
+    assert "2 of 4 references stand in \\boxed" in said
+    assert "pip install 'specbench[math]'" in said
+    assert not load_suite("own", path=tmp_path / "p.jsonl", format="own", selection=Selection(ids=("p-2",))).warnings
+    monkeypatch.setattr("specbench.suite.number._math_verify", lambda: pytest)
+    assert not load_suite("own", path=tmp_path / "p.jsonl", format="own").warnings
 
 
 def test_of_several_turns_the_last_has_the_last_reference():
