@@ -28,6 +28,7 @@ class Room:
 # From the bottom up.
 ROOMS: dict[str, Room] = {
     "input": Room("files of JSON lines, checked against a schema; InputError", never="torch"),
+    "hub": Room("whether the Hugging Face hub can be asked", never="torch"),
     "types": Room("the values that travel: Case, Draft, Needs, Prefill, Step", may="input", never="transformers"),
     "names": Room("names in paths and in print: data, never a path, markup or an escape sequence"),
     "screen": Room("standard output and the signals of its end", never="torch"),
@@ -58,7 +59,7 @@ ROOMS: dict[str, Room] = {
     "method": Room("the contract of a method", may="target types", never="transformers"),
     "target": Room(
         "the engine interface, what a method sees of the target, loading, families, trees, verification",
-        may="input record types",
+        may="hub input record types",
     ),
     "target.fast": Room("the fast engine: compact forward, static cache, graphs", may="record target types"),
     "target.eager": Room(
@@ -82,7 +83,7 @@ ROOMS: dict[str, Room] = {
         may="method profile target types",
     ),
     "lossless": Room("token-level judgement", may="record", never="hydra"),
-    "suite": Room("questions, selection, prompts", may="answers input record types"),
+    "suite": Room("questions, selection, prompts", may="answers hub input record types"),
     "trace": Room("recorded answers of three kinds", may="answers input record store suite types"),
     "measure": Room("what a run needs: plan, clock, energy, environment", may="record types"),
     "material": Room("what a run decodes, read before any weights", may="config names record suite target trace types"),

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench.hub import refuse_network
 from specbench.suite.rows import SourceRow
 from specbench.types import InputError
 
@@ -109,12 +110,15 @@ def _hub_tables(repo: str, split: str, configs: Sequence[str] = (), revision: st
         import datasets
     except ImportError:
         return f"{repo} on the hub needs the package datasets; pip install datasets"
+    offline = refuse_network()
     try:
         tables = tuple(
             (config, datasets.load_dataset(repo, *filter(None, (config,)), split=split, revision=revision))
             for config in configs or ("",)
         )
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        if offline:
+            return f"data set {repo} is not here; {offline}"
         return f"data set {repo} could not be loaded: {(str(error) or type(error).__name__).splitlines()[0]}"
     return HubTables(repo, split, tables)
 
@@ -124,19 +128,14 @@ def _hub_file(repo: str, file: str, revision: str | None) -> Path | str:
         from huggingface_hub import hf_hub_download
     except ImportError:
         return f"{repo} on the hub needs the package huggingface_hub; pip install huggingface_hub"
-    offline = _offline()
+    offline = refuse_network()
     try:
-        fetched = hf_hub_download(repo, file, repo_type="dataset", revision=revision, local_files_only=offline)
+        fetched = hf_hub_download(repo, file, repo_type="dataset", revision=revision, local_files_only=bool(offline))
     except (OSError, ValueError) as error:  # the hub's own errors are both, by their base classes
         if offline:
-            return f"HF_HUB_OFFLINE is set and {file} of {repo} is not in the local cache; unset it to download"
+            return f"{file} of {repo} is not here; {offline}"
         return f"{file} of data set {repo} could not be fetched: {str(error).splitlines()[0]}"
     return Path(fetched)
-
-
-def _offline() -> bool:
-    """True if the hub is switched off, by the words that huggingface_hub itself accepts."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 def _not_found(name: str, home: str | None, give: str, relative: str, kept: Path | None, refusal: str) -> str:

@@ -14,6 +14,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from specbench.hub import refuse_network
 from specbench.target.facade import ModelCard
 from specbench.target.family import check_family, choose_context
 from specbench.target.library_config import LibraryConfig, override
@@ -203,13 +204,14 @@ def read_tokenizer(path: str, key: str, **options: Any) -> Any:
 
 def _read(reader: Any, path: str, key: str, **options: Any) -> Any:
     """``from_pretrained`` whose failure names the key."""
+    offline = "" if Path(path).exists() else refuse_network()
     try:
         return reader.from_pretrained(path, **options)
     except (*UNREADABLE, StrictDataclassError) as error:
         what = "tokenizer" if reader is AutoTokenizer else "model configuration"
         raise InputError(
             f"{key}={path}: no {what} could be read; expected a folder with its files, or a hub id that this machine"
-            f" can reach or has in its cache ({_reason(error)})"
+            f" can reach or has in its cache ({offline or _reason(error)})"
         ) from error
 
 

@@ -1,5 +1,6 @@
 """Loading a suite: the order of the places where its file may be, and what is said when it is in none of them."""
 
+import functools
 import hashlib
 import json
 import sys
@@ -8,7 +9,8 @@ from collections import Counter
 import pytest
 
 from compose import composed, job_for
-from specbench.suite import Selection, load_suite
+from specbench import hub
+from specbench.suite import Selection, load_suite, sources
 from specbench.types import InputError
 
 SPEC_BENCH_SHA256 = "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04"
@@ -26,7 +28,6 @@ def write(path, *categories):
 def _no_data_directory(monkeypatch):
     """Real data is reached through the fixtures alone, so that no test finds a file it did not make."""
     monkeypatch.delenv("SPECBENCH_DATA", raising=False)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 def test_a_suite_says_what_it_read_and_from_where(tmp_path):
@@ -68,7 +69,7 @@ def test_the_hub_is_asked_last_for_the_file_of_a_data_set(tmp_path, monkeypatch)
         return str(file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetch)
-    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(sources, "refuse_network", lambda: "")
     assert load_suite("mine", hub={**HUB, "revision": "v1"}).origin == str(file)
     expected = {"repo_type": "dataset", "revision": "v1", "local_files_only": False}
     assert asked == [(("someone/questions", "q.jsonl"), expected)]
@@ -76,8 +77,33 @@ def test_the_hub_is_asked_last_for_the_file_of_a_data_set(tmp_path, monkeypatch)
 
 def test_with_the_hub_switched_off_only_the_local_cache_is_looked_at(monkeypatch):
     pytest.importorskip("huggingface_hub")
-    with pytest.raises(InputError, match=r"HF_HUB_OFFLINE is set and q\.jsonl of someone/questions is not in"):
+    with pytest.raises(InputError, match=r"q\.jsonl of someone/questions is not here; HF_HUB_OFFLINE is set"):
         load_suite("mine", hub=HUB)
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_fix_named(monkeypatch):
+    """Its client would try six times, for half a minute."""
+    from huggingface_hub import constants
+
+    tried = []
+
+    def refuse(place, seconds):
+        tried.append((place, seconds))
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub.socket, "create_connection", refuse)
+    monkeypatch.setattr(hub, "getproxies", dict)
+    asked = functools.cache(hub.refuse_network.__wrapped__)
+    monkeypatch.setattr(sources, "refuse_network", asked)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"huggingface\.co cannot be reached \(Name .*specbench fetch SETTINGS"):
+            load_suite("mine", hub=HUB)
+    assert tried == [(("huggingface.co", 443), 5)]
+    assert constants.HF_HUB_OFFLINE
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "getproxies", lambda: {"https": "proxy"})
+    assert hub.refuse_network.__wrapped__() == ""
 
 
 @pytest.mark.parametrize("error", [OSError("no route\nto host"), ValueError("bad repo id")])
@@ -88,7 +114,7 @@ def test_a_failed_download_is_one_line_of_the_error(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(sources, "refuse_network", lambda: "")
     with pytest.raises(InputError, match=r"q\.jsonl of data set someone/questions could not be fetched: \w+ \w+"):
         load_suite("mine", hub=HUB)
 
