@@ -16,6 +16,7 @@ from specbench.report.data.findings import Findings, gather
 from specbench.report.data.grown import split_grown
 from specbench.report.data.headline import find_headlines
 from specbench.report.data.load import Load, model_load
+from specbench.report.data.passed import read_passed, with_passed
 from specbench.report.data.profiles import choose_profiles
 from specbench.report.data.sweep import asked_grids, default_grids
 from specbench.report.data.trials import Tally, Trials, read_trials
@@ -64,6 +65,7 @@ def build_report(
     profile: Path | None = None,
     concurrency: Sequence[int] = (),
     style: str = SCREEN,
+    passed: Sequence[Path] = (),
 ) -> Report:
     """Write summary.csv, tables/, plots/ and report.html of one run or of several together.
 
@@ -71,11 +73,12 @@ def build_report(
     beside those that a sweep of two parameters gets by itself. profile: a latency profile to predict speedups with,
     default the one of the run's own machine if there is one. concurrency: requests at once to model, the usual ones
     where there is a profile. style: of the plots, screen, paper or a
-    file of matplotlib. Raises RunError when a directory holds no run, or when a heatmap or a load cannot be made.
+    file of matplotlib. passed: results of a sandbox for code (``data.passed``). Raises RunError when a directory holds
+    no run, or when a heatmap or a load cannot be made, and InputError for rows of ``passed`` that do not fit the run.
     """
     check_style(style)
     log.info("reading the records")
-    findings = read_findings(run_directories, profile)
+    findings = read_findings(run_directories, profile, passed)
     log.info("tables")
     under = model_load(findings, concurrency)
     output = output or default_output(findings)
@@ -109,13 +112,18 @@ def build_report(
     return Report(findings, output, tuple(files), under)
 
 
-def read_findings(run_directories: Sequence[Path], profile: Path | None = None) -> Findings:
-    """Read and judge the runs of these directories, each once; profile: see ``build_report``. Raises RunError."""
+def read_findings(
+    run_directories: Sequence[Path], profile: Path | None = None, passed: Sequence[Path] = ()
+) -> Findings:
+    """Read and judge the runs of these directories, each once; profile, passed, errors: see ``build_report``."""
     directories = list(dict.fromkeys(Path(directory).resolve() for directory in run_directories))
     if not directories:
         raise RunError("no run was given; expected at least one directory that `specbench` wrote (see results/latest)")
+    if passed and len(directories) > 1:
+        raise RunError(f"--passed: got {len(directories)} runs; expected the one whose answers were tested")
     opened = [each for directory in directories for each in _open(directory)]
     runs, trials = [run for run, _ in opened], [each for _, each in opened]
+    trials = with_passed(trials, read_passed(passed)) if passed else trials
     facts = [read_facts(run, each.methods) for run, each in opened]
     return gather(runs, choose_profiles(runs, facts, profile), facts, trials)
 

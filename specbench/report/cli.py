@@ -17,6 +17,7 @@ from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.compat.compare import compare, compare_table, files_table, score_files, write_compat
 from specbench.report.compat.export import export_answers, left_out
 from specbench.report.exchange.formats import FORMATS, export_run
+from specbench.report.exchange.samples import SAMPLES
 from specbench.report.exchange.table import show_imported
 from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
 from specbench.report.published.figures import read_published
@@ -80,7 +81,8 @@ def _do(options: argparse.Namespace) -> None:
         _export(options)
     if options.export:
         findings = read_findings(_runs(options))
-        files, left = export_run(findings, options.export, options.output or default_output(findings) / "exchange")
+        folder = options.output or default_output(findings) / "exchange"
+        files, left = export_run(findings, options.export, folder, options.tokenizer)
         print_warnings([f"{text}; it has no file" for text in left])
         print("\n".join(map(str, files)))
     if getattr(options, "import"):
@@ -107,11 +109,15 @@ def _check(options: argparse.Namespace) -> None:
     if options.answers and len(options.answers) < 2:
         raise RunError("--answers: got one file; expected the baseline's and at least one method's")
     instead = [name for name in _INSTEAD if getattr(options, name)]
-    if instead and (options.profile or options.concurrency or options.heatmaps):
+    if instead and (options.profile or options.concurrency or options.heatmaps or options.passed):
         named = ", ".join(f"--{name.replace('_', '-')}" for name in instead)
-        raise RunError(f"--profile, --concurrency and --heatmap belong to the report; give them without {named}")
-    if options.tokenizer and not (options.answers or options.compat):
-        raise RunError("--tokenizer: counts tokens of texts; expected --answers or --compat beside it")
+        raise RunError(
+            f"--profile, --concurrency, --heatmap and --passed belong to the report; give them without {named}"
+        )
+    if options.tokenizer and not (options.answers or options.compat or options.export == SAMPLES):
+        raise RunError(
+            f"--tokenizer: counts tokens of texts; expected --answers, --compat or --export {SAMPLES} beside it"
+        )
     if options.published and options.answers:
         raise RunError("--published: compares runs; expected no --answers beside it")
     if options.count and not options.published:
@@ -121,7 +127,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    names = ("plots", "heatmaps", "profile", "concurrency", "style")
+    names = ("plots", "heatmaps", "profile", "concurrency", "style", "passed")
     console, runs = open_console(), _runs(options)
     with showing(console, "writing the report", "specbench.report.build"):
         report = build_report(runs, options.output, **{name: getattr(options, name) for name in names})
@@ -222,6 +228,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="B,B,...",
         help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128",
     )
+    add(
+        "--passed",
+        nargs="+",
+        type=Path,
+        default=(),
+        metavar="FILE",
+        help="results of a sandbox for code, JSON lines with task_id, method, passed (and round): the share that passed"
+        f" beside the speed. --export {SAMPLES} writes what it tests; nothing is run here",
+    )
     _add_plots(add)
     _add_others(parser.add_argument_group("instead of a report").add_argument)
     return parser
@@ -261,9 +276,9 @@ def _add_others(add: Callable[..., object]) -> None:
     add("--export-answers", type=Path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
     add(
         "--export",
-        choices=FORMATS,
+        choices=[*FORMATS, SAMPLES],
         metavar="FORMAT",
-        help=f"write the files of another harness, METHOD/FILE below --output: {', '.join(FORMATS)}",
+        help=f"write the files of another harness, METHOD/FILE below --output: {', '.join([*FORMATS, SAMPLES])}",
     )
     add(
         "--import",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
-from report.conftest import write_run
-from report.handmade import record, turn
+from report.conftest import manifest_of, write_run
+from report.handmade import failed, record, turn
 
+import specbench
+from specbench.input import InputError
 from specbench.record import VANILLA, CaseRecord
 from specbench.report import build_report
 from specbench.report.build import read_findings
@@ -30,8 +33,6 @@ def answers(rounds=1):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    from report.conftest import manifest_of
-
     manifest = manifest_of({"pld": {}, "medusa": {"lossless": False}}, rounds=2)
     run = write_run(tmp_path_factory.mktemp("quality") / "run", manifest, list(answers(2)))
     return build_report([run], plots=False)
@@ -53,9 +54,9 @@ def test_quality_stands_beside_speed(report):
     page = (report.output / "report.html").read_text("utf-8")
     assert 'id="answers"' in page
     text = (report.output / "tables/quality.md").read_text("utf-8")
-    assert "| medusa | 12 | 33.3 % \\[" in text
+    assert "| medusa | 12 of 14 | 33.3 % \\[" in text
     assert "| -41.7 \\[" in text
-    assert "| pld | 12 | 75.0 % \\[" in text
+    assert "| pld | 12 of 14 | 75.0 % \\[" in text
     assert "| +0.0 |" in text
     assert (report.output / "tables/quality.csv").is_file()
 
@@ -71,3 +72,81 @@ def test_a_record_says_it_only_where_it_was_checked():
     assert "correct" not in json.loads(plain.to_json())
     assert CaseRecord.from_json(checked.to_json()).correct is False
     assert CaseRecord.from_json(plain.to_json()).correct is None
+
+
+TINY = Path(specbench.__file__).parent / "assets/tiny"
+PASSED = {VANILLA: 9, "pld": 9, "medusa": 4}  # of the ten programs that both finished
+CODE = "    return 1\n"
+
+
+@pytest.fixture
+def code_run(tmp_path):
+    """Ten programs, one that failed under a method, and a category that no sandbox knows."""
+    from specbench.report.text.tokenizer import read_tokenizer
+
+    ids = read_tokenizer(TINY).encode(CODE, add_special_tokens=False).ids
+    proposed = {VANILLA: [0] * (len(ids) - 1), "pld": [2] * (len(ids) - 1), "medusa": [2] * (len(ids) - 1)}
+    told = {name: turn([1] * len(each), each, ids=ids, text=CODE.strip()) for name, each in proposed.items()}
+    records = []
+    for place in range(10):
+        about = {"block": place}
+        records += [record(name, f"HumanEval/{place}", [told[name]], "code", **about) for name in proposed]
+    records += [record(VANILLA, "HumanEval/x", [told[VANILLA]], "code", block=10), failed("pld", "HumanEval/x", "code")]
+    records += [record("medusa", "HumanEval/x", [told["medusa"]], "code", block=10)]
+    records[-2].block = 10
+    records += [record(name, "q", [told[name]], "qa", block=11) for name in proposed]
+    manifest = manifest_of({"pld": {}, "medusa": {"lossless": False}}, control=False)
+    return write_run(tmp_path / "run", manifest, records)
+
+
+def rows_of_sandbox(run, tmp_path):
+    """What a sandbox makes of the exported samples: each with its verdict beside it."""
+    from specbench.report.cli import main
+
+    assert main([str(run), "--export", "samples", "--output", str(tmp_path), "--tokenizer", str(TINY)]) == 0
+    samples = [json.loads(line) for name in PASSED for line in (tmp_path / name / "samples.jsonl").open()]
+    assert {sample["completion"] for sample in samples} == {CODE}  # its blanks kept
+    place = {f"HumanEval/{number}": number for number in range(10)}
+    kept = [sample for sample in samples if sample["task_id"] != "q"]
+    return [row | {"passed": place.get(row["task_id"], 99) < PASSED[row["method"]]} for row in kept]
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_code_that_passed_stands_beside_speed(code_run, tmp_path):
+    rows = rows_of_sandbox(code_run, tmp_path / "out")
+    report = build_report([code_run], plots=False, passed=[write_rows(tmp_path / "r.jsonl", rows)])
+    found = {row["method"]: row for row in report.findings.detail["quality"].to_dict("records")}
+    assert [row["cases"] for row in found.values()] == [11, 10, 11]
+    assert found["pld"]["correct"] == 9 / 10
+    assert found["pld"]["difference"] == found["pld"]["difference_high"] == 0  # on the ten that both finished
+    assert found["medusa"]["difference"] == pytest.approx(-5 / 11)
+    assert found["medusa"]["difference_high"] < 0
+    assert "| pld | 10 of 11 | 90.0 % \\[" in (report.output / "tables/quality.md").read_text("utf-8")
+    assert read_findings([code_run]).detail["quality"].empty  # without the file
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows[1:], r"1 rows are missing: HumanEval/0 of vanilla; expected one row an answer"),
+        (lambda rows: [*rows, rows[0]], r"line 33: HumanEval/0 of vanilla has a row already"),
+        (lambda rows: [*rows, rows[0] | {"task_id": "no"}], r"of no answer of the run: no of vanilla; expected its"),
+        (lambda rows: [*rows, rows[0] | {"round": 1}], r"of no answer of the run: HumanEval/0 of vanilla in round 1"),
+        (lambda rows: [rows[0] | {"passed": "yes"}], r"r\.jsonl, line 1: passed"),
+        (lambda rows: [], r"r\.jsonl: no rows; expected lines such as"),
+    ],
+)
+def test_rows_that_do_not_fit_the_run_are_named(code_run, tmp_path, change, says):
+    rows = change(rows_of_sandbox(code_run, tmp_path / "out"))
+    with pytest.raises(InputError, match=says):
+        read_findings([code_run], passed=[write_rows(tmp_path / "r.jsonl", rows)])
+
+
+def test_a_method_without_rows_is_not_in_the_table(code_run, tmp_path):
+    rows = [row for row in rows_of_sandbox(code_run, tmp_path / "out") if row["method"] != "medusa"]
+    frame = read_findings([code_run], passed=[write_rows(tmp_path / "r.jsonl", rows)]).detail["quality"]
+    assert list(frame["method"]) == [VANILLA, "pld"]

@@ -22,6 +22,7 @@ from specbench.report.exchange.nvidia import (
     write_rates,
     write_times,
 )
+from specbench.report.exchange.samples import SAMPLES, export_samples
 from specbench.report.exchange.specforge import read_report, write_report
 from specbench.report.exchange.vllm import read_bench, read_csv, write_bench, write_csv
 from specbench.store import RunError, write_atomically
@@ -122,13 +123,18 @@ def _why_not(found: Measured, format: Format) -> str:
     return ""
 
 
-def export_run(findings: Findings, name: str, output: Path) -> tuple[list[Path], list[str]]:
+def export_run(
+    findings: Findings, name: str, output: Path, tokenizer: Path | None = None
+) -> tuple[list[Path], list[str]]:
     """Write one file a method, ``<method>/<file>``. Returns the files, and what was left out and why.
 
-    Raises RunError for several runs, and where no method can be written.
+    name: one of ``FORMATS``, or ``samples``, which need the tokenizer, by default the run's own. Raises RunError for
+    several runs, and where no method can be written.
     """
     if len({run.directory for run in findings.runs}) > 1:
         raise RunError(f"--export: got {len(findings.runs)} runs; expected one, its methods are the folders' names")
+    if name == SAMPLES:
+        return export_samples(findings, output, tokenizer), []
     format, files, left = FORMATS[name], [], []
     for said, found in measured_of(findings, format):
         if found is None:

@@ -11,8 +11,9 @@ from specbench.report.text.label import BLANK, Cell, format_interval, format_num
 from specbench.report.text.table import Table, method_table
 
 _MEANING = (
-    "Correct: answers with the reference's number, of the cases whose reference has one. Less vanilla's: in points, on"
-    " the same cases; a lossless method at temperature 0 loses nothing. Speedup and MAT: of all cases."
+    "Correct: answers with the reference's number, or code that passed a sandbox's tests (--passed), of the checked"
+    " cases alone: those whose reference has a number, or that have a result. Less vanilla's: in points, on the same"
+    " cases; a lossless method at temperature 0 loses nothing. Speedup and MAT: of all cases."
 )
 
 
@@ -22,11 +23,11 @@ def quality_tables(findings: Findings, where: str = "") -> list[Table]:
     if frame.empty:
         return []
     overall = findings.summary[findings.summary["category"] == OVERALL]
-    beside = overall[[*ROW, "speedup", "speedup_low", "speedup_high", "mat"]]
-    rows = frame.merge(beside, on=list(ROW), how="left").to_dict("records")
+    beside = overall[[*ROW, "cases", "speedup", "speedup_low", "speedup_high", "mat"]]
+    rows = frame.merge(beside, on=list(ROW), how="left", suffixes=("", "_all")).to_dict("records")
     figures = [
         (
-            Cell(str(row["cases"])),
+            Cell(f"{row['cases']} of {row['cases_all']}"),
             Cell(format_share(row["correct"]), format_interval(100 * row["correct_low"], 100 * row["correct_high"], 1)),
             Cell(
                 _points(row["difference"]),
@@ -37,7 +38,7 @@ def quality_tables(findings: Findings, where: str = "") -> list[Table]:
         )
         for row in rows
     ]
-    header = ("Cases", "Correct", "Less vanilla's", "Speedup", "MAT")
+    header = ("Checked cases", "Correct", "Less vanilla's", "Speedup", "MAT")
     columns = dict(zip(header, zip(*figures, strict=True), strict=True))
     return [method_table(QUALITY, (where, f"{_MEANING} {INTERVALS}"), frame, columns)]
 
