@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import rooms
+import yaml
+from hand_made import HAND_MADE
 
 from specbench.record import TurnRecord
 from specbench.report.data.counting import DEFINITIONS, Requests, as_requests, count_request
 from specbench.report.data.detail import DETAILS, TIME_SPLIT
+from specbench.suite.formats import format_named
 
 DOCS = rooms.ROOT / "docs"
 PHASES_ROW = "[ms a step] by phase, and their sum `step_ms`. Peers have no phases, so no row"
@@ -52,8 +55,29 @@ def definitions() -> str:
     return "\n".join(lines)
 
 
+def suites() -> str:
+    """Every suite's reader, the number of its questions, and the columns or an example of its rows."""
+    lines = ["| `suite=` | `suite.format` | questions | a row of its file |", "|---|---|--:|---|"]
+    found: dict[str, dict[str, object]] = {}
+
+    def read(name: str) -> dict[str, object]:
+        own = yaml.safe_load((rooms.ROOT / f"conf/suite/{name}.yaml").read_text(encoding="utf-8"))
+        bases = [read(base) for base in own.pop("defaults", []) if base != "_self_"]
+        return (bases[0] if bases else {}) | own
+
+    for path in sorted((rooms.ROOT / "conf/suite").glob("*.yaml")):
+        if (settings := read(path.stem)).get("name") and settings.get("format") != "trace":
+            found[path.stem] = settings
+    for name, settings in found.items():
+        reader = str(settings.get("format") or "questions")
+        row = ", ".join(HAND_MADE[name][1]) if name in HAND_MADE else f"`{format_named(reader).example}`"
+        lines.append(f"| `{name}` | {reader} | {settings.get('expected') or '–'} | {row} |")
+    return "\n".join(lines)
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {  # page -> name of a table -> what makes it
     "architecture.md": {"rooms": rooms.table},
+    "suites.md": {"readers": suites},
     "measurement.md": {"frames": frames, "definitions": definitions},
 }
 

@@ -11,6 +11,8 @@ FUNCTION = {"name": "area", "parameters": {"type": "dict", "properties": {}}}
 CALL = {"id": "simple_0", "question": [[{"role": "user", "content": "Area of {x}?"}]], "function": [FUNCTION]}
 REPORT = {"input": "", "context": "A long text.", "answers": ["Short."], "dataset": "gov_report", "_id": "e1"}
 TALK = {"task": "CM", "id": 7, "history": [{"user": "Hi.", "bot": "Hello."}, {"user": "Who?", "bot": "She."}]}
+NEEDLE = {"index": 3, "input": "Long. The number for a is: 8930103. Long. Which is it?", "outputs": ["8930103"]}
+RULER = (500, NEEDLE | {"length": 8177, "answer_prefix": " It is"}, "3", "prompts", "", ("Long. ",), ("8930103",))
 THROUGHPUT = {f"speed_bench_throughput_{size}k": 1536 for size in (1, 2, 8, 16, 32)}
 # Suite -> questions of the official file, a row, id, category, subcategory, words of the first turn, references.
 HAND_MADE = {
@@ -25,5 +27,7 @@ HAND_MADE = {
     "livecodebench": (None, LIVE, "abc301_a", "easy", "easy", ("\n\nAdd.\n\ndef f(a, b):",), ()),
     "bfcl": (None, CALL, "simple_0", "prompts", "", (json.dumps([FUNCTION]), "Request: Area of {x}?"), ()),
     "longbench_summaries": (800, REPORT, "e1", "gov_report", "gov_report", ("A long text.\n\n\nWrite",), ("Short.",)),
+    "ruler_8k": RULER,
+    "ruler_32k": RULER,
     "mt_bench_101": (1388, TALK, "7", "CM", "CM", ("Hi.",), ()),
 }
