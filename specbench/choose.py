@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -151,8 +153,11 @@ def replay_points(trace: Path, overrides: Sequence[str], folder: Path) -> list[P
     methods = f"method=[{','.join(POINTS)}]"
     job: Job | None = None  # of which the next ones take the trace
     runs, count = [], max(len(values) for keys in POINTS.values() for values in keys.values())
+    begun = time.monotonic()
     for number in range(count):
-        print(f"replaying {len(POINTS)} methods, settings {number + 1} of {count}", file=sys.stderr, flush=True)
+        left_s = (time.monotonic() - begun) / number * (count - number) if number else 0.0
+        about = f", about {timedelta(seconds=round(left_s))} left" if number else ""
+        print(f"replaying {', '.join(POINTS)}: settings {number + 1} of {count}{about}", file=sys.stderr, flush=True)
         point = [
             f"method.{name}.{key}={values[number]}" for name, keys in POINTS.items() for key, values in keys.items()
         ]
@@ -178,6 +183,7 @@ def _about(found: Sequence[Candidate], profile: Profile) -> Iterator[str]:
     facts, cases = found[0].entry.facts, len(found[0].entry.trials.cases)
     few = "" if cases >= 2 * MIN_CASES else f"; no intervals under {2 * MIN_CASES} cases"
     yield f"{facts.model} on {facts.suite}, {cases} cases, {len(found)} candidates; half choose, half judge{few}"
+    yield f"candidates: {', '.join(each.name for each in found)}"
     yield f"modelled on {profile.label}"
     known = chosen_profile()
     published = read_profile(known) if known else None

@@ -241,14 +241,13 @@ class Progress:
         self._live = Live(self._render(), console=console, transient=True, refresh_per_second=4)
         self._begun = self._printed = time.monotonic()
         self._done = 0
+        self._loads = False  # not in a run that is complete
         self._first = (0, 0.0)  # blocks done and the time, after the first block of this process
         self._block_s = 0.0  # that the first block took, by its records
 
     def __enter__(self) -> Progress:
         if self._live_wanted:
             self._live.start()
-        else:
-            self._console.print("loading", highlight=False)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -258,6 +257,9 @@ class Progress:
     def say(self, what: str) -> None:
         """What is done before the first block; off a terminal, where the step before took long."""
         self._bar.update(self._task, description=what)
+        if not self._live_wanted and not self._loads:
+            self._console.print("loading", highlight=False)
+        self._loads = True
         if not self._live_wanted and time.monotonic() - self._printed > SLOW_S:
             self._printed = time.monotonic()
             self._console.print(what, highlight=False, markup=False)

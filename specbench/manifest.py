@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
-
 from specbench.growth import growths, refuse_settings
 from specbench.job import Job
 from specbench.measure import environment
@@ -29,7 +27,6 @@ from specbench.trace import model_of
 from specbench.types import InputError
 from specbench.version import __version__
 
-BUSY = 0.5  # load average a core above which another process competes for the processor
 DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERBOSE")
 
 
@@ -172,11 +169,7 @@ def check_same(job: Job, manifest: Mapping[str, Any], directory: Path) -> None:
 
 def _warnings_before(git: Mapping[str, Any]) -> list[str]:
     """What is known before the first case."""
-    found: list[str] = []
-    cores = psutil.cpu_count(logical=True) or 1
-    load = os.getloadavg()[0] / cores
-    if load > BUSY:
-        found.append(f"load average is {load:.2f} a core: other processes compete, times are unsafe")
+    found = [busy] if (busy := environment.spell_busy()) else []
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     if governor.is_file() and (mode := governor.read_text().strip()) != "performance":
         found.append(f"CPU governor is {mode}, not performance: host times vary")

@@ -7,6 +7,7 @@ only a run of that model can say it, while the speed of another GPU is the profi
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,10 +26,13 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(argv)
     source = _find_source(options.source)
     from specbench.choose import advise  # brings torch
+    from specbench.measure.environment import spell_busy
     from specbench.profile import find_pair, open_profile
 
     profile = open_profile(options.profile) if options.profile else find_pair(f"{options.gpu}-{options.model}")
     assert profile is not None  # the options are keys of its tables
+    if not source.is_dir() and (busy := spell_busy()):  # drafters are timed
+        print(f"specbench choose: warning: {busy}", file=sys.stderr)
     print(printable("\n".join(advise(source, options.overrides, profile, options.load))))
     return 0
 

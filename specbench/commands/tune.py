@@ -11,6 +11,7 @@ no model, no GPU. A grid's key stands for method.KEY; a file name may hold what 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
         raise InputError(f"--load {given.load}: expected the requests at once, 1 or more")
     from specbench.cli import job_of  # brings torch, which --help does without
     from specbench.composition import with_own_groups
+    from specbench.measure.environment import spell_busy
     from specbench.profile import open_profile
     from specbench.stats import MIN_CASES
     from specbench.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
@@ -48,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
     profile = open_profile(given.profile)
     tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid), requests=given.load)
     tuner.check()
+    if busy := spell_busy():  # drafters are timed
+        print(f"specbench tune: warning: {busy}", file=sys.stderr)
     before = tuner.replay({}, HELD_OUT)  # a trace too short for two halves is found first
     load = "" if given.load == 1 else f", {given.load} requests at once"
     print(f"profile: {profile.label}{load}\ntuning half, {TUNING}, modelled speedup:")

@@ -26,6 +26,15 @@ PACKAGES = (
 )
 
 
+BUSY = 0.5  # load average a core above which another process competes for the processor
+
+
+def spell_busy() -> str:
+    """That other processes run on this machine, '' where they do not: before anything is timed."""
+    load = os.getloadavg()[0] / (psutil.cpu_count(logical=True) or 1)
+    return f"load average is {load:.2f} a core: other processes compete, times are unsafe" if load > BUSY else ""
+
+
 def versions() -> dict[str, str]:
     """Package -> version, of those that can move a number."""
     found = {"python": platform.python_version()}
