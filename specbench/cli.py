@@ -229,6 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say_left_out(job)
         if cell := spell_cell(cfg):
             print(printable(cell))
+            job = replace(job, suite=replace(job.suite, warnings=(*job.suite.warnings, cell)))  # for the report
         named = Path(cfg.hydra.run.dir).resolve()
         directory = find_grown(job, named) if named.name == run_name(cfg) else named
         if dry:

@@ -112,7 +112,7 @@ def _check(options: argparse.Namespace) -> None:
     if instead and (options.profile or options.concurrency or options.heatmaps or options.passed):
         named = ", ".join(f"--{name.replace('_', '-')}" for name in instead)
         raise RunError(
-            f"--profile, --concurrency, --heatmap and --passed belong to the report; give them without {named}"
+            f"--profile, --passed, --concurrency and --heatmap belong to the report; give them without {named}"
         )
     if options.tokenizer and not (options.answers or options.compat or options.export == SAMPLES):
         raise RunError(

@@ -46,7 +46,7 @@ def test_command_names_what_is_missing(tmp_path, capsys, monkeypatch):
         (["--published", "--heatmap", "mat", "a", "b"], "--heatmap .* without --published"),
         (["--compat", "spec_bench", "--concurrency", "8"], "--concurrency .* without --compat"),
         (["--export-answers", "out", "--heatmap", "mat", "a", "b"], "without --export-answers"),
-        (["--tokenizer", "folder"], "--tokenizer: .* --answers or --compat"),
+        (["--tokenizer", "folder"], "--tokenizer: .* --answers, --compat or --export samples"),
         (["--count"], "--count: .* --published"),
         (["--heatmap", "mat", "a", "b", "--no-plots"], "--no-plots"),
     ],

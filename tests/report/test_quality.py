@@ -11,6 +11,8 @@ from report.conftest import manifest_of, write_run
 from report.handmade import failed, record, turn
 
 import specbench
+from compose import job_for
+from specbench.execution import execute
 from specbench.input import InputError
 from specbench.record import VANILLA, CaseRecord
 from specbench.report import build_report
@@ -150,3 +152,17 @@ def test_a_method_without_rows_is_not_in_the_table(code_run, tmp_path):
     rows = [row for row in rows_of_sandbox(code_run, tmp_path / "out") if row["method"] != "medusa"]
     frame = read_findings([code_run], passed=[write_rows(tmp_path / "r.jsonl", rows)]).detail["quality"]
     assert list(frame["method"]) == [VANILLA, "pld"]
+
+
+LOSSY = ("head=random", "acceptance=typical", "typical_threshold=1e-30", "tree=[[2],[1,1]]")
+
+
+@pytest.mark.exhaustive
+def test_a_lossy_method_loses_on_the_bundled_problems(tmp_path):
+    """Medusa with random heads and a bar that nothing misses; the command of docs/suites.md on the ten of mini."""
+    settings = ["suite=mini", "suite.categories=[math_reasoning]", "decode.temperature=0.5", "measure=quick"]
+    lossy = [f"method.medusa.{each}" for each in LOSSY]
+    execute(job_for("model=tiny", *settings, "method=[pld,medusa]", *lossy), tmp_path / "run", lambda *_: None)
+    frame = read_findings([tmp_path / "run"]).detail["quality"].set_index("method")
+    assert frame.loc["pld", "difference"] == frame.loc["pld", "difference_low"] == 0
+    assert frame.loc["medusa", "difference_high"] < 0 < frame.loc[VANILLA, "correct"]
