@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 REQUEST, COUNTERS, CHUNKS = "request", "counters", "chunks"
@@ -100,9 +100,12 @@ def reconcile(count: int, sizes: Sequence[int] | None, told: Sequence[Told]) -> 
     if sizes is None:
         fitting = [each for each in told if each.accepted <= count]
         complaints += [f"{_name(each)} for {count} emitted" for each in told if each not in fitting]
-        if fitting:
-            return Account(_steps_of(count, fitting[0]), fitting[0].source, tuple(complaints))
-        return Account(((count, 0),) if count else (), CHUNKS, tuple(complaints))
+        if not fitting:  # without drafts a token is a step
+            return Account(((1, 0),) * count, CHUNKS, tuple(complaints))
+        kept = fitting[0]
+        drafts = (each.drafts for each in fitting if (each.accepted, each.drafted) == (kept.accepted, kept.drafted))
+        kept = replace(kept, drafts=next((each for each in drafts if each is not None), None))
+        return Account(_steps_of(count, kept), kept.source, tuple(complaints))
     extra = count - len(sizes)
     for each in told:
         beyond = max(each.longest, *sizes, 1) if sizes else each.longest
@@ -151,6 +154,8 @@ def _steps_of(count: int, told: Told) -> tuple[tuple[int, int], ...]:
         lengths = [1 + accepted for accepted, _ in told.by_step]
     elif told.histogram:
         lengths = [1 + accepted for accepted, steps in enumerate(told.histogram) for _ in range(steps)]
+    elif told.drafts is not None:
+        lengths = _spread(min(count, told.accepted + told.drafts), min(count, told.drafts))
     else:
         lengths = _spread(count, max(1, count - told.accepted) if count else 0)
     while lengths and sum(lengths) > count:

@@ -225,6 +225,15 @@ def test_counters_are_sums_over_labels_and_a_restart_gives_none():
     assert told_by_counters(found, dict.fromkeys(found, 0.0)) is None
 
 
+def test_where_a_chunk_is_a_token_steps_are_those_of_the_counters():
+    """As llama.cpp answers: accepted tokens behind EOS count there, and plain decoding tells nothing."""
+    told = [Told("request", 14, drafted=32), Told("counters", 14, 8, 32)]
+    account = reconcile(21, None, told)
+    assert (len(account.steps), sum(emitted for emitted, _ in account.steps), account.source) == (8, 21, "request")
+    assert len(reconcile(21, None, told[:1]).steps) == 7  # without counters the token behind EOS hides a step
+    assert reconcile(5, None, []).steps == ((1, 0),) * 5
+
+
 def test_steps_add_up_whatever_was_told():
     """A last step that is cut counts tokens behind the end; steps without a draft are told by nobody."""
     cut = Told("request", accepted=7, drafts=2, drafted=8, histogram=(0, 0, 0, 1, 1))

@@ -298,7 +298,7 @@ def test_pictures_are_light_and_alike(built):
 
 def test_plots_have_words():
     assert title_of("speedup") == "Speedup over vanilla"
-    assert title_of("latency_rows-tiny") == "Time of a forward against the tokens fed, rows, tiny"
+    assert title_of("speedup_rows-tiny") == "Speedup over vanilla, rows, tiny"
     assert title_of("mat_by_category-big-mini") == "Mean accepted tokens by category, big-mini"
     assert title_of("heatmap_mat-pld") == "Heatmap mat, pld"
 

@@ -118,7 +118,7 @@ def test_beside_a_live_run_only_the_live_one_is_ranked(report, live, tmp_path):
 
 
 def test_no_plot_of_speedups(report, tmp_path, caplog):
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         again = build_report([report.output], tmp_path)
     names = {path.stem for path in again.files if path.suffix == ".png"}
     assert not {"speedup", "speedup_by_category"} & names
