@@ -10,6 +10,7 @@ import itertools
 import multiprocessing
 import os
 import tempfile
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -20,34 +21,84 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of the commands that tests
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specbench-cache-")  # no test writes into the user's cache
 
 import pytest
-import torch
-import torch.multiprocessing
-import transformers
 
-from specbench import cli, composition
-from together import Together
+_ASSETS = Path(__file__).resolve().parent.parent / "specbench" / "assets"
+_FAMILIES = ("llama", "mistral", "qwen2")
 
-torch.set_num_threads(1)
-transformers.utils.logging.disable_progress_bar()
 
-# The same overrides give the same configuration, and nothing changes one that is composed.
-_compose = functools.cache(composition.compose_config)
-cli.compose_config = composition.compose_config = lambda name, overrides: _compose(name, tuple(overrides))
+def pytest_configure(config: pytest.Config) -> None:
+    """Of several processes the first hands out tests and runs none."""
+    if getattr(config.option, "dist", "no") == "no":
+        _prepare()
 
-# A server imports what ranks and drafting processes need and forks them: a fresh process takes seconds to import it.
-# A command that a test starts has none of this, and spawns.
-_MODELS = [f"transformers.models.{family}.modeling_{family}" for family in ("llama", "mistral", "qwen2")]
-multiprocessing.set_forkserver_preload(
-    [
-        "specbench.target.tensor_parallel.start",
-        "methods.parts.draft_lm.parallel_draft",
-        "ranks",
-        "specbench.cli",
-        *_MODELS,
-    ]
-)
-_get_context = torch.multiprocessing.get_context
-torch.multiprocessing.get_context = lambda kind=None: _get_context("forkserver" if kind == "spawn" else kind)
+
+def _prepare() -> None:
+    import torch
+    import torch.multiprocessing
+    import transformers
+
+    from specbench import cli, composition
+    from specbench.decode import check
+    from specbench.measure import environment
+    from specbench.target import load
+
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+
+    # The same overrides give the same configuration, and nothing changes one that is composed.
+    compose = functools.cache(composition.compose_config)
+    cli.compose_config = composition.compose_config = lambda name, overrides: compose(name, tuple(overrides))
+
+    # The same weights give the library's forward the same logits; an engine's are compared with them in every run.
+    check._plain = _once(check._plain, _plain_key)
+    load.refuse_shapes = _once(load.refuse_shapes, _shapes_key)
+    environment.versions = _once(environment.versions, lambda: (torch.version.cuda, torch.backends.cudnn.version()))
+
+    # A server imports what ranks and drafting processes need and forks them: a fresh process takes seconds to import
+    # it. A command that a test starts has none of this, and spawns.
+    multiprocessing.set_forkserver_preload(
+        [
+            "specbench.target.tensor_parallel.start",
+            "methods.parts.draft_lm.parallel_draft",
+            "ranks",
+            "specbench.cli",
+            *(f"transformers.models.{family}.modeling_{family}" for family in _FAMILIES),
+        ]
+    )
+    get_context = torch.multiprocessing.get_context
+    torch.multiprocessing.get_context = lambda kind=None: get_context("forkserver" if kind == "spawn" else kind)
+
+
+def _once(function: Callable, key_of: Callable[..., Hashable | None]) -> Callable:
+    """``function`` with its results kept by the key of its arguments; None: not kept."""
+    kept: dict[Hashable, object] = {}
+
+    def call(*given):
+        if (key := key_of(*given)) is None:
+            return function(*given)
+        if key not in kept:
+            kept[key] = function(*given)
+        return kept[key]
+
+    return call
+
+
+def _plain_key(model, ids) -> Hashable | None:
+    """Of a bundled model on one device, by what its weights add up to: a changed weight is another model."""
+    config, forward = model.config, getattr(model.forward, "__func__", None)
+    if forward is None or not _is_bundled(config._name_or_path) or hasattr(model, "hf_device_map"):
+        return None
+    sums = tuple(float(each.sum()) for each in model.parameters())
+    return forward, config._attn_implementation, model.dtype, sums, tuple(ids)
+
+
+def _shapes_key(card, key) -> Hashable | None:
+    return (card.path, card.dtype, card.config.to_json_string(), key) if _is_bundled(card.path) else None
+
+
+def _is_bundled(path: str | None) -> bool:
+    return str(path).startswith(str(_ASSETS))
+
 
 # A run freezes what is alive, so that the collector need not visit it, and unfreezes it at its end. Here it stays
 # frozen for some files of tests.
@@ -80,6 +131,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for axis, value in cell:
             places = axes.setdefault(axis, {})
             places.setdefault(value, len(places))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # the longest first: none is left at the end
     for item, cell in cells:
         point = [(axes[axis][value], len(axes[axis])) for axis, value in cell]
         longest = max(size for _, size in point)
@@ -98,8 +150,10 @@ def _coordinates(item: pytest.Function) -> list[tuple[tuple, tuple]]:
 
 
 @pytest.fixture(scope="module")
-def together(request, tmp_path_factory) -> Together:
+def together(request, tmp_path_factory):
     """Of the chosen tests of this file with a parameter ``name``, which is a method's."""
+    from together import Together
+
     here = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     names = dict.fromkeys(item.callspec.params["name"] for item in here if "name" in item.callspec.params)
     return Together(list(names), tmp_path_factory.mktemp("together"))

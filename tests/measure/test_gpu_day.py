@@ -62,6 +62,7 @@ def results(out: Path) -> dict[str, dict]:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_every_section_is_rehearsed_without_the_shell_of_the_harness(tmp_path):
     """Neither hydra nor fastchat nor datasets is there: a machine with torch and transformers will do for two calls."""
     shell = ("hydra", "omegaconf", "fastchat", "datasets", "pandas", "matplotlib")
@@ -84,6 +85,7 @@ def parts(monkeypatch) -> tuple[ModuleType, ModuleType]:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_the_product_is_rehearsed(parts, tmp_path, monkeypatch):
     """The commands of the last section are processes of their own; the others run in this one, without its imports."""
     gpu_day, product = parts

@@ -72,6 +72,7 @@ def test_layers_on_two_devices(name, together):
     [KINDS, [name for name in LAYERED if name not in KINDS]],
     ids=["kinds", "others"],
 )
+@pytest.mark.slow
 @pytest.mark.exhaustive  # tests/run/test_parallel_run.py has two processes in every run of the tests
 def test_two_processes(tmp_path, names):
     methods = f"method=[{','.join(names)}]"
