@@ -85,6 +85,8 @@ def _once(function: Callable, key_of: Callable[..., Hashable | None]) -> Callabl
 
 def _plain_key(model, ids) -> Hashable | None:
     """Of a bundled model on one device, by what its weights add up to: a changed weight is another model."""
+    if "forward" not in vars(type(model)):  # several processes share it
+        return None
     config, forward = model.config, getattr(model.forward, "__func__", None)
     if forward is None or not _is_bundled(config._name_or_path) or hasattr(model, "hf_device_map"):
         return None
