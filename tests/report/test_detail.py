@@ -12,6 +12,8 @@ from specbench.report import build_report, gather
 from specbench.report.data.detail import count_gains, count_own_figures, count_positions, count_sources
 from specbench.store import Run
 
+SKIPPED = "specbench.report.plots.catalogue"  # the log that says why a plot is left out
+
 
 def detail_of(records, manifest):
     return gather([Run(Path("r"), manifest, records)]).detail
@@ -103,7 +105,7 @@ def test_plots_hold_one_method_and_many(make_run, count):
 
 
 def test_what_does_not_apply_is_skipped_with_a_reason(make_run, caplog):
-    with caplog.at_level("DEBUG"):
+    with caplog.at_level("DEBUG", logger=SKIPPED):
         report = build_report([make_run(methods={"hf_assisted": (4.0, 0.5, 1e-3)}, per_category=1)])
     names = {path.stem for path in report.files if path.suffix == ".png"}
     assert {"time_split", "accept_lengths"} <= names

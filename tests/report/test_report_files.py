@@ -21,6 +21,7 @@ from specbench.report.plots.canvas import slug
 from specbench.report.plots.scene import scenes
 from specbench.report.tables import terminal
 
+SKIPPED = "specbench.report.plots.catalogue"  # the log that says why a plot is left out
 TABLES = {
     f"tables/{name}.{kind}"
     for name in ("overall", "speedup_by_category", "mat_by_category", "audit")
@@ -178,7 +179,7 @@ def test_several_models_get_plots_each(make_run):
 @pytest.mark.parametrize("methods", [{}, {"pld": (4.0, 0.3, 1e-3)}])
 def test_a_single_category_skips_the_radar(make_run, caplog, methods):
     directory = make_run(methods=methods, peers=(), categories=("qa",), per_category=3)
-    with caplog.at_level("DEBUG"):
+    with caplog.at_level("DEBUG", logger=SKIPPED):
         report = build_report([directory])
     assert not any("radar" in path.name for path in report.files)
     assert "plot radar" in caplog.text

@@ -283,7 +283,7 @@ def test_recordings_are_dropped_before_the_ranks_leave_their_group(rank):
     engine.graphs, engine.acceptances = Playback(engine), Playback(engine)
     engine.graphs._held["one"] = engine.acceptances._held["one"] = (None, None)
     held = []
-    engine._team = SimpleNamespace(receive=lambda: Message(Op.STOP))
+    engine.team = SimpleNamespace(receive=lambda: Message(Op.STOP))
     engine._ranks = SimpleNamespace(close=lambda team: held.append(len(engine.graphs._held)))
     if rank == "rank 0":
         engine.close()
