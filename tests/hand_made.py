@@ -12,7 +12,7 @@ CALL = {"id": "simple_0", "question": [[{"role": "user", "content": "Area of {x}
 REPORT = {"input": "", "context": "A long text.", "answers": ["Short."], "dataset": "gov_report", "_id": "e1"}
 TALK = {"task": "CM", "id": 7, "history": [{"user": "Hi.", "bot": "Hello."}, {"user": "Who?", "bot": "She."}]}
 NEEDLE = {"index": 3, "input": "Long. The number for a is: 8930103. Long. Which is it?", "outputs": ["8930103"]}
-RULER = (500, NEEDLE | {"length": 8177, "answer_prefix": " It is"}, "3", "prompts", "", ("Long. ",), ("8930103",))
+RULER = (500, NEEDLE | {"length": 8177, "answer_prefix": " It is"}, "3", "prompts", "", ("Long. ",), (["8930103"],))
 THROUGHPUT = {f"speed_bench_throughput_{size}k": 1536 for size in (1, 2, 8, 16, 32)}
 # Suite -> questions of the official file, a row, id, category, subcategory, words of the first turn, references.
 HAND_MADE = {

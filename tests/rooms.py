@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -269,15 +270,23 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def sources() -> list[Path]:
+@functools.cache
+def sources() -> tuple[Path, ...]:
     """Every file of the installed packages."""
-    return sorted(path for package in ("specbench", "methods") for path in (ROOT / package).rglob("*.py"))
+    return tuple(sorted(path for package in ("specbench", "methods") for path in (ROOT / package).rglob("*.py")))
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """What a file holds, read once; not to be changed."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports_of(path: Path) -> set[str]:
     """Every module that a file imports, anywhere in it, as dotted names: a module, not a name in it."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

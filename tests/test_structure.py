@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from doc_tables import DOCS, TABLES, page_with_table
-from rooms import ROOMS, ROOT, allowed_rooms, imported_rooms, imports_of, module_of, room_of, sources
+from rooms import ROOMS, ROOT, allowed_rooms, imported_rooms, imports_of, module_of, room_of, sources, tree_of
 
 MOST_LINES, MOST_CODE_LINES = 300, 40
 
@@ -57,14 +57,14 @@ def test_files_are_short_and_say_what_they_are():
     for path in sources():
         text = path.read_text(encoding="utf-8")
         assert len(text.splitlines()) <= MOST_LINES, path
-        assert not text or ast.get_docstring(ast.parse(text)), path
+        assert not text or ast.get_docstring(tree_of(path)), path
         assert path.stem not in ("utils", "helpers", "common"), path
 
 
 def test_functions_are_short():
     """Of the lines below the docstring."""
     for path in [*sources(), *(ROOT / "scripts").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) else node.body
                 lines = node.end_lineno - body[0].lineno + 1 if body else 0
@@ -75,7 +75,7 @@ def test_functions_nest_at_most_three_deep():
     """A line above that begins with ``# Nests deeper:`` gives the reason of an exception."""
     for path in sources():
         text = path.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef):
                 first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
                 excused = first > 1 and text.splitlines()[first - 2].strip().startswith("# Nests deeper:")
@@ -103,7 +103,7 @@ def test_no_class_name_is_used_twice():
     """But private ones, and the classes that a method's own package has."""
     seen: dict[str, Path] = {}
     for path in sources():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 assert node.name not in seen, f"{node.name}: {path} and {seen[node.name]}"
                 seen[node.name] = path

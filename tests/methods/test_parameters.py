@@ -1,0 +1,154 @@
+"""A parameter that a method cannot take names itself, what it was and what was expected; so does a draft too large."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from methods.cacheback.method import Cacheback
+from methods.card.method import Card
+from methods.eagle.method import Eagle
+from methods.jacobi import Jacobi
+from methods.logit_spec import LogitSpec
+from methods.lookahead import Lookahead
+from methods.n_grammys.method import NGrammys
+from methods.ngram_mod import NgramMod
+from methods.opt_tree import OptTree
+from methods.ort_genai import OrtGenai
+from methods.ouroboros import Ouroboros
+from methods.pearl import Pearl
+from methods.pld import PromptLookup
+from methods.rest import Rest
+from methods.sam.method import SAM
+from methods.sequoia import Sequoia
+from methods.specinfer import SpecInfer
+from methods.speculative_sampling import SpeculativeSampling
+from methods.ssd import Spacelike
+from methods.suffix_decoding.method import SuffixDecoding
+from methods.token_recycling import TokenRecycling
+from specbench.types import InputError
+
+RECYCLED = {"auxiliary": "token_recycling"}
+RATES = [0.6, 0.2, 0.1]
+# Of each: an option, and the words beside its name, what it was and what was expected.
+REFUSED = {
+    partial(Card, "x"): [
+        ({"nodes_per_layer": 0}, ""), ({"children": 0}, ""), ({"ratio": 0}, ""), ({"max_depth": 0}, ""),
+        ({"patience_s": 0.0}, ""),
+    ],
+    partial(Eagle, "random"): [
+        ({"top_k": 0}, ""), ({"depth": -1}, ""), ({"total_tokens": 1}, ""), ({"sampling": "drawn"}, "a dynamic tree"),
+    ],
+    Jacobi: [({"window": 0}, "")],
+    LogitSpec: [
+        ({"capacity": 1}, ""), ({"ranks": [8, 8]}, ""), ({"lengths": [4, 3, 0]}, ""),
+        ({"lengths": [4, 3]}, "expected 3"),
+    ],
+    Lookahead: [({"ngram": 2}, ""), ({"window": 0}, ""), ({"guesses": 0}, "")],
+    NGrammys: [({"k": 0}, ""), ({"w": 0}, ""), ({"q": 0}, "")],
+    NgramMod: [({"min_draft": 65}, "expected a whole number from 0 to 64")],
+    partial(OptTree, "x"): [
+        ({"nodes": 0}, ""), ({"max_depth": 0}, ""), ({"threshold": -0.1}, ""), ({"threshold": 1.0}, ""),
+    ],
+    OrtGenai: [
+        ({"speculation": "tree"}, "expected one of none, lookup, draft"),
+        ({"num_draft": 17}, "expected a whole number"),
+        ({"max_ngram": 16}, "expected a whole number"),
+        ({"num_draft": 0}, "expected a whole number"),
+    ],
+    partial(Ouroboros, "x"): [
+        ({"gamma": 0}, ""), ({"window": 0}, ""), ({"level": 2}, ""), ({"endings": -1}, ""),
+    ],
+    partial(Pearl, "x"): [({"gamma": 0}, ""), ({"patience_s": 0.0}, "")],
+    PromptLookup: [
+        ({"max_ngram": 0}, ""),
+        ({"min_ngram": 4}, "expected a whole number from 1 to 3"),
+        ({"max_ngram": 5, "rule": "ngram_cache"}, "expected at most 4"),
+    ],
+    Rest: [
+        ({"shortest": 0}, "expected a whole number of at least 1"),
+        ({"longest": 3, "shortest": 4}, "expected a whole number of at least 4"),
+        ({"nodes": 0}, ""), ({"max_matches": 0}, ""),
+    ],
+    SAM: [
+        ({"n_predicts": 1}, "expected a whole number of at least 2"),
+        ({"alpha": 0.0}, "expected a number above 0"),
+        ({"alpha": float("nan")}, ""), ({"children": 0}, ""), ({"len_bias": -1}, ""),
+    ],
+    partial(SpecInfer, "x", expansion=[2]): [
+        ({"expansion": []}, ""), ({"expansion": [2, 0]}, ""), ({"draft_temperature": -1.0}, ""),
+    ],
+    partial(Sequoia, "x", acceptance=RATES): [
+        ({"acceptance": []}, ""), ({"acceptance": [0.9, 0.3]}, ""), ({"acceptance": [0.0]}, ""),
+        ({"nodes": 0}, ""), ({"depth": 0}, ""), ({"draft_temperature": -1.0}, ""),
+        ({"nodes": 1, "acceptance": [0.0, 0.5]}, "makes a tree without a node"),
+    ],
+    partial(SpeculativeSampling, "x"): [
+        ({"length": 0}, ""), ({"threshold": 0.0}, ""),
+        ({"draft_temperature": 0.0}, ""), ({"draft_temperature": -1.0}, ""),
+    ],
+    Spacelike: [
+        ({"query_length": 2, "min_query": 3}, "expected a whole number of at least 3"),
+        ({"buffer_tokens": 1}, ""), ({"rebuild_every": 0}, ""),
+    ],
+    SuffixDecoding: [
+        ({"num_draft": 0}, "expected a whole number of at least 1"),
+        ({"depth": 1}, "expected a whole number of at least 2"),
+        ({"cached_requests": 0}, ""),
+        ({"factor": -1.0}, "expected 0 or more"),
+        ({"factor": float("nan")}, ""),
+        ({"min_prob": 1.5}, "expected a probability"),
+        ({"offset": -63.0}, "no match may draft a token"),
+    ],
+}  # fmt: skip
+CASES = [(make, options, words) for make, found in REFUSED.items() for options, words in found]
+
+
+@pytest.mark.parametrize(("make", "options", "words"), CASES, ids=lambda each: str(each) if each else "")
+def test_a_parameter_names_itself_and_what_was_expected(make, options, words):
+    name, value = next(iter(options.items()))
+    with pytest.raises(InputError, match=rf"^{name}={re.escape(str(value))}: .*{words or 'expected'}"):
+        make(**options)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Eagle("random", choices=[[2], [1]]), "choices: level 1 lists 1 nodes"),
+        (lambda: SAM(**RECYCLED), "tree: not set with auxiliary=token_recycling"),
+        (lambda: SAM(tree=[[2]]), "tree: set with auxiliary=none"),
+        (lambda: SAM(**RECYCLED, tree=[[2], [1]]), "level 1 lists 1 nodes; expected 2"),
+        (lambda: TokenRecycling(k=3, tree=[[2], [1]]), "level 1 lists 1 nodes; expected 2"),
+        (lambda: TokenRecycling(k=3, tree=[[9]]), "from 0 to 3"),
+        (lambda: TokenRecycling(k=3, tree=[[0]]), "no node"),
+        (lambda: TokenRecycling(k=3, tree=[]), "no node"),
+    ],
+)
+def test_a_tree_that_is_none_is_named(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("method", "most", "words"),
+    [
+        (Cacheback(tables="dynamic", total_draft_length=19), 256, "total_draft_length=19"),
+        (Lookahead(5, 7, 7, "kept"), 54, r"up to 55 nodes; expected at most engine\.max_nodes=54.*=55"),
+        (NGrammys(k=25, w=14), 256, r"25, w=14: a draft has up to 350 nodes.*engine.max_nodes=256"),
+        (OptTree("x", 300), 256, r"^nodes=300: a draft has up to 300 nodes; expected at most engine\.max_nodes=256"),
+        (Ouroboros("x"), 34, r"^gamma=12, level=7, endings=3: a draft has up to 35 nodes"),
+        (SpecInfer("x", [20, 20]), 256, r"^expansion=\[20, 20\]: a draft has up to 420 nodes.*engine\.max_nodes=256"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_draft_that_the_engine_cannot_hold_is_refused(method, most, words):
+    with pytest.raises(InputError, match=words):
+        method.bind(SimpleNamespace(max_nodes=most, model=None))
+
+
+def test_a_draft_that_just_fits_is_taken():
+    Cacheback(tables="dynamic", total_draft_length=20).bind(SimpleNamespace(max_nodes=256))
+    Lookahead(5, 7, 7).bind(SimpleNamespace(max_nodes=27 + 21))
