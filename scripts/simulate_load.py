@@ -6,7 +6,8 @@
 
 The schedule is that of ``specbench load=...``; a step takes the profile's time, and drafting the recorded time. With
 --rate requests arrive at random and wait for a place; else so many are always in flight. With --beside, of closed loops
-that were measured: the speedup as measured, as ``--concurrency`` models it and as simulated, and their errors.
+that were measured: the speedup as measured, as ``--concurrency`` models it and as simulated, and their errors. halves:
+what two half batches in turn, one drafting while the other is verified, would serve of the tokens/s of one batch.
 """
 
 from __future__ import annotations
@@ -17,16 +18,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.bench.loads import compare
+from specbench.bench.loads import compare, read_answers
 from specbench.cli import with_exit_code
 from specbench.input import whole_numbers
 from specbench.profile import open_profile
-from specbench.record import CONTROL, VANILLA
 from specbench.serving.arrivals import draw_poisson
 from specbench.serving.scheduler import Stretch
-from specbench.serving.simulate import read_figures, recorded_answers, simulate
-from specbench.store import read_run
-from specbench.types import InputError
+from specbench.serving.simulate import read_figures, simulate
 
 
 @with_exit_code
@@ -42,14 +40,7 @@ def main() -> None:
     parser.add_argument("--beside", type=Path, nargs="+", help="runs with load=closed, which are compared with")
     parser.add_argument("--no-drafting", action="store_true", help="drafts take no time")
     options = parser.parse_args()
-    run, profile = read_run(options.run), open_profile(options.profile)
-    methods = dict.fromkeys(record.method for record in run.records if record.method != CONTROL)
-    answers = {
-        name: recorded_answers([each for each in run.records if each.method == name], not options.no_drafting)
-        for name in (VANILLA, *(name for name in methods if name != VANILLA))
-    }
-    if not all(answers.values()):
-        raise InputError(f"run {options.run}: a method has no good record; expected a run with answers of all methods")
+    profile, answers = open_profile(options.profile), read_answers(options.run, not options.no_drafting)
     print(f"simulated: {profile.label}; {options.count} requests drawn from {options.run}")
     if options.beside:
         frame = compare(options.beside, profile, answers, options.count)
@@ -62,11 +53,14 @@ def main() -> None:
             stretch = Stretch(places, places, options.count, options.chunk)
             base = 0.0
             for name, own in answers.items():
-                served = simulate(profile, own, stretch, draw_poisson(rate, 0) if rate else None)
-                figures = read_figures(served)
-                base = base or figures["tokens_per_s"]
+                figures, halves = (
+                    read_figures(simulate(profile, own, stretch, draw_poisson(rate, 0) if rate else None, halves=each))
+                    for each in (False, True)
+                )
+                reached = figures["tokens_per_s"]
+                base = base or reached
                 rows.append({"at once": places, "rate": rate or "closed", "method": name, **figures,
-                             "speedup": figures["tokens_per_s"] / base})  # fmt: skip
+                             "speedup": reached / base, "halves": halves["tokens_per_s"] / reached})  # fmt: skip
     print(pd.DataFrame(rows).to_string(index=False, float_format="{:.2f}".format))
 
 

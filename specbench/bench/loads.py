@@ -9,11 +9,30 @@ import pandas as pd
 
 from specbench.input import InputError
 from specbench.profile import Profile
-from specbench.record import VANILLA
+from specbench.record import CONTROL, VANILLA
 from specbench.report.data.findings import gather
 from specbench.serving.scheduler import Stretch
-from specbench.serving.simulate import SimulatedAnswer, read_figures, simulate
+from specbench.serving.simulate import SimulatedAnswer, read_figures, recorded_answers, simulate
 from specbench.store import read_run
+
+
+def read_answers(path: Path, drafting: bool) -> dict[str, list[SimulatedAnswer]]:
+    """Vanilla and the methods of a run -> their turns. drafting: with the time of their drafters.
+
+    Raises InputError for a run of several requests at once, whose times are those of all of them, and for one without a
+    good record of a method.
+    """
+    run = read_run(path)
+    load = run.manifest["config"].get("load", {})
+    if load.get("kind", "one") != "one" and load.get("requests") != 1:
+        raise InputError(f"run {path}: its times are of {load['requests']} requests together; expected one at once")
+    names = dict.fromkeys((VANILLA, *(record.method for record in run.records if record.method != CONTROL)))
+    answers = {
+        name: recorded_answers([each for each in run.records if each.method == name], drafting) for name in names
+    }
+    if lacking := [name for name, own in answers.items() if not own]:
+        raise InputError(f"run {path}: {lacking[0]} has no good record; expected a run with answers of all methods")
+    return answers
 
 
 def compare(

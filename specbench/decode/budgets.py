@@ -18,10 +18,12 @@ from specbench.types import CaseError, Draft, Step
 
 LEVELS = (0, 2, 8, 32, None)  # [nodes] a request that the controller chooses among; None = all that the method wants
 PROBE = 4  # [steps] that a level is tried for
+KEPT = 0.5  # of what is known of a level, when it is tried again: it is of another time
 AGAIN, LATEST = 32, 4096  # [steps] until a level that lost is tried again, doubled each time
+NEARLY, LATEST_OFF = 0.93, 128  # of the best rate: above it, not to draft waits no longer; below, at most [steps]
 CLEARLY = 0.8  # of the best rate: a level below it waits four times as long, and larger budgets are not tried
 MEMORY = 64  # [steps] that a level's rate is a mean of
-MARGIN = 1.02  # by which drafting must be ahead of not drafting
+MARGIN = 1.04  # by which drafting must be ahead of not drafting
 SHARE = 0.01  # of the time, that trying levels may cost
 
 
@@ -113,6 +115,10 @@ class _Level:
         """[tokens/s]"""
         return self.emitted / self.seconds if self.seconds else 0.0
 
+    def fade(self) -> None:
+        """What was learned counts less than what follows."""
+        self.emitted, self.seconds = KEPT * self.emitted, KEPT * self.seconds
+
     def add(self, emitted: int, seconds: float) -> None:
         keep = 1 - 1 / MEMORY
         self.emitted, self.seconds = keep * self.emitted + emitted, keep * self.seconds + seconds
@@ -122,7 +128,9 @@ class Controller(_Shares):
     """Takes the number of nodes a request that brings the most tokens a second, as measured with so many requests.
 
     A level that loses is tried again after a wait that doubles, and only while all that was tried has cost less than
-    ``SHARE`` of the time. What is tried ends where it clearly loses. A load that is new begins as the nearest one.
+    ``SHARE`` of the time; not to draft, where it is near, after a wait that does not: times of a machine drift, and
+    only those of neighbouring steps compare. What is tried ends where it clearly loses. A load that is new begins as
+    the nearest one.
     """
 
     def __init__(self) -> None:
@@ -158,6 +166,7 @@ class Controller(_Shares):
                 if place > 1 and levels[place - 1].rate < CLEARLY * levels[best].rate:
                     break
                 if level.due <= now and not (level.seconds and place == best):
+                    level.fade()
                     return place, PROBE
             self._first = False
         return best, 1
@@ -186,7 +195,8 @@ class Controller(_Shares):
             self._left = 0
         if self._left == 0 and level.due <= self._steps[self._load]:
             longer = 4 if level.rate < CLEARLY * best.rate else 2
-            level.wait = AGAIN if level is best else min(LATEST, level.wait * longer)
+            latest = LATEST if level is not levels[0] else AGAIN if level.rate > NEARLY * best.rate else LATEST_OFF
+            level.wait = AGAIN if level is best else min(latest, level.wait * longer)
             level.due = self._steps[self._load] + level.wait
 
 

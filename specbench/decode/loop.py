@@ -101,8 +101,8 @@ class Transcript:
         self.proposed = [proposed for _, proposed in settled.steps]
         self.depth, self.fed = self.proposed, [1 + proposed for proposed in self.proposed]
         self.stats = dict(settled.stats)
-        if len(self.step_s) != len(self.accept):
-            self.step_s = []
+        self.finish = "context" if len(self.ids) < limit and "text_only" not in self.stats else self.finish
+        self.step_s = self.step_s if len(self.step_s) == len(self.accept) else []
 
     def count(self, log: Sequence[Entry], names: Sequence[str]) -> None:
         """Enter the steps' figures; called once the clock has stopped."""

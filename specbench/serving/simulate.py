@@ -59,11 +59,12 @@ class SimulatedRequest:
 class SimulatedServer:
     """See ``specbench.serving.scheduler.Server``; its questions are ``SimulatedAnswer``s.
 
-    parallel: drafters run at once; else one after the other, as they do in one process.
+    halves: the requests are fed as two forwards in turn, and while the rows of one half are verified the other half
+    drafts; else all draft, one after the other, and one forward verifies them.
     """
 
-    def __init__(self, profile: Profile, parallel: bool = False) -> None:
-        self._profile, self._parallel = profile, parallel
+    def __init__(self, profile: Profile, halves: bool = False) -> None:
+        self._profile, self._halves = profile, halves
         self._now_s = 0.0
 
     def now(self) -> float:
@@ -87,20 +88,27 @@ class SimulatedServer:
         return self._now_s
 
     def step(self, requests: Sequence[SimulatedRequest]) -> int:
+        count = len(requests) // 2 if self._halves else 0
+        forward_s, drafting_s, rows = zip(*map(self._advance, (requests[:count], requests[count:])), strict=True)
+        self._now_s += max(forward_s[0], drafting_s[1]) + max(forward_s[1], drafting_s[0])
+        return sum(rows)
+
+    def _advance(self, requests: Sequence[SimulatedRequest]) -> tuple[float, float, int]:
+        """A step of each: [s] of their forward and of their drafting, and the rows fed."""
+        if not requests:
+            return 0.0, 0.0, 0
         rows = context = 0
-        own: list[float] = []
+        drafting_s = 0.0
         for admitted in requests:
             answer, at = admitted.answer, admitted.at
             rows += answer.fed[at]
             context += admitted.context
-            own.append(answer.own_s)
+            drafting_s += answer.own_s
             admitted.emitted = answer.accept[at]
             admitted.context += admitted.emitted
             admitted.at = at + 1
             admitted.done = admitted.at == len(answer.accept)
-        self._now_s += 1e-3 * float(self._profile.shared_ms(rows, context / len(requests), len(requests)))
-        self._now_s += max(own) if self._parallel else sum(own)
-        return rows
+        return 1e-3 * float(self._profile.shared_ms(rows, context / len(requests), len(requests))), drafting_s, rows
 
     def leave(self, admitted: SimulatedRequest) -> None:
         return None
@@ -112,12 +120,15 @@ def simulate(
     stretch: Stretch,
     arrivals: Iterator[float] | None = None,
     seed: int = 0,
-    parallel: bool = False,
+    halves: bool = False,
 ) -> Served:
-    """A stretch of requests drawn from ``answers`` with replacement, so that any number can be served."""
+    """A stretch of requests drawn from ``answers`` with replacement, so that any number can be served.
+
+    halves: see ``SimulatedServer``.
+    """
     order = np.random.default_rng(seed).integers(0, len(answers), stretch.ramp + stretch.measured)
     drawn = (answers[place] for place in itertools.cycle(order))
-    return serve(SimulatedServer(profile, parallel), drawn, arrivals, stretch)
+    return serve(SimulatedServer(profile, halves), drawn, arrivals, stretch)
 
 
 def read_figures(served: Served) -> dict[str, float]:

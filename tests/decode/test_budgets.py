@@ -59,14 +59,28 @@ def test_the_controller_finds_the_budget_that_pays_and_trying_costs_little(cost,
     assert emitted / seconds > 0.97 * 8  # not to draft at all gives 8
 
 
+@pytest.mark.parametrize("slow", [1, 5])
+def test_plain_steps_that_were_slow_for_a_while_do_not_keep_drafting_on(slow):
+    """Drafting is 10 % slower than not to; another process took the machine when plain steps were first tried."""
+    control = Controller()
+    chosen = []
+    for step in range(1000):
+        nodes = control.share([SimpleNamespace()] * 8, 256)[0]
+        chosen.append(nodes)
+        seconds = 1.0 * (slow if step < 8 else 1) if nodes == 0 else 2.2
+        control.observe([], [Step(0, (0,) * (8 if nodes == 0 else 16), (), False)], 0, seconds)
+    assert chosen[500:].count(0) > 400
+
+
 def test_the_controller_learns_each_load_for_itself():
     control = Controller()
     for count, cost in ((1, 0.0), (64, 1.0)):
+        chosen = []
         for _ in range(300):
             nodes = control.share([SimpleNamespace()] * count, 256)[0]
             control.observe([], [Step(0, (0,) * (1 + min(nodes, 2)), (), False)], 0, 1.0 + cost * nodes)
-        chosen = [control.share([SimpleNamespace()] * count, 256)[0]]
-        assert (chosen[0] > 0) is (cost == 0.0)
+            chosen.append(nodes > 0)
+        assert chosen[-100:].count(cost == 0.0) > 90
 
 
 def test_steps_left_out_are_told_as_one_with_all_hidden_states():

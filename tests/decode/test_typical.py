@@ -44,9 +44,9 @@ def test_it_does_not_keep_the_distribution():
         return Draft.chain([best[context[-1]], best[best[context[-1]]]])
 
     method = Scripted(draft)
-    assert p_value(emitted(engine, method, sampling, [0], 3, 2000), wanted) > 1e-3
+    assert p_value(emitted(engine, method, sampling, [0], 3, 700), wanted) > 1e-3
     method.typical = RULE
-    assert p_value(emitted(engine, method, sampling, [0], 3, 2000), wanted) < 1e-6
+    assert p_value(emitted(engine, method, sampling, [0], 3, 700), wanted) < 1e-6
 
 
 def test_an_empty_draft_accepts_nothing():

@@ -1,13 +1,18 @@
 """The schedule on a simulated clock: against queueing theory, and against the modelled speedup of a closed loop."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from profiles import FIT
 
+from specbench.bench import loads
 from specbench.profile import Fit, Profile
 from specbench.serving.arrivals import draw_poisson, repeat_recorded
 from specbench.serving.scheduler import NEVER, Served, Stretch
 from specbench.serving.simulate import SimulatedAnswer, SimulatedServer, simulate
+from specbench.types import InputError
 
 SERVICE_S = 0.01
 ONE = Profile("H", "big", "served", "bfloat16", "published", Fit(1e3 * SERVICE_S, 0.0, 0.0, 0.0), "2026")
@@ -83,6 +88,15 @@ def test_a_request_that_fails_before_its_first_token_counts_none(monkeypatch) ->
     assert all(visit.first_s == NEVER for visit in served.measured() if visit.question.prompt > 4)
 
 
+@pytest.mark.parametrize("own_s", [0.0, 1e-3, 1.0], ids=["none", "some", "most"])
+def test_halves_hide_the_shorter_of_drafting_and_verification(own_s: float) -> None:
+    answers = [SimulatedAnswer(4, (2,) * 50, (3,) * 50, own_s)]
+    served = simulate(FIT, answers, Stretch(8, 8, 24), halves=True)
+    forward_s = 1e-3 * np.array([float(FIT.shared_ms(12, context, 4)) for context in 4 + 2 * np.arange(50)])
+    assert np.allclose(np.diff(served.ends_s[:50]), 2 * np.maximum(forward_s, 4 * own_s)[1:])
+    assert set(served.requests) == {8}
+
+
 def test_256_requests_at_once() -> None:
     answers = [SimulatedAnswer(100, (2,) * 20, (5,) * 20)]
     served = simulate(FIT, answers, Stretch(256, 256, 2000))
@@ -90,3 +104,11 @@ def test_256_requests_at_once() -> None:
     begin, end = served.window()
     tokens = sum(count for count, at in zip(served.emitted, served.ends_s, strict=True) if begin < at <= end)
     assert tokens / (end - begin) > 8 / 1e-3 / float(FIT.step_ms(1, 100))
+
+
+@pytest.mark.parametrize(("requests", "named"), [(4, "4 requests together"), (1, "no good record")])
+def test_a_run_whose_times_are_not_of_one_request_is_refused(monkeypatch, requests: int, named: str) -> None:
+    manifest = {"config": {"load": {"kind": "closed", "requests": requests}}}
+    monkeypatch.setattr(loads, "read_run", lambda path: SimpleNamespace(manifest=manifest, records=[]))
+    with pytest.raises(InputError, match=named):
+        loads.read_answers(Path("run"), True)
