@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import LlamaConfig, Qwen3Config
+from transformers import LlamaConfig
 
 from methods.parts.heads.draft_layer import DraftLayers, LayerMemory, layer_shapes
 from methods.parts.heads.forwards import Forwards, RowsCall
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import WIDEST, TargetEnds
-from methods.parts.heads.layer_config import biased, mask_token, refuse_window
+from methods.parts.heads.layer_config import MASK, biased, drafted_tokens, layer_numbers, mask_token, require_known
 from methods.parts.heads.tree_head import EMBEDDING, TreeHead, require_width, target_ids
 from methods.parts.heads.tree_method import LevelsMethod, LevelsRun
 from methods.parts.trees.tree_shape import TreeShape
@@ -29,40 +29,22 @@ from specbench.types import InputError, require_count
 
 NESTED = "dflash_config"
 BLOCK, LAYERS, STATES, ANCHOR = "block_size", "target_layer_ids", "aux_hidden_state_layer_ids", "sample_from_anchor"
-KNOWN = {"architectures", "auto_map", "num_target_layers", "mask_token_id", "draft_vocab_size", "target_hidden_size",
-         "speculators_model_type", "speculators_version", "speculators_config", "transformer_layer_config",
-         "has_no_defaults_at_init", "sliding_window_non_causal", "markov_rank", "enable_confidence_head",
-         "confidence_head_with_markov", BLOCK, LAYERS, STATES, ANCHOR, NESTED}  # fmt: skip
-OLDER = {"model_type", "torch_dtype", "rope_theta", "rope_scaling", "_name_or_path"}  # the library reads them too
+KNOWN = {"sliding_window_non_causal", "markov_rank", "enable_confidence_head", "confidence_head_with_markov",
+         BLOCK, LAYERS, STATES, ANCHOR, NESTED, *MASK}  # fmt: skip
 # Of heads with further parts (Domino), whose size says nothing where the part is not there; and of training.
 IDLE = {"pure_draft_prefix_len", "emb_dim", "gru_hidden_dim", "lambda_base_start", "lambda_base_decay_ratio", "auf",
         "num_anchors", "ce_loss_alpha", "l1_loss_alpha", "confidence_head_alpha", "loss_decay_gamma"}  # fmt: skip
 ONLY = {"speculators_model_type": ("dflash", "dspark"), "projector_type": ("dflash",), "input_embedding_scale": (1.0,),
-        "output_multiplier": (1.0,), "final_logit_softcapping": (0,), "markov_head_type": ("vanilla",)}  # fmt: skip
+        "output_multiplier": (1.0,), "final_logit_softcapping": (0,), "markov_head_type": ("vanilla",),
+        ANCHOR: (True, False)}  # fmt: skip
 W1, W2 = "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"
-RANDOM_BLOCK = 8  # the speculators library's default
+RANDOM_BLOCK, LONGEST = 8, 1024  # the speculators library's default; of any block
 
 
 def setting(file: HeadFile, name: str) -> Any:
     """A value of the configuration, or of what z-lab nests in it."""
     held = file.config.get(name)
-    return (file.config.get(NESTED) or {}).get(name) if held is None else held
-
-
-def require_known(file: HeadFile) -> None:
-    """Raise InputError for every setting that is not known here and says something: its forward may differ."""
-    said = {**file.layer, **(file.config.get(NESTED) or {}), **file.config}
-    for name, expected in ONLY.items():
-        if said.get(name) not in (None, *expected):
-            either = " or ".join(map(str, expected))
-            raise InputError(f"{file.where}: config.json has {name}={said[name]}; expected {either}")
-    known = {*vars(LlamaConfig()), *vars(Qwen3Config()), *KNOWN, *OLDER, *IDLE, *ONLY}
-    strange = sorted(name for name, value in said.items() if name not in known and value not in (None, False))
-    if strange:
-        raise InputError(
-            f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected none"
-        )
-    refuse_window(file)
+    return file.nested(NESTED).get(name) if held is None else held
 
 
 def anchored(file: HeadFile) -> bool:
@@ -94,10 +76,10 @@ class DFlashHead(TreeHead):
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
         """z-lab's ``target_layer_ids`` count blocks, whose outputs are meant; speculators' ids count hidden states."""
-        require_known(file)
-        blocks, states = setting(file, LAYERS), setting(file, STATES)
+        require_known(file, (*KNOWN, *IDLE), ONLY, NESTED)
+        blocks, states = (layer_numbers(file, name, setting(file, name)) for name in (LAYERS, STATES))
         chosen = (1, max(1, layers // 2), layers) if file.random else states or [block + 1 for block in blocks or ()]
-        if not chosen or not all(isinstance(layer, int) and 0 <= layer <= layers for layer in chosen):
+        if not chosen or not all(0 <= layer <= layers for layer in chosen):
             raise InputError(
                 f"{file.where}: config.json has {LAYERS}={blocks}, {STATES}={states}; expected one of them, in a target"
                 f" of {layers} layers"
@@ -108,14 +90,17 @@ class DFlashHead(TreeHead):
     def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
         """A smaller vocabulary has ``lm_head`` and ``d2t``. Raises InputError where widths or settings do not fit."""
         hidden = require_width(file, config, target)
-        drafted = int(file.config.get("draft_vocab_size") or config.vocab_size)
+        drafted = drafted_tokens(file, config.vocab_size)
         mask_token(file, config.vocab_size, NESTED)
         shapes: dict[str, TensorShape] = {"fc.weight": (hidden, read * hidden)}
         shapes |= {"hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
         for place in range(config.num_hidden_layers):
             shapes |= layer_shapes(config, f"layers.{place}.", hidden, biased(file), normed=True)
             shapes[f"layers.{place}.input_layernorm.weight"] = (hidden,)
-        if rank := int(setting(file, "markov_rank") or 0):
+        rank = setting(file, "markov_rank") or 0
+        if type(rank) is not int or rank < 0:
+            raise InputError(f"{file.where}: config.json has markov_rank={rank!r}; expected a whole number")
+        if rank:
             shapes |= {W1: (config.vocab_size, rank), W2: (drafted, rank)}
         return shapes if drafted == config.vocab_size else {
             **shapes, "lm_head.weight": (drafted, hidden), "d2t": (drafted,)}  # fmt: skip
@@ -177,8 +162,10 @@ class DFlash(LevelsMethod):
         super().check(model)
         assert self._file is not None
         block = RANDOM_BLOCK if self._file.random else setting(self._file, BLOCK)
-        if type(block) is not int or block < 2:
-            raise InputError(f"{self._file.where}: config.json has {BLOCK}={block}; expected a whole number above 1")
+        if type(block) is not int or not 1 < block <= LONGEST:
+            raise InputError(
+                f"{self._file.where}: config.json has {BLOCK}={block}; expected a whole number above 1, to {LONGEST}"
+            )
         most = block if anchored(self._file) else block - 1
         if self._whole:
             self.shape = TreeShape.from_counts([[1]] * most, WIDEST)

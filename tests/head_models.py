@@ -24,6 +24,9 @@ CONTEXT = 512
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
          "vocab_size": VOCAB, "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "max_position_embeddings": 64}  # fmt: skip
 
+# Values that a setting of a configuration may have, of every type that JSON has.
+HOSTILE = (None, True, 0, -1, 1.5, 10**12, "x", [], ["x"], [1, 1], {}, {"x": 1})
+
 
 def card_of(model) -> ModelCard:
     dtype = str(model.dtype).removeprefix("torch.")

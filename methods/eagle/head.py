@@ -17,7 +17,7 @@ from transformers import LlamaConfig
 from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
-from methods.parts.heads.layer_config import biased
+from methods.parts.heads.layer_config import EAGLE, biased, require_known
 from methods.parts.heads.tree_head import TreeHead, require_width
 
 
@@ -38,7 +38,8 @@ class FirstHead(TreeHead):
 
     @classmethod
     def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
-        """``fc`` has a bias unless the configuration holds ``"bias": false``."""
+        """``fc`` has a bias unless the configuration holds ``"bias": false``. Raises InputError."""
+        require_known(file, ("qkv_bias",), {"bias": (True, False)}, EAGLE)
         hidden = require_width(file, config, target)
         shapes: dict[str, TensorShape] = {"fc.weight": (hidden, 2 * hidden)}
         if file.config.get("bias", True):

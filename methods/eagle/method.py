@@ -105,8 +105,12 @@ class Eagle(TreeMethod):
         """As ``TreeMethod``; the ids must be the target's, and enough for the children of a node."""
         super().check(model)
         if self._frequent:
-            most = self.top_k if self.grows else max(max(level.ranks) + 1 for level in self.shape.levels)
-            self._ids = read_frequent(self._frequent, model.config.get_text_config().vocab_size, most)
+            self._ids = read_frequent(self._frequent, model.config.get_text_config().vocab_size, self.widest)
+
+    @property
+    def widest(self) -> int:
+        """See ``TreeMethod.widest``."""
+        return self.top_k if self.grows else super().widest
 
     def bind(self, target: Target) -> None:
         """As ``TreeMethod``, over these ids."""

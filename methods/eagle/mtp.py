@@ -1,7 +1,8 @@
 """Native multi-token prediction (DeepSeek-AI 2024, arXiv 2412.19437, section 2.2): a module of the target drafts.
 
 It projects the target's last state beside the next token's embedding and runs one decoder layer; embedding and output
-head are the target's. Drafted tokens continue its own states, so one module drafts a chain of any length. The published
+head are the target's. Drafted tokens continue its own states, so one module drafts a chain of any length. Of several
+modules each drafts one token: it reads the states of the module before it beside the tokens one place further on. The
 layouts differ in names, in the order of what is projected, and in whether the state that goes on is normed.
 """
 
@@ -17,18 +18,20 @@ from torch.nn import functional
 from transformers import LlamaConfig
 
 from methods.eagle.method import Eagle
-from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
-from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
+from methods.eagle.modules import ModulesMemory, ModulesRun
+from methods.parts.heads.draft_layer import DraftLayers, LayerMemory, layer_shapes
+from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
 from methods.parts.heads.head_method import TargetEnds
-from methods.parts.heads.layer_config import biased, head_norms, refuse_window
+from methods.parts.heads.layer_config import biased, head_norms, require_known
 from methods.parts.heads.tree_head import EMBEDDING, TreeHead, require_width
-from specbench.target.facade import ModelCard
+from methods.parts.heads.tree_method import HeadRun
+from specbench.target.facade import ModelCard, Target
 from specbench.types import InputError, require_count
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleLayout:
-    """prefix: of the module's names. states_first: before the embedding. normed: the state that goes on is normed.
+    """prefix: of a module's names. states_first: before the embedding. normed: the state that goes on is normed.
 
     bare: the target's state is read without its final norm.
     """
@@ -39,10 +42,12 @@ class ModuleLayout:
     bare: bool = False
 
 
-SPECULATORS = ModuleLayout("mtp_layers.0.")
-MIMO = ModuleLayout("model.mtp_layers.0.", states_first=True, bare=True)
+SPECULATORS = ModuleLayout("mtp_layers.{place}.")
+MIMO = ModuleLayout("model.mtp_layers.{place}.", states_first=True, bare=True)
 FAST_MTP = replace(MIMO, bare=False)  # MiMo's, trained on behind the final norm
-DEEPSEEK = ModuleLayout("model.layers.{layers}.", normed=False)
+DEEPSEEK = ModuleLayout("model.layers.{behind}.", normed=False)
+MOST_MODULES = 16
+NATIVE, RECURSIVE = "num_nextn_predict_layers", "num_speculative_steps"  # settings: modules, FastMTP's steps
 # DeepSeek's names, and what MiMo and the speculators library call the same.
 NAMES = {
     "eh_proj": "input_proj", "hnorm": "hidden_layernorm", "enorm": "token_layernorm",
@@ -71,18 +76,28 @@ def find_layout(file: HeadFile) -> ModuleLayout:
         reasons.append(f"gated attention ({family})")
     if reasons:
         raise InputError(f"{file.where}: its MTP module has {', '.join(reasons)}; expected one dense Llama-like layer")
-    if kind is None and not layer.get("num_nextn_predict_layers"):
-        raise InputError(
-            f"{file.where}: config.json has no num_nextn_predict_layers; expected a model with MTP modules"
-        )
-    refuse_window(file)
+    if kind is None and not layer.get(NATIVE):
+        raise InputError(f"{file.where}: config.json has no {NATIVE}; expected a model with MTP modules")
+    require_known(file, (NATIVE, RECURSIVE), {"speculators_model_type": ("mtp",)})
     if kind or family != "mimo":
         return SPECULATORS if kind else DEEPSEEK
-    return FAST_MTP if file.config.get("num_speculative_steps") else MIMO
+    return FAST_MTP if file.config.get(RECURSIVE) else MIMO
+
+
+def count_modules(file: HeadFile) -> int:
+    """Modules of a checkpoint; FastMTP and random weights have one. Raises InputError."""
+    if file.random or find_layout(file) is FAST_MTP:
+        return 1
+    found = [each[NATIVE] for each in (file.config, file.layer) if each.get(NATIVE) is not None] or [1]
+    if type(found[0]) is not int or not 0 < found[0] <= MOST_MODULES:
+        raise InputError(
+            f"{file.where}: config.json has {NATIVE}={found[0]!r}; expected a whole number from 1 to {MOST_MODULES}"
+        )
+    return found[0]
 
 
 class MtpHead(TreeHead):
-    """The module, in one of the layouts."""
+    """A module, in one of the layouts."""
 
     format = HeadFormat("MTP", ("model.safetensors", "model.safetensors.index.json"), ())
     ignored = (EMBEDDING, r"lm_head\.weight")  # copies of the target's
@@ -95,9 +110,9 @@ class MtpHead(TreeHead):
         self.layers = DraftLayers(state, [""], config, _biased(file))
 
     @staticmethod
-    def narrow(file: HeadFile, layers: int) -> HeadFile:
-        """The first module's tensors alone."""
-        return replace(file, prefix=find_layout(file).prefix.format(layers=layers))
+    def narrow(file: HeadFile, layers: int, place: int = 0) -> HeadFile:
+        """The tensors of the module at ``place`` alone."""
+        return replace(file, prefix=find_layout(file).prefix.format(place=place, behind=layers + place))
 
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
@@ -148,7 +163,7 @@ class Mtp(Eagle):
     """MTP. head: None = the target's own checkpoint; or folder, hub id, ``random``. length: tokens of the chain.
 
     choices: in its place a tree by child counts, level by level. sampling at temperature > 0: drawn (from the module's
-    distribution, for the ratio test) | top.
+    distribution, for the ratio test) | top. modules: of several those that draft, None = all, 1 = the first alone.
     """
 
     kind = MtpHead
@@ -159,11 +174,44 @@ class Mtp(Eagle):
         length: int = 3,
         choices: list[list[int]] | None = None,
         sampling: Literal["top", "drawn"] = "drawn",
+        modules: int | None = None,
     ) -> None:
         require_count("length", length)
+        if modules is not None:
+            require_count("modules", modules)
         super().__init__(head, "static", choices=choices or [[1]] * length, sampling=sampling)
+        self._wanted = modules
+        self._files: list[HeadFile] = []  # of the modules that draft
+        self._heads: list[TreeHead] = []
 
     def check(self, model: ModelCard) -> None:
-        """See ``Eagle.check``; a target's own module is looked for where its weights are."""
+        """See ``Eagle.check``; a target's own modules are looked for where its weights are."""
         self.head = self.head or model.path
         super().check(model)
+        assert self._file is not None
+        count = count_modules(self._file)
+        if self._wanted is not None:
+            require_count("modules", self._wanted, high=count)
+        layers = model.config.get_text_config().num_hidden_layers
+        self._files = [MtpHead.narrow(self._file, layers, place) for place in range(self._wanted or count)]
+        if len(self._files) > 1 and len(self.shape) > len(self.shape.levels):
+            raise InputError(
+                f"choices: {len(self._files)} modules draft a chain; expected one node a level, or modules=1"
+            )
+        for file in self._files[1:]:
+            names = file.shapes()
+            if names is not None:
+                require_shapes(self.kind.rename(names), self._expected, self.kind.ignored, file)
+
+    def bind(self, target: Target) -> None:
+        """As ``Eagle``, with the later modules."""
+        super().bind(target)
+        self._heads = [self.bound, *(self.load_head(file, self.bound.ends) for file in self._files[1:])]
+
+    def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
+        """A request's place in the modules."""
+        return ModulesRun(self._heads, memory) if isinstance(memory, ModulesMemory) else super().new_run(head, memory)
+
+    def new_memory(self) -> LayerMemory:
+        """A request's keys and values."""
+        return ModulesMemory(self._heads) if len(self._heads) > 1 else super().new_memory()

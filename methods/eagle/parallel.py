@@ -42,7 +42,7 @@ class ParallelHead(ThirdHead):
     def flags(cls, file: HeadFile) -> frozenset[str]:
         """With an embedding of its own where nothing is said of it, as the speculators library has it."""
         flags = super().flags(file)
-        return flags if OWN_EMBEDDING in file.config else flags | {OWN_EMBEDDING}
+        return flags if file.config.get(OWN_EMBEDDING) is not None else flags | {OWN_EMBEDDING}
 
     @classmethod
     def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:

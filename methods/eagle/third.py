@@ -8,7 +8,7 @@ refused: a head that is loaded with another forward than it was trained with dra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,15 @@ from transformers import LlamaConfig
 from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import TargetEnds
-from methods.parts.heads.layer_config import biased, head_norms, refuse_window
+from methods.parts.heads.layer_config import (
+    EAGLE,
+    MASK,
+    biased,
+    drafted_tokens,
+    head_norms,
+    layer_numbers,
+    require_known,
+)
 from methods.parts.heads.tree_head import EMBEDDING, TreeHead, target_ids
 from specbench.types import InputError
 
@@ -32,35 +40,30 @@ OWN_EMBEDDING = "embed_requires_grad"  # the embedding was trained with the head
 FLAGS = (NORM_BEFORE_RESIDUAL, NORM_BEFORE_FC, FC_NORM, NORM_OUTPUT, OWN_EMBEDDING)
 # Of NVIDIA's eagle_config: what every EAGLE-3 head does.
 ALWAYS = ("use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_last_layernorm")
-# Said of the layer elsewhere, or of training.
-HARMLESS = ("qkv_bias", "attention_bias", "tie_word_embeddings", "use_cache", "bias", "has_no_defaults_at_init")
+ONLY = {**dict.fromkeys(ALWAYS, (True,)), **dict.fromkeys(FLAGS, (True, False)), "parallel_draft_step": (0, 1)}
+AUX = "eagle_aux_hidden_state_layer_ids"  # the layers that are fused
+# Settled by the names and shapes of the tensors.
+SETTLED = (
+    "qkv_bias",
+    "bias",
+    "next_layer_regular",
+    "parallel_draft_heads_num_layers",
+    "num_aux_hidden_states",
+    AUX,
+    *MASK,
+)
 
 
 def read_flags(file: HeadFile, layout: str, also: Sequence[str] = ()) -> frozenset[str]:
-    """The flags that a configuration sets. Raises InputError for unknown ones, and for another kind of head.
+    """The flags that a configuration sets. Raises InputError for unknown settings, and for another kind of head.
 
-    layout: its ``speculators_model_type``, which may be left out. also: further flags, which say what every head of
+    layout: its ``speculators_model_type``, which may be left out. also: further settings, which say what every head of
     the kind does.
     """
-    if (kind := file.config.get("speculators_model_type", layout)) != layout:
-        raise InputError(f"{file.where}: config.json has speculators_model_type={kind}; expected {layout}")
-    named = {name for name, value in _settings(file.config) if value is True}
-    if strange := sorted(named - {*vars(LlamaConfig()), *FLAGS, *ALWAYS, *HARMLESS, *also}):
-        raise InputError(
-            f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected"
-            f" none but {', '.join(FLAGS)}"
-        )
+    named = require_known(file, (*SETTLED, *also), {**ONLY, "speculators_model_type": (layout,)}, EAGLE)
     if {NORM_BEFORE_FC, FC_NORM} <= named:
         raise InputError(f"{file.where}: config.json sets {NORM_BEFORE_FC} and {FC_NORM}; expected one of them")
-    refuse_window(file)
-    return frozenset(named & set(FLAGS))
-
-
-def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Of the configuration and what it nests."""
-    for name in ("eagle_config", "transformer_layer_config"):
-        yield from (config.get(name) or {}).items()
-    yield from config.items()
+    return named & set(FLAGS)
 
 
 class ThirdHead(TreeHead):
@@ -95,8 +98,8 @@ class ThirdHead(TreeHead):
         counts blocks, whose output is meant. A random head in a target too small for that takes the first, middle and
         last one.
         """
-        given, nested = file.config.get("eagle_aux_hidden_state_layer_ids"), file.config.get("eagle_config") or {}
-        inner = nested.get("eagle_aux_hidden_state_layer_ids")
+        given = layer_numbers(file, AUX, file.config.get(AUX))
+        inner = layer_numbers(file, f"{EAGLE}.{AUX}", file.nested(EAGLE).get(AUX))
         chosen = given or ([block + 1 for block in inner] if inner else (2, layers // 2, layers - 3))
         if file.random and not 2 < layers // 2 < layers - 3:
             chosen = (0, layers // 2, layers)
@@ -106,13 +109,13 @@ class ThirdHead(TreeHead):
                 f"{file.where}: {named} the hidden states {list(chosen)}; expected different ones of 0 to {layers}"
                 f" in a target of {layers} layers"
             )
-        return tuple(int(layer) for layer in chosen)
+        return tuple(chosen)
 
     @classmethod
     def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
         """``fc`` fuses the layers; a smaller vocabulary has ``d2t``; a head of another width has its own embedding."""
         hidden, width, flags = config.hidden_size, int(target.hidden_size), cls.flags(file)
-        drafted = int(file.config.get("draft_vocab_size") or config.vocab_size)
+        drafted = drafted_tokens(file, config.vocab_size)
         shapes: dict[str, TensorShape] = {"fc.weight": (hidden, read * width)}
         for place, prefix in enumerate(_prefixes(config)):
             shapes |= layer_shapes(config, prefix, hidden if place else 2 * hidden, biased(file), head_norms(file))

@@ -13,10 +13,13 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
-from head_models import SHAPE, bound, card_of, causal, run, states
+from head_models import HOSTILE, SHAPE, bound, card_of, causal, run, states, watched
 from methods.eagle import Mtp
+from methods.parts.heads.grown_tree import BestChoice, fill
 from models import BASE, build, plain_greedy
 from specbench.decode.sampling import Sampling
+from specbench.decode.shared_request import SharedRequest, draft_on
+from specbench.method import complete
 from specbench.target.facade import ModelCard, Target
 from specbench.target.library_config import LibraryConfig
 from specbench.target.load import load_model
@@ -36,11 +39,13 @@ LAYOUTS = {
 class Module(nn.Module):
     """A layout's forward as its authors have it, over a whole sequence."""
 
-    def __init__(self, layout: str, **shape) -> None:
+    def __init__(self, layout: str, place: int = 0, **shape) -> None:
         super().__init__()
-        torch.manual_seed(4)
+        torch.manual_seed(4 + place)
         self.fast = False  # FastMTP's checkpoint of MiMo
-        self.layout, (family, self.raw, self.prefix) = layout, LAYOUTS[layout]
+        self.layout, (family, self.raw, first) = layout, LAYOUTS[layout]
+        stem, number, _ = first.rsplit(".", 2)
+        self.prefix = f"{stem}.{int(number) + place}."
         config = AutoConfig.for_model(family, **{**SHAPE, "head_dim": 16, **shape})
         config._attn_implementation = "eager"
         layers = {"qwen2": Qwen2DecoderLayer, "llama": LlamaDecoderLayer, "qwen3": Qwen3DecoderLayer}
@@ -105,6 +110,33 @@ class Module(nn.Module):
             (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
         (folder / "config.json").write_text(json.dumps(raw))
         return str(folder)
+
+
+@torch.inference_mode()
+def in_turn(modules, model, ids, length, drafted=()):
+    """(length, V) logits by the report's equations, in float64: every module over all rows, as often as it is needed.
+
+    drafted: tokens in place of the best ones.
+    """
+    known, rows, found = list(ids), len(ids) - 1, []
+    bare = modules[0].layout == "mimo"
+    first = bare_states(model, ids[:-1]) if bare else states(model, ids[:-1])[-1]
+    for depth in range(1, length + 1):
+        hidden, last = first, min(depth, len(modules))
+        for k, module in enumerate(modules[:last], 1):
+            read, hidden = hidden, module.layer(model, hidden, torch.tensor(known[k : k + rows]))
+        for more in range(1, depth - last + 1):  # behind the last module: a row more, which reads its own state
+            read = torch.cat([read, hidden[-1:]])
+            hidden = module.layer(model, read, torch.tensor(known[last : last + rows + more]))
+        state = module.final_layernorm(hidden) if module.layout == "deepseek" else hidden
+        found.append(model.get_output_embeddings()(state[-1]))
+        known.append(drafted[depth - 1] if drafted else int(found[-1].argmax()))
+    return torch.stack(found)
+
+
+def saved(modules, folder, **config):
+    more = {name: weight for module in modules[1:] for name, weight in module.tensors().items()}
+    return modules[0].save(folder, more, num_nextn_predict_layers=len(modules), **config)
 
 
 @pytest.fixture(scope="module")
@@ -238,3 +270,103 @@ def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path):
     torch.testing.assert_close(draft.probs, sampling(module.rows(model, ids, tokens)), atol=1e-4, rtol=1e-3)
     assert not torch.allclose(draft.probs[1:], sampling(module.rows(model, ids))[1:], atol=1e-3)  # behind other tokens
     assert len(run(model, bound(Mtp("random"), model, sampling), ids, 20, sampling).ids) == 20
+
+
+@pytest.mark.parametrize(("layout", "count", "length"), [("deepseek", 2, 2), ("deepseek", 3, 3), ("mimo", 3, 2),
+                                                         ("speculators", 2, 4), ("mimo", 3, 5)])  # fmt: skip
+def test_several_modules_draft_in_turn(model, tmp_path, layout, count, length):
+    """Every step of a request, a short prompt too; wrong variants: the first alone, another order, and no own rows."""
+    modules = [Module(layout, place) for place in range(count)]
+    method = bound(Mtp(saved(modules, tmp_path), length=length), model)
+    for prompt in ([5, 6, 7, 8, 9, 10], [5]):
+        made = watched(method)
+        assert run(model, method, prompt, 12).ids == plain_greedy(model, prompt, 12)
+        assert len(made) >= 3
+        for context, draft in made:
+            wanted = in_turn(modules, model, context, length)[: len(draft)].argmax(-1).tolist()
+            assert [int(token) for token in draft.tokens] == wanted
+    whole = [(ids, [int(token) for token in draft.tokens]) for ids, draft in made if len(draft) == length]
+    for wrong in (modules[:1], modules[::-1]):
+        assert any(in_turn(wrong, model, ids, length).argmax(-1).tolist() != tokens for ids, tokens in whole)
+    alone = bound(Mtp(method.head, length=length, modules=1), model)
+    ids = whole[0][0]
+    assert [int(t) for t in begun(alone, model, ids).propose(ids, 64).tokens] == modules[0].rows(
+        model, ids, None, length
+    ).argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("layout", ["deepseek", "mimo"])
+def test_modules_keep_up_whatever_was_accepted_and_drafted_between(model, tmp_path, layout):
+    """Committed tokens arrive in pieces, as after steps of other lengths; drafts between them are cut anywhere."""
+    modules = [Module(layout, place) for place in range(3)]
+    method = bound(Mtp(saved(modules, tmp_path), length=4), model)
+    ids = [place * 7 % 90 + 5 for place in range(24)]
+    hidden, at = states(model, ids[:-1])[-1], 0
+    place = method.new_run(method.bound, method.new_memory())
+    for piece, budget in ((1, 2), (1, 4), (2, 1), (3, 4), (1, 1), (1, 2), (5, 3), (4, 4), (2, 4)):
+        rows = slice(at, at + piece)
+        place.remember([hidden[rows]], torch.tensor(ids[1:][rows]))
+        at += piece
+        for _ in range(2):  # a second draft from the same place is the same
+            tokens = complete(fill(place, method.plan.cut(budget), BestChoice(place))).tolist()
+            assert tokens == in_turn(modules, model, ids[: at + 1], budget).argmax(-1).tolist()
+
+
+def test_several_requests_share_the_modules_forwards(model, tmp_path):
+    modules = [Module("deepseek", place) for place in range(2)]
+    method = bound(Mtp(saved(modules, tmp_path), length=3), model)
+    contexts = [[5, 6, 7, 11], [9, 8], [3, 4] * 6]
+    asked = [SharedRequest(None, drafter=begun(method, model, ids)) for ids in contexts]
+    waiting = [(each, each.drafter.drafting(ids, 64), None) for each, ids in zip(asked, contexts, strict=True)]
+    while waiting:
+        waiting = draft_on(waiting)
+    for each, ids in zip(asked, contexts, strict=True):
+        assert each.error is None
+        assert each.draft.tokens.tolist() == in_turn(modules, model, ids, 3).argmax(-1).tolist()
+
+
+def test_drawn_tokens_of_several_modules_state_their_distributions(model, tmp_path):
+    modules, sampling, ids = [Module("deepseek", place) for place in range(2)], Sampling(0.8, top_k=20), [5, 6, 7, 8, 9]
+    method = bound(Mtp(saved(modules, tmp_path), length=3), model, sampling)
+    draft = begun(method, model, ids).propose(ids, 64)
+    tokens = [int(token) for token in draft.tokens]
+    torch.testing.assert_close(draft.probs, sampling(in_turn(modules, model, ids, 3, tokens)), atol=1e-4, rtol=1e-3)
+    assert len(run(model, method, ids, 20, sampling).ids) == 20
+
+
+def test_a_module_that_is_missing_or_too_many_is_named(model, tmp_path):
+    modules = [Module("deepseek", place) for place in range(2)]
+    folder = saved(modules, tmp_path)
+    with pytest.raises(InputError, match="modules=3: expected a whole number from 1 to 2"):
+        bound(Mtp(folder, modules=3), model)
+    with pytest.raises(InputError, match="choices: 2 modules draft a chain"):
+        bound(Mtp(folder, choices=[[2], [1, 1]]), model)
+    config = json.loads((tmp_path / "config.json").read_text())
+    wrong = [(3, r"\(model.layers.4.\*\): no MTP head .*lacks"), ("2", "num_nextn_predict_layers='2'"),
+             (17, "expected a whole number from 1 to 16"), (True, "num_nextn_predict_layers=True")]  # fmt: skip
+    for value, said in wrong:
+        (tmp_path / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": value}))
+        with pytest.raises(InputError, match=said):
+            bound(Mtp(folder), model)
+
+
+@pytest.mark.parametrize("layout", ["mimo", "speculators"])
+def test_no_value_of_a_setting_ends_in_another_error(model, tmp_path, layout):
+    folder = Module(layout).save(tmp_path)
+    plain = {"rope_scaling": None, **json.loads((tmp_path / "config.json").read_text())}
+    ids, accepted = [5, 6, 7, 8], 0
+    for name in plain:
+        for value in HOSTILE:
+            (tmp_path / "config.json").write_text(json.dumps({**plain, name: value}))
+            try:
+                begun(bound(Mtp(folder), model), model, ids).propose(ids, 64)
+                accepted += 1
+            except InputError:
+                pass
+            except Exception as error:
+                raise AssertionError(f"{name}={value!r} ends in {error!r}") from error
+    assert accepted
+    for unknown in ({"logits_scaling": 8.0}, {"quantization_config": {"quant_method": "fp8"}}):
+        (tmp_path / "config.json").write_text(json.dumps({**plain, **unknown}))
+        with pytest.raises(InputError, match=f"sets {next(iter(unknown))}, unknown here"):
+            bound(Mtp(folder), model)

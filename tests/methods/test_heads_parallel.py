@@ -11,15 +11,10 @@ from safetensors.torch import load_file, save_file
 from head_models import Eagle3 as Eagle3Module
 from head_models import PEagle as PEagleModule
 from head_models import bound, card_of, paths_of, run, states, watched
-from joint_law import MarkovEngine, emitted, exact, p_value
 from methods.eagle import Eagle3, PEagle
-from methods.parts.heads.grown_tree import DrawnChoice, fill
-from methods.parts.heads.head_method import WIDEST
-from methods.parts.trees.tree_shape import ShapePlan, TreeShape
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
-from specbench.method import Drafter, Method, complete
-from specbench.types import Draft, InputError, Prefill
+from specbench.types import InputError, Prefill
 
 PROMPT = [5, 6, 7, 8]
 LAYERS = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
@@ -134,52 +129,6 @@ def test_a_drawn_chain_states_each_levels_distribution(model, tmp_path):
     wanted = sampling(module.levels(model, features, ids[1:], 4))
     assert torch.allclose(draft.probs, wanted.to(draft.probs.dtype), atol=1e-6)
     assert (draft.probs.gather(1, draft.tokens[:, None]) > 0).all()
-
-
-class _Levels(Method):
-    """Draws a tree from one distribution a level, whatever stands above; ``told`` changes what is stated of it."""
-
-    draws = True
-
-    def __init__(self, levels, sampling, told):
-        self._levels, self._sampling, self._told = levels, sampling, told
-        self._plan = ShapePlan(TreeShape.from_counts([[2], [2, 1]], WIDEST), torch.device("cpu"))
-
-    def begin(self, prompt, prefill, seed):
-        return _Drawing(self, torch.Generator().manual_seed(seed))
-
-    def root(self):
-        yield from ()
-        return self._levels[:1]
-
-    def expand(self, ids, rows):
-        yield from ()
-        return self._levels[1].expand(len(ids), -1)
-
-    def spread(self, logits):
-        return logits
-
-
-class _Drawing(Drafter):
-    def __init__(self, method, random):
-        self._method, self._random = method, random
-
-    def propose(self, context, budget):
-        method = self._method
-        choose = DrawnChoice(method, method._sampling, self._random)
-        tokens = complete(fill(method, method._plan, choose))
-        return Draft(tokens, method._plan.shape.parents, method._told(torch.cat(choose.probs)))
-
-
-@pytest.mark.parametrize(("told", "right"), [(lambda probs: probs, True), (lambda probs: probs.flip(0), False)])
-def test_levels_that_are_drawn_apart_keep_the_targets_distribution(told, right):
-    from draft_models import markov_tables
-
-    table, drafts = markov_tables(4)
-    sampling, engine = Sampling(0.9), MarkovEngine(table)
-    found = emitted(engine, _Levels(drafts[:2], sampling, told), sampling, (0,), 3, 1500)
-    value = p_value(found, exact(lambda context: engine.distribution_after(context, sampling), (0,), 3))
-    assert value > 1e-3 if right else value < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from compose import job_for
 from head_models import bound, run, states
@@ -13,9 +13,10 @@ from methods.eagle.method import EagleRun
 from methods.parts.heads.draft_layer import LayerMemory
 from models import BASE, VOCAB
 from specbench.method import complete
-from specbench.target.load import ASSETS, load_model
+from specbench.target.load import load_model
 from tiny.head_modules import Eagle3Module, EagleModule, MtpModule, PEagleModule, attend, visible
-from tiny.head_training import HeadSettings, head_config, held_out_shares, save_head, train_head
+from tiny.head_training import HeadSettings, head_config, new_head, save_head
+from tiny.train import held_out_figures, train
 
 
 @pytest.fixture(scope="module")
@@ -103,31 +104,27 @@ def test_a_pass_sees_its_own_ancestors_only():
 
 @pytest.mark.parametrize("kind", [pytest.param("eagle", marks=pytest.mark.exhaustive), "eagle3"])
 def test_training_makes_the_head_better(tmp_path, kind):
-    folder = ASSETS / "tiny"
-    target = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     settings = HeadSettings(kind=kind, steps=14, rows=1, length=256, warmup=2, intermediate=64, passes=2)
-    made = list(train_head(target, tokenizer, settings))
+    trainee = new_head(settings)
+    fresh = entropy(trainee)
+    made = list(train(trainee))
     assert [step for step, *_ in made] == list(range(1, 15))
-    assert all(len(shares) == 2 for _, _, shares, _ in made)
-    head = made[-1][-1]
-    first = next(iter(train_head(target, tokenizer, settings)))[-1]
-    trained, fresh = (entropy(one, target, tokenizer, settings) for one in (head, first))
-    assert trained < fresh - 0.3
-    save_head(head, target, tmp_path, settings, 1.0, held_out_shares(head, target, tokenizer, settings))
+    assert all(len(shares) == 2 for *_, shares in made)
+    assert entropy(trainee) < fresh - 0.3
+    trainee.save(tmp_path, 1.0, held_out_figures(trainee))
     assert "held-out answers, at depths" in (tmp_path / "README.md").read_text()
 
 
 @torch.no_grad()
-def entropy(head, target, tokenizer, settings) -> float:
+def entropy(trainee) -> float:
     from itertools import islice
 
     from tiny.corpus import documents
-    from tiny.head_training import loss_of
     from tiny.packing import Packer
 
-    packer = Packer(tokenizer, documents(99, held_out=True), settings.length, settings.rows, 0.0)
-    losses = [loss_of(head, target, batch, settings)[0].item() for batch in islice(packer, 4)]
+    settings = trainee.settings
+    packer = Packer(trainee.tokenizer, documents(99, held_out=True), settings.length, settings.rows, 0.0)
+    losses = [trainee.loss_of(batch)[0].item() for batch in islice(packer, 4)]
     return sum(losses) / len(losses)
 
 

@@ -33,7 +33,18 @@ class RopeTable:
         kind = config.rope_parameters.get("rope_type", "default")
         if kind not in STEADY:
             raise InputError(f"head: rotary positions of type {kind}; expected one of {', '.join(STEADY)}")
-        self._embedding = LlamaRotaryEmbedding(config).to(device)
+        try:
+            self._embedding = LlamaRotaryEmbedding(config).to(device)
+        except (
+            ArithmeticError,
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:  # of what the configuration says
+            raise InputError(f"head: rotary positions of {config.rope_parameters}: {error!r}") from error
+        if not self._embedding.inv_freq.isfinite().all():
+            raise InputError(f"head: rotary positions of {config.rope_parameters}; expected a base above 0")
         if 2 * len(self._embedding.inv_freq) != size:
             raise InputError(
                 f"head: rotary positions turn {2 * len(self._embedding.inv_freq)} of {size} dimensions; expected all"

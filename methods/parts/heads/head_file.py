@@ -29,6 +29,10 @@ NAMED_AT_MOST = 12
 
 TensorShape = tuple[int, ...]
 
+OFFSETS = "d2t"  # a smaller vocabulary's offsets to the target's ids: the one tensor of whole numbers
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class HeadFormat:
@@ -68,14 +72,20 @@ class HeadFile:
 
     @property
     def layer(self) -> Mapping[str, Any]:
-        """The part of its configuration that describes the layers; the speculators library nests it."""
-        nested = self.config.get("transformer_layer_config", self.config)
-        return nested if isinstance(nested, Mapping) else {}
+        """The part of its configuration that describes the layers, nested or not. Raises InputError."""
+        return self.nested("transformer_layer_config") or self.config
 
     @property
     def where(self) -> str:
         """For messages."""
-        return f"head={self.path}"
+        return f"head={self.path}" + (f" ({self.prefix}*)" if self.prefix else "")
+
+    def nested(self, name: str) -> Mapping[str, Any]:
+        """A part of the configuration; empty where it has none. Raises InputError."""
+        found = self.config.get(name)
+        if found is not None and not isinstance(found, Mapping):
+            raise InputError(f"{self.where}: config.json has {name}={found!r}; expected a mapping")
+        return found or {}
 
     def shapes(self) -> dict[str, TensorShape] | None:
         """Name -> shape, from the files' headers; None where that would mean reading or fetching the weights."""
@@ -222,6 +232,17 @@ def require_shapes(
 def _listed(names: Sequence[str]) -> str:
     rest = len(names) - NAMED_AT_MOST
     return ", ".join(sorted(names)[:NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def require_numbers(state: Mapping[str, Tensor], where: str) -> None:
+    """Raises InputError where a weight is no plain floating-point number, or ``d2t`` other than whole numbers.
+
+    Quantised weights need scales, which no head here reads; offsets in a float type would be rounded.
+    """
+    for name, weight in state.items():
+        if weight.dtype not in (WHOLE if name == OFFSETS else FLOATS):
+            wanted = "whole numbers" if name == OFFSETS else "float16, bfloat16, float32 or float64"
+            raise InputError(f"{where}: {name} holds {str(weight.dtype).removeprefix('torch.')}; expected {wanted}")
 
 
 def shapes_of(state: Mapping[str, Tensor]) -> dict[str, TensorShape]:

@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape, find_head, random_weights, shapes_of
+from methods.parts.heads.head_file import (
+    HeadFile,
+    HeadFormat,
+    TensorShape,
+    find_head,
+    random_weights,
+    require_numbers,
+    shapes_of,
+)
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Method
 from specbench.target.facade import ModelCard, Target
@@ -66,12 +74,20 @@ class TargetEnds:
         weight = norm.weight.detach().to(self.device)
         return torch.where(weight == 0, 1.0, weight).to(weight.dtype)
 
-    def place(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Weights beside the output head, in the target's dtype; whole numbers keep theirs."""
-        return {
+    def place(self, state: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+        """Weights beside the output head, in the target's dtype; whole numbers keep theirs.
+
+        where: for messages. Raises InputError for what is no number there (``require_numbers``).
+        """
+        require_numbers(state, where)
+        placed = {
             name: weight.to(self.device, self.dtype if weight.is_floating_point() else weight.dtype)
             for name, weight in state.items()
         }
+        if broken := [name for name, weight in placed.items() if not weight.isfinite().all()]:
+            dtype = str(self.dtype).removeprefix("torch.")
+            raise InputError(f"{where}: {', '.join(sorted(broken)[:4])} not finite in {dtype}; expected numbers")
+        return placed
 
 
 class HeadMethod(Method):
@@ -188,4 +204,5 @@ class StackedHeads(HeadMethod):
         used = min(self._wanted or sizes[0], len(self._tree.levels))
         sizes = (used, *sizes[1:])
         tree = self._tree.cut(sum(len(level.ranks) for level in self._tree.levels[:used]))
-        return ends.place({name: state[name] for name in self.shapes(*sizes)}), sizes, tree, ends
+        placed = ends.place({name: state[name] for name in self.shapes(*sizes)}, file.where)
+        return placed, sizes, tree, ends

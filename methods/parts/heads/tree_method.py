@@ -12,14 +12,16 @@ from torch import Tensor
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.forwards import Forwards
 from methods.parts.heads.grown_tree import BestChoice, DrawnChoice, fill
-from methods.parts.heads.head_file import find_head, random_weights, require_shapes, shapes_of
+from methods.parts.heads.head_file import OFFSETS, HeadFile, find_head, random_weights, require_shapes, shapes_of
 from methods.parts.heads.head_method import WIDEST, HeadMethod, TargetEnds
 from methods.parts.heads.layer_config import layer_config
 from methods.parts.heads.tree_head import TreeHead
 from methods.parts.trees.tree_shape import ShapePlan, TreeShape
 from specbench.method import Drafter, Drafting, GoesOn, SharedDrafter
 from specbench.target.facade import ModelCard, Target
-from specbench.types import EMPTY, Draft, Needs, Prefill, Step, require_count
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count
+
+EVERY = torch.zeros(1)  # offsets of a vocabulary that is the target's
 
 
 class HeadRun(ABC):
@@ -140,6 +142,11 @@ class TreeMethod(HeadMethod):
         super().__init__(head, safetensors)
         self.shape, self.draws = shape, drawn
 
+    @property
+    def widest(self) -> int:
+        """Most children of a node."""
+        return max(self.shape.ranks) + 1
+
     @abstractmethod
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
         """A request's place in the head."""
@@ -168,22 +175,33 @@ class TreeMethod(HeadMethod):
         names = file.shapes()
         if names is not None:
             require_shapes(self.kind.rename(names), self._expected, self.kind.ignored, file)
+        drafted = self._expected.get("lm_head.weight", (int(shape.vocab_size),))[0]
+        if self.widest > drafted:
+            raise InputError(
+                f"{file.where}: drafts {drafted} different tokens, and a node of the tree has {self.widest} children;"
+                " expected at most as many: lower top_k, or the counts of choices"
+            )
         self._file = file
 
     def bind(self, target: Target) -> None:
         """Load the head beside the target's output head."""
-        file = self.file_for(target)
+        file, ends = self.file_for(target), TargetEnds(target)
+        self.sampling, self._device = target.sampling, ends.device
+        self.bound = self.load_head(file, ends)
+        self.plan, self.vocabulary = ShapePlan(self.shape, self._device), self.bound.vocabulary
+        self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
+
+    def load_head(self, file: HeadFile, ends: TargetEnds) -> TreeHead:
+        """The head of a file that has been checked, as far as that goes without its weights. Raises InputError."""
         if file.random:
             state = random_weights(self._expected)
         else:
             state = self.kind.rename(file.load())
             require_shapes(shapes_of(state), self._expected, self.kind.ignored, file)
-        ends = TargetEnds(target)
-        self.sampling, self._device = target.sampling, ends.device
-        placed = ends.place({name: state[name] for name in self._expected})
-        self.bound = self.kind(placed, file, self._config, ends)
-        self.plan, self.vocabulary = ShapePlan(self.shape, self._device), self.bound.vocabulary
-        self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
+            if OFFSETS not in self._expected and state.get(OFFSETS, EVERY).count_nonzero():
+                raise InputError(f"{file.where}: {OFFSETS} moves ids of the whole vocabulary; expected zeros")
+        placed = ends.place({name: state[name] for name in self._expected}, file.where)
+        return self.kind(placed, file, self._config, ends)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The prompt's features are read with the first draft."""

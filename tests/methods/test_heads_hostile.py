@@ -1,0 +1,210 @@
+"""Head checkpoints that lie or are broken: each ends with a message that names what is wrong, or drafts as before."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from head_models import HOSTILE, DFlash, Eagle1, bound, run, states
+from head_models import Eagle3 as Eagle3Module
+from head_models import PEagle as PEagleModule
+from methods.dflash import DFlash as DFlashMethod
+from methods.eagle.method import Eagle, Eagle3
+from methods.eagle.parallel import PEagle
+from models import VOCAB, build
+from specbench.types import InputError, Prefill
+
+IDS = [5, 6, 7, 8, 9]
+AUX = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+SUBSET = torch.arange(10, 100)
+BLOCK = {"block_size": 4, "mask_token_id": 3, "target_layer_ids": [0, 1, 1]}
+KINDS = {
+    "eagle": (Eagle, lambda: Eagle1(), {"bias": True, "qkv_bias": False}),
+    "eagle3": (
+        Eagle3,
+        lambda: Eagle3Module(drafted=90, ids=SUBSET),
+        {**AUX, "eagle_config": None, "norm_output": None},
+    ),
+    "p_eagle": (PEagle, lambda: PEagleModule(), {**AUX, "pard_token": None}),
+    "dflash": (DFlashMethod, lambda: DFlash(), {**BLOCK, "markov_rank": None, "dflash_config": None}),
+}
+LAYER = {"rope_parameters": None, "rope_scaling": None, "head_dim": None, "hidden_act": "silu", "layer_types": None,
+         "transformer_layer_config": None, "draft_vocab_size": None, "attention_bias": False}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build("llama", torch.float64)
+
+
+def saved(kind, folder, **config):
+    module = KINDS[kind][1]()
+    return module.save(folder, **KINDS[kind][2], **config)
+
+
+@torch.inference_mode()
+def drafted(method, model, ids=IDS):
+    hidden = states(model, ids[:-1])
+    prefill = Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden})
+    return [int(token) for token in method.begin(ids[:-1], prefill, 0).propose(ids, 64).tokens]
+
+
+def refused(kind, folder, model) -> str:
+    with pytest.raises(InputError) as caught:
+        bound(KINDS[kind][0](folder), model)
+    return str(caught.value)
+
+
+def rewritten(folder, **tensors):
+    state = load_file(folder / "model.safetensors")
+    save_file({**state, **tensors}, folder / "model.safetensors")
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_value_of_a_setting_ends_in_another_error(model, tmp_path, kind):
+    """Every setting of a configuration, one at a time, with values of every JSON type."""
+    folder = saved(kind, tmp_path)
+    plain = {**LAYER, **json.loads((tmp_path / "config.json").read_text())}
+    accepted = []
+    for name in plain:
+        for value in HOSTILE:
+            (tmp_path / "config.json").write_text(json.dumps({**plain, name: value}))
+            try:
+                drafted(bound(KINDS[kind][0](folder), model), model)
+                accepted.append(name)
+            except InputError:
+                pass
+            except Exception as error:
+                raise AssertionError(f"{name}={value!r} ends in {error!r}") from error
+    assert "rms_norm_eps" in accepted
+    assert "vocab_size" not in accepted
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "p_eagle", "dflash"])
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+        ({"query_pre_attn_scalar": 224, "attn_logit_softcapping": 50}, "sets attn_logit_softcapping, query_pre_attn_"),
+        ({"residual_multiplier": 0.22}, "sets residual_multiplier, unknown here"),
+        ({"norm_everything": "yes"}, "sets norm_everything, unknown here"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "sets quantization_config, unknown here"),
+        ({"mlp_bias": True}, "mlp_bias=True; expected False"),
+    ],
+)
+def test_a_setting_that_changes_the_forward_is_refused_whatever_its_type(model, tmp_path, kind, config, said):
+    assert said in refused(kind, saved(kind, tmp_path / "top", **config), model)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"norm_output": 1}, "norm_output=1; expected True or False"),
+        ({"eagle_config": {"residual_scale": 2}}, "sets residual_scale, unknown here"),
+        ({"eagle_config": [1]}, "has eagle_config=[1]; expected a mapping"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state=False; expected True"),
+        ({"eagle_config": {"parallel_draft_step": 4}}, "parallel_draft_step=4; expected 0 or 1"),
+        ({"eagle_aux_hidden_state_layer_ids": [0, 1, 2.0]}, "expected a list of layers"),
+        ({"draft_vocab_size": VOCAB + 1}, f"draft_vocab_size={VOCAB + 1}; expected a whole number from 1 to"),
+        ({"draft_vocab_size": "90"}, "draft_vocab_size='90'; expected a whole number"),
+        ({"num_attention_heads": 0}, "num_attention_heads=0; expected a whole number above 0"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads=3; expected a multiple"),
+        ({"hidden_act": "sofa"}, "hidden_act=sofa; expected one that transformers has"),
+        ({"rope_theta": -1.0}, "rotary positions"),
+    ],
+)
+def test_settings_of_another_type_or_size_are_named(model, tmp_path, config, said):
+    module = Eagle3Module(drafted=90, ids=SUBSET)
+    assert said in refused("eagle3", module.save(tmp_path, **{**AUX, **config}), model)
+
+
+def test_what_published_configurations_say_beside_the_forward_is_taken(model, tmp_path):
+    """Names that NVIDIA's exporter, SpecForge's and AngelSlim's configurations hold."""
+    nvidia = {"eagle_aux_hidden_state_layer_ids": [0, 1], "use_aux_hidden_state": True, "use_last_layernorm": True,
+              "use_input_layernorm_in_first_layer": True, "use_mtp_layernorm": False, "next_layer_regular": True,
+              "parallel_draft_step": 1, "parallel_draft_heads_num_layers": 1}  # fmt: skip
+    forge = {"max_window_layers": 36, "sliding_window": 512, "use_sliding_window": False, "target_model_type": "llama",
+             "torch_dtype": "bfloat16", "transformers_version": "4.57.0", "pretraining_tp": 1, "additional_fc": False,
+             "rope_scaling": None, "initializer_range": 0.02, "architectures": ["LlamaForCausalLMEagle3"]}  # fmt: skip
+    module = Eagle3Module(features=2 * 64)
+    plain = module.save(tmp_path / "plain", eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 1]})
+    other = module.save(tmp_path / "other", eagle_config=nvidia, **forge)
+    assert drafted(bound(Eagle3(other), model), model) == drafted(bound(Eagle3(plain), model), model)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("fc.weight", torch.ones(64, 192, dtype=torch.int8), "fc.weight holds int8; expected float16"),
+        ("fc.weight", torch.ones(64, 192).to(torch.float8_e4m3fn), "fc.weight holds float8_e4m3fn; expected float16"),
+        ("norm.weight", torch.ones(64, dtype=torch.bool), "norm.weight holds bool; expected float16"),
+        ("norm.weight", torch.full((64,), torch.nan), "norm.weight not finite in float64"),
+        ("d2t", torch.zeros(90), "d2t holds float32; expected whole numbers"),
+        ("d2t", torch.zeros(90, dtype=torch.bool), "d2t holds bool; expected whole numbers"),
+        ("d2t", torch.full((90,), -1), "d2t leads to ids from -1 to 88"),
+        ("d2t", torch.full((90,), 150), "d2t leads to ids from 150 to 239"),
+        ("d2t", -torch.arange(90), "1 different ones of 90"),
+        ("d2t", torch.full((90,), 2**63 - 1), "d2t leads to ids from"),
+        ("d2t", torch.zeros(89, dtype=torch.int64), "differs in shape d2t [89] (expected [90])"),
+        ("fc.bias", torch.zeros(64), "holds unexpected fc.bias"),
+    ],
+)
+def test_tensors_of_another_type_or_range_are_named(model, tmp_path, name, value, said):
+    saved("eagle3", tmp_path)
+    assert said in refused("eagle3", rewritten(tmp_path, **{name: value}), model)
+
+
+def test_offsets_of_a_whole_vocabulary_move_nothing(model, tmp_path):
+    folder = Eagle3Module().save(tmp_path, **AUX)
+    plain = drafted(bound(Eagle3(folder), model), model)
+    rewritten(tmp_path, d2t=torch.zeros(VOCAB, dtype=torch.int64))
+    assert drafted(bound(Eagle3(folder), model), model) == plain
+    rewritten(tmp_path, d2t=torch.arange(VOCAB).flip(0) - torch.arange(VOCAB))
+    assert "d2t moves ids of the whole vocabulary; expected zeros" in refused("eagle3", folder, model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_of_every_float_type_draft_as_their_values_do(model, tmp_path, kind, dtype):
+    """d2t of other whole types too; the values unrounded are another head."""
+    folder = saved(kind, tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    turned = {name: weight.to(dtype) if weight.is_floating_point() else weight.int() if name == "d2t" else weight
+              for name, weight in state.items()}  # fmt: skip
+    save_file(turned, tmp_path / "model.safetensors")
+    own = bound(KINDS[kind][0](folder), model)
+    known = drafted(own, model)
+    save_file({name: weight.double() if weight.is_floating_point() else weight for name, weight in turned.items()},
+              tmp_path / "model.safetensors")  # fmt: skip
+    assert drafted(bound(KINDS[kind][0](folder), model), model) == known
+    first = next(name for name in state if state[name].is_floating_point())
+    assert torch.equal(turned[first].double(), state[first]) == (dtype == torch.float32)
+
+
+def test_a_tree_wider_than_the_vocabulary_is_refused(model, tmp_path):
+    folder = Eagle3Module(drafted=4, ids=torch.tensor([9, 40, 70, 120])).save(tmp_path, **AUX)
+    with pytest.raises(InputError, match="drafts 4 different tokens, and a node of the tree has 10 children"):
+        bound(Eagle3(folder), model)
+    assert len(drafted(bound(Eagle3(folder, top_k=4, total_tokens=12), model), model)) == 11
+    with pytest.raises(InputError, match=rf"drafts {VOCAB} different tokens, and a node of the tree has 300 children"):
+        bound(Eagle("random", top_k=300), model)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "p_eagle", "frequent"])
+def test_a_later_turn_is_drafted_as_by_a_fresh_head(model, tmp_path, kind):
+    """Memories are used again; what they held of another turn is not."""
+    (tmp_path / "freq.json").write_text(json.dumps(SUBSET.tolist()))
+    folder = saved("eagle" if kind == "frequent" else kind, tmp_path)
+    options = {"vocabulary": str(tmp_path / "freq.json")} if kind == "frequent" else {}
+    make = {"frequent": Eagle}.get(kind) or KINDS[kind][0]
+    used, prompt = bound(make(folder, **options), model), list(IDS)
+    for _ in range(3):
+        prompt += [*run(model, used, prompt, 20).ids, 11, 12, 13]
+    late = drafted(used, model, prompt)
+    assert late == drafted(bound(make(folder, **options), model), model, prompt) != drafted(used, model, IDS)
+    if kind != "p_eagle":
+        assert set(late) <= set(SUBSET.tolist())
