@@ -1,0 +1,130 @@
+"""llama.cpp's ``ngram-map-k`` and ``ngram-map-k4v``: copy what stood behind the last n tokens, as far as it held.
+
+Of each n-gram one place is kept, and how many tokens of its last draft were accepted: the next draft is no longer.
+``k4v`` counts the m-grams that followed, and drafts only where one of them is frequent enough
+(github.com/ggml-org/llama.cpp, ``common/ngram-map.cpp`` and ``common/speculative.cpp``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from methods.parts.lookup.ngram import Gram
+from specbench.method import Drafter, Method
+from specbench.types import EMPTY, Draft, Prefill, Step, require_count
+
+SLOTS = 4  # m-grams that are counted behind an n-gram
+RATIO = 2  # so many times as often as the others together must the most frequent one have followed
+
+
+@dataclass(slots=True)
+class _Key:
+    """What is known of an n-gram. hits: drafts asked for behind it. accepted: of the last draft, for each slot.
+
+    counted: the place up to which ``followers``, (m-gram, count), are counted.
+    """
+
+    accepted: list[int]
+    hits: int = 0
+    counted: int = 0
+    followers: list[tuple[Gram, int]] = field(default_factory=list)
+
+
+class _Lookup(Drafter):
+    def __init__(self, method: NgramMap, prompt: int) -> None:
+        self._method, self._prompt = method, prompt
+        self._places: dict[Gram, int] = {}
+        self._last = 0  # the last place that was looked at
+        self._keys: dict[Gram, _Key] = {}
+        self._used: tuple[_Key, int] | None = None
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        method, held = self._method, len(context) - 1  # the server's context lacks the last token
+        self._used = None
+        if held < 2 * method.match + method.num_draft:
+            return EMPTY
+        self._take(context, held)
+        gram = tuple(context[-method.match :])
+        place = self._places.get(gram)
+        if place is None:
+            return EMPTY
+        key = self._keys.setdefault(gram, _Key([method.num_draft] * SLOTS))
+        key.hits += 1
+        slot = self._frequent(context, gram, key, place) if method.counts else 0
+        if slot is None:
+            return EMPTY
+        start, self._used = place + method.match, (key, slot)
+        return Draft.chain(context[start : start + min(method.num_draft, key.accepted[slot], budget)], source=0)
+
+    def observe(self, step: Step) -> None:
+        if self._used:
+            key, slot = self._used
+            key.accepted[slot] = len(step.path)
+
+    def _take(self, context: Sequence[int], held: int) -> None:
+        """Keep places of n-grams that a whole draft stands behind: the prompt's from its end, then the answer's so.
+
+        Places at the end of the prompt, with fewer tokens of it behind them, are never kept.
+        """
+        n = self._method.match
+        behind = n + self._method.num_draft + 1
+        prompt = range(self._prompt - behind, self._last, -1)
+        answer = range(held - behind, max(self._prompt, self._last), -1)
+        for place in chain(prompt, answer):
+            self._places.setdefault(tuple(context[place : place + n]), place)
+        self._last = max(self._last, held - behind)
+
+    def _frequent(self, context: Sequence[int], gram: Gram, key: _Key, place: int) -> int | None:
+        """The slot of the m-gram that most often followed up to ``place``; None if others did too often.
+
+        Counting starts again at the place where it ended, so what stands behind ``place`` counts at every draft.
+        """
+        if key.hits < self._method.min_hits:
+            return None
+        n, m = len(gram), self._method.num_draft
+        for start in _find(context, gram, key.counted, place):
+            follower = tuple(context[start + n : start + n + m])
+            slot = next(
+                (slot for slot, (known, _) in enumerate(key.followers) if known == follower), len(key.followers)
+            )
+            if slot == len(key.followers) < SLOTS:
+                key.followers.append((follower, 0))
+            if slot < SLOTS:
+                key.followers[slot] = follower, key.followers[slot][1] + 1
+        key.counted = place
+        counts = [count for _, count in key.followers]
+        best, others = max(counts), sum(counts) - max(counts)
+        return None if others and best < RATIO * others else counts.index(best)
+
+
+def _find(context: Sequence[int], gram: Gram, start: int, end: int) -> list[int]:
+    """Places of the n-gram from ``start`` to ``end``."""
+    places, found = list[int](), start - 1
+    while True:
+        try:
+            found = context.index(gram[0], found + 1, end + 1)
+        except ValueError:
+            return places
+        if tuple(context[found : found + len(gram)]) == gram:
+            places.append(found)
+
+
+class NgramMap(Method):
+    """match: tokens looked up. num_draft: tokens drafted at most. counts: k4v, else k.
+
+    min_hits: drafts asked for behind an n-gram before there is one; k4v only, as in llama.cpp.
+    """
+
+    sources = ("context",)
+
+    def __init__(self, match: int = 12, num_draft: int = 48, counts: bool = False, min_hits: int = 1) -> None:
+        require_count("match", match)
+        require_count("num_draft", num_draft)
+        require_count("min_hits", min_hits)
+        self.match, self.num_draft, self.counts, self.min_hits = match, num_draft, counts, min_hits
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Places and counts are the request's own: nothing outlives it."""
+        return _Lookup(self, len(prompt))
