@@ -1,13 +1,14 @@
 """Start a serving engine on the bundled pair, on loopback, and hold its rows to this harness's own runtime.
 
-    python scripts/check_servers.py llama_cpp --program llama.cpp/build/bin/llama-server
-    python scripts/check_servers.py vllm --program ENV/bin/python
+    python scripts/check_servers.py llama_cpp --install FOLDER
+    python scripts/check_servers.py vllm --install FOLDER
     python scripts/check_servers.py transformers --program .venv/bin/python
 
 The engine runs twice: plainly, and with the draft model, four tokens a draft (not transformers, which has no such
 option). One run here decodes the same questions with vanilla, with ``speculative_sampling`` of four tokens, and with
 both servers. The table has the verify steps of each row and whether ids are vanilla's. With exit code 1 steps or ids
-differ. llama.cpp needs the package gguf, to write its files. docs/servers.md says how the engines are installed.
+differ. --install makes an environment of the engine's own below FOLDER, once: vLLM's takes 4 GB, llama.cpp's some
+minutes of compiling. --program takes an engine that is there. llama.cpp needs the package gguf here, for its files.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from specbench.bench.serving_engines import (
     compare_rows,
     copy_model,
     free_port,
+    install,
     list_command,
     serving,
 )
@@ -45,11 +47,14 @@ def main() -> int:
     """Start, run, compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=ENGINES)
-    parser.add_argument("--program", required=True, help="llama-server, or a Python that has the engine")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--program", help="llama-server, or a Python that has the engine")
+    where.add_argument("--install", type=Path, metavar="FOLDER", help="of the engine's own environment")
     parser.add_argument("overrides", nargs="*", default=[], help="of specbench")
     given = parser.parse_intermixed_args()
-    if shutil.which(given.program) is None:
-        raise InputError(f"--program {given.program}: is no program; expected the engine's (see docs/servers.md)")
+    program = install(given.engine, given.install) if given.install else given.program
+    if shutil.which(program) is None:
+        raise InputError(f"--program {program}: is no program; expected the engine's (see docs/servers.md)")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         gguf = given.engine == "llama_cpp"
@@ -58,7 +63,7 @@ def main() -> int:
         for name, model in ((PLAIN, None), (DRAFTING, draft)):
             if model is None or given.engine != "transformers":
                 port = free_port()
-                command = list_command(given.engine, given.program, port, target, model)
+                command = list_command(given.engine, program, port, target, model)
                 url = stack.enter_context(serving(command, port, folder))
                 rows.append(f"+method.{name}={{{PEER}, url: '{url}'{'' if gguf else f', model: {target}'}}}")
         found = run(*METHOD, *QUICK, *rows, *given.overrides)

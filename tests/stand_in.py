@@ -1,6 +1,7 @@
 """A stand-in for a serving engine: it speaks each dialect over loopback and replays answers with known steps.
 
-A fault is planted by name (``FAULTS``). The answer is a function of the prompt, so that two servers agree.
+A fault is planted by name (``FAULTS``). The answer is a function of the prompt, so that two servers agree. As a program
+it prints its URL and serves until its input ends: ``python tests/stand_in.py SECONDS_A_STEP``.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ OWNERS = {"vllm": "vllm", "tensorrt_llm": "tensorrt_llm", "lmdeploy": "lmdeploy"
           "sglang": "sglang", "openai": "someone"}  # fmt: skip
 FAULTS = (
     "coalesced", "no_ids", "wrong_counter", "bonus", "slow", "cut", "html", "endless", "error_500", "no_finish",
-    "not_json", "too_many", "synthetic", "other", "weights", "no_stream", "law",
+    "not_json", "too_many", "context", "synthetic", "other", "weights", "no_stream", "law",
 )  # fmt: skip
 
 
@@ -84,6 +86,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._send("ok", "text/plain")
         if self.path == "/tokenize":
             return self._send(json.dumps({"tokens": server.reads}) if server.reads else "{}")
+        if self.path not in ("/v1/completions", "/generate", "/completion"):
+            return self._send('{"detail": "Not Found"}', status=404)
         server.asked.append((self.path, body, dict(self.headers)))
         if server.fault == "html":
             return self._send("<html>Bad gateway</html>", "text/html")
@@ -111,7 +115,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _stream(self, prompt, limit: int, seed: int | None) -> None:
         server = self.server
-        ids = answer_of(prompt, limit + (3 if server.fault == "too_many" else 0))
+        more = {"too_many": 3, "context": -(limit // 2)}.get(server.fault, 0)
+        ids = answer_of(prompt, limit + more)
         if server.fault == "other" and limit > 5:
             ids[5] += 1
         ids = [token + (server.fault == "weights") for token in ids]
@@ -123,18 +128,23 @@ class Handler(BaseHTTPRequestHandler):
             joined = sizes
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
+        self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for event in self._events(ids, sizes, joined):
-            self.wfile.write(b"data: " + event.encode() + b"\n\n")
-            self.wfile.flush()
-        self.close_connection = True
+            self._write_chunk(b"data: " + event.encode() + b"\n\n")
+        if not self.close_connection:
+            self._write_chunk(b"")
+
+    def _write_chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.flush()
 
     def _events(self, ids: list[int], sizes: list[int], joined: list[int]) -> Iterator[str]:
         server, place = self.server, 0
         for number, size in enumerate(joined):
+            time.sleep(server.step_s)
             if server.fault == "cut" and number == 2:
-                self.connection.close()
+                self.close_connection = True
                 return
             if server.fault == "not_json" and number == 2:
                 yield "<html>"
@@ -213,7 +223,7 @@ def serving(dialect="vllm", fault="", speculates=True, counts=True, per_request=
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
     server.counts = dict.fromkeys(names, 0) if counts else {}
     server.gap = 0.01  # [nats] between an even token and an odd one
-    server.start, server.reads, server.service_s = 0.0, [], 0.0
+    server.start, server.reads, server.service_s, server.step_s = 0.0, [], 0.0, 0.0
     server.place, server.answered, server.stops_at = threading.Lock(), 0, -1
     server.stopped, server.release = threading.Event(), threading.Event()
     server.asked, server.url = [], f"http://127.0.0.1:{server.server_port}"
@@ -224,3 +234,10 @@ def serving(dialect="vllm", fault="", speculates=True, counts=True, per_request=
     finally:
         server.shutdown()
         server.server_close()
+
+
+if __name__ == "__main__":
+    with serving() as paced:
+        paced.step_s = float(sys.argv[1])
+        print(paced.url, flush=True)
+        sys.stdin.read()

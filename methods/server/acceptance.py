@@ -109,7 +109,9 @@ def reconcile(count: int, sizes: Sequence[int] | None, told: Sequence[Told]) -> 
     extra = count - len(sizes)
     for each in told:
         beyond = max(each.longest, *sizes, 1) if sizes else each.longest
-        if each.accepted < extra:
+        behind = each.accepted + (each.drafts or 0) - count  # tokens behind the answer's end
+        joined = (each.drafts or 0) > len(sizes) + 1 and 0 <= behind <= each.longest
+        if each.accepted < extra or joined:
             complaints.append(f"{_name(each)}, by chunks {extra}: a chunk holds several steps")
             return Account(_steps_of(count, each), each.source, tuple(complaints))
         if each.accepted <= extra + beyond and (each.drafts or 0) <= len(sizes) + 1:

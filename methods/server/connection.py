@@ -11,10 +11,11 @@ import os
 import time
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
-import httpx
+import aiohttp
+from pydantic_core import from_json
 
 from specbench.types import CaseError, InputError
 
@@ -23,6 +24,9 @@ LONGEST_LINE = 1 << 22  # [bytes] of an event; a stream without line ends is cut
 SHOWN = 300  # [characters] of a server's message
 CONNECT_S = 10.0
 DATA, DONE = b"data:", b"[DONE]"
+OK = 200
+KEPT_S = 4.0  # of an idle connection; servers close theirs after five seconds or more
+FAULTS = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class Connection:
@@ -31,17 +35,9 @@ class Connection:
     def __init__(self, url: str, timeout_s: float, longest_s: float) -> None:
         self.url = _base(url)
         self._longest_s = longest_s
-        key = os.environ.get(KEY)
-        settings: dict[str, Any] = {
-            "base_url": self.url,
-            "timeout": httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
-            "headers": {"Authorization": f"Bearer {key}"} if key else {},
-            "trust_env": False,  # a proxy would be timed too
-        }
-        every = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        self._client = httpx.AsyncClient(**settings, limits=every)  # of what is timed: it keeps its connections
+        self._timeout = aiohttp.ClientTimeout(None, sock_connect=min(CONNECT_S, timeout_s), sock_read=timeout_s)
         self._runner = asyncio.Runner()
-        self._aside = httpx.Client(**settings, limits=httpx.Limits(max_keepalive_connections=0))
+        self._kept: aiohttp.ClientSession | None = None  # of what is timed; made on the loop that it belongs to
 
     def find(self, path: str) -> Any:
         """The JSON at ``path``; None where there is none. Raises CaseError where no server answers."""
@@ -52,28 +48,44 @@ class Connection:
             return None
 
     def read(self, path: str) -> str | None:
-        """The text at ``path``; None where the server has nothing there."""
-        try:
-            answer = self._aside.get(path)
-        except httpx.HTTPError as error:
-            raise CaseError(f"{self.url}{path}: {_say(error)}; expected a server that answers") from error
-        return answer.text if answer.status_code == httpx.codes.OK else None
+        """The text at ``path``; None where the server has nothing there. Raises CaseError as ``find``."""
+        status, text = self._once("GET", path)
+        return text if status == OK else None
 
     def post(self, path: str) -> bool:
-        """Whether the server takes a request without a body."""
-        try:
-            return self._aside.post(path).is_success
-        except httpx.HTTPError as error:
-            raise CaseError(f"{self.url}{path}: {_say(error)}; expected a server that answers") from error
+        """Whether the server takes a request without a body. Raises CaseError as ``find``."""
+        return self._once("POST", path)[0] // 100 == 2
 
     def tokenize(self, body: Mapping[str, Any]) -> list[int] | None:
         """The ids that ``/tokenize`` answers; None where the server does not."""
         try:
-            answer = self._aside.post("/tokenize", json=dict(body))
-            ids = answer.json().get("tokens") if answer.is_success else None
-        except (httpx.HTTPError, ValueError, AttributeError):
+            status, text = self._once("POST", "/tokenize", dict(body))
+            ids = json.loads(text).get("tokens") if status == OK else None
+        except (CaseError, ValueError, AttributeError):
             return None
         return ids if isinstance(ids, list) and all(isinstance(token, int) for token in ids) else None
+
+    def _once(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
+        """Status and text of an answer that is not streamed."""
+
+        async def ask() -> tuple[int, str]:
+            async with self._open() as session, session.request(method, f"{self.url}{path}", **_said(body)) as answer:
+                return answer.status, await answer.text("utf-8", "replace")
+
+        try:
+            return cast(tuple[int, str], self.run(ask()))
+        except FAULTS as error:
+            raise CaseError(f"{self.url}{path}: {_say(error)}; expected a server that answers") from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        """Connections of the loop that runs."""
+        key = os.environ.get(KEY)
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_S),
+            timeout=self._timeout,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            trust_env=False,  # a proxy would be timed too
+        )
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The outcome of ``work``, on the event loop that the streams belong to."""
@@ -82,9 +94,10 @@ class Connection:
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a streamed answer. Raises CaseError for any that is cut, no JSON, an error or too long."""
         where, end = f"{self.url}{path}", time.monotonic() + self._longest_s
+        self._kept = self._kept or self._open()
         try:
             async with (
-                self._client.stream("POST", path, json=dict(body)) as answer,
+                self._kept.post(where, **_said(dict(body))) as answer,
                 aclosing(self._lines(where, answer, end)) as lines,
             ):
                 await _require_stream(where, answer)
@@ -94,12 +107,12 @@ class Connection:
                     done = done or text == DONE
                     if line.startswith(DATA) and not done:
                         yield _event(where, text)
-        except httpx.HTTPError as error:
+        except FAULTS as error:
             raise CaseError(f"{where}: {_say(error)}; the answer is incomplete") from error
 
-    async def _lines(self, where: str, answer: httpx.Response, end: float) -> AsyncGenerator[bytes, None]:
+    async def _lines(self, where: str, answer: aiohttp.ClientResponse, end: float) -> AsyncGenerator[bytes, None]:
         held = b""
-        async for part in answer.aiter_bytes():
+        async for part in answer.content.iter_any():
             if time.monotonic() > end:
                 raise CaseError(f"{where}: the answer does not end in {self._longest_s:g} s; expected it to")
             *lines, held = (held + part).split(b"\n")
@@ -111,16 +124,20 @@ class Connection:
 
     def close(self) -> None:
         """Close the sockets."""
-        if not self._client.is_closed:
-            self._runner.run(self._client.aclose())
+        if self._kept is not None:
+            self._runner.run(self._kept.close())
+            self._kept = None
         self._runner.close()
-        self._aside.close()
 
 
 def _base(url: str) -> str:
     """The address without ``/v1``. Raises InputError for one that is none, or that holds a password."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none, half an address of IPv6
+        known = False
+    if not known:
         raise InputError(f"url={url}: expected http://HOST:PORT or https://HOST")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InputError(
@@ -130,19 +147,24 @@ def _base(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-async def _require_stream(where: str, answer: httpx.Response) -> None:
+def _said(body: Any) -> dict[str, Any]:
+    """Options of a request with this JSON, which nobody sends elsewhere."""
+    return {"json": body, "allow_redirects": False}
+
+
+async def _require_stream(where: str, answer: aiohttp.ClientResponse) -> None:
     kind = answer.headers.get("content-type", "")
-    if answer.status_code == httpx.codes.OK and kind.startswith("text/event-stream"):
+    if answer.status == OK and kind.startswith("text/event-stream"):
         return
-    text = " ".join((await answer.aread()).decode(errors="replace").split())[:SHOWN]
-    if answer.status_code != httpx.codes.OK:
-        raise CaseError(f"{where}: status {answer.status_code}: {text}")
+    text = " ".join((await answer.text("utf-8", "replace")).split())[:SHOWN]
+    if answer.status != OK:
+        raise CaseError(f"{where}: status {answer.status}: {text}")
     raise CaseError(f"{where}: answers with {kind or 'no content type'}: {text}; expected a stream of events")
 
 
 def _event(where: str, text: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = from_json(text)
     except ValueError as error:
         shown = text[:SHOWN].decode(errors="replace")
         raise CaseError(f"{where}: an event is no JSON: {shown}; expected one") from error
@@ -152,5 +174,5 @@ def _event(where: str, text: bytes) -> dict[str, Any]:
     return found
 
 
-def _say(error: httpx.HTTPError) -> str:
+def _say(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

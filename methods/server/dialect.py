@@ -46,6 +46,7 @@ class OpenAI:
     name = "openai"
     path = "/v1/completions"
     steps = True  # a chunk is a step, unless several were sent together
+    counts_drafts = False  # metrics without counters of drafts: it does not speculate
     info: tuple[str, ...] = ()  # where it says how it was started
 
     @staticmethod
@@ -91,6 +92,7 @@ class VLLM(OpenAI):
     """Ids by ``return_token_ids``; acceptance by ``--per-request-spec-decode-metrics``; a salt keeps prefixes apart."""
 
     name = "vllm"
+    counts_drafts = True
     info = ("/server_info?config_format=json",)
 
     @staticmethod

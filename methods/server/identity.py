@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from methods.server.acceptance import parse_counters
 from methods.server.connection import Connection
 from specbench.types import CaseError, InputError
 
 STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
+TOTAL = re.compile(r"^(\w[\w:]*_total)(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.MULTILINE)  # by Prometheus' rules never falls
 VOLATILE = ("created", "permission")  # vLLM fills them in anew at each look
 # Without digits, which converters of tokenizers split in ways of their own.
 TEXTS = (
@@ -44,21 +44,25 @@ class Identity:
         """Raises CaseError where no server answers."""
         self._connection = connection
         self._changes: list[str] = []
-        self._known, self.counters = self._look()
+        self._known, self._totals = self._look()
+
+    def note(self, page: str) -> None:
+        """Take the counters of a page of metrics that was read since."""
+        self._totals = read_totals(page) or self._totals
 
     def require_same(self) -> None:
         """Raise CaseError, now and from now on, where another process has taken the server's place."""
         if not self._changes:
-            known, counters = self._look()
-            counters = counters or self.counters  # a page that could not be read tells nothing
-            fallen = [name for name, value in self.counters.items() if counters.get(name, 0.0) < value]
+            known, totals = self._look()
+            totals = totals or self._totals  # a page that could not be read tells nothing
+            fallen = [name for name, value in self._totals.items() if totals.get(name, 0.0) < value]
             self._changes = [f"its counter {name} fell" for name in fallen[:1]]
             self._changes += [
                 f"its {name} {before}, now {known[name]}"
                 for name, before in self._known.items()
                 if before != known[name]
             ]
-            self.counters = counters
+            self._totals = totals
         if self._changes:
             raise CaseError(
                 f"{self._connection.url}: the server was started anew during the run ({'; '.join(self._changes)});"
@@ -71,7 +75,15 @@ class Identity:
         models = [{key: each[key] for key in each if key not in VOLATILE} for each in found if isinstance(each, dict)]
         started = STARTED.search(page)
         known = {"models were": json.dumps(models, sort_keys=True), "start was": started[1] if started else "not told"}
-        return known, parse_counters(page)
+        return known, read_totals(page)
+
+
+def read_totals(page: str) -> dict[str, float]:
+    """Sums over the labels of every counter of a Prometheus page."""
+    found: dict[str, float] = {}
+    for name, value in TOTAL.findall(page):
+        found[name] = found.get(name, 0.0) + float(value)
+    return found
 
 
 def require_tokenizer(connection: Connection, told: Callable[[str], list[int] | None], tokenizer: Any) -> None:

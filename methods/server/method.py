@@ -14,7 +14,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from methods.server.acceptance import SYNTHETIC, parse_counters, told_by_counters
+from methods.server.acceptance import COUNTERS, SYNTHETIC, Told, parse_counters, told_by_counters
 from methods.server.answer import StreamedAnswer
 from methods.server.connection import Connection
 from methods.server.dialect import Asked, choose
@@ -104,12 +104,17 @@ class ServerPeer(Remote):
             except CaseError as error:
                 refusals.append(str(error))
         else:
-            raise InputError(f"url: the server takes no prompt: {refusals[0]}; {refusals[1]}")
+            raise InputError(
+                f"url: the server takes no prompt: {refusals[0]}; {refusals[1]}; expected the address of a server of"
+                " completions, as it stands before /v1"
+            )
         if not self._by_ids:
             self._seen["takes text only: its own tokenizer reads the prompt"] = 0
         if not answer.ids:
             self._seen["returns text only: its ids are those of the text"] = 0
-        self._counts = bool(self._counters())
+        page = self._page()
+        self._counts = bool(parse_counters(page))
+        self._plain = bool(page) and not self._counts and self._dialect.counts_drafts
         self._identity = Identity(self._connection)
         tokenize = partial(self._dialect.tokenize, self._connection, self._name)
         require_tokenizer(self._connection, tokenize, self._tokenizer)
@@ -159,7 +164,7 @@ class ServerPeer(Remote):
         self._identity.require_same()
         if not self._dialect.prepare(self._connection):
             self._seen["a prefix cache cannot be emptied: prompts that begin alike may be read faster"] += alone
-        self._before = self._counters() if self._counts and alone else {}
+        self._before = parse_counters(self._page()) if self._counts and alone else {}
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """See ``Remote``."""
@@ -202,25 +207,26 @@ class ServerPeer(Remote):
     def _settle(self, answer: StreamedAnswer) -> Settled:
         """Ids and steps, from the account that holds; the counters' too where the request was alone."""
         if self._before:
-            self._identity.counters = self._counters()
-            counted = told_by_counters(self._before, self._identity.counters)
+            page = self._page()
+            self._identity.note(page)
+            counted = told_by_counters(self._before, parse_counters(page))
             answer.told += [counted] if counted else []
+        if self._plain and not answer.told:
+            answer.told = [Told(COUNTERS, accepted=0)]
         account = answer.settle(self._tokenizer, self._eos, self._dialect.steps)
         for text in account.complaints:
             log.warning("%s: %s", self._connection.url, text)
             self._seen["accounts of acceptance that disagree"] += 1
         return Settled(answer.ids, account.steps, answer.stats())
 
-    def _counters(self) -> dict[str, float]:
-        """Of the server; read until they stand still, since they may lag behind an answer."""
+    def _page(self) -> str:
+        """The server's metrics; read until the counters stand still, since they may lag behind an answer."""
         text = self._connection.read(METRICS) or ""
-        found = parse_counters(text)
-        for _ in range(5 if found else 0):
-            again = parse_counters(self._connection.read(METRICS) or "")
-            if again == found:
+        for _ in range(5 if parse_counters(text) else 0):
+            before, text = text, self._connection.read(METRICS) or ""
+            if parse_counters(text) == parse_counters(before):
                 break
-            found = again
-        return found
+        return text
 
     def close(self) -> None:
         """Close the connection."""

