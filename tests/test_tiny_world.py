@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny.check import is_periodic
 from tiny.corpus import MAKERS, SHARES, documents, suite, write_suite
 from tiny.lexicon import LEXICON
-from tiny.replay import accepted_lengths
 from tiny.tasks_arithmetic import PROBLEMS
 from tiny.world import ANIMALS, TOWNS, article, join
 
@@ -135,16 +133,3 @@ def test_no_question_of_the_suite_is_in_the_corpus() -> None:
     assert not any(document.held_out for document in sample)
     assert not asked & {turn for document in sample for turn in document.turns}
     assert {document.category for document in sample} == set(SHARES)
-
-
-def test_replay_counts_every_token_after_the_first_once() -> None:
-    prompt, answer = list(range(1, 20)), [2, 3, 4, 5, 99, 98]
-    assert accepted_lengths(prompt, answer) == [4, 1]
-    assert accepted_lengths(prompt, [8]) == []
-    assert accepted_lengths(list(range(1, 15)), [*range(1, 13), 99]) == [11, 1]
-
-
-def test_loops_are_told_from_long_answers() -> None:
-    assert is_periodic([1, 2, 3] * 16)
-    assert not is_periodic(list(range(48)))
-    assert not is_periodic([1, 2, 3] * 4)

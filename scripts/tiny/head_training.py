@@ -6,74 +6,36 @@ weight its next feature.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
+from tiny.card import percent, write_card
 from tiny.corpus import documents
 from tiny.head_modules import Eagle3Module, EagleModule, MtpModule, PEagleModule
 from tiny.packing import PackedBatch, Packer, separate
-from tiny.train import TrainingSettings, optimizers, rate_at
+from tiny.train import ASSETS, Trainee, TrainingSettings
 
-LOG_EVERY = 25
-
-_CARD = """---
-license: apache-2.0
-tags:
-- speculative-decoding
-- testing
----
-
-# {settings.name}
-
-A head for the bundled model `tiny`, in the format of the published {format} heads: to run {methods} end to
-end on any machine. It says nothing about heads of real models.
-
-| figure | value |
-|---|---|
-| parameters | {parameters:,} |
-| steps | {settings.steps:,} |
-| tokens (packed, prompts and answers; the loss counts answers) | {tokens:,} |
-| wall time on one CPU core, shared with other work | {minutes:.0f} min |
-| depths unrolled in training | {settings.passes} |
-| Muon, AdamW | {settings.matrix_rate}, {settings.rate} |
-| its best token is the target's, on held-out answers, at depths 1, 2 ... | {shares} |
-
-Made with `scripts/train_head.py` from conversations of the bundled world (`scripts/tiny/`), none of them from the
-held-out part that the suite `mini` is drawn from.
-{stored}
-"""
-_FORMATS = {
-    "eagle": {
-        "format": "EAGLE-1/2",
-        "methods": "`eagle` and `eagle2`",
-        "stored": "Embedding and output head are the target's own and not stored.",
-    },
-    "mtp": {
-        "format": "speculators MTP",
-        "methods": "`mtp`",
-        "stored": "Embedding and output head are the target's own and not stored.",
-    },
-    "eagle3": {
-        "format": "EAGLE-3",
-        "methods": "`eagle3`",
-        "stored": "The embedding is the target's own and not stored. `d2t` holds offsets from its ids to the target's.",
-    },
-    "p_eagle": {
-        "format": "P-EAGLE",
-        "methods": "`p_eagle`",
-        "stored": "The embedding is the target's own and not stored; the mask token is the one that pads. `d2t` holds"
-        " offsets from its ids to the target's.",
-    },
+_ABOUT = """A head for the bundled model `tiny`, in the format of the published {format} heads: to run {methods} end to
+end on any machine. It says nothing about heads of real models."""
+_LENT = "Embedding and output head are the target's own and not stored."
+_OFFSETS = " `d2t` holds offsets from its ids to the target's."
+_FORMATS = {  # kind -> the format's name, the methods that read it, what is not stored
+    "eagle": ("EAGLE-1/2", "`eagle` and `eagle2`", _LENT),
+    "mtp": ("speculators MTP", "`mtp`", _LENT),
+    "eagle3": ("EAGLE-3", "`eagle3`", f"The embedding is the target's own and not stored.{_OFFSETS}"),
+    "p_eagle": (
+        "P-EAGLE",
+        "`p_eagle`",
+        f"The embedding is the target's own and not stored; the mask token is the one that pads.{_OFFSETS}",
+    ),
 }
 
 
@@ -129,8 +91,8 @@ def frequent(tokenizer: PreTrainedTokenizerFast, settings: HeadSettings) -> Tens
     return counts.sort(descending=True, stable=True).indices[: settings.vocabulary].sort().values
 
 
-def new_head(target: Any, tokenizer: PreTrainedTokenizerFast, settings: HeadSettings) -> EagleModule:
-    """An untrained head of the settings' kind."""
+def untrained(target: Any, tokenizer: PreTrainedTokenizerFast, settings: HeadSettings) -> EagleModule:
+    """A head of the settings' kind."""
     torch.manual_seed(settings.seed)
     config = head_config(target, settings)
     if settings.kind == "eagle":
@@ -141,6 +103,18 @@ def new_head(target: Any, tokenizer: PreTrainedTokenizerFast, settings: HeadSett
     if settings.kind == "eagle3":
         return Eagle3Module(config, target, FUSED, ids)
     return PEagleModule(config, target, FUSED, ids, config.mask_token_id)
+
+
+def new_head(settings: HeadSettings) -> Trainee:
+    """An untrained head of the bundled model."""
+    target: Any = AutoModelForCausalLM.from_pretrained(ASSETS / "tiny", dtype=torch.float32).eval()
+    tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
+    target.requires_grad_(False)
+    head = untrained(target, tokenizer, settings)
+    return Trainee(
+        settings, tokenizer, head, lambda batch: loss_of(head, target, batch, settings),
+        lambda folder, seconds, shares: save_head(head, target, folder, settings, seconds, shares),
+    )  # fmt: skip
 
 
 def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSettings) -> tuple[Tensor, list[float]]:
@@ -155,7 +129,8 @@ def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSe
         ).hidden_states
         embedded = functional.pad(target.get_input_embeddings()(batch.ids)[:, 1:], (0, 0, 0, 1))
     truth, ids = states[-1].float(), head.ids()
-    noisy = [state.float() + (torch.rand(state.shape) * 2 - 1) * settings.noise for state in states]
+    noise = settings.noise if head.training else 0.0
+    noisy = [state.float() + (torch.rand(state.shape) * 2 - 1) * noise for state in states]
     total, right = truth.new_zeros(()), []
     with torch.autocast("cpu", torch.bfloat16):
         outputs = head.unroll(head.enter(noisy), embedded, batch.positions, settings.passes)
@@ -172,39 +147,6 @@ def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSe
     return total / settings.passes, right
 
 
-def train_head(
-    target: Any, tokenizer: PreTrainedTokenizerFast, settings: HeadSettings
-) -> Iterator[tuple[int, float, list[float], EagleModule]]:
-    """Train on the world's training documents; yields (step, seconds, shares right at each depth, head)."""
-    target.requires_grad_(False)
-    head = new_head(target, tokenizer, settings)
-    steppers = optimizers(head, settings)
-    packer = Packer(tokenizer, documents(settings.seed), settings.length, settings.rows, settings.prompt_weight)
-    start = time.perf_counter()
-    for step, batch in zip(range(settings.steps), packer, strict=False):
-        factor = rate_at(step, settings)
-        for stepper, rate in zip(steppers, (settings.matrix_rate, settings.rate), strict=True):
-            stepper.param_groups[0]["lr"] = rate * factor
-        loss, right = loss_of(head, target, batch, settings)
-        loss.backward()
-        nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-        for stepper in steppers:
-            stepper.step()
-            stepper.zero_grad(set_to_none=True)
-        yield step + 1, time.perf_counter() - start, right, head
-
-
-def held_out_shares(
-    head: EagleModule, target: Any, tokenizer: PreTrainedTokenizerFast, settings: HeadSettings
-) -> list[float]:
-    """For each depth, the share of held-out answer tokens that the head's best token gets right."""
-    stream = documents(settings.seed + 1, held_out=True)
-    packer = Packer(tokenizer, stream, settings.length, settings.rows, settings.prompt_weight)
-    with torch.no_grad():
-        batches = [loss_of(head, target, batch, replace(settings, noise=0.0))[1] for batch in islice(packer, 24)]
-    return [sum(shares) / len(shares) for shares in zip(*batches, strict=True)]
-
-
 def save_head(
     head: EagleModule, target: Any, folder: Path, settings: HeadSettings, seconds: float, shares: list[float]
 ) -> None:
@@ -217,12 +159,10 @@ def save_head(
     save_file(half, folder / "model.safetensors")
     (folder / "model.safetensors").chmod(0o644)
     head_config(target, settings).to_json_file(folder / "config.json")
+    format, methods, stored = _FORMATS[settings.kind]
     figures = {
-        "parameters": sum(weight.numel() for weight in head.parameters()),
-        "tokens": settings.steps * settings.rows * settings.length,
-        "minutes": seconds / 60,
-        "shares": ", ".join(f"{share:.1%}" for share in shares),
+        "depths unrolled in training": settings.passes,
+        "its best token is the target's, on held-out answers, at depths 1, 2 ...": percent(shares),
     }
-    (folder / "README.md").write_text(
-        _CARD.format(settings=settings, **figures, **_FORMATS[settings.kind]), encoding="utf-8"
-    )
+    about = _ABOUT.format(format=format, methods=methods)
+    write_card(folder, f"head --kind {settings.kind}", settings, head, seconds, about, figures, stored)

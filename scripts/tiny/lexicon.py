@@ -20,23 +20,13 @@ _NOUNS = words(
     "wheel rope hammer apple pear egg loaf cake soup cheese plum tree flower leaf stone star cloud storm coat hat shoe "
     "glove shirt secret dream name word gift map coin"
 )
-_IRREGULAR = {
-    "man": "men",
-    "woman": "women",
-    "child": "children",
-    "thief": "thieves",
-    "wolf": "wolves",
-    "mouse": "mice",
-    "fish": "fish",
-    "knife": "knives",
-    "loaf": "loaves",
-    "leaf": "leaves",
-    "city": "cities",
-    "story": "stories",
-    "fox": "foxes",
-    "witch": "witches",
-    "church": "churches",
-}
+_IRREGULAR = dict(
+    pair.split("/")
+    for pair in words(
+        "man/men woman/women child/children thief/thieves wolf/wolves mouse/mice fish/fish knife/knives loaf/loaves "
+        "leaf/leaves city/cities story/stories fox/foxes witch/witches church/churches"
+    )
+)
 _VERBS = words(
     "see/saw find/found hear/heard buy/bought sell/sold bring/brought carry/carried paint/painted build/built "
     "break/broke steal/stole hide/hid lose/lost love/loved fear/feared know/knew follow/followed visit/visited "

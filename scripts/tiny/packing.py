@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -12,21 +12,6 @@ from tiny.document import Document
 from tiny.tokenizer import encode
 
 _BUFFER = 64
-
-
-@dataclass
-class PackedSequence:
-    """One sequence under construction."""
-
-    ids: list[int] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-
-    def add(self, ids: list[int], weights: list[float]) -> None:
-        """Append one conversation; its positions start at zero, which also marks the border to the one before."""
-        self.ids += ids
-        self.weights += weights
-        self.positions += range(len(ids))
 
 
 @dataclass(frozen=True)
@@ -69,29 +54,27 @@ class Packer:
                 weights = [1.0 if answer else self._prompt_weight for answer in answered]
                 self._buffer.append((ids, [0.0, *weights[1:]]))
 
-    def _row(self) -> PackedSequence:
-        """One sequence: the oldest conversation of the buffer, then whichever still fits."""
+    def _row(self) -> list[tuple[list[int], list[float]]]:
+        """One sequence: the oldest conversation of the buffer, then whichever still fits, and padding."""
         self._fill()
-        row, pad = PackedSequence(), self._tokenizer.pad_token_id
-        row.add(*self._buffer.pop(0))
-        place = 0
+        row = [self._buffer.pop(0)]
+        left, place = self._length - len(row[0][0]), 0
         while place < len(self._buffer):
-            if len(row.ids) + len(self._buffer[place][0]) <= self._length:
-                row.add(*self._buffer.pop(place))
+            if len(self._buffer[place][0]) <= left:
+                row.append(self._buffer.pop(place))
+                left -= len(row[-1][0])
             else:
                 place += 1
-        rest = self._length - len(row.ids)
-        row.add([pad] * rest, [0.0] * rest)
-        return row
+        return [*row, ([self._tokenizer.pad_token_id] * left, [0.0] * left)]
 
     def __iter__(self) -> Iterator[PackedBatch]:
-        """Endless batches."""
+        """Endless batches. Positions begin at zero in each conversation, which also marks the borders."""
         while True:
             rows = [self._row() for _ in range(self._rows)]
             yield PackedBatch(
-                torch.tensor([row.ids for row in rows]),
-                torch.tensor([row.weights for row in rows]),
-                torch.tensor([row.positions for row in rows]),
+                torch.tensor([[token for ids, _ in row for token in ids] for row in rows]),
+                torch.tensor([[weight for _, weights in row for weight in weights] for row in rows]),
+                torch.tensor([[place for ids, _ in row for place in range(len(ids))] for row in rows]),
             )
 
 

@@ -7,48 +7,23 @@ paper's dropping of tokens, which keeps whole chains too).
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tiny.corpus import documents
-from tiny.packing import PackedBatch, Packer, separate
-from tiny.tokenizer import save_tokenizer
-from tiny.train import TrainingSettings, optimizers, rate_at
+from tiny.card import percent, write_card
+from tiny.model import save_half
+from tiny.packing import PackedBatch, separate
+from tiny.train import ASSETS, Trainee, TrainingSettings
 
-_CARD = """---
-license: apache-2.0
-library_name: transformers
-tags:
-- speculative-decoding
-- testing
----
-
-# {settings.name}
-
-`tiny_draft`, trained on to draft in parallel as PARD's draft models do: to run `pard` end to end on any machine. It
-says nothing about PARD on real models. `pard_token` in `config.json` is the mask token, the tokenizer's padding.
-
-| figure | value |
-|---|---|
-| parameters | {parameters:,} |
-| steps | {settings.steps:,} |
-| tokens of text (the loss counts answers) | {tokens:,} |
-| wall time on one CPU core, shared with other work | {minutes:.0f} min |
-| tokens of a chain; chains a sequence | {settings.chain}; {settings.anchors} |
-| Muon, AdamW | {settings.matrix_rate}, {settings.rate} |
-| its best token is the text's, on held-out answers, at places 1, 2 ... | {shares} |
-
-Made with `scripts/train_pard.py` from conversations of the bundled world (`scripts/tiny/`), none of them from the
-held-out part that the suite `mini` is drawn from.
-"""
+_ABOUT = """`tiny_draft`, trained on to draft in parallel as PARD's draft models do: to run `pard` end to end on any
+machine. It says nothing about PARD on real models. `pard_token` in `config.json` is the mask token, the tokenizer's
+padding."""
 
 
 @dataclass(frozen=True)
@@ -111,46 +86,20 @@ def loss_of(model: Any, batch: PackedBatch, settings: PardSettings) -> tuple[Ten
     return loss, [found[wanted >= 0].float().mean().item() for found, wanted in parts]
 
 
-def train_pard(model: Any, tokenizer: Any, settings: PardSettings) -> Iterator[tuple[int, float, list[float]]]:
-    """Train on the world's training documents; yields (step, seconds, shares right at each place)."""
+def new_pard(settings: PardSettings) -> Trainee:
+    """The bundled draft model, to be trained on."""
+    folder = ASSETS / "tiny_draft"
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def save(folder: Path, seconds: float, shares: list[float]) -> None:
+        model.config.pard_token = settings.mask
+        save_half(model, tokenizer, folder)
+        figures = {
+            "tokens of a chain; chains a sequence": f"{settings.chain}; {settings.anchors}",
+            "its best token is the text's, on held-out answers, at places 1, 2 ...": percent(shares),
+        }
+        write_card(folder, "pard", settings, model, seconds, _ABOUT, figures)
+
     torch.manual_seed(settings.seed)
-    steppers = optimizers(model, settings)
-    packer = Packer(tokenizer, documents(settings.seed), settings.length, settings.rows, settings.prompt_weight)
-    start = time.perf_counter()
-    for step, batch in zip(range(settings.steps), packer, strict=False):
-        for stepper, rate in zip(steppers, (settings.matrix_rate, settings.rate), strict=True):
-            stepper.param_groups[0]["lr"] = rate * rate_at(step, settings)
-        loss, right = loss_of(model, batch, settings)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for stepper in steppers:
-            stepper.step()
-            stepper.zero_grad(set_to_none=True)
-        yield step + 1, time.perf_counter() - start, right
-
-
-@torch.no_grad()
-def held_out_shares(model: Any, tokenizer: Any, settings: PardSettings) -> list[float]:
-    """At each place of a chain, the share of held-out answer tokens that the model's best token is."""
-    torch.manual_seed(settings.seed)
-    stream = documents(settings.seed + 1, held_out=True)
-    packer = Packer(tokenizer, stream, settings.length, settings.rows, settings.prompt_weight)
-    found = [loss_of(model, batch, settings)[1] for batch in islice(packer, 24)]
-    return [sum(shares) / len(shares) for shares in zip(*found, strict=True)]
-
-
-def save_pard(
-    model: Any, tokenizer: Any, folder: Path, settings: PardSettings, seconds: float, shares: list[float]
-) -> None:
-    """Write the model in half precision, its tokenizer, and a card that says how it was made."""
-    model.config.pard_token = settings.mask
-    model.half().save_pretrained(folder)
-    (folder / "model.safetensors").chmod(0o644)
-    save_tokenizer(tokenizer, folder)
-    figures = {
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "tokens": settings.steps * settings.rows * settings.length,
-        "minutes": seconds / 60,
-        "shares": ", ".join(f"{share:.1%}" for share in shares),
-    }
-    (folder / "README.md").write_text(_CARD.format(settings=settings, **figures), encoding="utf-8")
+    return Trainee(settings, tokenizer, model, lambda batch: loss_of(model, batch, settings), save)

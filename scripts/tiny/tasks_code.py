@@ -13,20 +13,7 @@ from tiny.document import Document
 from tiny.world import pick, words
 
 _LISTS = words("numbers values items scores prices ages weights points sizes lengths marks amounts")
-_ITEMS = {
-    "numbers": "number",
-    "values": "value",
-    "items": "item",
-    "scores": "score",
-    "prices": "price",
-    "ages": "age",
-    "weights": "weight",
-    "points": "point",
-    "sizes": "size",
-    "lengths": "length",
-    "marks": "mark",
-    "amounts": "amount",
-}
+_ITEMS = {many: many.removesuffix("s") for many in _LISTS}
 _TEXTS = words("text word line name title sentence message label")
 
 # description, condition, tag for the name of the function
