@@ -8,7 +8,6 @@ from specbench.report.build import Report, build_report, read_findings
 from specbench.report.data.choices import rank
 from specbench.report.data.factors import explain
 from specbench.report.data.findings import Findings, gather
-from specbench.report.data.summary import summarise
 from specbench.report.data.sweep import default_grids
 from specbench.report.locate import chosen_profile, chosen_runs
 from specbench.report.published.figures import read_published
@@ -35,5 +34,4 @@ __all__ = [
     "read_answers",
     "read_findings",
     "read_published",
-    "summarise",
 ]

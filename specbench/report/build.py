@@ -90,7 +90,7 @@ def build_report(
     files += write_details(findings.detail, output, where)
     files += write_tables(output, LOADED, served_tables(findings.detail[LOADED], where))
     files += write_tables(output, QUALITY, quality_tables(findings, where))
-    files += write_tables(output, AUDIT, audit_tables(findings, where)[:1])
+    files += write_tables(output, AUDIT, audit_tables(findings, where))
     files += write_tables(output, "shards", shards_tables(findings))
     grids += default_grids(findings)
     if plots:

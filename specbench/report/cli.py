@@ -22,7 +22,7 @@ from specbench.report.exchange.table import show_imported
 from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
 from specbench.report.published.figures import read_published
 from specbench.report.published.match import compare as find_matches
-from specbench.report.published.table import count_table, published_tables, summarise_verdicts, write_published
+from specbench.report.published.table import published_tables, summarise_verdicts, write_published
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
 from specbench.report.text.style import SCREEN
@@ -120,8 +120,6 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.published and options.answers:
         raise RunError("--published: compares runs; expected no --answers beside it")
-    if options.count and not options.published:
-        raise RunError("--count: counts the published figures; expected --published beside it")
     if options.heatmaps and not options.plots:
         raise RunError("--heatmap is a plot; leave out --no-plots")
 
@@ -163,12 +161,7 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _published(options: argparse.Namespace) -> None:
-    """With --count no RUN is needed: the published figures alone are counted."""
     console, figures = open_console(), read_published()
-    if options.count:
-        runs = find_runs(options.runs)
-        print_table(count_table(figures, find_matches(read_findings(runs), figures) if runs else []), console)
-        return
     findings = read_findings(_runs(options))
     matches = find_matches(findings, figures)
     if not matches:
@@ -272,7 +265,6 @@ def _add_others(add: Callable[..., object]) -> None:
         action="store_true",
         help="published figures of papers and leaderboards beside the runs': how much and in what they differ",
     )
-    add("--count", action="store_true", help="with --published: how many figures there are, and what they need")
     add("--export-answers", type=Path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
     add(
         "--export",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.record import CaseRecord, Lossless, TurnRecord
-from specbench.report import summarise
+from specbench.report import gather
 from specbench.report.data.rows import COLUMNS
 from specbench.report.data.trials import MethodTrials, read_trials
 from specbench.store import Run
@@ -52,6 +52,6 @@ def rows_of(
     records: list[CaseRecord], manifest: dict[str, Any], directory: str = "runs/one"
 ) -> dict[tuple[str, str], dict[str, Any]]:
     """(category, method) -> row of the summary of one run."""
-    frame = summarise([Run(Path(directory), manifest, records)])
+    frame = gather([Run(Path(directory), manifest, records)]).summary
     assert tuple(frame.columns) == COLUMNS
     return {(row["category"], row["method"]): row for row in frame.to_dict("records")}

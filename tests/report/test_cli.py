@@ -2,8 +2,6 @@
 
 import errno
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -47,7 +45,6 @@ def test_command_names_what_is_missing(tmp_path, capsys, monkeypatch):
         (["--compat", "spec_bench", "--concurrency", "8"], "--concurrency .* without --compat"),
         (["--export-answers", "out", "--heatmap", "mat", "a", "b"], "without --export-answers"),
         (["--tokenizer", "folder"], "--tokenizer: .* --answers, --compat or --export samples"),
-        (["--count"], "--count: .* --published"),
         (["--heatmap", "mat", "a", "b", "--no-plots"], "--no-plots"),
     ],
 )
@@ -86,14 +83,3 @@ def test_what_cannot_be_written_is_named(make_run, capsys, monkeypatch, taken, a
     error = capsys.readouterr().err
     assert re.fullmatch(f"specbench report: {said.format(run=run)}\n", error), error
     assert not list(run.rglob(".*.partial"))
-
-
-def test_module_runs_as_a_command(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "specbench.report", str(tmp_path / "nowhere")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "nowhere" in done.stderr

@@ -14,14 +14,12 @@ from report.test_replayed import write_replay
 
 from specbench.profile import Fit, Grid, device_name, write_profile
 from specbench.record import CONTROL, VANILLA
-from specbench.report import build_report, gather
+from specbench.report import build_report, gather, read_findings
 from specbench.report.cli import main
 from specbench.report.data.facts import TIME_ONLY, read_facts
 from specbench.report.data.load import MOST, model_load
 from specbench.report.data.profiles import choose_profiles, is_own
 from specbench.report.data.steps import contexts_of_tokens
-from specbench.report.plots.scatter import find_predicted, median_error
-from specbench.report.plots.scene import scenes
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.store import Run, RunError
 
@@ -79,7 +77,6 @@ def test_what_was_measured_is_not_held_against_a_profile_of_something_else(two_c
         True,
     ]
     assert ["Measured" in prediction_table(found).header for found in (here, away)] == [True, False]
-    assert [len(find_predicted(scene)) for found in (here, away) for scene in scenes(found)] == [1, 0]
 
 
 def test_a_profile_of_two_devices_is_not_that_of_one(two_cases):
@@ -127,9 +124,7 @@ def test_a_replay_has_a_prediction_and_no_efficiency_and_says_that_it_is_modelle
     text = (tmp_path / "run" / "tables" / "overall.md").read_text()
     assert "Predicted (modelled)" in text
     assert "big on H, served, bfloat16 (published fit)" in text
-    names = {path.name for path in report.files}
-    assert "predicted_speedup.png" in names
-    assert "predicted_against_measured.png" not in names
+    assert "predicted_speedup.png" in {path.name for path in report.files}
 
 
 def test_steps_beyond_the_profile_are_flagged(make_manifest):
@@ -153,15 +148,13 @@ def test_a_run_beside_a_profile_of_its_own_machine_picks_it_up(make_run, tmp_pat
     assert build_report([other], plots=False).findings.predictions == (None,)
 
 
-def test_predicted_is_drawn_against_measured(make_run, tmp_path):
+def test_the_table_has_the_median_error_of_the_predictions(make_run, tmp_path):
     run = make_run(per_category=2)
     profile = own(json.loads((run / "manifest.json").read_text()), MEASURED)
-    findings = build_report([run], profile=write_profile(profile, tmp_path)).findings
-    (scene,) = scenes(findings)
-    points = find_predicted(scene)
-    assert [dot.series.name for dot in points] == ["pld", "token_recycling"]
-    assert median_error([(2.0, 1.5), (1.0, 1.1)]) == pytest.approx((0.25 + 0.1) / 2)
-    assert (run / "plots" / "predicted_against_measured.png").is_file()
+    findings = read_findings([run], write_profile(profile, tmp_path))
+    rows = findings.summary.query("category == 'overall'").set_index("method").loc[["pld", "token_recycling"]]
+    errors = [abs(row["predicted_speedup"] / row["decode_speedup"] - 1) for _, row in rows.iterrows()]
+    assert f"Median absolute error: {100 * sum(errors) / 2:.1f} %." in prediction_table(findings).meaning
 
 
 def test_a_profile_that_cannot_be_read_ends_the_command(make_run, tmp_path, capsys):

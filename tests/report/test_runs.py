@@ -8,7 +8,7 @@ import pytest
 from report.handmade import failed, record, rows_of, turn
 
 from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord, Lossless
-from specbench.report import gather, summarise
+from specbench.report import gather
 from specbench.report.locate import find_runs
 from specbench.store import Run, RunError
 
@@ -26,7 +26,7 @@ def test_one_run_has_no_variant(two_cases):
 
 def test_sweep_names_only_what_differs(two_cases, make_manifest):
     runs = sweep(make_manifest, two_cases[0], {"n": 2, "k": 5}, {"n": 3, "k": 5})
-    frame = summarise(runs)
+    frame = gather(runs).summary
     overall = frame[frame["category"] == OVERALL]
     assert list(overall[overall["method"] == "pld"]["variant"]) == ["n=2", "n=3"]
     assert list(overall[overall["method"] == VANILLA]["variant"]) == ["run=0", "run=1"]
@@ -42,7 +42,7 @@ def test_settings_of_the_run_are_a_variant(two_cases, make_manifest):
         )
         for name, value in (("x", 0.0), ("y", 1.0))
     ]
-    frame = summarise(runs)
+    frame = gather(runs).summary
     assert set(frame["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
 
 
@@ -51,13 +51,14 @@ def test_what_some_methods_use_is_no_variant_of_the_others(two_cases, make_manif
         Run(Path(name), make_manifest({method: {}}, config={"model": {"frozen_table": table}}), two_cases[0])
         for name, table, method in (("x", "old", "cacheback"), ("y", "new", "pld"))
     ]
-    overall = summarise(runs).query("category == 'overall' and method == 'pld'")
+    overall = gather(runs).summary.query("category == 'overall' and method == 'pld'")
     assert not any("frozen_table" in variant for variant in overall["variant"])
 
 
 def test_other_models_and_suites_are_columns(two_cases, make_manifest):
     other = make_manifest({"pld": {}}, model={"name": "big"})
-    frame = summarise([Run(Path("x"), make_manifest({"pld": {}}), two_cases[0]), Run(Path("y"), other, two_cases[0])])
+    runs = [Run(Path("x"), make_manifest({"pld": {}}), two_cases[0]), Run(Path("y"), other, two_cases[0])]
+    frame = gather(runs).summary
     assert list(dict.fromkeys(frame["model"])) == ["tiny", "big"]
     assert set(frame["variant"]) == {""}
 
@@ -73,7 +74,7 @@ def test_missing_essentials_are_named(two_cases, key, named):
     records, manifest = two_cases
     del manifest[key]
     with pytest.raises(RunError, match=named):
-        summarise([Run(Path("r"), manifest, records)])
+        gather([Run(Path("r"), manifest, records)])
 
 
 def test_bare_manifest_is_enough(two_cases):

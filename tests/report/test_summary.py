@@ -7,7 +7,7 @@ import pytest
 from report.handmade import EQUAL, failed, record, rows_of, turn
 
 from specbench.record import CONTROL, OVERALL, VANILLA, Lossless
-from specbench.report import gather, summarise
+from specbench.report import gather
 from specbench.store import Run
 
 
@@ -51,7 +51,7 @@ def test_order_of_rows(two_cases):
     records += [record("zeta", "a", [turn([1] * 4)]), record(CONTROL, "a", [turn([1] * 4)])]
     manifest["methods"] |= {"zeta": {}, "abc": {}}
     records.append(record("abc", "a", [turn([1] * 4)]))
-    frame = summarise([Run(Path("r"), manifest, records[::-1])])
+    frame = gather([Run(Path("r"), manifest, records[::-1])]).summary
     overall = frame[frame["category"] == OVERALL]
     assert list(overall["method"]) == [VANILLA, CONTROL, "pld", "zeta", "abc"]
     assert list(dict.fromkeys(frame["category"])) == [OVERALL, "qa", "rag"]

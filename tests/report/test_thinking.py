@@ -7,7 +7,7 @@ from report.handmade import record, tried, turn
 from specbench.record import CaseRecord
 from specbench.report.data.detail import DETAILS, split_answers
 from specbench.report.data.reported import ROW
-from specbench.report.tables.thinking import thinking_tables
+from specbench.report.tables.detail import thinking_tables
 from specbench.suite import prompt
 
 

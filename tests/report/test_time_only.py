@@ -123,7 +123,7 @@ def test_no_plot_of_speedups(report, tmp_path, caplog):
         again = build_report([report.output], tmp_path)
     names = {path.stem for path in again.files if path.suffix == ".png"}
     assert not {"speedup", "speedup_by_category"} & names
-    assert {"mat", "time_split", "tails"} <= names
+    assert {"mat", "time_split", "by_length"} <= names
     assert "no speedup is claimed" in caplog.text
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from specbench.report.compat.export import answers_of, hold_records
 from specbench.report.compat.spec_bench import Score, doubts, score
 from specbench.report.data.facts import Facts
 from specbench.report.data.findings import Findings
-from specbench.report.data.rows import category_order
+from specbench.report.data.rows import KEYS, category_order
 from specbench.report.tables.tables import caption
 from specbench.report.text.label import BLANK, Cell, format_count, format_number, format_rate, label
 from specbench.report.text.table import Table, to_csv, to_markdown, without_blanks, write_texts
@@ -32,6 +31,7 @@ FORMULAS = (
 _OURS = "Ours: ratios of totals, committed ids on both sides, paired by case; MAT {}. Diff: theirs from ours."
 _AFTER, _IN_PREFILL = "without the prefill", "with the prefill where it verified a draft (decode.first_draft=prefill)"
 _COMPARED = ("tokens_per_s", "mat", "speedup")
+_TIMED = ("tokens_per_s", "baseline_tokens_per_s", "speedup", "speedup_std")  # not known of a replayed target
 _SHOWN: dict[str, Callable[[float], str]] = {
     "tokens_per_s": format_rate,
     "baseline_tokens_per_s": format_rate,
@@ -47,20 +47,27 @@ def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataF
     Columns: Spec-Bench's figures, ours as ``<figure>_ours``, and ``<figure>_difference`` [%] of theirs from ours.
     tokenizer: folder or file; default the run's own. Raises RunError where there is none, or no vanilla.
     """
-    ours = findings.summary.set_index(["model", "suite", "category", "method", "variant"])
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for reported in findings.reported:
         run, facts = hold_records(reported.run), reported.facts
         count = lru_cache(maxsize=None)(read_counter(tokenizer or find_tokenizer(run)))
-        timed = facts.timed and not facts.time_only
         for method, scores in _scores(run, facts, count, notes).items():
             if method in facts.unaccepted:
                 continue
+            unknown = {} if facts.timed and not facts.time_only else dict.fromkeys(_TIMED, float("nan"))
             for task, found in scores.items():
                 key = (*reported.place, task, *reported.key(method)[2:])
-                rows.append(_row(key, found, ours.loc[key], timed))
-    return pd.DataFrame(rows), list(dict.fromkeys(notes))
+                rows.append(dict(zip(KEYS, key, strict=True)) | found | unknown)
+    return _beside_ours(pd.DataFrame(rows), findings.summary), list(dict.fromkeys(notes))
+
+
+def _beside_ours(frame: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
+    ours = summary.set_index(list(KEYS)).loc[pd.MultiIndex.from_frame(frame[list(KEYS)])]
+    for figure in _COMPARED:
+        frame[f"{figure}_ours"] = ours[figure].to_numpy(float)
+        frame[f"{figure}_difference"] = 100 * (frame[figure] / frame[f"{figure}_ours"].replace(0, float("nan")) - 1)
+    return frame
 
 
 def _scores(run: Run, facts: Facts, count: Callable[[str], int], notes: list[str]) -> dict[str, dict[str, Score]]:
@@ -85,19 +92,6 @@ def _ordered(scores: Mapping[str, Score]) -> dict[str, Score]:
     """Spec-Bench's tasks in its order, overall last."""
     *tasks, last = scores
     return {task: scores[task] for task in (*category_order(tasks), last)}
-
-
-def _row(key: Sequence[str], found: Score, ours: pd.Series, timed: bool) -> dict[str, Any]:
-    """A replayed target's times are not the model's: what rests on them is blank."""
-    names = ("model", "suite", "category", "method", "variant")
-    row: dict[str, Any] = dict(zip(names, key, strict=True)) | asdict(found)
-    if not timed:
-        row |= dict.fromkeys(("tokens_per_s", "baseline_tokens_per_s", "speedup", "speedup_std"), float("nan"))
-    for figure in _COMPARED:
-        value = float(ours[figure])
-        row[f"{figure}_ours"] = value
-        row[f"{figure}_difference"] = 100 * (row[figure] / value - 1) if value else float("nan")
-    return row
 
 
 def compare_table(frame: pd.DataFrame, findings: Findings) -> Table:
@@ -149,7 +143,7 @@ def score_files(baseline: Path, methods: Sequence[Path], tokenizer: Path | None)
         answers: list[Answer] = reference if path == baseline else read_answers(path)
         notes += doubts(path.stem, answers, reference)
         scores = _ordered(score([answers], [reference], count))
-        rows += [{"file": path.stem, "category": task} | asdict(found) for task, found in scores.items()]
+        rows += [{"file": path.stem, "category": task} | found for task, found in scores.items()]
     return pd.DataFrame(rows).drop(columns="speedup_std"), notes
 
 

@@ -69,7 +69,7 @@ def _answer(run: Run, facts: Facts, record: CaseRecord) -> Answer:
     """
     lengths = [() if not turn.ids else turn.accept if turn.in_prefill else (1, *turn.accept) for turn in record.turns]
     turns = [
-        AnswerTurn(turn.text.strip(), len(steps), len(turn.ids), turn.prefill_s + turn.decode_s)
+        AnswerTurn(turn.text.strip(), len(steps), len(turn.ids), turn.wall_s)
         for turn, steps in zip(record.turns, lengths, strict=True)
     ]
     name = (run.manifest.get("config_hash", ""), record.method, record.round, record.case)

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,22 +20,16 @@ from specbench.record import OVERALL
 _BLANK = float("nan")
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """One method on one task, as Spec-Bench counts. questions: of the method in one run. speedup_std: over the runs."""
-
-    questions: int
-    tokens_per_s: float
-    baseline_tokens_per_s: float
-    speedup: float
-    speedup_std: float
-    mat: float
+Score = dict[str, float]  # one method on one task, as Spec-Bench counts
 
 
 def score(
     method: Sequence[Sequence[Answer]], baseline: Sequence[Sequence[Answer]], count: Callable[[str], int]
 ) -> dict[str, Score]:
-    """Task -> score, overall last. method, baseline: the answers of each run. count: text -> tokens."""
+    """Task -> score, overall last. method, baseline: the answers of each run. count: text -> tokens.
+
+    questions: of the method in one run. speedup_std: over the runs.
+    """
     ours = [_rates(answers, _counted) for answers in method]
     theirs = [_rates(answers, _retokenised(count)) for answers in baseline]
     names = dict.fromkeys(answer.task for answers in method for answer in answers)
@@ -101,14 +94,14 @@ def _score(
     ratios = [speed / reference if reference else _BLANK for speed, reference in zip(speeds, base, strict=True)]
     answers = [answer for run in method for answer in run if task in (OVERALL, answer.task)]
     lengths = [length for answer in answers for length in answer.accept_lengths]
-    return Score(
-        questions=len(ours[0].get(task, [])),
-        tokens_per_s=_mean(speeds),
-        baseline_tokens_per_s=_mean(base),
-        speedup=_mean(ratios),
-        speedup_std=float(np.std(ratios, ddof=1)) if len(ratios) > 1 else _BLANK,
-        mat=_mean(lengths),
-    )
+    return {
+        "questions": len(ours[0].get(task, [])),
+        "tokens_per_s": _mean(speeds),
+        "baseline_tokens_per_s": _mean(base),
+        "speedup": _mean(ratios),
+        "speedup_std": float(np.std(ratios, ddof=1)) if len(ratios) > 1 else _BLANK,
+        "mat": _mean(lengths),
+    }
 
 
 def _mean(values: Sequence[float]) -> float:

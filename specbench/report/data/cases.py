@@ -63,12 +63,8 @@ class CasesOfRun:
         self.drafting = {method for method, columns in self._columns.items() if columns["proposed"].any()}
 
     def _by_category(self, numbers: Column) -> dict[str, Rows]:
-        order = np.argsort(numbers, kind="stable").astype(np.int32)
-        found, starts = np.unique(numbers[order], return_index=True)
-        parts = np.split(order, starts[1:])
-        return {
-            str(self._labels[number]): rows for number, rows in zip(found, parts, strict=False)
-        }  # no record: one part
+        groups = pd.Series(numbers).groupby(numbers).indices
+        return {str(self._labels[number]): rows.astype(np.int32) for number, rows in groups.items()}
 
     def names(self, cases: Cases) -> Column:
         """(C,) which cases these are."""

@@ -24,6 +24,11 @@ Figure = Callable[[Requests], float]
 _BLANK = float("nan")
 
 
+def first_s(turn: TurnRecord) -> float:
+    """[s] until the first token is there."""
+    return turn.prefill_s + (turn.step_s[0] if turn.in_prefill and turn.step_s else 0.0)
+
+
 def kept_lengths(turn: TurnRecord) -> list[int]:
     """Tokens of the chunks of a streamed answer that specdec_bench counts: not a first of one token, never the last.
 

@@ -5,7 +5,7 @@ A frame added to ``DETAILS`` is counted, written as ``tables/<name>.csv`` and na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from specbench.report.data.quality import measure_quality
 from specbench.report.data.reported import ROW, ReportedRun
 from specbench.report.data.rows import replayed
 from specbench.report.data.served import measure_load
-from specbench.report.data.steps import Floats, quantile
+from specbench.report.data.steps import Floats
 from specbench.report.data.trials import BLANK, MethodTrials, ratio
 from specbench.report.data.turns import HELD
 
@@ -66,11 +66,6 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
         AUDIT: audit(reported, summary),
         **frames,
     }
-
-
-def of_place(detail: Detail, model: str, suite: str) -> Detail:
-    """The rows of one model and suite."""
-    return {name: frame[(frame["model"] == model) & (frame["suite"] == suite)] for name, frame in detail.items()}
 
 
 def drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
@@ -146,20 +141,19 @@ def count_tails(found: MethodTrials) -> Rows:
     turns, steps = found.turns, found.turns.steps
     if not steps.timed:
         return
-    requests = len(turns.first_s)
     figures = (
-        *_percentiles(lambda: [turns.first_s], requests),
-        *_percentiles(steps.seconds, steps.timed),
-        *_percentiles(lambda: [turns.per_token_s], len(turns.per_token_s)),
+        *_percentiles(turns.first_s),
+        *_percentiles(steps.seconds()),
+        *_percentiles(turns.per_token_s),
     )
-    yield (requests, steps.timed, *figures)
+    yield (len(turns.first_s), steps.timed, *figures)
 
 
-def _percentiles(blocks: Callable[[], Iterable[Floats]], count: int) -> Iterator[float]:
+def _percentiles(seconds: Floats) -> Iterator[float]:
     """[ms] Linear between order statistics; the 99th of too few is blank."""
     for share in PERCENTILES:
-        few = not count or (share == 99 and count < MIN_VALUES)
-        yield BLANK if few else quantile(lambda: (1e3 * seconds for seconds in blocks()), count, share / 100)
+        few = not len(seconds) or (share == 99 and len(seconds) < MIN_VALUES)
+        yield BLANK if few else float(np.quantile(1e3 * seconds, share / 100))
 
 
 def count_growth(found: MethodTrials, timed: bool) -> Rows:

@@ -11,18 +11,17 @@ and tokens that a step emitted beyond the end of the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
 import pandas as pd
 
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.audit import MEASURED, MODELLED
 from specbench.report.data.findings import Findings
+from specbench.report.data.reported import ROW
 
 FACTORS = ("mat", "forward", "overhead", "remainder")
-_KEYS = ("model", "suite", "method", "variant")
-_COLUMNS = (*_KEYS, "basis", *FACTORS, "speedup")
+_COLUMNS = (*ROW, "basis", *FACTORS, "speedup")
+_PLACE = list(ROW[:2])
+_FIGURES = [*FACTORS[:3], "speedup"]
 
 
 def explain(findings: Findings) -> pd.DataFrame:
@@ -30,45 +29,31 @@ def explain(findings: Findings) -> pd.DataFrame:
 
     Methods without recorded phases, and what was not timed or has no profile, have no row.
     """
-    rows = [*_measured(findings), *_modelled(findings)]
-    return pd.DataFrame(rows, columns=list(_COLUMNS))
+    rows = pd.concat([_measured(findings), _modelled(findings)], ignore_index=True)
+    rows = rows.assign(remainder=rows["speedup"] / (rows["mat"] * rows["forward"] * rows["overhead"]))
+    return rows[list(_COLUMNS)]
 
 
-def _measured(findings: Findings) -> Iterator[dict[str, object]]:
-    overall = findings.summary[findings.summary["category"] == OVERALL]
-    for _, group in overall.groupby(["model", "suite"], sort=False):
-        base = group[(group["method"] == VANILLA) & group["forward_ms"].notna()]
-        if base.empty:
-            continue
-        vanilla = base.iloc[0]
-        for _, row in group[~group["method"].isin([VANILLA, CONTROL])].iterrows():
-            figures = row[["mat", "forward_ms", "decode_speedup"]].astype(float)
-            if figures.notna().all():
-                forward = vanilla["forward_ms"] / row["forward_ms"]
-                overhead = (row["forward_ms"] / _step_ms(row)) / (vanilla["forward_ms"] / _step_ms(vanilla))
-                yield _row(tuple(row[list(_KEYS)]), MEASURED, (row["mat"], forward, overhead), row["decode_speedup"])
+def _measured(findings: Findings) -> pd.DataFrame:
+    rows = findings.summary[findings.summary["category"] == OVERALL]
+    rows = rows.assign(step_ms=rows[[f"{phase}_ms" for phase in PHASES]].sum(axis=1))
+    vanilla = rows[(rows["method"] == VANILLA) & rows["forward_ms"].notna()].drop_duplicates(_PLACE)
+    rows = rows[~rows["method"].isin([VANILLA, CONTROL])].dropna(subset=["mat", "forward_ms", "decode_speedup"])
+    rows = rows.merge(vanilla[[*_PLACE, "forward_ms", "step_ms"]], on=_PLACE, suffixes=("", "_vanilla"))
+    own, theirs = (rows[f"forward_ms{side}"] / rows[f"step_ms{side}"] for side in ("", "_vanilla"))
+    forward = rows["forward_ms_vanilla"] / rows["forward_ms"]
+    found = rows.assign(basis=MEASURED, forward=forward, overhead=own / theirs, speedup=rows["decode_speedup"])
+    return found[[*ROW, "basis", *_FIGURES]]
 
 
-def _step_ms(row: pd.Series) -> float:
-    return float(np.nansum([row[f"{phase}_ms"] for phase in PHASES]))
-
-
-def _modelled(findings: Findings) -> Iterator[dict[str, object]]:
+def _modelled(findings: Findings) -> pd.DataFrame:
+    rows = []
     for reported in findings.reported:
         found = reported.prediction
         for method, cases in (found.cases if found else {}).items():
-            factors, speedup = _of_profile(cases)
-            yield _row(reported.key(method), MODELLED, factors, speedup)
-
-
-def _of_profile(cases: pd.DataFrame) -> tuple[tuple[float, float, float], float]:
-    total = cases.sum()
-    ideal = total["vanilla_ideal_ms"] / total["ideal_ms"]
-    mat = total["emitted"] / total["steps"]
-    speedup = float(total["vanilla_ms"] / total["method_ms"])
-    return (float(mat), float(ideal / mat), float(speedup / ideal)), speedup
-
-
-def _row(key: tuple[object, ...], basis: str, factors: tuple[float, float, float], speedup: float) -> dict[str, object]:
-    figures = (*factors, speedup / float(np.prod(factors)), speedup)
-    return dict(zip(_COLUMNS, (*key, basis, *map(float, figures)), strict=True))
+            total = cases.sum()
+            ideal = total["vanilla_ideal_ms"] / total["ideal_ms"]
+            mat = total["emitted"] / total["steps"]
+            speedup = total["vanilla_ms"] / total["method_ms"]
+            rows.append((*reported.key(method), MODELLED, mat, ideal / mat, speedup / ideal, speedup))
+    return pd.DataFrame(rows, columns=[*ROW, "basis", *_FIGURES]).astype(dict.fromkeys(_FIGURES, float))

@@ -16,7 +16,8 @@ from specbench.report.data.findings import Findings
 from specbench.report.data.load import Load
 from specbench.report.data.pairs import find_contest
 from specbench.report.data.remarks import find_remarks
-from specbench.report.text.label import format_interval, format_number, label
+from specbench.report.data.rows import of_place
+from specbench.report.text.label import format_bounded, format_number, label
 from specbench.stats import MIN_CASES, Estimate
 
 Row = dict[str, Any]  # of the summary
@@ -130,16 +131,12 @@ def _say_tie(figure: str, rows: Sequence[Row], ratio: str) -> tuple[str, str]:
 
 
 def _amount(row: Row, figure: str) -> str:
-    text = format_number(row[figure])
-    bounds = format_interval(row[f"{figure}_low"], row[f"{figure}_high"])
-    spread = f" [{bounds}]" if bounds else ""
-    return f"MAT {text}{spread}" if figure == "mat" else f"{text}{spread} times vanilla"
+    text = format_bounded(row[figure], row[f"{figure}_low"], row[f"{figure}_high"])
+    return f"MAT {text}" if figure == "mat" else f"{text} times vanilla"
 
 
 def _spell_ratio(ratio: Estimate) -> str:
-    low, high = (float("nan") if bound is None else bound for bound in (ratio.low, ratio.high))
-    bounds = format_interval(low, high)
-    return format_number(ratio.value) + (f" [{bounds}]" if bounds else "")
+    return format_bounded(ratio.value, *ratio.bounds)
 
 
 def _say_under(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> str:
@@ -159,8 +156,8 @@ def _say_under(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> s
 
 def _say_served(findings: Findings, place: tuple[str, str], best: Row) -> str:
     """' The whole server gives 1.13 [1.02, 1.20] times vanilla in tokens/s with pld.'; '' where the best ran alone."""
-    frame = findings.detail[LOADED]
-    rows = frame[(frame["model"] == place[0]) & (frame["suite"] == place[1]) & (frame["method"] == best["method"])]
+    frame = of_place(findings.detail[LOADED], *place)
+    rows = frame[frame["method"] == best["method"]]
     if len(rows) != 1:
         return "" if rows.empty else " What the whole server gives stands under load."
     row = rows.iloc[0].to_dict()

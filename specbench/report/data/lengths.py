@@ -34,8 +34,7 @@ def count_lengths(found: MethodTrials, timed: bool, vanilla: MethodTrials | None
         for edge, ratio, (steps, emitted, seconds) in zip(edges, ratios, totals, strict=True):
             if steps:
                 mean_ms = 1e3 * float(seconds / steps) if known else BLANK
-                bounds = (BLANK if bound is None else bound for bound in (ratio.low, ratio.high))
-                yield axis, edge, int(steps), int(emitted), float(emitted / steps), mean_ms, ratio.value, *bounds
+                yield axis, edge, int(steps), int(emitted), float(emitted / steps), mean_ms, ratio.value, *ratio.bounds
 
 
 def is_timed(found: MethodTrials) -> bool:

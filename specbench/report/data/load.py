@@ -27,6 +27,7 @@ from specbench.record import CONTROL, VANILLA
 from specbench.report.data.findings import Findings
 from specbench.report.data.predict import Prediction, shared_speedup
 from specbench.report.data.reported import ROW
+from specbench.report.data.rows import of_place
 from specbench.report.data.steps import Steps
 from specbench.store import RunError
 
@@ -55,7 +56,7 @@ class Load:
     def of_place(self, model: str, suite: str) -> Load | None:
         """The rows of one model and suite; None where it has none."""
         frames = (self.speedups, self.pays, self.break_even)
-        speedups, pays, even = (frame[(frame["model"] == model) & (frame["suite"] == suite)] for frame in frames)
+        speedups, pays, even = (of_place(frame, model, suite) for frame in frames)
         return Load(speedups, pays, even, self.where) if len(speedups) else None
 
 

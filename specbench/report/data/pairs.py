@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pandas as pd
 
 from specbench import stats
 from specbench.record import CONTROL, OVERALL, VANILLA
@@ -25,9 +26,8 @@ HELD_IN = {
     **{figure: figure for figure in ("mat", "predicted_speedup", "time_only_speedup")},
 }
 Entrant = tuple[str, str]  # method and variant
-
-
 Figure = Sequence[tuple[Cases, str | None]]  # the four columns of ``stats.rates``; None: ones
+_Entry = tuple[CasesOfRun, Figure]  # a method's figure, and whose cases it is of
 
 
 @dataclass(slots=True)
@@ -83,18 +83,6 @@ def hold_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) 
     return tuple(_contest(place, figure, group) for (place, figure, _), group in groups.items())
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A figure's columns. run: whose cases they are."""
-
-    run: CasesOfRun
-    figure: Figure
-
-    def names(self) -> Column:
-        """(C,) of its cases."""
-        return self.run.names(self.figure[-1][0])
-
-
 def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bool, Entrant, _Entry]]:
     """(figure, is it lossy, who, on which cases) of each method of a run that has the figure."""
     facts = reported.facts
@@ -119,7 +107,7 @@ def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bo
             known = np.logical_and.reduce([np.isfinite(_column(*each)) for each in figure])
             if known.any():
                 kept = _select(figure, known)
-                yield name, method in facts.lossy, (method, reported.variants.get(method, "")), _Entry(cases, kept)
+                yield name, method in facts.lossy, (method, reported.variants.get(method, "")), (cases, kept)
 
 
 def _select(figure: Figure, chosen: Column) -> Figure:
@@ -133,17 +121,11 @@ def _column(cases: Cases, name: str | None) -> Column:
 
 
 def _contest(place: tuple[str, str], figure: str, group: Mapping[Entrant, _Entry]) -> Contest:
-    entries = list(group.values())
-    names = functools.reduce(np.intersect1d, (entry.names() for entry in entries))
-    figures = tuple(_select(entry.figure, _rows(entry, names)) for entry in entries)
-    return Contest(place, figure, tuple(group), figures, entries[0].run.categories_of(figures[0][-1][0]))
-
-
-def _rows(entry: _Entry, names: Column) -> Column:
-    """(C,) where these cases are among an entry's."""
-    own = entry.names()
-    order = np.argsort(own)
-    return order[np.searchsorted(own, names, sorter=order)]
+    named = [(run.names(columns[-1][0]), columns) for run, columns in group.values()]
+    names = functools.reduce(np.intersect1d, (own for own, _ in named))
+    figures = tuple(_select(columns, pd.Index(own).get_indexer(names)) for own, columns in named)
+    run, _ = next(iter(group.values()))
+    return Contest(place, figure, tuple(group), figures, run.categories_of(figures[0][-1][0]))
 
 
 def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: str, entrant: Entrant) -> Contest | None:

@@ -48,5 +48,4 @@ def _shares(columns: Columns, cases: int) -> np.ndarray:
 def _spread(values: np.ndarray) -> tuple[float, float, float]:
     """Mean and interval."""
     [found] = stats.estimates([(values, np.ones(len(values)))])
-    low, high = (BLANK if bound is None else bound for bound in (found.low, found.high))
-    return found.value, low, high
+    return found.value, *found.bounds

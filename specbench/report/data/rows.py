@@ -35,6 +35,11 @@ def category_order(names: Sequence[str] | pd.Series) -> list[str]:
     return [*(task for task in TASKS if task in present), *sorted(present - set(TASKS))]
 
 
+def of_place(frame: pd.DataFrame, model: str, suite: str) -> pd.DataFrame:
+    """The rows of one model and suite."""
+    return frame[(frame["model"] == model) & (frame["suite"] == suite)]
+
+
 def unite(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Rows of several runs of one model and suite side by side: category by category, methods in first-seen order."""
     frame = pd.concat(frames, ignore_index=True)

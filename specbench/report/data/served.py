@@ -123,8 +123,8 @@ def _speedup(vanilla: _Stretches, own: _Stretches, method: str) -> dict[str, flo
         return dict.fromkeys(("speedup", "speedup_low", "speedup_high"), BLANK)
     columns = [[side[key][name] for key in shared] for side in (vanilla, own) for name in ("seconds", "tokens")]
     found = stats.speedup(*columns)
-    bounds = [BLANK if bound is None or method == VANILLA else bound for bound in (found.low, found.high)]
-    return {"speedup": found.value, "speedup_low": bounds[0], "speedup_high": bounds[1]}
+    low, high = (BLANK, BLANK) if method == VANILLA else found.bounds
+    return {"speedup": found.value, "speedup_low": low, "speedup_high": high}
 
 
 def _modelled(entry: ReportedRun, method: str) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
@@ -30,7 +30,6 @@ STEP = np.dtype(
 )
 _PART, _BLOCK = 1 << 15, 1 << 19  # steps written at once, and read at once
 _HELD_BYTES = 1 << 25  # of one run, before they go to the disk
-_DIGIT = 16  # [bits] of a float that are told apart at once
 
 
 def open_spool() -> Any:
@@ -108,9 +107,9 @@ class Steps:
         """(S,) columns, block by block."""
         return (tuple(block[name].astype(np.float64) for name in names) for block in self.blocks())
 
-    def seconds(self) -> Iterator[Floats]:
-        """(S,) of the steps that have them, block by block."""
-        return (seconds[~np.isnan(seconds)] for (seconds,) in self.read("seconds"))
+    def seconds(self) -> Floats:
+        """(S,) of the steps that have them; of one method they fit into memory."""
+        return np.concatenate([seconds[~np.isnan(seconds)] for (seconds,) in self.read("seconds")])
 
     def count(self, *names: str) -> Counter[tuple[int, ...]]:
         """How many steps have these values."""
@@ -128,36 +127,6 @@ def contexts_of_tokens(context: Floats, emitted: Floats) -> Floats:
     counts = emitted.astype(np.int64)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.asarray(np.repeat(context, counts) + within, dtype=np.float64)
-
-
-def select(blocks: Callable[[], Iterable[Floats]], places: Sequence[int]) -> Floats:
-    """The values at these places, from 0, of all blocks in ascending order; no value is below 0.
-
-    The bits of such floats, read as integers, have their order: a digit of them is counted in each pass.
-    """
-    found = [(0, place) for place in places]  # the digits so far, and the place among the values that have them
-    for shift in range(64 - _DIGIT, -1, -_DIGIT):
-        counts = {digits: np.zeros(1 << _DIGIT, np.int64) for digits, _ in found}
-        for block in blocks():
-            bits = np.ascontiguousarray(block).view(np.uint64)
-            for digits, count in counts.items():
-                own = bits if shift + _DIGIT == 64 else bits[bits >> np.uint64(shift + _DIGIT) == digits]
-                digit = (own >> np.uint64(shift)) & np.uint64((1 << _DIGIT) - 1)
-                count += np.bincount(digit.astype(np.int64), minlength=1 << _DIGIT)
-        for number, (digits, place) in enumerate(found):
-            ends = np.cumsum(counts[digits])
-            digit = int(np.searchsorted(ends, place, side="right"))
-            found[number] = (digits << _DIGIT | digit, place - int(ends[digit - 1] if digit else 0))
-    return np.array([digits for digits, _ in found], np.uint64).view(np.float64)
-
-
-def quantile(blocks: Callable[[], Iterable[Floats]], count: int, share: float) -> float:
-    """``np.quantile`` of all blocks, which have ``count`` values together."""
-    if count <= _BLOCK:
-        return float(np.quantile(np.concatenate(list(blocks())), share))
-    at = share * (count - 1)
-    low = int(at)
-    return float(np.quantile(select(blocks, (low, min(low + 1, count - 1))), at - low))
 
 
 def median(counts: Mapping[int, int]) -> float:

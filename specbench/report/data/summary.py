@@ -17,13 +17,11 @@ from specbench import stats
 from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.data.cases import Cases, CasesOfRun
 from specbench.report.data.control import BLOCK, read_control
-from specbench.report.data.facts import Facts, read_facts
+from specbench.report.data.facts import Facts
 from specbench.report.data.predict import Prediction
 from specbench.report.data.reported import ReportedRun
-from specbench.report.data.rows import COLUMNS, unite
-from specbench.report.data.trials import BLANK, DRAFTER_PHASES, Column, ratio, read_trials
-from specbench.report.data.variant import name_variants
-from specbench.store import Run
+from specbench.report.data.rows import COLUMNS
+from specbench.report.data.trials import BLANK, DRAFTER_PHASES, Column, ratio
 
 PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
 
@@ -43,18 +41,6 @@ class _Scope:
     retimed: stats.Estimate | None = None  # of the A/A control
 
 
-def summarise(runs: Sequence[Run]) -> pd.DataFrame:
-    """All runs' rows; overall first, then categories; vanilla first, its control, then methods in manifest order.
-
-    Raises RunError where a manifest lacks its model, suite or methods.
-    """
-    trials = [read_trials(run.records) for run in runs]
-    facts = [read_facts(run, each.methods) for run, each in zip(runs, trials, strict=True)]
-    entries = zip(runs, trials, facts, name_variants(runs, facts), strict=True)
-    reported = [ReportedRun(*entry) for entry in entries]
-    return unite([summarise_run(entry, read_cases(entry)) for entry in reported])
-
-
 def read_cases(reported: ReportedRun) -> CasesOfRun:
     """One run's cases, each folded over its rounds."""
     return CasesOfRun(reported.trials, reported.prediction)
@@ -63,7 +49,7 @@ def read_cases(reported: ReportedRun) -> CasesOfRun:
 def summarise_run(reported: ReportedRun, cases: CasesOfRun) -> pd.DataFrame:
     """One run's rows."""
     rows = [
-        {"category": category, "variant": reported.variants.get(scope.method, ""), **_row(scope, spreads)}
+        _row(scope, spreads) | {"category": category, "variant": reported.variants.get(scope.method, "")}
         for category in (OVERALL, *cases.categories)
         for scope, spreads in _with_intervals(list(_scopes(reported, cases, category)))
     ]
@@ -125,22 +111,21 @@ def _resampled(scope: _Scope) -> Iterator[tuple[str, tuple[Column, ...]]]:
 
 
 def _row(scope: _Scope, spreads: Mapping[str, stats.Estimate]) -> dict[str, Any]:
+    """What applies; all else is blank."""
     cases = scope.cases
-    row: dict[str, Any] = {
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, BLANK) | {
         "model": scope.facts.model,
         "suite": scope.facts.suite,
         "method": scope.method,
         "cases": len(cases),
         "tokens": int(cases["all_tokens"].sum()),
         "steps": int(cases["steps"].sum()),
-        "violations": BLANK,
-        "close_steps": BLANK,
         "errors": scope.errors,
         "load": scope.facts.arrivals and f"each request, {scope.facts.arrivals}",
     }
     row |= _spread("mat", spreads["mat"]) | _drafting(scope) | _times(scope) | _verdict(scope)
     row |= _speed(scope, scope.retimed or spreads.get("speedup")) | _predicted(scope, spreads.get("predicted_speedup"))
-    return row | _time_only(scope, row)
+    return row | (_time_only(scope, row) if scope.facts.time_only else {})
 
 
 def _time_only(scope: _Scope, row: Mapping[str, Any]) -> dict[str, float]:
@@ -149,54 +134,46 @@ def _time_only(scope: _Scope, row: Mapping[str, Any]) -> dict[str, float]:
     Where the drafts came from what it computed, nothing is known but what a step costs.
     """
     names = ("speedup", "speedup_low", "speedup_high")
-    if not scope.facts.time_only:
-        return dict.fromkeys((*(f"time_only_{name}" for name in names), "time_only_step_ms"), BLANK)
     found = {f"time_only_{name}": row[name] for name in names}
     found |= dict.fromkeys((*names, "speedup_hf", "decode_speedup", "cost_per_million", "joules_per_token"), BLANK)
-    found["time_only_step_ms"] = 1e3 * ratio(scope.cases["decode_time_s"].sum(), scope.cases["steps"].sum())
     if scope.method in scope.facts.unaccepted:
         unknown = ("mat", "acceptance_rate", "tokens_per_s", "decode_tokens_per_s", "predicted_speedup", "efficiency")
-        gone = [name for name in (*unknown, *found) if name != "time_only_step_ms"]
         bounds = [f"{name}_{side}" for name in ("mat", "predicted_speedup") for side in ("low", "high")]
-        found |= dict.fromkeys((*gone, *bounds), BLANK)
-    return found
+        found = dict.fromkeys((*found, *unknown, *bounds), BLANK)
+    return found | {"time_only_step_ms": 1e3 * ratio(scope.cases["decode_time_s"].sum(), scope.cases["steps"].sum())}
 
 
 def _spread(name: str, estimate: stats.Estimate) -> dict[str, float]:
-    low, high = (BLANK if bound is None else bound for bound in (estimate.low, estimate.high))
-    return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
+    return dict(zip((name, f"{name}_low", f"{name}_high"), (estimate.value, *estimate.bounds), strict=True))
 
 
 def _drafting(scope: _Scope) -> dict[str, float]:
     """How much was proposed and taken; blank for vanilla, for methods that never proposed, and for silent peers."""
     cases = scope.cases
     steps, proposed = cases["steps"].sum(), cases["proposed"].sum()
+    row = {}
     peer = scope.method in scope.facts.peers
-    silent = peer and not scope.drafts  # it does not say what it proposes
-    fed = BLANK if silent else ratio(cases["fed"].sum(), steps)
-    parameters = scope.facts.parameters
-    row = {
-        "tokens_fed": fed,
-        "target_compute": BLANK if parameters is None else parameters * 1e-9 * fed,
-        "state_bytes": BLANK if peer or not len(cases) else float(cases["state_bytes"].max()),
-    }
-    if silent or not scope.drafts or scope.method in (VANILLA, CONTROL):
-        return row | dict.fromkeys(("acceptance_rate", "draft_rate", "mean_draft"), BLANK)
-    return row | {
-        "acceptance_rate": ratio(cases["emitted"].sum() - steps, proposed),
-        "draft_rate": ratio(cases["drafted_steps"].sum(), steps),
-        "mean_draft": ratio(proposed, steps),
-    }
+    if not peer and len(cases):
+        row["state_bytes"] = float(cases["state_bytes"].max())
+    if not peer or scope.drafts:  # a silent peer does not say what it proposes
+        row["tokens_fed"] = ratio(cases["fed"].sum(), steps)
+        parameters = BLANK if scope.facts.parameters is None else scope.facts.parameters
+        row["target_compute"] = parameters * 1e-9 * row["tokens_fed"]
+    if scope.drafts and scope.method not in (VANILLA, CONTROL):
+        row["acceptance_rate"] = ratio(cases["emitted"].sum() - steps, proposed)
+        row["draft_rate"] = ratio(cases["drafted_steps"].sum(), steps)
+        row["mean_draft"] = ratio(proposed, steps)
+    return row
 
 
 def _speed(scope: _Scope, speedup: stats.Estimate | None) -> dict[str, float]:
+    """Nothing where no model was timed."""
+    if speedup is None:
+        return {}
     cases = scope.cases
-    if speedup is None:  # no model was timed
-        names = ("tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_low", "speedup_high", "speedup_hf")
-        return dict.fromkeys((*names, "decode_speedup", "cost_per_million", "joules_per_token"), BLANK)
     against = _spread("speedup", speedup)
     if scope.method == VANILLA or scope.facts.load:  # 1 by definition; cases that slow each other are no sample
-        against |= {"speedup_low": BLANK, "speedup_high": BLANK}
+        against = {"speedup": speedup.value}
     price = BLANK if scope.facts.price is None else scope.facts.price
     return {
         "tokens_per_s": ratio(cases["tokens"].sum(), cases["time_s"].sum()),
@@ -217,10 +194,9 @@ def _decode_speedup(scope: _Scope) -> float:
 
 
 def _predicted(scope: _Scope, found: stats.Estimate | None) -> dict[str, float]:
-    """Modelled from the steps with a latency profile (``predict``); blank without, and for vanilla."""
-    blank = dict.fromkeys(("predicted_speedup", "predicted_speedup_low", "predicted_speedup_high", "efficiency"), BLANK)
+    """Modelled from the steps with a latency profile (``predict``); nothing without, and for vanilla."""
     if scope.prediction is None or found is None or not found.count:
-        return blank
+        return {}
     rows = scope.cases.where(~np.isnan(scope.cases["method_ms"]))
     ideal = ratio(rows["vanilla_ideal_ms"].sum(), rows["ideal_ms"].sum())
     measured = _decode_speedup(scope) if scope.prediction.own else BLANK
@@ -238,13 +214,11 @@ def _times(scope: _Scope) -> dict[str, float]:
 
     Of a replayed target only the phases are real in which a drafter runs.
     """
-    cases = scope.cases
-    steps, turns = cases["steps"].sum(), cases["turns"].sum()
-    row = {f"{phase}_ms": 1e3 * ratio(_sum_known(cases[f"{phase}_s"]), steps) for phase in PHASES}
-    row["prefill_ms"] = 1e3 * ratio(cases["prefill_s"].sum(), turns)
+    cases, phases = scope.cases, PHASES if scope.facts.timed else DRAFTER_PHASES
+    row = {f"{phase}_ms": 1e3 * ratio(_sum_known(cases[f"{phase}_s"]), cases["steps"].sum()) for phase in phases}
     if scope.facts.timed:
-        return row
-    return dict.fromkeys(row, BLANK) | {f"{phase}_ms": row[f"{phase}_ms"] for phase in DRAFTER_PHASES}
+        row["prefill_ms"] = 1e3 * ratio(cases["prefill_s"].sum(), cases["turns"].sum())
+    return row
 
 
 def _sum_known(seconds: Column) -> float:
@@ -253,16 +227,12 @@ def _sum_known(seconds: Column) -> float:
 
 
 def _verdict(scope: _Scope) -> dict[str, float]:
-    """Shares of the judged cases; blank when none was judged, and lossless blank when sampling."""
+    """Shares of the judged cases; nothing when none was judged, and ``equal`` alone when sampling."""
     judged = scope.cases.where(scope.cases["judged"])
-    if not len(judged):
-        return {"lossless": BLANK, "equal": BLANK}
-    row = {"equal": float(judged["equal"].mean())}
-    if scope.facts.temperature > 0:
-        return row | {"lossless": BLANK}
-    counted = judged.where(~np.isnan(judged["close_steps"]))
-    return row | {
-        "lossless": float(judged["held"].mean()),
-        "violations": float(judged["violations"].sum()),
-        "close_steps": ratio(counted["close_steps"].sum(), counted["steps"].sum()),
-    }
+    row = {"equal": float(judged["equal"].mean())} if len(judged) else {}
+    if row and not scope.facts.temperature > 0:
+        counted = judged.where(~np.isnan(judged["close_steps"]))
+        row["lossless"] = float(judged["held"].mean())
+        row["violations"] = float(judged["violations"].sum())
+        row["close_steps"] = ratio(counted["close_steps"].sum(), counted["steps"].sum())
+    return row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ _DEFAULT = ("mat", "tokens_fed", "predicted_speedup", "speedup")  # MAT is bough
 _LEAST_BEST = ("tokens_fed", "state_bytes", "cost_per_million", "joules_per_token", "violations", "errors")
 _MODELLED = ("predicted_speedup", "efficiency")
 _NO_BEST = ("cases", "tokens", "steps", "draft_rate", "mean_draft")
+Setting = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class _Point:
     suite: str
     method: str
     settings: dict[str, Any]
-    row: Mapping[str, Any]
+    row: dict[str, Any]
     profile: str
 
 
@@ -105,22 +106,17 @@ def asked_grids(findings: Findings, metric: str, x: str, y: str) -> list[Heatmap
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting of a method in a sweep. row: its figures. changed: 'parameter=value' beside the best, '' of it."""
-
-    changed: str
-    row: Mapping[str, Any]
-
-
 def best_settings(findings: Findings, figure: str, place: tuple[str, str]) -> list[list[Setting]]:
-    """For each method that a sweep varies: its best setting, then its neighbours, one step along one parameter."""
+    """For each method that a sweep varies: its best setting, then its neighbours, one step along one parameter.
+
+    A setting is what changed beside the best ('parameter=value', '' of it), and its row of the summary.
+    """
     found = []
     for (*where, _), points in _points(findings).items():
         known = [point for point in points if not pd.isna(point.row[figure])]
         if tuple(where) == place and len(known) > 1:
             best = max(known, key=lambda point: float(point.row[figure]))
-            found.append([Setting("", best.row), *_neighbours(known, best)])
+            found.append([("", best.row), *_neighbours(known, best)])
     return found
 
 
@@ -133,7 +129,7 @@ def _neighbours(points: Sequence[_Point], best: _Point) -> Iterator[Setting]:
             changed = [key for key in best.settings if point.settings[key] != best.settings[key]]
             if changed == [name] and spell_value(point.settings[name]) in beside:
                 own_name = name.removeprefix(f"{point.method}.")
-                yield Setting(f"{own_name}={spell_value(point.settings[name])}", point.row)
+                yield f"{own_name}={spell_value(point.settings[name])}", point.row
 
 
 def _points(findings: Findings) -> dict[tuple[str, str, str], list[_Point]]:

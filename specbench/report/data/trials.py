@@ -185,7 +185,7 @@ def _times(record: CaseRecord) -> dict[str, float]:
     found = {
         "prefill_s": sum(turn.prefill_s for turn in turns),
         "decode_s": sum(turn.decode_s for turn in turns),
-        "wall_s": sum(turn.prefill_s + turn.decode_s for turn in turns),
+        "wall_s": sum(turn.wall_s for turn in turns),
         "energy_j": sum(BLANK if turn.energy_j is None else turn.energy_j for turn in turns),
         "drafter_s": sum(turn.phases_s.get(phase, 0.0) for turn in turns for phase in DRAFTER_PHASES),
     }

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specbench.record import CaseRecord
-from specbench.report.data.counting import Requests, as_requests, count_request
+from specbench.report.data.counting import Requests, as_requests, count_request, first_s
 from specbench.report.data.steps import Floats, Steps
 
 HELD = "cached_tokens"  # of a turn's own figures: tokens in the method's state when the request began
@@ -64,8 +64,7 @@ class Turns:
         """The turns of a record."""
         for turn in record.turns:
             emitted = sum(turn.accept)
-            first = turn.step_s[0] if turn.in_prefill and turn.step_s else 0.0
-            self._first_s.append(turn.prefill_s + first)
+            self._first_s.append(first_s(turn))
             self._requests.extend(count_request(self._records, turn))
             if emitted:
                 self._per_token_s.append(turn.decode_s / emitted)

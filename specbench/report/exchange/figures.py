@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import AliasPath, BaseModel, Field, TypeAdapter
+from pydantic_core import PydanticUndefined
 
 from specbench.input import InputError, parse_as
 from specbench.record import OVERALL, CaseRecord, TurnRecord
-from specbench.report.data.counting import drafted_steps
+from specbench.report.data.counting import drafted_steps, first_s
 from specbench.report.data.facts import Facts
 
 SLACK = 1e-3  # by which rounded figures of a file may differ from what they follow from
 Share = Annotated[float, Field(ge=0, le=1)]
 Length = Annotated[float, Field(ge=1, le=1e6)]
+Rate = Annotated[float, Field(ge=0, le=1e12)]
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """A group of requests as a file tells of it; None is what it does not tell. group: a category or subset.
+class Figures(BaseModel, frozen=True):
+    """A group of requests as a file tells of it; None is what it does not tell. A format's own class says where.
 
-    requests: that succeeded. tokens: of their answers. steps: verifications that the length is of. drafted, accepted:
-    draft tokens. length, rate: of acceptance, as the file's harness counts. positions: share of the steps that accepted
-    at least one draft token, two, three ...
+    group: a category or subset. requests: that succeeded. tokens: of their answers. steps: verifications that the
+    length is of. drafted, accepted: draft tokens. length, rate: of acceptance, as the file's harness counts.
+    positions: share of the steps that accepted at least one draft token, two, three ...
     """
 
     group: str = OVERALL
@@ -40,6 +41,20 @@ class Figures:
     rate: float | None = None
     tokens_per_s: float | None = None
     positions: tuple[float, ...] = ()
+
+    def check_length(self, where: str, prefix: str = "") -> None:
+        """Raise InputError where the length is not what the counts give, or the positions. prefix: of its key."""
+        key = f"{prefix}acceptance_length"
+        if self.steps and self.accepted is not None:
+            check_close(where, key, self.length, 1 + self.accepted / self.steps, "1 + accepted tokens / drafts")
+        if self.positions:
+            check_close(where, key, self.length, 1 + sum(self.positions), "1 + the sum of the rates by position")
+        check_falling(where, "acceptance by position", self.positions)
+
+
+def at(*path: str, default: Any = PydanticUndefined) -> Any:
+    """A figure that stands in the file under these keys, one inside the other; without a default it must."""
+    return Field(default, validation_alias=AliasPath(*path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +76,43 @@ class Measured:
         """All requests, in order."""
         return [turn for record in self.records for turn in record.turns]
 
-    def by_category(self) -> Iterator[tuple[str, list[CaseRecord]]]:
-        """Category -> its records, by name."""
-        for name in sorted({record.category for record in self.records}):
-            yield name, [record for record in self.records if record.category == name]
+    @property
+    def tokens(self) -> int:
+        """Of all answers."""
+        return sum(len(turn.ids) for turn in self.turns)
+
+    @property
+    def seconds(self) -> float:
+        """[s] that the requests take one after the other."""
+        return sum(turn.wall_s for turn in self.turns)
+
+    @property
+    def deepest(self) -> int:
+        """The longest draft."""
+        return max((depth for turn in self.turns for depth in turn.depth), default=0)
+
+    def by_category(self) -> dict[str, Measured]:
+        """Category -> what was measured in it, by name."""
+        names = sorted({record.category for record in self.records})
+        return {name: replace(self, records=[each for each in self.records if each.category == name]) for name in names}
+
+    def count_drafts(self) -> Figures:
+        """What the counters of a server would have counted, steps without a draft left out."""
+        steps = [step for turn in self.turns for step in drafted_steps(turn)]
+        drafted, accepted = sum(nodes for _, nodes in steps), sum(taken for taken, _ in steps)
+        return Figures(
+            steps=len(steps),
+            drafted=drafted,
+            accepted=accepted,
+            length=1 + accepted / len(steps) if steps else 0.0,
+            rate=accepted / drafted if drafted else 0.0,
+            positions=survival(count_values(taken for taken, _ in steps), self.deepest),
+        )
 
 
-def first_s(turn: TurnRecord) -> float:
-    """[s] until the first token is there."""
-    return turn.prefill_s + (turn.step_s[0] if turn.in_prefill and turn.step_s else 0.0)
-
-
-def whole_s(turns: Iterable[TurnRecord]) -> float:
-    """[s] that requests take one after the other."""
-    return sum(turn.prefill_s + turn.decode_s for turn in turns)
-
-
-def count_drafts(turns: Sequence[TurnRecord]) -> Figures:
-    """What the counters of a server would have counted, steps without a draft left out."""
-    steps = [step for turn in turns for step in drafted_steps(turn)]
-    drafted, accepted = sum(nodes for _, nodes in steps), sum(taken for taken, _ in steps)
-    deepest = max((depth for turn in turns for depth in turn.depth), default=0)
-    shares = survival(count_values(taken for taken, _ in steps))
-    length = 1 + accepted / len(steps) if steps else 0.0
-    rate = accepted / drafted if drafted else 0.0
-    positions = (*shares, *[0.0] * (deepest - len(shares)))
-    return Figures(OVERALL, None, None, len(steps), drafted, accepted, length, rate, None, positions)
+def token_s(turn: TurnRecord) -> float | None:
+    """[s] a token behind the first one; None for an answer of one token."""
+    return (turn.wall_s - first_s(turn)) / (len(turn.ids) - 1) if len(turn.ids) > 1 else None
 
 
 def count_values(values: Iterable[int]) -> dict[int, int]:
@@ -94,16 +120,14 @@ def count_values(values: Iterable[int]) -> dict[int, int]:
     return dict(sorted(Counter(values).items()))
 
 
-def survival(accepted: Mapping[int, int]) -> tuple[float, ...]:
-    """Share of steps that accepted at least 1, 2, ... draft tokens. accepted: draft tokens -> steps.
+def survival(accepted: Mapping[int, int], size: int = 0) -> tuple[float, ...]:
+    """Share of steps that accepted at least 1, 2, ... draft tokens. accepted: draft tokens -> steps. size: at least.
 
     1 plus their sum is the acceptance length.
     """
-    steps = sum(accepted.values())
-    beyond = (
-        sum(count for taken, count in accepted.items() if taken > place) for place in range(max(accepted, default=0))
-    )
-    return tuple(count / steps for count in beyond)
+    steps = max(sum(accepted.values()), 1)
+    places = range(max([size, *accepted]))
+    return tuple(sum(count for taken, count in accepted.items() if taken > place) / steps for place in places)
 
 
 def conditionals(marginals: Sequence[float]) -> list[float]:

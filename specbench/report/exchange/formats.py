@@ -13,7 +13,7 @@ from specbench.names import file_name
 from specbench.record import CONTROL
 from specbench.report.data.findings import Findings
 from specbench.report.exchange.aiperf import read_requests, write_requests
-from specbench.report.exchange.figures import Figures, Measured, whole_s
+from specbench.report.exchange.figures import Figures, Measured
 from specbench.report.exchange.nvidia import (
     read_profile,
     read_rates,
@@ -22,7 +22,7 @@ from specbench.report.exchange.nvidia import (
     write_rates,
     write_times,
 )
-from specbench.report.exchange.samples import SAMPLES, export_samples
+from specbench.report.exchange.samples import SAMPLES, write_samples
 from specbench.report.exchange.specforge import read_report, write_report
 from specbench.report.exchange.vllm import read_bench, read_csv, write_bench, write_csv
 from specbench.store import RunError, write_atomically
@@ -37,7 +37,7 @@ class Format:
 
     file: str
     mark: tuple[str, ...]
-    read: Callable[[bytes, str], list[Figures]]
+    read: Callable[[bytes, str], Sequence[Figures]]
     write: Callable[[Measured], str]
     timed: bool = True
     plain: bool = True
@@ -117,7 +117,7 @@ def _why_not(found: Measured, format: Format) -> str:
         return "recorded no drafts, of which this format tells"
     if found.method in facts.unaccepted:
         return "drafts from a model whose answers were replayed"
-    timed = facts.timed and not facts.time_only and not facts.load and all(whole_s([turn]) for turn in found.turns)
+    timed = facts.timed and not facts.time_only and not facts.load and all(turn.wall_s for turn in found.turns)
     if format.timed and not timed:
         return "not timed request by request with a model's own answers, and this format has times"
     return ""
@@ -133,20 +133,22 @@ def export_run(
     """
     if len({run.directory for run in findings.runs}) > 1:
         raise RunError(f"--export: got {len(findings.runs)} runs; expected one, its methods are the folders' names")
+    left: list[str] = []
     if name == SAMPLES:
-        return export_samples(findings, output, tokenizer), []
-    format, files, left = FORMATS[name], [], []
-    for said, found in measured_of(findings, format):
-        if found is None:
-            left.append(said)
-            continue
-        path = output / file_name(found.method) / format.file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, format.write(found))
-        files.append(path)
-    if not files:
+        file, texts = f"{SAMPLES}.jsonl", write_samples(findings, tokenizer)
+    else:
+        file, texts = FORMATS[name].file, {}
+        for said, found in measured_of(findings, FORMATS[name]):
+            if found is None:
+                left.append(said)
+            else:
+                texts[found.method] = FORMATS[name].write(found)
+    if not texts:
         raise RunError(f"run {findings.runs[0].directory}: no method can be written as {name} ({'; '.join(left)})")
-    return files, left
+    for method, text in texts.items():
+        (output / file_name(method)).mkdir(parents=True, exist_ok=True)
+        write_atomically(output / file_name(method) / file, text)
+    return [output / file_name(method) / file for method in texts], left
 
 
 def as_imported(findings: Findings, name: str) -> list[Imported]:

@@ -8,22 +8,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from specbench.names import file_name
 from specbench.record import CONTROL, CaseRecord
 from specbench.report.data.findings import Findings
 from specbench.report.text.tokenizer import find_tokenizer, read_tokenizer
-from specbench.store import write_atomically
 
 SAMPLES = "samples"
 _BEFORE = "a"  # in front of an answer, since a decoder takes the first blank off a text
 
 
-def export_samples(findings: Findings, output: Path, tokenizer: Path | None = None) -> list[Path]:
-    """Write ``<method>/samples.jsonl``: the last answer of every finished case, blanks at its begin kept, no thinking.
+def write_samples(findings: Findings, tokenizer: Path | None = None) -> dict[str, str]:
+    """Method -> a line each finished case: its last answer, blanks at its begin kept, no thinking.
 
     findings: of one run. tokenizer: by default the run's own. Raises RunError where there is none.
     """
-    library, files = read_tokenizer(tokenizer or find_tokenizer(findings.runs[0])), []
+    library = read_tokenizer(tokenizer or find_tokenizer(findings.runs[0]))
     before = library.encode(_BEFORE, add_special_tokens=False).ids
     start = len(library.decode(before))
 
@@ -33,10 +31,5 @@ def export_samples(findings: Findings, output: Path, tokenizer: Path | None = No
         named = {"task_id": record.case, "completion": text, "method": record.method, "round": record.round}
         return json.dumps(named, ensure_ascii=False) + "\n"
 
-    for reported in findings.reported:
-        for method in (name for name in reported.facts.methods if name != CONTROL):
-            path = output / file_name(method) / f"{SAMPLES}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, "".join(map(sample, reported.succeeded(method))))
-            files.append(path)
-    return files
+    of_methods = ((reported, name) for reported in findings.reported for name in reported.facts.methods)
+    return {name: "".join(map(sample, each.succeeded(name))) for each, name in of_methods if name != CONTROL}

@@ -7,33 +7,24 @@ Source: sgl-project/SpecForge 3a6c8d7, specforge/benchmarks/report.py; accept_le
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, NotRequired
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from specbench.record import Count, Seconds
-from specbench.report.exchange.figures import Figures, Length, Measured, check_close, parse, whole_s
+from specbench.record import Count
+from specbench.report.exchange.figures import Figures, Length, Measured, at, check_close, parse
 
 
-class _Metrics(TypedDict):
-    num_samples: Count
-    num_requests: Count
-    output_tokens: Count
-    latency_seconds: Seconds
-    throughput_tokens_per_second: float
-    accept_length: NotRequired[Length | None]
-    spec_verify_count: NotRequired[Count | None]
-
-
-class _Task(TypedDict):
-    name: str
-
-
-class _Run(TypedDict):
+class _Run(Figures, frozen=True):
     config: dict[str, Any] | None
-    task: _Task
-    metrics: _Metrics
+    group: str = at("task", "name")
+    requests: Count = at("metrics", "num_requests")
+    tokens: Count = at("metrics", "output_tokens")
+    tokens_per_s: float = at("metrics", "throughput_tokens_per_second")
+    length: Length | None = at("metrics", "accept_length", default=None)
+    steps: Count | None = at("metrics", "spec_verify_count", default=None)
 
 
 class _Report(TypedDict):
@@ -44,44 +35,43 @@ class _Report(TypedDict):
 
 def write_report(measured: Measured) -> str:
     """A run for each category; its requests ran one after the other."""
-    runs = []
-    for name, records in measured.by_category():
-        turns = [turn for record in records for turn in record.turns]
-        tokens, seconds = sum(len(turn.ids) for turn in turns), whole_s(turns)
-        steps = 0 if measured.plain else sum(len(turn.accept) for turn in turns)
-        metrics = {
-            "num_samples": len(records),
-            "num_requests": len(turns),
-            "output_tokens": tokens,
-            "latency_seconds": seconds,
-            "throughput_tokens_per_second": tokens / seconds,
-            "accept_length": tokens / steps if steps else None,
-            "spec_verify_count": steps or None,
-            "accuracy": None,
-            "num_scored": 0,
-        }
-        runs.append({"config": {"label": measured.method}, "task": {"name": name}, "metrics": metrics})
-    about = {
+    report = {
         "model": measured.facts.model,
         "draft_model": None,
         "sampling": {"temperature": measured.facts.temperature},
+        "concurrency": 1,
+        "created_at": measured.created,
+        "runs": [
+            {"config": {"label": part.method}, "task": {"name": name}, "metrics": _metrics(part)}
+            for name, part in measured.by_category().items()
+        ],
     }
-    report = {**about, "concurrency": 1, "created_at": measured.created, "runs": runs}
     return json.dumps(report, indent=2, sort_keys=True) + "\n"
 
 
-def read_report(raw: bytes, where: str) -> list[Figures]:
+def _metrics(part: Measured) -> dict[str, Any]:
+    steps = 0 if part.plain else sum(len(turn.accept) for turn in part.turns)
+    return {
+        "num_samples": len(part.records),
+        "num_requests": len(part.turns),
+        "output_tokens": part.tokens,
+        "latency_seconds": part.seconds,
+        "throughput_tokens_per_second": part.tokens / part.seconds,
+        "accept_length": part.tokens / steps if steps else None,
+        "spec_verify_count": steps or None,
+        "accuracy": None,
+        "num_scored": 0,
+    }
+
+
+def read_report(raw: bytes, where: str) -> Sequence[Figures]:
     """A group a run. Raises InputError, also where a length is not what its counts give."""
     found: _Report = parse(_Report, raw, where, "SpecForge")
     groups = []
     for place, run in enumerate(found["runs"]):
-        metrics, config = run["metrics"], run["config"]
-        steps, length = metrics.get("spec_verify_count"), metrics.get("accept_length")
-        if steps:
-            due, key = metrics["output_tokens"] / steps, f"runs.{place}.metrics.accept_length"
-            check_close(where, key, length, due, "output_tokens / spec_verify_count")
-        label = f"{config['label']}, " if config and "label" in config else ""
-        name, speed = f"{label}{run['task']['name']}", metrics["throughput_tokens_per_second"]
-        counts = (metrics["num_requests"], metrics["output_tokens"], steps)
-        groups.append(Figures(name, *counts, length=length, tokens_per_s=speed))
+        if run.steps:
+            due, key = run.tokens / run.steps, f"runs.{place}.metrics.accept_length"
+            check_close(where, key, run.length, due, "output_tokens / spec_verify_count")
+        label = f"{run.config['label']}, " if run.config and "label" in run.config else ""
+        groups.append(run.model_copy(update={"group": f"{label}{run.group}"}))
     return groups

@@ -9,55 +9,63 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-from pydantic import Field
-from typing_extensions import TypedDict
+from pydantic import AfterValidator, Field, ValidationError
 
-from specbench.input import InputError, decode_text
-from specbench.record import OVERALL, Count, TurnRecord
+from specbench.input import InputError, decode_text, describe
+from specbench.record import LARGEST, Count
+from specbench.report.data.counting import first_s
 from specbench.report.exchange.figures import (
     Figures,
     Length,
     Measured,
+    Rate,
     Share,
+    at,
     check_close,
-    check_falling,
-    count_drafts,
-    first_s,
     parse,
-    whole_s,
+    token_s,
 )
 
-Rate = Annotated[float, Field(ge=0, le=1e12)]
 _COUNTED = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+_OF = "spec_decode_"
 _AT = "acceptance_at_pos_"
+_Percent = Annotated[float, Field(ge=0, le=100), AfterValidator(lambda percent: percent / 100)]
+_Some = Annotated[int, Field(gt=0, le=LARGEST)]
 
 
-class _Result(TypedDict):
-    completed: Count
-    total_output_tokens: Count
-    output_throughput: Rate
-    spec_decode_acceptance_rate: NotRequired[Annotated[float, Field(ge=0, le=100)]]
-    spec_decode_acceptance_length: NotRequired[Length]
-    spec_decode_num_drafts: NotRequired[Count]
-    spec_decode_draft_tokens: NotRequired[Count]
-    spec_decode_accepted_tokens: NotRequired[Count]
-    spec_decode_per_position_acceptance_rates: NotRequired[list[Share]]
+class _Result(Figures, frozen=True):
+    requests: Count = at("completed")
+    tokens: Count = at("total_output_tokens")
+    steps: Count | None = at(f"{_OF}num_drafts", default=None)
+    drafted: Count | None = at(f"{_OF}draft_tokens", default=None)
+    accepted: Count | None = at(f"{_OF}accepted_tokens", default=None)
+    length: Length | None = at(f"{_OF}acceptance_length", default=None)
+    rate: _Percent | None = at(f"{_OF}acceptance_rate", default=None)
+    tokens_per_s: Rate = at("output_throughput")
+    positions: tuple[Share, ...] = at(f"{_OF}per_position_acceptance_rates", default=())
+
+
+class _Row(Figures, frozen=True):
+    group: str = at("subset", default="")
+    steps: _Some = at("num_drafts")
+    drafted: _Some = at("num_draft_tokens")
+    accepted: Count = at("num_accepted_tokens")
+    length: Length = at("acceptance_length")
+    positions: tuple[Share, ...] = ()
 
 
 def write_bench(measured: Measured) -> str:
     """A result without details, of requests that ran one after the other."""
-    turns, seconds = measured.turns, whole_s(measured.turns)
-    inputs, outputs = sum(turn.prompt_tokens for turn in turns), sum(len(turn.ids) for turn in turns)
+    turns, seconds, outputs = measured.turns, measured.seconds, measured.tokens
+    inputs = sum(turn.prompt_tokens for turn in turns)
     waits = {
         "ttft": [first_s(turn) for turn in turns],
-        "tpot": [(whole_s([turn]) - first_s(turn)) / (len(turn.ids) - 1) for turn in turns if len(turn.ids) > 1],
+        "tpot": [each for turn in turns if (each := token_s(turn)) is not None],
         "itl": [step for turn in turns for step in turn.step_s[turn.in_prefill :]],
     }
     result = {
@@ -77,72 +85,53 @@ def write_bench(measured: Measured) -> str:
         "output_throughput": outputs / seconds,
         "total_token_throughput": (inputs + outputs) / seconds,
         **{key: value for name, values in waits.items() if values for key, value in _wait(name, values).items()},
-        **({} if measured.plain else _counters(turns)),
+        **_counters(measured.count_drafts()),
     }
     return json.dumps(result, indent=2) + "\n"
 
 
-def _counters(turns: Sequence[TurnRecord]) -> dict[str, Any]:
-    counted = count_drafts(turns)
-    if not counted.drafted or counted.rate is None:
-        return {}
-    return {
-        "spec_decode_acceptance_rate": 100 * counted.rate,
-        "spec_decode_acceptance_length": counted.length,
-        "spec_decode_num_drafts": counted.steps,
-        "spec_decode_draft_tokens": counted.drafted,
-        "spec_decode_accepted_tokens": counted.accepted,
-        "spec_decode_per_position_acceptance_rates": counted.positions,
+def _counters(counted: Figures) -> dict[str, Any]:
+    """Nothing where nothing was drafted."""
+    found = {
+        "acceptance_rate": 100 * (counted.rate or 0.0),
+        "acceptance_length": counted.length,
+        "num_drafts": counted.steps,
+        "draft_tokens": counted.drafted,
+        "accepted_tokens": counted.accepted,
+        "per_position_acceptance_rates": counted.positions,
     }
+    return {f"{_OF}{name}": value for name, value in found.items()} if counted.drafted else {}
 
 
 def _wait(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    figures = {"mean": np.mean(seconds), "median": np.median(seconds), "std": np.std(seconds)}
+    figures = {each: getattr(np, each)(seconds) for each in ("mean", "median", "std")}
     figures["p99"] = np.percentile(seconds, 99)
     return {f"{statistic}_{name}_ms": 1e3 * float(value) for statistic, value in figures.items()}
 
 
-def read_bench(raw: bytes, where: str) -> list[Figures]:
+def read_bench(raw: bytes, where: str) -> Sequence[Figures]:
     """One group: all requests. Raises InputError, also where the counts contradict each other."""
     found: _Result = parse(_Result, raw, where, "vllm bench serve")
-    steps, drafted = found.get("spec_decode_num_drafts"), found.get("spec_decode_draft_tokens")
-    accepted = found.get("spec_decode_accepted_tokens")
-    length, rate = found.get("spec_decode_acceptance_length"), found.get("spec_decode_acceptance_rate")
-    positions = found.get("spec_decode_per_position_acceptance_rates", [])
-    if steps and drafted and accepted is not None:
-        _check(where, "spec_decode_", accepted / steps, length, positions)
-        check_close(where, "spec_decode_acceptance_rate", rate, 100 * accepted / drafted, "100 accepted / drafted")
-    whole = (OVERALL, found["completed"], found["total_output_tokens"], steps, drafted, accepted, length)
-    return [Figures(*whole, None if rate is None else rate / 100, found["output_throughput"], tuple(positions))]
-
-
-def _check(where: str, prefix: str, taken: float, length: float | None, positions: Sequence[float]) -> None:
-    """taken: accepted draft tokens of a draft."""
-    key = f"{prefix}acceptance_length"
-    check_close(where, key, length, 1 + taken, "1 + accepted tokens / drafts")
-    if positions:
-        check_close(where, key, length, 1 + sum(positions), "1 + the sum of the rates by position")
-    check_falling(where, "acceptance by position", positions)
+    if found.steps and found.drafted and found.accepted is not None:
+        found.check_length(where, _OF)
+        due, key = found.accepted / found.drafted, f"{_OF}acceptance_rate"
+        check_close(where, f"{key} / 100", found.rate, due, "accepted / drafted")
+    return [found]
 
 
 def write_csv(measured: Measured) -> str:
     """A row a category."""
-    rows = [
-        (name, count_drafts([turn for each in records for turn in each.turns]))
-        for name, records in measured.by_category()
-    ]
-    width = max(len(counted.positions) for _, counted in rows)
-    header = ["subset", *_COUNTED, "acceptance_length", *(f"{_AT}{place}" for place in range(width))]
-    cells = [
-        (name, each.steps, each.drafted, each.accepted, each.length, *each.positions)
-        for name, each in rows
-        if each.steps
-    ]
-    frame = pd.DataFrame(cells).reindex(columns=range(len(header))).set_axis(header, axis=1)
-    return frame.fillna(0.0).to_csv(index=False)
+    rows = []
+    for name, part in measured.by_category().items():
+        found = part.count_drafts()
+        if found.steps:
+            counts = zip(_COUNTED, (found.steps, found.drafted, found.accepted), strict=True)
+            positions = {f"{_AT}{place}": share for place, share in enumerate(found.positions)}
+            rows.append({"subset": name, **dict(counts), "acceptance_length": found.length, **positions})
+    return pd.DataFrame(rows).fillna(0.0).to_csv(index=False)
 
 
-def read_csv(raw: bytes, where: str) -> list[Figures]:
+def read_csv(raw: bytes, where: str) -> Sequence[Figures]:
     """A group a row. Raises InputError naming the line and the column."""
     lines = csv.DictReader(io.StringIO(decode_text(raw, where), newline=""))
     try:
@@ -154,22 +143,12 @@ def read_csv(raw: bytes, where: str) -> list[Figures]:
     return found
 
 
-def _read_row(row: dict[str, str | None], where: str) -> Figures:
-    steps, drafted, accepted = (_number(row, key, where) for key in _COUNTED)
-    length = _number(row, "acceptance_length", where)
-    positions = [_number(row, key, where) for key in row if key and key.startswith(_AT)]
-    if not steps or not drafted:
-        raise InputError(f"{where}: num_drafts or num_draft_tokens is 0; expected rows of subsets with drafts")
-    _check(where, "", accepted / steps, length, positions)
-    figures = Figures(row.get("subset") or "", None, None, int(steps), int(drafted), int(accepted), length)
-    return replace(figures, rate=accepted / drafted, positions=tuple(positions))
-
-
-def _number(row: dict[str, str | None], key: str, where: str) -> float:
+def _read_row(cells: dict[str, str | None], where: str) -> Figures:
+    named = {key: value for key, value in cells.items() if key and value is not None}
+    shares = tuple(value for key, value in named.items() if key.startswith(_AT))
     try:
-        value = float(row[key] or "")
-        if math.isfinite(value) and value >= 0:
-            return value
-    except (KeyError, ValueError):
-        pass
-    raise InputError(f"{where}: {key} is {row.get(key)!r}; expected a number from 0, as speculators writes it")
+        row = _Row.model_validate(named | {"positions": shares})
+    except ValidationError as error:
+        raise InputError(f"{where}: {describe(error)}; expected a table as speculators writes it") from None
+    row.check_length(where)
+    return row.model_copy(update={"rate": row.accepted / row.drafted})

@@ -30,18 +30,26 @@ def table_html(table: Table, shaded: bool = False) -> str:
 
     shaded: figures above 1 are tinted in one colour, those below in another.
     """
-    kinds = ["name" if column < table.labels else "" for column in range(len(table.header))]
-    head = "".join(tag("th", kind, escape(name)) for kind, name in zip(kinds, table.header, strict=True))
     tints = _tints([cell.text for row in table.rows for cell in row[table.labels :]]) if shaded else {}
     body = ""
     for index, row in enumerate(table.rows):
         cells = (
-            tag("td", kind or tints.get(cell.text, ""), cell_html(cell, (index, column) in table.best))
-            for column, (kind, cell) in enumerate(zip(kinds, row, strict=True))
+            tag(
+                "td",
+                "name" if column < table.labels else tints.get(cell.text, ""),
+                cell_html(cell, (index, column) in table.best),
+            )
+            for column, cell in enumerate(row)
         )
         body += f"<tr>{''.join(cells)}</tr>\n"
+    return sheet_html(table.meaning, table.header, table.labels, body)
+
+
+def sheet_html(meaning: str, header: Sequence[str], labels: int, body: str, kind: str = "sortable") -> str:
+    """A table of rows in HTML under the meaning of its figures; the first ``labels`` columns hold names."""
+    head = "".join(tag("th", "name" if place < labels else "", escape(name)) for place, name in enumerate(header))
     return (
-        f'<p class="soft">{escape(table.meaning)}</p>\n<div class="scroll"><table class="sortable">\n'
+        f'<p class="soft">{escape(meaning)}</p>\n<div class="scroll"><table class="{kind}">\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
     )
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
 from specbench.measure.identity import hide_identity
 from specbench.record import VANILLA, CaseRecord
 from specbench.report.data.facts import flatten
 from specbench.report.data.findings import Findings
 from specbench.report.data.reported import ReportedRun
-from specbench.report.data.trials import Columns
 from specbench.report.page.elements import escape, table_html
 from specbench.report.text.label import BLANK, Cell, format_share, label
 from specbench.report.text.table import Table
@@ -53,82 +51,62 @@ _VERDICTS = ("record", "equal", "positions", "ties", "violations", "worst_gap", 
 _HEADER = ("Method", "Case", "Round", "Turn", "Token", "Ties", "Violations", "Largest gap")
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """The judged records of a method of one run, which is given by number. columns: as ``Trials`` lists them.
-
-    name: as printed. records: all of the run.
-    """
-
-    run: int
-    method: str
-    name: str
-    columns: Columns
-    records: Sequence[CaseRecord]
-
-
 def lossless_section(findings: Findings) -> str:
     """What every lossless method's answers held, then where they first leave vanilla's; '' when none was judged."""
-    judged = list(_judged(findings))
-    others = [each for each in judged if each.method != VANILLA]
-    return table_html(_verdicts(judged)) + _differences(others) if others else ""
+    judged = _judged(findings)
+    others = judged[judged["method"] != VANILLA]
+    return table_html(_verdicts(judged)) + _differences(others, findings) if len(others) else ""
 
 
-def _judged(findings: Findings) -> Iterator[_Judged]:
-    """By method; vanilla's too: its ties are the noise floor."""
+def _judged(findings: Findings) -> pd.DataFrame:
+    """A row a judged record of a lossless method, by method; vanilla's too: its ties are the noise floor."""
     ranks = {name: rank for facts in findings.facts for rank, name in enumerate(facts.methods)}
-    found = []
+    frames = [pd.DataFrame(columns=["run", "method", "name", *_VERDICTS])]
     for number, reported in enumerate(findings.reported):
         suffix = f" ({reported.run.directory.name})" if len(findings.runs) > 1 else ""
         for method, each in reported.trials.methods.items():
             judged = each.columns["judged"]
             if method not in findings.lossy and judged.any():
-                columns = {name: each.columns[name][judged] for name in _VERDICTS}
-                found.append(_Judged(number, method, label(method) + suffix, columns, reported.run.records))
-    return iter(sorted(found, key=lambda each: ranks[each.method]))
+                found = pd.DataFrame({name: each.columns[name][judged] for name in _VERDICTS})
+                frames.append(found.assign(run=number, method=method, name=label(method) + suffix))
+    known = pd.concat(frames[1:] or frames)
+    return known.sort_values("method", key=lambda names: names.map(ranks), kind="stable")
 
 
-def _verdicts(judged: Sequence[_Judged]) -> Table:
+def _verdicts(judged: pd.DataFrame) -> Table:
     """A row a method (of each run, where there are several)."""
-    groups: dict[str, list[Columns]] = {}
-    for each in judged:
-        groups.setdefault(each.name, []).append(each.columns)
-    rows = tuple((Cell(name), *map(Cell, _figures(_join(found)))) for name, found in groups.items())
+    groups = judged.groupby("name", sort=False)
+    rows = tuple((Cell(str(name)), *map(Cell, _figures(found))) for name, found in groups)
     return Table("lossless", "", _VERDICT_MEANING, _VERDICT_HEADER, rows, frozenset())
 
 
-def _join(parts: Sequence[Columns]) -> Columns:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _figures(verdicts: Columns) -> Iterator[str]:
+def _figures(verdicts: pd.DataFrame) -> Iterator[str]:
     """What was forced is blank where ids were compared only."""
-    yield str(len(verdicts["equal"]))
-    yield format_share(int(verdicts["equal"].sum()) / len(verdicts["equal"]))
-    forced = verdicts["positions"] > 0
-    if not forced.any():
+    yield str(len(verdicts))
+    yield format_share(int(verdicts["equal"].sum()) / len(verdicts))
+    forced = verdicts[verdicts["positions"] > 0]
+    if forced.empty:
         yield from [BLANK] * (len(_VERDICT_HEADER) - 3)
         return
     for name in ("positions", "ties", "violations"):
-        yield str(int(verdicts[name][forced].sum()))
-    yield f"{verdicts['worst_gap'][forced].max():.2g}"
-    close = verdicts["close_steps"][forced]
-    yield BLANK if np.isnan(close).all() else str(int(np.nansum(close)))
+        yield str(int(forced[name].sum()))
+    yield f"{forced['worst_gap'].max():.2g}"
+    close = forced["close_steps"]
+    yield BLANK if close.isna().all() else str(int(close.sum()))
 
 
-def _differences(judged: Sequence[_Judged]) -> str:
-    total = sum(len(each.columns["equal"]) for each in judged)
-    rows = _join([{**each.columns, "of": np.full(len(each.columns["equal"]), n)} for n, each in enumerate(judged)])
-    runs = np.array([each.run for each in judged])[rows["of"]]
-    order = np.lexsort((rows["record"], runs, -rows["worst_gap"], -rows["violations"]))
-    parted = order[~rows["equal"][order]]
-    if not len(parted):
-        return f"<p>All {total} judged answers have vanilla's ids.</p>"
-    shown = [(judged[rows["of"][row]], int(rows["record"][row])) for row in parted[:MAX_ROWS]]
-    cells = tuple(tuple(map(Cell, _difference(each.name, each.records[record]))) for each, record in shown)
+def _differences(judged: pd.DataFrame, findings: Findings) -> str:
+    order, falling = ["violations", "worst_gap", "run", "record"], [False, False, True, True]
+    parted = judged[~judged["equal"].astype(bool)].sort_values(order, ascending=falling, kind="stable")
+    if parted.empty:
+        return f"<p>All {len(judged)} judged answers have vanilla's ids.</p>"
+    cells = tuple(
+        tuple(map(Cell, _difference(row.name, findings.runs[row.run].records[row.record])))
+        for row in parted[:MAX_ROWS].itertuples(index=False)
+    )
     table = Table("differences", "", "Turns and tokens are counted from 0.", _HEADER, cells, frozenset(), labels=2)
     return (
-        f"<p>{len(parted)} of {total} judged answers differ from vanilla's.{_cut(len(parted))}</p>"
+        f"<p>{len(parted)} of {len(judged)} judged answers differ from vanilla's.{_cut(len(parted))}</p>"
         f"<details><summary>Where each first differs, violations first</summary>{table_html(table)}</details>"
     )
 

@@ -22,17 +22,14 @@ from specbench.report.page.sample import sample_cases
 from specbench.report.page.tokens import token_section
 from specbench.report.page.why import why_section
 from specbench.report.tables.audit import audit_tables
-from specbench.report.tables.counts import count_tables
 from specbench.report.tables.definitions import DEFINITIONS
-from specbench.report.tables.lengths import lengths_tables
+from specbench.report.tables.detail import count_tables, lengths_tables, tails_table, thinking_tables
 from specbench.report.tables.modelled import crossover_table
-from specbench.report.tables.pairs import pair_tables
+from specbench.report.tables.pairs import pair_tables, settings_tables
 from specbench.report.tables.quality import quality_tables
 from specbench.report.tables.served import served_tables
-from specbench.report.tables.settings import settings_tables
 from specbench.report.tables.shards import shards_tables
-from specbench.report.tables.tables import build_tables, caption, steps_table, tails_table
-from specbench.report.tables.thinking import thinking_tables
+from specbench.report.tables.tables import build_tables, caption, steps_table
 from specbench.report.text.label import format_share, label
 from specbench.report.text.table import Table
 from specbench.store import PAGE, write_atomically

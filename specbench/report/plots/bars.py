@@ -9,65 +9,87 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from specbench.record import OVERALL
 from specbench.report.data.rows import mark_few
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, inner_inch, plain, write_head
-from specbench.report.plots.scene import Series
+from specbench.report.plots.canvas import REFERENCE, finish, inner_inch, make_rows, make_sheet, plain, write_ends
+from specbench.report.plots.scene import Scene, Series
 from specbench.report.text.label import break_lines
 from specbench.stats import MIN_CASES
 
 _WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 1.6}
-_OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
 _WIDTH_INCH = 3.9
 _AXIS_INCH = 0.3  # beside the bars of a narrow sheet
-_NAME_CHARS = 24
 _BAR_INCH = 0.075  # the narrowest that shows its hatch in a column
 _GROUP_SHARE = 0.84  # of a group, its bars
+MOST_CATEGORIES = 40  # in a plot; more cannot be told apart
+HEADINGS = {
+    "speedup": "Speedup over vanilla",
+    "mat": "Mean accepted tokens (MAT)",
+    "predicted_speedup": "Predicted speedup (modelled)",
+}
 _GROUP_CHARS, _CHAR_INCH, _ROW_INCH = 13, 0.065, 1.5
 
 
-def draw_bars(series: Sequence[Series], figure: str, category: str, title: str, where: str) -> Figure:
-    """One horizontal bar a method for one category, its value beside it; NaN leaves the row empty with n/a."""
-    canvas = Figure(figsize=(_WIDTH_INCH, 0.3))
-    axes = canvas.add_axes((0, 0, 1, 1))  # names and title lie outside; saving grows the paper to hold them
-    values, errors = _figures(series, figure, category)
-    texts = [_spell(entry, figure, category) for entry in series]
-    names = [plain(break_lines(entry.name, _NAME_CHARS)) for entry in series]
-    canvas.set_figheight(max(0.3, 0.15 * max(name.count("\n") + 1 for name in names)) * len(series) + 0.1)
-    places = np.arange(len(series))
-    axes.barh(places, np.nan_to_num(values), height=0.66, xerr=errors, error_kw=_WHISKER, **_looks(series))
-    axes.set_yticks(places, names)
-    axes.set_ylim(len(series) - 0.35, -0.65)
+def draw_bars(scene: Scene, figure: str) -> Figure | str:
+    """One horizontal bar a method, its value beside it; NaN leaves the row empty with n/a."""
+    if reason := missing(scene, figure):
+        return reason
+    canvas, axes = make_rows([entry.name for entry in scene.series])
+    values, errors = _figures(scene.series, figure, OVERALL)
+    texts = [_spell(entry, figure) for entry in scene.series]
+    places = np.arange(len(values))
+    axes.barh(places, np.nan_to_num(values), height=0.66, xerr=errors, error_kw=_WHISKER, **_looks(scene.series))
     tops = np.nan_to_num(values) + np.nan_to_num(errors[1])
     axes.set_xlim(0, 1.12 * max(1.0, tops.max()))
-    for place, text, top in zip(places, texts, tops, strict=True):
-        axes.annotate(text, (top, place), (5, 0), textcoords="offset points", va="center", fontsize=8, bbox=_OVER_LINE)
+    write_ends(axes, tops.tolist(), texts)
     axes.axvline(1.0, **REFERENCE)
-    axes.grid(axis="x", color=GRID, linewidth=0.6)
-    axes.tick_params(axis="y", length=0)
-    _explain(canvas, title, where, bool(np.isfinite(errors).any()), any(text.startswith("(") for text in texts))
-    return canvas
+    where = f"{scene.where}; modelled with {scene.profile}" if figure == "predicted_speedup" else scene.where
+    spread, few = bool(np.isfinite(errors).any()), any(text.startswith("(") for text in texts)
+    return finish(canvas, HEADINGS[figure], _explain(where, spread, few))
 
 
-def draw_groups(series: Sequence[Series], figure: str, categories: Sequence[str], title: str, where: str) -> Figure:
+def missing(scene: Scene, figure: str) -> str:
+    """Why the figure has no plot; '' where it has one."""
+    if figure == "speedup" and not scene.timed:
+        return "the target was replayed and has no times"
+    if figure == "speedup" and scene.time_only:
+        return "time only: accepted lengths were replayed, no speedup is claimed"
+    known = any(series.rows[figure].notna().any() for series in scene.series)
+    return "" if known else f"{figure} blank for every method"
+
+
+def too_many(scene: Scene) -> str:
+    """Why there is no plot by category; '' where there is one."""
+    count = len(scene.categories)
+    return (
+        f"{count} categories, at most {MOST_CATEGORIES} are drawn; summary.csv has them"
+        if count > MOST_CATEGORIES
+        else ""
+    )
+
+
+def draw_groups(scene: Scene, figure: str) -> Figure | str:
     """Vertical bars grouped by category, on as many rows as legible bars need, the legend below."""
+    if reason := too_many(scene) or missing(scene, figure):
+        return reason
+    series = scene.series
+    categories = (*scene.categories, OVERALL) if len(scene.categories) > 1 else scene.categories
     marked = [_bracket(series, category) for category in categories]
     names = [break_lines(name, _GROUP_CHARS) for name in marked]
     rows = _rows(len(series), names)
     longest = max(map(len, rows))
-    canvas = Figure(figsize=(_WIDTH_INCH, _ROW_INCH * len(rows)))
-    sheets = canvas.subplots(len(rows), 1, sharey=True, squeeze=False)[:, 0]
-    canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=0.36)
+    canvas, sheets = make_sheet((_WIDTH_INCH, _ROW_INCH * len(rows)), len(rows), 1, (0.0, 0.36), sharey=True)
     spread, handles = False, []
-    for axes, row in zip(sheets, rows, strict=True):
+    for axes, row in zip(sheets.flat, rows, strict=True):
         drawn, bounded = _groups(axes, series, figure, [categories[place] for place in row])
         spread, handles = spread or bounded, drawn
         axes.set_xticks(range(len(row)), [plain(names[place]) for place in row])
         axes.set_xlim(-0.5, longest - 0.5)
         if len(categories) > 1 and row is rows[-1]:
             axes.axvline(len(row) - 1.5, color="#bbbbbb", linewidth=0.8)  # a rule before overall, the last
-    _explain(canvas, title, where, spread, marked != list(categories))
-    add_legend(canvas, [entry.name for entry in series], handles)
-    return canvas
+    legend = dict(zip([entry.name for entry in series], handles, strict=True))
+    note = _explain(scene.where, spread, marked != list(categories))
+    return finish(canvas, f"{HEADINGS[figure]} by category", note, legend)
 
 
 def _bracket(series: Sequence[Series], category: str) -> str:
@@ -98,7 +120,7 @@ def _groups(axes: Axes, series: Sequence[Series], figure: str, categories: Seque
         spread = spread or bool(np.isfinite(errors).any())
         handles.append(axes.bar(centres + shift, values, bar, yerr=errors, error_kw=_WHISKER, **_looks([entry])))
     axes.axhline(1.0, **REFERENCE)
-    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    axes.grid(axis="y")
     axes.tick_params(axis="x", length=0)
     return handles, spread
 
@@ -112,9 +134,9 @@ def _figures(series: Sequence[Series], figure: str, category: str) -> tuple[np.n
     return value, np.stack([value - low, high - value])
 
 
-def _spell(entry: Series, figure: str, category: str) -> str:
+def _spell(entry: Series, figure: str) -> str:
     """The figure beside its bar, in brackets as tables have those of too few cases."""
-    row = entry.rows.loc[category].to_dict() if category in entry.rows.index else {figure: float("nan")}
+    row = entry.rows.loc[OVERALL].to_dict() if OVERALL in entry.rows.index else {figure: float("nan")}
     return "n/a" if np.isnan(row[figure]) else mark_few(f"{row[figure]:.2f}", row)
 
 
@@ -127,8 +149,8 @@ def _looks(series: Sequence[Series]) -> dict[str, Any]:
     }
 
 
-def _explain(canvas: Figure, title: str, where: str, spread: bool, few: bool) -> None:
-    """The title, and under it what was measured and what line, whiskers and brackets mean."""
+def _explain(where: str, spread: bool, few: bool) -> str:
+    """What was measured, and what line, whiskers and brackets mean."""
     whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else "too few cases for intervals"
     brackets = f"; in brackets: fewer than {MIN_CASES} cases" if few else ""
-    write_head(canvas, title, f"{where}; dashed: vanilla; {whiskers}{brackets}")
+    return f"{where}; dashed: vanilla; {whiskers}{brackets}"

@@ -10,7 +10,7 @@ import io
 import logging
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,10 @@ COLUMN_INCH = 3.3
 SHEET_INCH = 4.4
 SMALLEST_PT = 8.0
 NOTE = "#555555"
-GRID = "#dddddd"
 REFERENCE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": (0, (4, 3))}  # the line of vanilla
+OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
 _PAD_INCH = 0.05
+_ROWS_INCH, _ROW_INCH, _BAR_INCH, _ROW_CHARS = 4.0, 0.3, 0.24, 24  # of a plot with a row a method
 _HEAD = "head"  # marks the texts above a plot, which a paper has in its own caption
 _SERIF = ["Times New Roman", "Nimbus Roman", "Liberation Serif", "STIXGeneral"]
 _NOTE_CHARS, _TITLE_CHARS = 75, 50  # of a line as wide as the sheet
@@ -73,6 +74,50 @@ def fit(canvas: Figure) -> Bbox:
             return box
         canvas.set_figwidth(canvas.get_figwidth() - over)
     return canvas.get_tightbbox()
+
+
+def make_sheet(
+    inch: tuple[float, float] | None = None,
+    rows: int = 1,
+    columns: int = 1,
+    gap: tuple[float, float] = (0.0, 0.0),
+    **shared: Any,
+) -> tuple[Figure, np.ndarray]:
+    """A figure and its (rows, columns) axes, which fill it: names, titles and legend lie outside, and saving grows it.
+
+    inch: the style's own without. gap: across and along, in parts of an axes. shared: sharex, sharey.
+    """
+    canvas = Figure(figsize=inch)
+    sheets = canvas.subplots(rows, columns, squeeze=False, **shared)
+    canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, wspace=gap[0], hspace=gap[1])
+    return canvas, sheets
+
+
+def make_rows(names: Sequence[str], bars: int = 1) -> tuple[Figure, Axes]:
+    """A figure with a named row a method, the first on top. bars: in a row, one below the other."""
+    names = [plain(break_lines(name, _ROW_CHARS)) for name in names]
+    row_inch = max(_ROW_INCH, _BAR_INCH * bars, 0.16 * max(name.count("\n") + 1 for name in names))
+    canvas, [[axes]] = make_sheet((_ROWS_INCH, max(0.5, row_inch * len(names)) + 0.1))
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(axis="x")
+    axes.tick_params(axis="y", length=0)
+    return canvas, axes
+
+
+def write_ends(axes: Axes, ends: Sequence[float], texts: Sequence[str], shift: float = 0.0) -> None:
+    """A figure behind each bar. shift: of the bars in their rows."""
+    for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
+        about: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8, "bbox": OVER_LINE}
+        axes.annotate(text, (end, place + shift), (5, 0), **about)
+
+
+def finish(canvas: Figure, title: str, note: str, legend: Mapping[str, Any] | None = None) -> Figure:
+    """The figure with its head, and below it the legend: name -> what is drawn so."""
+    write_head(canvas, title, note)
+    if legend:
+        add_legend(canvas, list(legend), list(legend.values()))
+    return canvas
 
 
 def write_head(canvas: Figure, title: str, note: str) -> None:

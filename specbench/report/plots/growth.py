@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from specbench.report.data.detail import HELD
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, write_head
+from specbench.report.plots.canvas import REFERENCE, finish, make_sheet
 from specbench.report.plots.scene import Scene, Series
 from specbench.stats import MIN_CASES
 
@@ -45,29 +45,29 @@ def keep_growing(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[(groups.transform("nunique") > 1) & (groups.transform("size") >= MIN_CASES)]
 
 
-def draw_growth(scene: Scene) -> Figure:
+def draw_growth(scene: Scene) -> Figure | str:
     """MAT against tokens held; below it tokens/s where the target was timed."""
+    if scene.detail["growth"].empty:
+        return "no method records how many tokens it holds"
     frame = keep_growing(scene.detail["growth"])
+    if frame.empty:
+        return "no method holds more from case to case, or too few cases"
     panels = [("mean accepted tokens (MAT)", "emitted", "steps")]
     if frame["time_s"].notna().any():
         panels.append(("tokens/s", "tokens", "time_s"))
-    canvas = Figure(figsize=(_PANEL_INCH[0], _PANEL_INCH[1] * len(panels)))
-    sheets = canvas.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
-    canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=0.1)
-    drawn: dict[str, tuple[Series, Any]] = {}
-    sheets[-1].set_xlabel("tokens held when the case began")
-    for axes, (title, above, below) in zip(sheets, panels, strict=True):
+    canvas, sheets = make_sheet((_PANEL_INCH[0], _PANEL_INCH[1] * len(panels)), len(panels), 1, (0.0, 0.1), sharex=True)
+    lines: dict[str, Any] = {}
+    sheets[-1, 0].set_xlabel("tokens held when the case began")
+    for axes, (title, above, below) in zip(sheets.flat, panels, strict=True):
         for series in scene.series:
             own = series.of(frame)
             if len(own) and own[below].notna().any():
-                drawn.setdefault(series.name, (series, _line(axes, own, above, below, series)))
+                lines.setdefault(series.name, _line(axes, own, above, below, series))
         _dress(axes, frame, title, above, below)
     sizes = sorted({choose_window(count) for count in frame.groupby(["method", "variant"]).size()})
     line = f"line: over {' or '.join(map(str, sizes))} neighbouring cases"
     note = f"{scene.where}; dots: cases (the highest 2 % not all shown), {line}"
-    write_head(canvas, "Growth with the tokens held", note)
-    add_legend(canvas, list(drawn), [line for _, line in drawn.values()])
-    return canvas
+    return finish(canvas, "Growth with the tokens held", note, lines)
 
 
 def _line(axes: Axes, rows: pd.DataFrame, above: str, below: str, series: Series) -> Any:
@@ -87,4 +87,4 @@ def _dress(axes: Axes, frame: pd.DataFrame, title: str, above: str, below: str) 
     axes.set_ylabel(title)
     if above == "emitted":
         axes.axhline(1.0, **REFERENCE)
-    axes.grid(color=GRID, linewidth=0.6)
+    axes.grid()

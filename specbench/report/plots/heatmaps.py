@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from specbench.report.data.sweep import Heatmap
-from specbench.report.plots.canvas import drawing, fit, plain, save_all, slug, write_head
+from specbench.report.plots.canvas import drawing, finish, fit, make_sheet, plain, save_all, slug
 from specbench.report.text.label import (
     break_lines,
     display_name,
@@ -30,7 +30,7 @@ from specbench.report.text.table import to_csv, write_texts
 
 _MAP = "cividis"  # one that colour-blind readers see as others do (Nunez, Anderton and Renslow 2018)
 _CELL_INCH = (0.72, 0.46)
-VECTOR: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.2, "rasterized": False}  # cells without seams in a pdf
+_VECTOR: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.2, "rasterized": False}  # cells without seams in a pdf
 _WIDEST_INCH = 3.2  # of the axes on a sheet
 _FIGURE_INCH = 0.31  # a cell that holds its figure
 _LABEL_CHARS = 16
@@ -83,57 +83,54 @@ def draw_heatmap(grid: Heatmap) -> Figure:
     names = [plain(break_lines(text, _LABEL_CHARS)) for text in grid.cells.columns]
     name_inch = 0.075 * max(len(line) for name in names for line in name.split("\n")) + 0.1
     width, height = max(_CELL_INCH[0], name_inch) * columns, max(_CELL_INCH[1] * rows, 0.6)
-    canvas = Figure(figsize=(width, height))
-    axes = canvas.add_axes((0, 0, 1, 1))
+    canvas, [[axes]] = make_sheet((width, height))
     values = grid.cells.to_numpy(dtype=float)
-    image = _paint(axes, grid, values)
+    finite = values[np.isfinite(values)]
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    wider = 0.5 if low == high else 0.0
+    image = paint_cells(axes, values, Normalize(low - wider, high + wider))
+    if grid.best:
+        axes.add_patch(_box(*grid.best, fill=False, edgecolor="#D55E00", linewidth=2.4, zorder=3, clip_on=False))
     axes.set_xticks(range(columns), names, rotation=0 if name_inch * columns < _WIDEST_INCH else 90)
     axes.set_yticks(range(rows), [plain(break_lines(text, _LABEL_CHARS)) for text in grid.cells.index])
     axes.set_xlabel(plain(break_lines(grid.x, max(24, int(width / 0.075)))))
     axes.set_ylabel(plain(break_lines(grid.y, max(24, int(height / 0.075)))))
-    axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
     bar = canvas.add_axes((1 + 0.15 / width, 0, 0.13 / width, 1))
     legend = canvas.colorbar(image, cax=bar)
     legend.outline.set_visible(False)
     if legend.solids is not None:
-        legend.solids.set(**VECTOR)
+        legend.solids.set(**_VECTOR)
     if fit(canvas) and canvas.get_figwidth() / columns >= _FIGURE_INCH:  # else the colours alone, and the csv
-        _write(axes, grid, values, image)
+        write_cells(axes, values, image, lambda value: _spell(grid.metric, value))
     best = "; outlined: the best" if grid.best else ""
     mean = f"; mean of up to {grid.runs} runs a cell" if grid.runs > 1 else ""
     rest = f"; {grid.rest}" if grid.rest else ""
     missing = "; hatched: not run, or blank" if np.isnan(values).any() else ""
     title = f"{_TITLES.get(grid.metric, grid.metric)}, {label(grid.method)}"
     profile = f"; profile: {grid.profile}" if grid.profile else ""
-    write_head(canvas, title, f"{grid.model} on {grid.suite}{rest}{profile}{best}{missing}{mean}")
-    return canvas
+    return finish(canvas, title, f"{grid.model} on {grid.suite}{rest}{profile}{best}{missing}{mean}")
 
 
-def _paint(axes: Axes, grid: Heatmap, values: np.ndarray) -> QuadMesh:
-    finite = values[np.isfinite(values)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    scale = Normalize(low, high)
+def paint_cells(axes: Axes, values: np.ndarray, norm: Normalize) -> QuadMesh:
+    """A coloured cell a value, a hatched one for NaN; row 0 below."""
     edges = [np.arange(count + 1) - 0.5 for count in reversed(values.shape)]
-    image = axes.pcolormesh(*edges, np.ma.masked_invalid(values), cmap=_MAP, norm=scale, **VECTOR)
+    image = axes.pcolormesh(*edges, np.ma.masked_invalid(values), cmap=_MAP, norm=norm, **_VECTOR)
     for row, column in np.argwhere(np.isnan(values)):
         axes.add_patch(_box(row, column, facecolor="white", edgecolor="#bbbbbb", hatch="////", linewidth=0))
-    if grid.best:
-        axes.add_patch(_box(*grid.best, fill=False, edgecolor="#D55E00", linewidth=2.4, zorder=3, clip_on=False))
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
     return image
 
 
-def _write(axes: Axes, grid: Heatmap, values: np.ndarray, image: QuadMesh) -> None:
+def write_cells(axes: Axes, values: np.ndarray, image: QuadMesh, spell: Callable[[float], str]) -> None:
     """The figure in every cell, black or white, whichever has more contrast."""
     for row, column in np.argwhere(np.isfinite(values)):
         value = values[row, column]
         red, green, blue = (channel**2.2 for channel in image.cmap(image.norm(value))[:3])
         dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < _DARK
         ink = "white" if dark else "black"
-        axes.text(column, row, _spell(grid.metric, value), ha="center", va="center", color=ink, fontsize=8)
+        axes.text(column, row, spell(value), ha="center", va="center", color=ink, fontsize=8)
 
 
 def _box(row: int, column: int, **look: object) -> Rectangle:

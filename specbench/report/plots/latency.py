@@ -11,15 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from specbench.profile import Grid, Profile
-from specbench.report.plots.canvas import GRID, add_legend, drawing, save, set_log2, write_head
-from specbench.report.plots.heatmaps import VECTOR
+from specbench.report.plots.canvas import drawing, finish, make_sheet, save, set_log2
+from specbench.report.plots.heatmaps import paint_cells, write_cells
 from specbench.report.plots.palette import style_of
 
 _PANEL_INCH = (3.8, 2.3)
 _CELL_INCH = (0.5, 0.3)
 _GAP_INCH = 0.3
-_MAP = "cividis"
-_DARK = 0.5  # of the map: below it white text has more contrast
 
 
 def write_latency_plots(profile: Profile, folder: Path) -> list[Path]:
@@ -35,16 +33,13 @@ def draw_latency(profile: Profile) -> Figure:
     """Above: ms a forward. Below: over the single token's, with the analytic range of the shortest context shaded."""
     grid = profile.surface
     assert isinstance(grid, Grid)
-    canvas = Figure(figsize=(_PANEL_INCH[0], 2 * _PANEL_INCH[1]))
-    upper, lower = canvas.subplots(2, 1, sharex=True)
-    canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=0.1)
+    canvas, [[upper], [lower]] = make_sheet((_PANEL_INCH[0], 2 * _PANEL_INCH[1]), 2, 1, (0.0, 0.1), sharex=True)
     fine = np.linspace(1, grid.fed[-1], 200)
     bounds = profile.analytic(fine, float(grid.contexts[0]))
     if bounds:
         lower.fill_between(fine, *bounds, color="#dddddd", linewidth=0, label="analytic range")
     for place, context in enumerate(grid.contexts):
-        look = style_of(place)
-        marks = {"color": look.colour, "linestyle": look.line, "marker": look.marker}
+        marks = style_of(place).marks
         error = grid.ms[place] * grid.spread[place]
         upper.errorbar(grid.fed, grid.ms[place], error, capsize=2, elinewidth=0.8, **marks)
         lower.plot(grid.fed, grid.ms[place] / grid.ms[place, 0], label=f"context {context:.0f}", **marks)
@@ -56,17 +51,15 @@ def draw_latency(profile: Profile) -> Figure:
     lower.set_xlabel("tokens fed (q)")
     note = f"{profile.label}; medians of {profile.rounds} interleaved rounds, whiskers: half the interquartile range"
     note += f"; A/A of one token {min(profile.control):.3f} to {max(profile.control):.3f}" if profile.control else ""
-    write_head(canvas, "A forward by the tokens fed to it", note)
     handles, names = lower.get_legend_handles_labels()
-    add_legend(canvas, names, handles)
-    return canvas
+    return finish(canvas, "A forward by the tokens fed to it", note, dict(zip(names, handles, strict=True)))
 
 
 def _dress(axes: Axes, title: str, fed: np.ndarray) -> None:
     set_log2(axes)
     axes.set_xlim(0.92, fed[-1] * 1.08)
     axes.set_ylabel(title)
-    axes.grid(color=GRID, linewidth=0.6)
+    axes.grid()
 
 
 def draw_rows(profile: Profile) -> Figure:
@@ -74,33 +67,17 @@ def draw_rows(profile: Profile) -> Figure:
     found = profile.rows
     assert found is not None
     width, height = _CELL_INCH[0] * len(found.w), _CELL_INCH[1] * len(found.k)
-    canvas = Figure(figsize=(width, (height + _GAP_INCH) * len(found.contexts)))
-    panels = canvas.subplots(len(found.contexts), 1, sharex=True, squeeze=False)[:, 0]
-    canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=_GAP_INCH / height)
+    inch = (width, (height + _GAP_INCH) * len(found.contexts))
+    canvas, panels = make_sheet(inch, len(found.contexts), 1, (0.0, _GAP_INCH / height), sharex=True)
     planes = [found.slowdown(context) for context in found.contexts]
     norm = LogNorm(min(1.0, *(float(np.nanmin(plane)) for plane in planes)), float(np.nanmax(planes)))
-    for axes, plane, context in zip(panels, planes, found.contexts, strict=True):
-        _paint(axes, plane, norm)
+    for axes, plane, context in zip(panels.flat, planes, found.contexts, strict=True):
+        image = paint_cells(axes, plane, norm)
+        write_cells(axes, plane, image, lambda value: f"{value:.2f}" if value < 10 else f"{value:.0f}")
         axes.set_xticks(range(len(found.w)), [str(value) for value in found.w])
         axes.set_yticks(range(len(found.k)), [str(value) for value in found.k])
         axes.set_title(f"context {context}", fontsize=8.5, loc="left", pad=4)
         axes.set_ylabel("k, rows")
-        axes.tick_params(length=0)
-    panels[-1].set_xlabel("w, drafted tokens a row")
+    panels[-1, 0].set_xlabel("w, drafted tokens a row")
     note = f"{profile.label}; time of k rows of w + 1 tokens over that of one token; hatched: no such draft"
-    write_head(canvas, "From memory-bound to compute-bound: slowdown of row batches", note)
-    return canvas
-
-
-def _paint(axes: Axes, plane: np.ndarray, norm: LogNorm) -> None:
-    axes.set_facecolor("white")
-    axes.patch.set(hatch="////", edgecolor="#bbbbbb")
-    edges = [np.arange(count + 1) - 0.5 for count in reversed(plane.shape)]
-    axes.pcolormesh(*edges, np.ma.masked_invalid(plane), norm=norm, cmap=_MAP, **VECTOR)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    for (row, column), value in np.ndenumerate(plane):
-        if np.isfinite(value):
-            text = f"{value:.2f}" if value < 10 else f"{value:.0f}"
-            ink = "white" if float(norm(value)) < _DARK else "black"
-            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=ink)
+    return finish(canvas, "From memory-bound to compute-bound: slowdown of row batches", note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 DPI = 200
 
@@ -21,6 +22,16 @@ class Style:
     hatch: str
     line: str
     marker: str
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """Of a line, as matplotlib takes them."""
+        return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
+
+    @property
+    def fill(self) -> dict[str, Any]:
+        """Of a bar."""
+        return {"facecolor": self.colour, "hatch": self.hatch, "edgecolor": "white", "linewidth": 0.4}
 
 
 def style_of(place: int) -> Style:

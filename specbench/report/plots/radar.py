@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,28 +11,35 @@ from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, plain, write_head
-from specbench.report.plots.scene import Series
+from specbench.report.plots.bars import HEADINGS, missing, too_many
+from specbench.report.plots.canvas import REFERENCE, finish, make_sheet, plain
+from specbench.report.plots.scene import Scene, Series
 
-MIN_AXES = 3
+_MIN_AXES = 3
+_GRID = "#dddddd"
 _PANEL_INCH = 2.3  # diameter
 _GAP_INCH = 0.85  # between two circles: names and a title
 _LABEL_CHARS = 14
 
 
-def draw_radar(series: Sequence[Series], panels: Mapping[str, str], categories: Sequence[str], where: str) -> Figure:
-    """panels: figure -> title. A category that a method did not finish leaves a gap in its line."""
+def draw_radar(scene: Scene) -> Figure | str:
+    """A category that a method did not finish leaves a gap in its line."""
+    if reason := too_many(scene):
+        return reason
+    if len(scene.categories) < _MIN_AXES:
+        return f"{len(scene.categories)} categories, a radar needs {_MIN_AXES}"
+    panels = [figure for figure in HEADINGS if not missing(scene, figure)]
+    if not panels:
+        return f"{' and '.join(HEADINGS)} blank for every method"
     height = _PANEL_INCH * len(panels) + _GAP_INCH * (len(panels) - 1)
-    canvas = Figure(figsize=(_PANEL_INCH, height))
-    canvas.subplots_adjust(left=0, right=1, top=1, bottom=0, hspace=_GAP_INCH / _PANEL_INCH)
-    for place, (figure, title) in enumerate(panels.items(), start=1):
-        axes = canvas.add_subplot(len(panels), 1, place, projection="polar")
-        assert isinstance(axes, PolarAxes)
-        lines = _panel(axes, series, figure, categories)
-        axes.set_title(plain(title), fontweight="bold", fontsize=8.5, pad=22)
-    write_head(canvas, "By category", f"{where}; dashed ring: vanilla; intervals: in the bars by category")
-    add_legend(canvas, [entry.name for entry in series], lines)
-    return canvas
+    gap = 0.0, _GAP_INCH / _PANEL_INCH
+    canvas, sheets = make_sheet((_PANEL_INCH, height), len(panels), 1, gap, subplot_kw={"projection": "polar"})
+    for axes, figure in zip(sheets.flat, panels, strict=True):
+        lines = _panel(axes, scene.series, figure, scene.categories)
+        axes.set_title(plain(HEADINGS[figure]), fontweight="bold", fontsize=8.5, pad=22)
+    note = f"{scene.where}; dashed ring: vanilla; intervals: in the bars by category"
+    legend = dict(zip([entry.name for entry in scene.series], lines, strict=True))
+    return finish(canvas, "By category", note, legend)
 
 
 def _panel(axes: PolarAxes, series: Sequence[Series], figure: str, categories: Sequence[str]) -> list[Any]:
@@ -63,8 +70,8 @@ def _panel(axes: PolarAxes, series: Sequence[Series], figure: str, categories: S
     axes.tick_params(axis="y", labelsize=8, labelcolor="#666666")
     for text in axes.get_yticklabels():
         text.set_bbox({"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.6})
-    axes.grid(color=GRID, linewidth=0.6)
-    axes.spines["polar"].set_color(GRID)
+    axes.grid(color=_GRID, linewidth=0.6)
+    axes.spines["polar"].set_color(_GRID)
     _name_spokes(axes, angles, categories)
     return lines
 

@@ -1,4 +1,4 @@
-"""Methods as points: MAT against tokens fed and what these cost, speedup against MAT, predicted against measured.
+"""Methods as points: MAT against tokens fed and what these cost, and speedup against MAT.
 
 The frontier of speedup against MAT: a method emits MAT tokens a step where vanilla emits one. If its steps took as long
 as vanilla's, its speedup would be MAT. On the line k lie speedups of MAT / k, so that k, what a step costs in vanilla's
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.typing import FillStyleType
 
 from specbench.record import OVERALL, VANILLA
 from specbench.report.data.choices import find_undominated
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, fit, set_log2, write_head
-from specbench.report.plots.points import Point, draw_mark, write_names
+from specbench.report.plots.canvas import REFERENCE, finish, make_sheet, set_log2
+from specbench.report.plots.palette import HATCHES
 from specbench.report.plots.scene import Scene, Series
 
 _VANILLA = (1.0, 1.0)  # one token fed, one emitted
@@ -30,46 +30,43 @@ _MOST_LINES = 6
 _GREY: dict[str, Any] = {"textcoords": "offset points", "color": "#777777", "fontsize": 8}
 _FRONTIER_TITLES = {"speedup": "Speedup against MAT", "predicted_speedup": "Predicted speedup against MAT (modelled)"}
 _FRONTIER_LABELS = {"speedup": "speedup over vanilla", "predicted_speedup": "predicted speedup"}
+_FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "bottom")  # of markers, in the order of HATCHES
+
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
     """A method as a point. name: as printed, with its finished cases where some failed. whole: none failed.
 
-    x_bounds, y_bounds: 95 % intervals, NaN where there is none.
+    whiskers: the ends of its 95 % intervals, of those that have a width (a MAT of 1 has none).
     """
 
     series: Series
     name: str
     at: Point
-    x_bounds: Point
-    y_bounds: Point
+    whiskers: tuple[tuple[Point, Point], ...]
     whole: bool
 
-    @property
-    def whiskers(self) -> list[tuple[Point, Point]]:
-        """The intervals as lines; one without width (a MAT of 1) is none."""
-        x, y = self.at
-        (left, right), (low, high) = self.x_bounds, self.y_bounds
-        lines = (((left, y), (right, y)), ((x, low), (x, high)))
-        return [line for line in lines if np.isfinite(line).all() and line[0] != line[1]]
 
-
-def find_dots(scene: Scene, x: str, y: str, *others: str) -> list[Dot]:
-    """The methods that have the figures x and y, and the others; each a column of the summary."""
+def find_dots(scene: Scene, x: str, y: str) -> list[Dot]:
+    """The methods that have the figures x and y, each a column of the summary."""
     found = []
     for series in scene.series:
         row = series.rows.loc[OVERALL]
-        if row[[x, y, *others]].notna().all():
+        if row[[x, y]].notna().all():
             part = f" ({row['cases']} of {row['cases'] + row['errors']} cases)" if row["errors"] else ""
-            at, bounds = (float(row[x]), float(row[y])), (_bounds(row, x), _bounds(row, y))
-            found.append(Dot(series, series.name + part, at, *bounds, not part))
+            at = (float(row[x]), float(row[y]))
+            found.append(Dot(series, series.name + part, at, _whiskers(row, x, y), not part))
     return found
 
 
-def _bounds(row: pd.Series, figure: str) -> Point:
-    low, high = (float(row.get(f"{figure}_{side}", float("nan"))) for side in ("low", "high"))
-    return low, high
+def _whiskers(row: pd.Series, x: str, y: str) -> tuple[tuple[Point, Point], ...]:
+    (left, right), (low, high) = (
+        [float(row.get(f"{figure}_{side}", float("nan"))) for side in ("low", "high")] for figure in (x, y)
+    )
+    lines = (((left, row[y]), (right, row[y])), ((row[x], low), (row[x], high)))
+    return tuple(line for line in lines if np.isfinite(line).all() and line[0] != line[1])
 
 
 def find_prices(scene: Scene) -> list[Dot]:
@@ -86,52 +83,52 @@ def find_gains(scene: Scene) -> tuple[str, list[Dot]]:
     return "speedup", []
 
 
-def find_predicted(scene: Scene) -> list[Dot]:
-    """Predicted against measured speedup of decode steps, by a profile of the run's own machine."""
-    return find_dots(scene, "decode_speedup", "predicted_speedup", "efficiency")
+def _corners(dots: Sequence[Dot]) -> list[Point]:
+    """All that must lie inside the axes."""
+    return [*(dot.at for dot in dots), *(end for dot in dots for line in dot.whiskers for end in line)]
 
 
-def _draw_dot(axes: Axes, dot: Dot) -> Line2D:
-    """A method's point, with the whisker of its height."""
-    low, high = dot.y_bounds
-    if dot.whiskers:
-        axes.vlines(dot.at[0], low, high, color=dot.series.style.colour, linewidth=1.0, zorder=2)
-    return draw_mark(axes, dot.at, dot.series.style)
+def _draw_dots(axes: Axes, dots: Sequence[Dot]) -> dict[str, Line2D]:
+    """Every method's point with its whiskers; neighbours differ in shape and filling, too. Returns name -> mark."""
+    marks = {}
+    for dot in dots:
+        look = dot.series.style
+        for line in dot.whiskers:
+            axes.plot(*zip(*line, strict=True), color=look.colour, linewidth=1.0, zorder=2)
+        (mark,) = axes.plot(*dot.at, look.marker, color=look.colour, markersize=6, zorder=3)
+        mark.set_fillstyle(_FILLS[HATCHES.index(look.hatch)])
+        marks[dot.name] = mark
+    return marks
 
 
-def _note_whiskers(dots: Sequence[Dot]) -> str:
-    return "; whiskers: 95\N{NO-BREAK SPACE}% over cases" if any(dot.whiskers for dot in dots) else ""
+def _draw_vanilla(axes: Axes) -> dict[str, Line2D]:
+    (mark,) = axes.plot(*_VANILLA, "x", color="black", markersize=6, zorder=3)
+    return {VANILLA: mark}
 
 
-def draw_front(scene: Scene) -> Figure:
+def _explain(canvas: Figure, title: str, note: str, dots: Sequence[Dot], marks: dict[str, Line2D]) -> Figure:
+    bounded = any(dot.whiskers for dot in dots)
+    return finish(canvas, title, note + ("; whiskers: 95\N{NO-BREAK SPACE}% over cases" if bounded else ""), marks)
+
+
+def draw_front(scene: Scene) -> Figure | str:
     """Up is better, left is cheaper; the line joins the points that none beats, vanilla the first."""
-    entries = find_prices(scene)
-    points = [_VANILLA, *(dot.at for dot in entries)]
-    canvas = Figure(figsize=(3.8, 3.2))
-    axes = canvas.add_axes((0, 0, 1, 1))
-    bars = [line for dot in entries for line in dot.whiskers]
-    _dress_front(axes, points, [height for line in bars for _, height in line])
+    dots = find_prices(scene)
+    if not dots:
+        return "what the methods fed is not known"
+    canvas, [[axes]] = make_sheet((3.8, 3.2))
+    _dress_front(axes, [_VANILLA, *_corners(dots)])
     cost = _draw_cost(axes, scene)
-    fit(canvas)  # names are placed on axes as wide as they stay
-    whole = [0, *(place for place, each in enumerate(entries, start=1) if each.whole)]
-    front = [whole[place] for place in find_undominated([points[place] for place in whole])]
-    axes.step(*zip(*(points[place] for place in front), strict=True), where="post", color="#999999", linewidth=1.2)
-    axes.plot(*_VANILLA, "x", color="black", markersize=6, zorder=3)
-    marks = [_draw_dot(axes, dot) for dot in entries]
-    for one, other in pairwise(points[place] for place in front):
-        bars += [(one, (other[0], one[1])), ((other[0], one[1]), other)]
-    crowded = write_names(axes, points, [VANILLA, *(each.name for each in entries)], front, bars)
-    below = {each.series.name: mark for each, mark in zip(entries, marks, strict=True) if each.name in crowded}
-    drawn = {each.series.name for each in entries}
+    whole = [_VANILLA, *(dot.at for dot in dots if dot.whole)]
+    front = [whole[place] for place in find_undominated(whole)]
+    axes.step(*zip(*front, strict=True), where="post", color="#999999", linewidth=1.2)
+    marks = _draw_vanilla(axes) | _draw_dots(axes, dots)
+    drawn = {dot.series.name for dot in dots}
     missing = [each.name for each in scene.series if each.name not in drawn]
-    note = f"{scene.where}; fed: the last token and every node of the draft; line: what no other beats"
-    note += cost + _note_whiskers(entries)
+    note = f"{scene.where}; fed: the last token and every node of the draft; line: what no other beats{cost}"
     if missing:
         note += f"; left out, MAT or what they feed is not known: {', '.join(missing)}"
-    write_head(canvas, "MAT against tokens fed a step", note)
-    if below:
-        add_legend(canvas, list(below), list(below.values()))
-    return canvas
+    return _explain(canvas, "MAT against tokens fed a step", note, dots, marks)
 
 
 def _draw_cost(axes: Axes, scene: Scene) -> str:
@@ -145,56 +142,40 @@ def _draw_cost(axes: Axes, scene: Scene) -> str:
     return f"; dotted: T(q) / T(1), {profile.label}, context {context}: points above it gain before drafting time"
 
 
-def _dress_front(axes: Axes, points: Sequence[tuple[float, float]], bounds: Sequence[float]) -> None:
-    most, best = (max(values) for values in zip(*points, strict=True))
-    best = max(best, *bounds, best)
+def _dress_front(axes: Axes, corners: Sequence[Point]) -> None:
+    most, best = (max(values) for values in zip(*corners, strict=True))
     set_log2(axes)
-    axes.set_xlim(0.9, most**1.06 * 1.6)
-    axes.set_ylim(1 - 0.06 * (best - 0.9), best + 0.16 * (best - 0.9))
+    axes.set_xlim(0.9, most**1.06 * 1.1)
+    axes.set_ylim(1 - 0.06 * (best - 0.9), best + 0.08 * (best - 0.9))
     axes.set_xlabel("tokens fed a step")
     axes.set_ylabel("mean accepted tokens (MAT)")
-    axes.grid(color=GRID, linewidth=0.6)
+    axes.grid()
 
 
-def draw_frontier(scene: Scene) -> Figure:
+def draw_frontier(scene: Scene) -> Figure | str:
     """Right is more tokens a step, up is faster; the further below the first line, the more a step costs."""
     figure, gains = find_gains(scene)
-    canvas = Figure(figsize=(3.7, 3.2))
-    axes = canvas.add_axes((0, 0, 1, 1))
+    if not gains:
+        return "no method has both"
+    canvas, [[axes]] = make_sheet((3.7, 3.2))
     _dress_frontier(axes, gains)
     axes.set_ylabel(_FRONTIER_LABELS[figure])
-    fit(canvas)  # names are placed on axes as wide as they stay
-    axes.plot(*_VANILLA, "x", color="black", markersize=6, zorder=3)
-    marks, bars = [], [((axes.get_xlim()[0], 1.0), (axes.get_xlim()[1], 1.0))]
-    for gain in gains:
-        for (left, low), (right, top) in gain.whiskers:
-            axes.plot([left, right], [low, top], color=gain.series.style.colour, linewidth=1.0, zorder=2)
-        marks.append(draw_mark(axes, gain.at, gain.series.style))
-        bars += gain.whiskers
-    names = [gain.series.name for gain in gains]
-    crowded = write_names(axes, [_VANILLA, *(gain.at for gain in gains)], [VANILLA, *names], lines=bars)
-    below = {name: drawn for name, drawn in zip(names, marks, strict=True) if name in crowded}
+    marks = _draw_vanilla(axes) | _draw_dots(axes, gains)
     note = f"{scene.where}; grey k: speedup if a step costs k of vanilla's, prefill aside; 1: the frontier"
     note += f"; {scene.profile}" if figure != "speedup" else ""
-    note += _note_whiskers(gains)
-    write_head(canvas, _FRONTIER_TITLES[figure], note)
-    if below:
-        add_legend(canvas, list(below), list(below.values()))
-    return canvas
+    return _explain(canvas, _FRONTIER_TITLES[figure], note, gains, marks)
 
 
 def _dress_frontier(axes: Axes, gains: list[Dot]) -> None:
     """Limits that hold every whisker, and the lines of equal cost that end inside them, each with its cost."""
-    corners = np.array(
-        [_VANILLA, *(gain.at for gain in gains), *(p for g in gains for line in g.whiskers for p in line)]
-    )
+    corners = np.array([_VANILLA, *_corners(gains)])
     (left, low), (right, top) = corners.min(axis=0), corners.max(axis=0)
     left, right = min(0.9, left), right + 0.08 * (right - min(0.9, left))
     top *= 1.12
     axes.set_xlim(left, right)
     axes.set_ylim(0.8 * low, top)
     axes.set_xlabel("mean accepted tokens (MAT)")
-    axes.grid(color=GRID, linewidth=0.6)
+    axes.grid()
     axes.axhline(1.0, **REFERENCE, zorder=1)
     for cost in _choose_costs(max(gain.at[0] / gain.at[1] for gain in gains)):
         axes.plot([0, right], [0, right / cost], color="#999999", linewidth=1.6 if cost == 1 else 0.7, zorder=1)
@@ -208,32 +189,3 @@ def _choose_costs(worst: float) -> list[float]:
     """Costs up to the first one that no method exceeds, the frontier among them, not too many."""
     needed = [cost for cost, before in zip(_COSTS, (0.0, *_COSTS), strict=False) if before < worst]
     return [1.0, *needed[1:][-(_MOST_LINES - 1) :]]
-
-
-def median_error(points: Sequence[Point]) -> float:
-    """Median over methods of |predicted / measured - 1|. points: measured, predicted."""
-    return float(np.median([abs(predicted / measured - 1) for measured, predicted in points]))
-
-
-def draw_predicted(scene: Scene) -> Figure:
-    """Above the diagonal: slower than the forwards and the drafter's own time explain."""
-    points = find_predicted(scene)
-    canvas = Figure(figsize=(3.3, 3.3))
-    axes = canvas.add_axes((0, 0, 1, 1))
-    bounds = [height for dot in points for line in dot.whiskers for _, height in line]
-    ends = [1.0, *(figure for dot in points for figure in dot.at), *bounds]
-    margin = 0.05 * (max(ends) - min(ends))
-    low, top = min(ends) - margin, max(ends) + margin
-    axes.plot([low, top], [low, top], color="#999999", linewidth=1)
-    marks = [_draw_dot(axes, dot) for dot in points]
-    axes.set_xlim(low, top)
-    axes.set_ylim(low, top)
-    axes.set_xlabel("measured speedup, decode steps")
-    axes.set_ylabel("predicted speedup (modelled)")
-    axes.grid(color=GRID, linewidth=0.6)
-    note = f"{scene.where}; profile: {scene.profile}; line: equal"
-    error = median_error([dot.at for dot in points])
-    note += f"{_note_whiskers(points)}; median absolute error {100 * error:.1f}\N{NO-BREAK SPACE}%"
-    write_head(canvas, "Predicted against measured speedup", note)
-    add_legend(canvas, [dot.series.name for dot in points], marks)
-    return canvas

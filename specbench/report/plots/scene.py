@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 
 from specbench.profile import Profile
 from specbench.record import CONTROL, OVERALL, VANILLA
-from specbench.report.data.detail import Detail, of_place
+from specbench.report.data.detail import Detail
 from specbench.report.data.facts import say_loads
 from specbench.report.data.findings import Findings
 from specbench.report.data.load import Load
 from specbench.report.data.reported import ReportedRun
-from specbench.report.data.rows import category_order
+from specbench.report.data.rows import category_order, of_place
 from specbench.report.data.steps import median
 from specbench.report.plots.canvas import slug
 from specbench.report.plots.palette import Style, style_of
 from specbench.report.text.label import display_name, label
 from specbench.store import RunError
+
+_LOSSY = " (lossy)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,11 @@ class Series:
 class Scene:
     """tag: file name suffix, '' when the report has one scene only. series: methods beside vanilla and its control.
 
-    looks: (method, variant) -> its style in every plot. timed: False where only a replayed target is in it.
-    profile: the latency profile that predictions are made with, '' without one. time_only: a model driven along
-    recorded answers is in it, and nothing else that was timed. priced: the profile itself and the median context of a
-    step, None without. load: what it makes of requests that share a forward, None without.
+    looks: (method, variant) -> its style in every plot. spell: (method, variant) -> its name in all of them.
+    timed: False where only a replayed target is in it. profile: the latency profile that predictions are made with, ''
+    without one. time_only: a model driven along recorded answers is in it, and nothing else that was timed. priced: the
+    profile itself and the median context of a step, None without. load: what it makes of requests that share a forward,
+    None without.
     """
 
     model: str
@@ -55,6 +58,7 @@ class Scene:
     categories: tuple[str, ...]
     detail: Detail
     looks: dict[tuple[str, str], Style]
+    spell: Callable[[str, str], str]
     timed: bool = True
     profile: str = ""
     time_only: bool = False
@@ -74,17 +78,15 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
 
     display: methods have the names that papers give them.
     """
-    if display:
-        findings, load = _display(findings), _display(load)
     summary = findings.summary
     drawn = summary[~summary["method"].isin([VANILLA, CONTROL])]
     keys = dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True))
     looks = {key: style_of(place) for place, key in enumerate(keys)}
-    lossy = findings.lossy | {display_name(name) for name in findings.lossy if display}
+    spell = partial(_spell, display)
     groups = summary.groupby(["model", "suite"], sort=False)
     for (model, suite), rows in groups:
         series = [
-            Series(label(*key) + (" (lossy)" if key[0] in lossy else ""), looks[key], part.set_index("category"))
+            Series(spell(*key) + (_LOSSY if key[0] in findings.lossy else ""), looks[key], part.set_index("category"))
             for key, part in drawn.loc[drawn.index.isin(rows.index)].groupby(["method", "variant"], sort=False)
         ]
         entries = [entry for entry in findings.reported if entry.place == (model, suite)]
@@ -99,8 +101,9 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
             tag="" if groups.ngroups == 1 else f"-{slug(model)}-{slug(suite)}",
             series=tuple(series),
             categories=tuple(category_order(rows.loc[rows["category"] != OVERALL, "category"])),
-            detail=of_place(findings.detail, model, suite),
+            detail={name: of_place(frame, model, suite) for name, frame in findings.detail.items()},
             looks=looks,
+            spell=spell,
             timed=any(facts.timed for facts in here),
             time_only=all(facts.time_only or not facts.timed for facts in here),
             profile="; ".join(dict.fromkeys(facts.profile for facts in here if facts.profile)),
@@ -109,22 +112,8 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
         )
 
 
-_Frames = TypeVar("_Frames", bound=Findings | Load | None)
-
-
-def _display(frames: _Frames) -> _Frames:
-    """The same frames with names for a paper in their column of methods; vanilla's is what rows are told by."""
-
-    def renamed(frame: pd.DataFrame) -> pd.DataFrame:
-        shown = frame["method"].map(lambda name: name if name in (VANILLA, CONTROL) else display_name(name))
-        return frame.assign(method=shown)
-
-    if isinstance(frames, Findings):
-        detail = {name: renamed(frame) for name, frame in frames.detail.items()}
-        return replace(frames, summary=renamed(frames.summary), detail=detail)
-    if isinstance(frames, Load):
-        return replace(frames, speedups=renamed(frames.speedups), pays=renamed(frames.pays))
-    return frames
+def _spell(display: bool, method: str, variant: str) -> str:
+    return label(display_name(method) if display else method, variant)
 
 
 def _find_price(entries: Sequence[ReportedRun]) -> tuple[Profile, int] | None:

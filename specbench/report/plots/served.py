@@ -13,25 +13,24 @@ from matplotlib.ticker import FuncFormatter
 from specbench.record import CONTROL, VANILLA
 from specbench.report.data.detail import LOADED
 from specbench.report.data.load import FEW, LABELLED
-from specbench.report.plots.canvas import GRID, REFERENCE, add_legend, set_log2, write_head
-from specbench.report.plots.palette import Style, style_of
+from specbench.report.plots.canvas import REFERENCE, finish, make_sheet, set_log2
+from specbench.report.plots.palette import style_of
 from specbench.report.plots.scene import Scene
-from specbench.report.text.label import label
 
-_CROSSOVER_INCH = (3.8, 5.2)
 _PALEST = 0.65  # grey of the smallest load
 _VANILLA: dict[str, Any] = {"color": "black", "linestyle": (0, (4, 3)), "marker": "x"}
 
 
-def draw_served(scene: Scene) -> Figure:
+def draw_served(scene: Scene) -> Figure | str:
     """A line a method, a point a load: to the right each user gets tokens faster, above the server gives more."""
     frame = scene.detail[LOADED]
-    canvas = Figure()
-    axes = canvas.add_axes((0, 0, 1, 1))
-    drawn = []
+    if frame.empty:
+        return "each request ran alone"
+    canvas, [[axes]] = make_sheet()
+    drawn = {}
     for name, own, look in _lines(scene):
         (line,) = axes.plot(own["user_tokens_per_s"], own["tokens_per_s"], **look)
-        drawn.append((name, line))
+        drawn[name] = line
         for row in own.to_dict("records") if name == VANILLA else ():
             place = (row["user_tokens_per_s"], row["tokens_per_s"])
             axes.annotate(f"{row['requests']}", place, (4, 4), textcoords="offset points", fontsize=8)
@@ -39,19 +38,19 @@ def draw_served(scene: Scene) -> Figure:
     axes.set_ylabel("tokens/s of the server")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.grid(color=GRID, linewidth=0.6)
+    axes.grid()
     loads = ", ".join(str(count) for count in sorted(frame["requests"].unique()))
-    write_head(canvas, "Throughput against speed for a user", f"{scene.where}; points: {loads} requests at once")
-    add_legend(canvas, [name for name, _ in drawn], [line for _, line in drawn])
-    return canvas
+    note = f"{scene.where}; points: {loads} requests at once"
+    return finish(canvas, "Throughput against speed for a user", note, drawn)
 
 
-def draw_load_speedup(scene: Scene) -> Figure:
+def draw_load_speedup(scene: Scene) -> Figure | str:
     """A line a method with intervals; thin and dotted what a profile models. Below 1 drafting does not pay."""
     frame = scene.detail[LOADED]
-    canvas = Figure()
-    axes = canvas.add_axes((0, 0, 1, 1))
-    drawn = []
+    if frame["requests"].nunique() < 2:
+        return "fewer than two loads"
+    canvas, [[axes]] = make_sheet()
+    drawn = {}
     for name, own, look in _lines(scene):
         if name == VANILLA:
             continue
@@ -59,15 +58,13 @@ def draw_load_speedup(scene: Scene) -> Figure:
         known = own[own["speedup_low"].notna()]
         axes.vlines(known["requests"], known["speedup_low"], known["speedup_high"], color=look["color"], linewidth=1)
         axes.plot(own["requests"], own["modelled_speedup"], color=look["color"], linestyle=":", linewidth=0.9)
-        drawn.append((name, line))
+        drawn[name] = line
     axes.axhline(1.0, **REFERENCE)
     _dress(axes, frame["requests"].unique().tolist(), "requests at once", "speedup of the throughput")
     axes.set_ylim(bottom=0)
     modelled = f"; dotted: modelled with {scene.profile}" if frame["modelled_speedup"].notna().any() else ""
     note = f"{scene.where}; dashed: vanilla under the same load; bars: 95 % over stretches{modelled}"
-    write_head(canvas, "Speedup against load, measured", note)
-    add_legend(canvas, [name for name, _ in drawn], [line for _, line in drawn])
-    return canvas
+    return finish(canvas, "Speedup against load, measured", note, drawn)
 
 
 def _lines(scene: Scene) -> list[tuple[str, pd.DataFrame, dict[str, Any]]]:
@@ -80,28 +77,21 @@ def _lines(scene: Scene) -> list[tuple[str, pd.DataFrame, dict[str, Any]]]:
             found.insert(0, (VANILLA, rows, _VANILLA))
         elif method != CONTROL:
             look = style_of(len([name for name, *_ in found if name != VANILLA]))
-            found.append((label(str(method), str(variant)), rows, _marks(look)))
+            found.append((scene.spell(str(method), str(variant)), rows, look.marks))
     return found
 
 
-def _marks(look: Style) -> dict[str, Any]:
-    return {"color": look.colour, "linestyle": look.line, "marker": look.marker}
-
-
-def draw_crossover(scene: Scene) -> Figure:
+def draw_crossover(scene: Scene) -> Figure | str:
     """Above: a line a method, below 1 it costs more than it brings. Below: a line a load, above it a width pays."""
-    assert scene.load is not None
+    if scene.load is None:
+        return "no latency profile, or no step that drafts"
     speedups, even = scene.load.speedups, scene.load.break_even
-    canvas = Figure(figsize=_CROSSOVER_INCH)
-    upper, lower = canvas.subplots(2, 1)
-    canvas.subplots_adjust(left=0, right=1, bottom=0, top=1, hspace=0.26)
-    drawn, lines = [], []
+    canvas, [[upper], [lower]] = make_sheet((3.8, 5.2), 2, 1, (0.0, 0.26))
+    drawn = {}
     for series in scene.series:
         own = series.of(speedups).sort_values("concurrency")
         if len(own):
-            (line,) = upper.plot(own["concurrency"], own["modelled_speedup"], **_marks(series.style))
-            drawn.append(series)
-            lines.append(line)
+            (drawn[series.name],) = upper.plot(own["concurrency"], own["modelled_speedup"], **series.style.marks)
     upper.axhline(1.0, **REFERENCE)
     _dress(upper, speedups["concurrency"].unique().tolist(), "requests at once", "modelled speedup")
     loads = list(even.groupby("concurrency"))
@@ -116,13 +106,11 @@ def draw_crossover(scene: Scene) -> Figure:
     lower.legend(ncols=2)
     outside = "; partly beyond what the profile measured" if (speedups["outside"] > FEW).any() else ""
     note = f"{LABELLED}; {scene.where}; {scene.load.where}; dashed: vanilla under the same load{outside}"
-    write_head(canvas, "When speculation stops paying", note)
-    add_legend(canvas, [series.name for series in drawn], lines)
-    return canvas
+    return finish(canvas, "When speculation stops paying", note, drawn)
 
 
 def _dress(axes: Axes, ticks: Sequence[float], across: str, up: str) -> None:
     set_log2(axes, ticks)
     axes.set_xlabel(across)
     axes.set_ylabel(up)
-    axes.grid(color=GRID, linewidth=0.6)
+    axes.grid()

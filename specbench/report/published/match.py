@@ -26,7 +26,6 @@ class Match:
     """One published figure beside ours. verdict: reproduced | differs | '' (times: shown, never judged)."""
 
     figure: PublishedFigure
-    method: str
     variant: str
     ours: float
     verdict: str
@@ -84,13 +83,8 @@ def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFig
         notes.append("speedup over vanilla, not over Hugging Face")
     if figure.needs == HARDWARE:
         notes.append("another machine")
-    yield Match(
-        figure, figure.method, row["variant"], ours, verdict, tuple(notes) or _unstated(verdict), _machine(run, facts)
-    )
-
-
-def _unstated(verdict: str) -> tuple[str, ...]:
-    return (UNSTATED,) if verdict == DIFFERS else ()
+    unstated = (UNSTATED,) if verdict == DIFFERS else ()
+    yield Match(figure, row["variant"], ours, verdict, tuple(notes) or unstated, _machine(run, facts))
 
 
 def _measured(row: Mapping[str, Any], metric: str) -> tuple[float, str]:

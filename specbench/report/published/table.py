@@ -8,12 +8,13 @@ from string import ascii_lowercase
 
 import pandas as pd
 
-from specbench.report.published.figures import DEFINITION, HARDWARE, TRACE, WEIGHTS, PublishedFigure
+from specbench.report.published.figures import PublishedFigure
 from specbench.report.published.match import MAT_TOLERANCE, REPRODUCED, Match
 from specbench.report.text.label import BLANK, Cell, format_number, format_rate
 from specbench.report.text.table import Table, write_tables
 
 NAME = "published"
+_NAMED = ("source", "table", "model", "suite", "category", "name")
 TITLES = {"mat": "MAT", "speedup": "speedup", "tokens_per_s": "tokens/s", "target_compute": "target compute"}
 _WRITTEN: dict[str, Callable[[float], str]] = {
     "mat": lambda value: format_number(value, 3),
@@ -76,7 +77,7 @@ def _row(match: Match, letters: Mapping[str, str]) -> tuple[Cell, ...]:
     return tuple(
         Cell(text)
         for text in (
-            f"{there}: {match.method}",
+            f"{there}: {figure.method}",
             figure.category,
             TITLES.get(figure.metric, figure.metric),
             figure.printed,
@@ -93,11 +94,9 @@ def published_frame(matches: Sequence[Match]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                **{
-                    key: getattr(match.figure, key) for key in ("source", "table", "model", "suite", "category", "name")
-                },
+                **{name: getattr(match.figure, name) for name in _NAMED},
                 "setting": ";".join(f"{key}={value}" for key, value in match.figure.setting.items()),
-                "method": match.method,
+                "method": match.figure.method,
                 "variant": match.variant,
                 "metric": match.figure.metric,
                 "published": match.figure.value,
@@ -122,52 +121,11 @@ def write_published(matches: Sequence[Match], tables: Sequence[Table], output: P
 
 
 def summarise_verdicts(matches: Sequence[Match]) -> str:
-    """A closing line: how many MATs were compared and how many agree."""
-    judged = [match for match in matches if match.verdict]
-    agree = sum(match.verdict == REPRODUCED for match in judged)
-    return (
-        f"{agree} of {len(judged)} compared MATs are reproduced; {len(matches) - len(judged)} other figures are shown."
-    )
-
-
-_COUNT_MEANING = (
-    "By definition: the baseline's own 1.00. Times: speedups and tokens/s, which need the weights and the source's "
-    "GPU. Weights: token counts that need the model's weights. Replay: MATs that recorded answers of the model give. "
-    "No method: figures, of whichever kind, of something that is not built here. Compared and reproduced: replayable "
-    "MATs that these runs have a counterpart of, and those of them within the tolerance in every run that has one."
-)
-_COUNT_HEADER = (
-    "Source",
-    "Figures",
-    "By definition",
-    "Times",
-    "Weights",
-    "Replay",
-    "No method",
-    "Compared",
-    "Reproduced",
-)
-
-
-def count_table(figures: Sequence[PublishedFigure], matches: Sequence[Match]) -> Table:
-    """A row a source, all of them last. matches: of the runs that were given, none without."""
-    sources = list(dict.fromkeys(figure.source for figure in figures))
-    rows = [_count_row(source, [f for f in figures if f.source == source], matches) for source in sources]
-    rows.append(_count_row("all", figures, matches))
-    return Table(
-        "published-count", "Published figures.", _COUNT_MEANING, _COUNT_HEADER, tuple(rows), frozenset(), spread=False
-    )
-
-
-def _count_row(source: str, figures: Sequence[PublishedFigure], matches: Sequence[Match]) -> tuple[Cell, ...]:
-    kinds = [sum(figure.needs == kind for figure in figures) for kind in (DEFINITION, HARDWARE, WEIGHTS, TRACE)]
-    verdicts = {
-        id(figure): [match.verdict for match in matches if match.figure is figure]
-        for figure in figures
-        if figure.needs == TRACE
-    }
-    compared = [found for found in verdicts.values() if found]
-    agree = [found for found in compared if set(found) == {REPRODUCED}]
-    missing = sum(not figure.method for figure in figures)
-    counts = (len(figures), *kinds, missing, len(compared), len(agree))
-    return (Cell(source), *(Cell(str(count)) for count in counts))
+    """A closing line: how many MATs were compared and how many of them every run agrees on."""
+    judged: dict[int, set[str]] = {}
+    for match in matches:
+        if match.verdict:
+            judged.setdefault(id(match.figure), set()).add(match.verdict)
+    agree = sum(verdicts == {REPRODUCED} for verdicts in judged.values())
+    others = sum(not match.verdict for match in matches)
+    return f"{agree} of {len(judged)} compared MATs are reproduced; {others} other figures are shown."

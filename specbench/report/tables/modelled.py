@@ -10,13 +10,20 @@ from specbench.record import OVERALL
 from specbench.report.data.findings import Findings
 from specbench.report.data.load import FEW, LABELLED, MOST, Load
 from specbench.report.data.reported import ROW
-from specbench.report.text.label import Cell, format_interval, format_number
-from specbench.report.text.table import Table, method_table
+from specbench.report.tables.columns import Heading, method_table, widen
+from specbench.report.text.table import Table
 
 _MEANING = (
     "Modelled, decode steps only, with drafting time, the median a step. Measured: without prefills, as a prediction"
     " is. Efficiency: measured over what the forwards alone would give; both only where the profile is of the run's own"
     " machine."
+)
+_COLUMNS = (
+    Heading("MAT", "mat"),
+    Heading("Tokens fed", "tokens_fed"),
+    Heading("Predicted", "predicted_speedup"),
+    Heading("Measured", "decode_speedup"),
+    Heading("Efficiency", "efficiency"),
 )
 
 
@@ -26,44 +33,33 @@ def prediction_table(findings: Findings) -> Table | None:
     rows = rows[(rows["category"] == OVERALL) & rows["predicted_speedup"].notna()]
     if rows.empty:
         return None
-    figures = zip(*map(_cells, rows.to_dict("records")), strict=True)
-    columns = dict(zip(("MAT", "Tokens fed", "Predicted", "Measured", "Efficiency"), figures, strict=True))
-    return method_table("predicted", (f"{findings.profiles}.", _MEANING), rows, columns)
-
-
-def _cells(row: dict[str, Any]) -> tuple[Cell, ...]:
-    spread = format_interval(row["predicted_speedup_low"], row["predicted_speedup_high"])
-    measured = row["decode_speedup"] if pd.notna(row["efficiency"]) else float("nan")
-    return (
-        *(Cell(format_number(row[name])) for name in ("mat", "tokens_fed")),
-        Cell(format_number(row["predicted_speedup"]), spread),
-        *(Cell(format_number(value)) for value in (measured, row["efficiency"])),
-    )
+    rows = rows.assign(decode_speedup=rows["decode_speedup"].where(rows["efficiency"].notna()))
+    rows = rows.drop(columns=["mat_low", "mat_high"])  # printed without an interval
+    error = (rows["predicted_speedup"] / rows["decode_speedup"] - 1).abs().median()
+    median = "" if pd.isna(error) else f" Median absolute error: {100 * error:.1f} %."
+    return method_table("predicted", (f"{findings.profiles}.", _MEANING + median), rows, _COLUMNS)
 
 
 def crossover_table(found: Load) -> Table:
     """Methods down, numbers of requests across; the last column has the most at which it pays."""
-    counts = sorted(found.speedups["concurrency"].unique())
-    rows = []
-    for entry in found.pays.itertuples(index=False):
-        own = found.speedups
-        for column in ROW:
-            own = own[own[column] == getattr(entry, column)]
-        cells = own.set_index("concurrency")
-        words = [_at_load(cells.loc[count]) for count in counts]
-        rows.append(list(map(Cell, (f"{entry.mat:.2f}", *words, _spell(entry.pays_to)))))
-    far = (found.speedups["outside"] > FEW).any()
+    speedups = found.speedups.assign(at_load=[_at_load(row) for row in found.speedups.to_dict("records")])
+    counts = sorted(speedups["concurrency"].unique())
+    far = (speedups["outside"] > FEW).any()
     star = " *: more than one step in 20 beyond what the profile measured." if far else ""
     meaning = (
         f"{LABELLED}: speedup over vanilla by requests that share a forward, without drafting time; in brackets with"
         f" it, each request's median a step, one request after the other.{star}"
     )
-    header = ("MAT", *(f"{count} at once" for count in counts), "Pays up to")
-    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
-    return method_table("crossover", (f"{found.where}.", meaning), found.pays, columns)
+    columns = (
+        Heading("MAT", "mat"),
+        *(Heading(f"{count} at once", f"{count} at_load", str) for count in counts),
+        Heading("Pays up to", "pays_to", _spell),
+    )
+    rows = found.pays.merge(widen(speedups, "concurrency", ["at_load"]), on=list(ROW))
+    return method_table("crossover", (f"{found.where}.", meaning), rows, columns)
 
 
-def _at_load(row: pd.Series) -> str:
+def _at_load(row: dict[str, Any]) -> str:
     star = "*" if row["outside"] > FEW else ""
     return f"{row['modelled_speedup']:.2f}{star} ({row['with_drafting']:.2f})"
 

@@ -1,15 +1,17 @@
-"""Every method over every other: the ratio on the cases of both, with its interval, and a tie in words."""
+"""Every method over every other, and the best setting of a sweep over its neighbours: ratios with their intervals."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
 from specbench.report.data.findings import Findings
-from specbench.report.data.headline import Headline
+from specbench.report.data.headline import Headline, Row, name_of
 from specbench.report.data.pairs import Contest, Entrant, find_contest
+from specbench.report.data.sweep import best_settings
+from specbench.report.tables.columns import Heading
 from specbench.report.text.label import Cell, format_interval, format_number, label
 from specbench.report.text.table import Table
 from specbench.stats import Estimate
@@ -21,7 +23,12 @@ _MEANING = (
     "The row's method over the column's, on the cases that all of them finished, paired by case. A tie: the 95 % "
     "interval of the ratio holds 1."
 )
+_BEST_MEANING = (
+    "The best setting of each method, then what one step along one parameter makes of it. Best over it: paired by case;"
+    " a tie: the interval of the ratio holds 1."
+)
 _FIGURES = {"speedup": "Speed", "predicted_speedup": "Predicted speed (modelled)", "mat": "MAT"}
+_BEST_FIGURES = {"speedup": "Speedup", "predicted_speedup": "Predicted (modelled)", "mat": "MAT"}
 
 
 def pair_tables(findings: Findings, headlines: Sequence[Headline]) -> list[Table]:
@@ -59,10 +66,8 @@ def _table(contest: Contest, entrants: Sequence[Entrant], headline: Headline, se
 
 def ratio_cell(ratio: Estimate) -> Cell:
     """A ratio of two methods with its interval, and whether that makes a tie."""
-    low, high = (float("nan") if bound is None else bound for bound in (ratio.low, ratio.high))
-    bounds = format_interval(low, high)
-    tied = ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
-    return Cell(f"{TIE}, {format_number(ratio.value)}" if tied else format_number(ratio.value), bounds)
+    text, (low, high) = format_number(ratio.value), ratio.bounds
+    return Cell(f"{TIE}, {text}" if low <= 1 <= high else text, format_interval(low, high))
 
 
 def pair_frame(findings: Findings, headlines: Sequence[Headline]) -> pd.DataFrame:
@@ -76,3 +81,26 @@ def pair_frame(findings: Findings, headlines: Sequence[Headline]) -> pd.DataFram
             ratio = found[0].over(first, second)
             rows.append((*headline.place, headline.figure, *first, *second, ratio.value, ratio.low, ratio.high))
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def settings_tables(findings: Findings, headlines: Sequence[Headline]) -> list[Table]:
+    """A row a setting of a sweep, each method's best before its neighbours; no table where nothing was varied."""
+    rows = tuple(row for headline in headlines for row in _settings(findings, headline))
+    if not rows:
+        return []
+    header = ("Setting", _BEST_FIGURES[headlines[0].figure], "Best over it")
+    return [Table("settings", "", _BEST_MEANING, header, rows, frozenset())]
+
+
+def _settings(findings: Findings, headline: Headline) -> Iterator[tuple[Cell, ...]]:
+    figure = Heading("", headline.figure)
+    for (_, best), *others in best_settings(findings, headline.figure, headline.place):
+        yield Cell(f"best: {name_of(best)}"), figure.cell(best), Cell("")
+        for changed, row in others:
+            yield Cell(f"{row['method']}: {changed}"), figure.cell(row), _over(findings, headline, best, row)
+
+
+def _over(findings: Findings, headline: Headline, best: Row, other: Row) -> Cell:
+    first, second = ((row["method"], row["variant"]) for row in (best, other))
+    contest = find_contest(findings.contests, headline.place, headline.figure, first)
+    return ratio_cell(contest.over(first, second)) if contest and second in contest.entrants else Cell("")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from specbench.record import OVERALL
 from specbench.report.data.detail import QUALITY
 from specbench.report.data.findings import Findings
 from specbench.report.data.reported import ROW
-from specbench.report.tables.tables import INTERVALS, interval_of
-from specbench.report.text.label import BLANK, Cell, format_interval, format_number, format_share
-from specbench.report.text.table import Table, method_table
+from specbench.report.tables.columns import INTERVALS, Heading, method_table
+from specbench.report.text.label import BLANK, format_interval, format_share
+from specbench.report.text.table import Table
 
 _MEANING = (
     "Correct: answers with the reference's number, or code that passed a sandbox's tests (--passed), of the checked"
@@ -24,24 +26,21 @@ def quality_tables(findings: Findings, where: str = "") -> list[Table]:
         return []
     overall = findings.summary[findings.summary["category"] == OVERALL]
     beside = overall[[*ROW, "cases", "speedup", "speedup_low", "speedup_high", "mat"]]
-    rows = frame.merge(beside, on=list(ROW), how="left", suffixes=("", "_all")).to_dict("records")
-    figures = [
-        (
-            Cell(f"{row['cases']} of {row['cases_all']}"),
-            Cell(format_share(row["correct"]), format_interval(100 * row["correct_low"], 100 * row["correct_high"], 1)),
-            Cell(
-                _points(row["difference"]),
-                format_interval(100 * row["difference_low"], 100 * row["difference_high"], 1),
-            ),
-            Cell(format_number(row["speedup"]), interval_of(row, "speedup")),
-            Cell(format_number(row["mat"])),
-        )
-        for row in rows
-    ]
-    header = ("Checked cases", "Correct", "Less vanilla's", "Speedup", "MAT")
-    columns = dict(zip(header, zip(*figures, strict=True), strict=True))
-    return [method_table(QUALITY, (where, f"{_MEANING} {INTERVALS}"), frame, columns)]
+    rows = frame.merge(beside, on=list(ROW), how="left", suffixes=("", "_all"))
+    rows["checked"] = [f"{checked} of {cases}" for checked, cases in zip(rows["cases"], rows["cases_all"], strict=True)]
+    columns = (
+        Heading("Checked cases", "checked", str),
+        Heading("Correct", "correct", format_share, spread=_points_interval),
+        Heading("Less vanilla's", "difference", _points, spread=_points_interval),
+        Heading("Speedup", "speedup"),
+        Heading("MAT", "mat"),
+    )
+    return [method_table(QUALITY, (where, f"{_MEANING} {INTERVALS}"), rows, columns)]
 
 
 def _points(share: float) -> str:
-    return BLANK if share != share else f"{100 * share:+.1f}"
+    return BLANK if math.isnan(share) else f"{100 * share:+.1f}"
+
+
+def _points_interval(low: float, high: float) -> str:
+    return format_interval(100 * low, 100 * high, 1)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from specbench.report.data.findings import Findings
-from specbench.report.text.label import BLANK, Cell, format_interval, format_number, format_rate
+from specbench.report.text.label import BLANK, Cell, format_bounded, format_rate
 from specbench.report.text.table import Table, without_blanks
-from specbench.stats import Estimate
 
 _MEANING = (
     "Shards of merged runs. Tokens/s: vanilla's. A/A: vanilla timed against itself, with 95 % of re-timings. Methods"
@@ -23,15 +22,9 @@ def shards_tables(findings: Findings) -> list[Table]:
             figures = (
                 str(shard.cases),
                 format_rate(1 / speed.value) if speed and speed.value > 0 else BLANK,
-                _control(shard.control.retimed) if shard.control else BLANK,
+                format_bounded(shard.control.retimed.value, *shard.control.retimed.bounds) if shard.control else BLANK,
             )
             rows.append(tuple(map(Cell, (entry.run.directory.name, shard.part, shard.machine, *figures))))
     if not rows:
         return []
     return [without_blanks(Table("shards", "", _MEANING, _HEADER, tuple(rows), frozenset(), 3))]
-
-
-def _control(found: Estimate) -> str:
-    if found.low is None or found.high is None:
-        return format_number(found.value)
-    return f"{format_number(found.value)} [{format_interval(found.low, found.high)}]"

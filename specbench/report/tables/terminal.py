@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich import box
@@ -20,16 +19,14 @@ from specbench.report.data.facts import TIME_ONLY, Facts, say_decoding
 from specbench.report.data.findings import Findings
 from specbench.report.data.headline import Headline, find_headlines, sort_rows
 from specbench.report.data.load import Load
-from specbench.report.data.rows import FEW, category_order, drop_repeated_rows, mark_few, with_drafting
+from specbench.report.data.rows import FEW, category_order, drop_repeated_rows, with_drafting
+from specbench.report.tables.columns import Heading, method_table, widen
 from specbench.report.tables.served import served_tables
 from specbench.report.tables.shards import shards_tables
 from specbench.report.text.label import (
-    BLANK,
     break_lines,
-    format_interval,
     format_microseconds,
     format_milliseconds,
-    format_number,
     format_rate,
     format_share,
     label,
@@ -119,9 +116,7 @@ def _width(sheet: Table, console: Console) -> int:
 
 def _sheet(table: Printed, width: int | None) -> Table:
     """width: of labels, which are broken to it; None = as long as they are."""
-    sheet = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    for column, title in enumerate(table.header):
-        sheet.add_column(_text(title), justify="left" if column < table.labels else "right", no_wrap=True)
+    sheet = _empty_sheet(table.header, table.labels)
     names = [row[0].text for row in table.rows]
     apart = len(set(names)) < len(names) or width is not None  # a name of several lines or rows
     previous = ""
@@ -133,6 +128,14 @@ def _sheet(table: Printed, width: int | None) -> Table:
             sheet.add_section()
         previous = row[0].text
         sheet.add_row(*map(_text, labels), *(_text(cell.text) for cell in row[table.labels :]))
+    return sheet
+
+
+def _empty_sheet(header: Sequence[str], labels: int) -> Table:
+    """The first ``labels`` columns hold names."""
+    sheet = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    for column, title in enumerate(header):
+        sheet.add_column(_text(title), justify="left" if column < labels else "right", no_wrap=True)
     return sheet
 
 
@@ -159,47 +162,37 @@ def _replays(findings: Findings, model: str, suite: str) -> Iterator[str]:
 def _overall(rows: pd.DataFrame, width: int) -> Table:
     """A figure that is blank in every row is not shown."""
     shown = sort_rows(with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL])))
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    columns = [entry for entry in _COLUMNS if shown.empty or shown[entry[1]].notna().any()]
-    for title, _, _ in columns:
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in shown.to_dict("records"):
-        style = "dim" if row["method"] == CONTROL else ""
-        cells = [_name(row["method"], row["variant"], width), *(write(row) for _, _, write in columns)]
-        table.add_row(*map(_text, cells), style=style)
-    return table
+    failed = (f"{count}/{count + cases}" if count else "0" for count, cases in shown[["errors", "cases"]].to_numpy())
+    table = method_table("overall", ("", ""), shown.assign(failed=list(failed)), _COLUMNS)
+    sheet = _empty_sheet(["method", *table.header[1:]], labels=1)
+    for name, *figures in table.rows:
+        texts = [
+            f"{cell.text} [{cell.interval}]" if cell.interval and "95 %" in title else cell.text
+            for title, cell in zip(table.header[1:], figures, strict=True)
+        ]
+        sheet.add_row(*map(_text, (_broken(name.text, width), *texts)), style="dim" if name.text == _CONTROL else "")
+    return sheet
 
 
-def _speedup(row: dict[str, Any], name: str = "speedup") -> str:
-    speedup = format_number(row[name])
-    bounds = format_interval(row[f"{name}_low"], row[f"{name}_high"])
-    return f"{speedup} [{bounds}]" if bounds else speedup
-
-
-def _errors(row: dict[str, Any]) -> str:
-    return f"{row['errors']}/{row['cases'] + row['errors']}" if row["errors"] else "0"
-
-
-# title, column of the summary, format of its cell
-_COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
-    ("MAT", "mat", lambda row: format_number(row["mat"])),
-    ("tokens/s", "tokens_per_s", lambda row: format_rate(row["tokens_per_s"])),
-    ("speedup [95 %]", "speedup", _speedup),
-    ("time only [95 %]", "time_only_speedup", lambda row: _speedup(row, "time_only_speedup")),
-    ("step ms", "time_only_step_ms", lambda row: format_milliseconds(row["time_only_step_ms"])),
-    ("accepted", "acceptance_rate", lambda row: format_share(row["acceptance_rate"])),
-    ("tokens fed", "fed", lambda row: format_number(row["fed"])),
-    ("drafting \N{MICRO SIGN}s", "drafting_us", lambda row: format_microseconds(row["drafting_us"])),
-    ("lossless", "lossless", lambda row: format_share(row["lossless"])),
-    ("errors", "errors", _errors),
+_COLUMNS = (
+    Heading("MAT", "mat"),
+    Heading("tokens/s", "tokens_per_s", format_rate),
+    Heading("speedup [95 %]", "speedup"),
+    Heading("time only [95 %]", "time_only_speedup"),
+    Heading("step ms", "time_only_step_ms", format_milliseconds),
+    Heading("accepted", "acceptance_rate", format_share),
+    Heading("tokens fed", "fed"),
+    Heading("drafting \N{MICRO SIGN}s", "drafting_us", format_microseconds),
+    Heading("lossless", "lossless", format_share),
+    Heading("errors", "failed", str),
 )
+_CONTROL = label(CONTROL)
 
 
-def _name(method: str, variant: str, width: int) -> str:
-    """On as many lines as it takes to leave the figures their room."""
+def _broken(name: str, width: int) -> str:
+    """A method's name on as many lines as it takes to leave the figures their room."""
     least, most = _NAME_WIDTHS
-    return break_lines(label(method, variant), max(least, min(most, width - _FIGURES_WIDTH)))
+    return break_lines(name, max(least, min(most, width - _FIGURES_WIDTH)))
 
 
 def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
@@ -210,58 +203,47 @@ def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
     """
     categories = category_order(rows.loc[rows["category"] != OVERALL, "category"])
     methods = rows[~rows["method"].isin([VANILLA, CONTROL])]
-    ordered = sort_rows(methods[methods["category"] == OVERALL])
-    keys = dict.fromkeys(zip(ordered["method"], ordered["variant"], strict=True))
-    names = {key: _name(*key, width) for key in keys}
     figures = {"speedup": "speedup", "mat": "MAT"} if methods["speedup"].notna().any() else {"mat": "MAT"}
-    if len(categories) < 2 or not names or methods[list(figures)].isna().all(axis=None):
+    if len(categories) < 2 or methods[list(figures)].isna().all(axis=None):
         return
     if len(categories) > _MOST_CATEGORIES:
         yield _text(f"{len(categories)} categories, at most {_MOST_CATEGORIES} are printed; summary.csv has them")
         return
-    found = {
-        (row["category"], row["method"], row["variant"], figure): mark_few(format_number(row[figure]), row)
-        for row in rows.to_dict("records")
-        for figure in figures
-    }
-    room = width - _EDGES - max(len(line) for name in names.values() for line in name.split("\n"))
+    overall = sort_rows(methods[methods["category"] == OVERALL])
+    wide = widen(pd.concat([overall, methods[methods["category"] != OVERALL]]), "category", (*figures, "cases"))
+    lines = [
+        (
+            _broken(label(row["method"], row["variant"]), width) if figure == next(iter(figures)) else "",
+            title,
+            *(Heading("", f"{name} {figure}", few=f"{name} cases").cell(row).text for name in categories),
+        )
+        for row in wide.to_dict("records")
+        for figure, title in figures.items()
+    ]
+    room = width - _EDGES - max(len(part) for name, *_ in lines for part in name.split("\n"))
     room -= _GUTTER + max(map(len, figures.values()))
-    for chosen in _fitting(categories, room, max(map(len, found.values()))):
-        yield _category_table(figures, chosen, names, found)
-    if any(text.startswith("(") for text in found.values()):
+    for places in _fitting(categories, room, max(len(text) for line in lines for text in line[2:])):
+        names = [break_lines(categories[place], _HEADER_WIDTH) for place in places]
+        sheet = _empty_sheet(["method", "", *names], labels=2)
+        for line in lines:
+            sheet.add_row(*map(_text, (*line[:2], *(line[2 + place] for place in places))))
+        yield sheet
+    if any(text.startswith("(") for line in lines for text in line[2:]):
         yield _text(FEW, style="dim")
 
 
-def _fitting(categories: Sequence[str], room: int, cell: int) -> Iterator[list[str]]:
-    """Runs of categories whose columns fit into ``room`` characters."""
-    chosen: list[str] = []
+def _fitting(categories: Sequence[str], room: int, cell: int) -> Iterator[list[int]]:
+    """Places of categories in runs whose columns fit into ``room`` characters."""
+    chosen: list[int] = []
     used = 0
-    for category in categories:
+    for place, category in enumerate(categories):
         width = max(cell, *map(len, break_lines(category, _HEADER_WIDTH).split("\n"))) + _GUTTER
         if chosen and used + width > room:
             yield chosen
             chosen, used = [], 0
-        chosen.append(category)
+        chosen.append(place)
         used += width
     yield chosen
-
-
-def _category_table(
-    figures: dict[str, str],
-    categories: Sequence[str],
-    names: dict[tuple[str, str], str],
-    found: dict[tuple[str, str, str, str], str],
-) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for category in categories:
-        table.add_column(_text(break_lines(category, _HEADER_WIDTH)), justify="right", no_wrap=True)
-    for key, name in names.items():
-        for place, (figure, title) in enumerate(figures.items()):
-            cells = (found.get((category, *key, figure), BLANK) for category in categories)
-            table.add_row(_text("" if place else name), title, *map(_text, cells))
-    return table
 
 
 def print_warnings(warnings: Sequence[str], console: Console | None = None) -> None:

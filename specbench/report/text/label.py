@@ -34,6 +34,8 @@ _DISPLAY = {  # as papers write them
     "mtp": "MTP",
     "n_grammys": "N-Grammys",
     "n_grammys_trie": "N-Grammys (trie)",
+    "ngram_map_k": "n-gram map (llama.cpp, k)",
+    "ngram_map_k4v": "n-gram map (llama.cpp, k4v)",
     "ngram_mod": "n-gram table (llama.cpp, mod)",
     "opt_tree": "OPT-Tree",
     "openvino_genai": "OpenVINO GenAI",
@@ -129,6 +131,12 @@ def format_interval(low: float, high: float, decimals: int = 2) -> str:
     if math.isnan(low) or math.isnan(high) or low == high:
         return ""
     return f"{low:.{decimals}f}, {high:.{decimals}f}"
+
+
+def format_bounded(value: float, low: float, high: float) -> str:
+    """'1.43 [1.41, 1.45]'; the figure alone where there is no interval."""
+    bounds = format_interval(low, high)
+    return format_number(value) + (f" [{bounds}]" if bounds else "")
 
 
 def break_lines(name: str, width: int) -> str:

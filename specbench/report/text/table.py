@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.names import printable
-from specbench.report.text.label import BLANK, Cell, display_name, label
+from specbench.report.text.label import BLANK, Cell, display_name
 from specbench.store import RunError, remove_partials, write_atomically
 
 _LATEX = {
@@ -58,27 +58,6 @@ class Table:
     def caption(self) -> str:
         """Both halves: a table may be pasted elsewhere."""
         return f"{self.where} {self.meaning}".strip()
-
-
-def name_columns(rows: pd.DataFrame) -> dict[str, list[Cell]]:
-    """Title -> cells, of rows with model, suite, method, variant; model and suite only where there are several."""
-    varying = [column for column in ("model", "suite") if rows[column].nunique() > 1]
-    columns = {column.capitalize(): [Cell(str(value)) for value in rows[column]] for column in varying}
-    pairs = zip(rows["method"], rows["variant"], strict=True)
-    return columns | {"Method": [Cell(label(method, variant)) for method, variant in pairs]}
-
-
-def method_table(
-    name: str,
-    text: tuple[str, str],
-    rows: pd.DataFrame,
-    columns: Mapping[str, Sequence[Cell]],
-    first: Mapping[str, Sequence[Cell]] | None = None,
-) -> Table:
-    """A row a method: what stands first, its names, then the columns that have a figure. text: where and meaning."""
-    names = {**(first or {}), **name_columns(rows)}
-    cells = tuple(zip(*names.values(), *columns.values(), strict=True))
-    return without_blanks(Table(name, *text, (*names, *columns), cells, frozenset(), len(names)))
 
 
 def without_blanks(table: Table) -> Table:
