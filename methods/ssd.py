@@ -69,30 +69,23 @@ class Rebuilder:
 
     def start(self, tokens: np.ndarray) -> None:
         """Begin to build; ``tokens`` must not be written to any more."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "suffix-array")
+        self._pool = self._pool or ThreadPoolExecutor(1, "suffix-array")
         self._pending = self._pool.submit(SuffixArray.build, tokens)
 
     def take(self) -> SuffixArray | None:
         """What was started last, once; waits for it. None if nothing was. Raises RuntimeError if the build failed."""
         pending, self._pending = self._pending, None
-        if pending is None:
-            return None
         try:
-            return pending.result()
+            return pending.result() if pending else None
         except Exception as error:
             raise RuntimeError(f"the suffix array could not be rebuilt in the background: {error}") from error
 
-    def drop(self) -> None:
-        """Wait for what was started and forget it: no build runs on. A failure is logged."""
+    def close(self) -> None:
+        """End the thread, and forget what was started: no build runs on. A failure is logged."""
         try:
             self.take()
         except RuntimeError as error:
             log.warning("%s", error)
-
-    def close(self) -> None:
-        """End the thread."""
-        self.drop()
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
@@ -191,7 +184,7 @@ class Spacelike(Method):
 
     def reset(self) -> None:
         """Empty the buffer, the suffix array and what is being built."""
-        self._rebuilder.drop()
+        self._rebuilder.close()
         self.ring.clear()
         self.array = SuffixArray.build(np.zeros(0, np.int32))
         self.finished = self.indexed = self._building = 0

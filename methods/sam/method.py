@@ -26,36 +26,6 @@ DYNAMIC, STATIC, AUXILIARY = 0, 1, 2
 ROOM = 4096  # [tokens] of answer before the dynamic automaton must move
 
 
-class _Recycling:
-    """Token Recycling as the auxiliary drafter; another one would offer the same names."""
-
-    def __init__(self, tree: list[list[int]], k: int) -> None:
-        self._shape, self._k = TreeShape.from_counts(tree, k), k
-        self._source = [AUXILIARY] * len(self._shape)
-        self.needs = Needs(node_topk=k, prompt_topk=k)
-
-    def bind(self, target: Target) -> None:
-        require_nodes("tree", len(self._shape), target.max_nodes)
-        self._matrix = RecyclingMatrix(self._shape, self._k, "last", target.vocab_size, target.device)
-
-    def reset(self) -> None:
-        self._matrix.clear()
-
-    def begin(self, prompt: Sequence[int], prefill: Prefill) -> None:
-        if prefill.topk is not None:
-            self._matrix.learn_prompt(prompt, prefill.topk)
-
-    def propose(self, context: Sequence[int]) -> Draft:
-        return replace(self._matrix.draft(context[-1]), source=self._source)
-
-    def observe(self, step: Step) -> None:
-        if step.fed is not None and step.topk is not None:
-            self._matrix.learn(step.fed, step.topk)
-
-    def nbytes(self) -> int:
-        return self._matrix.nbytes()
-
-
 class _Matcher(Drafter):
     """Both automata hold the context without its root, which is what the root then extends a match of."""
 
@@ -68,7 +38,7 @@ class _Matcher(Drafter):
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         method, root = self._method, context[-1]
         self._take(context[len(self._dynamic) : -1])
-        aided = method.auxiliary is not None
+        aided = method.tree is not None
         matched, end = self._dynamic.peek(root, method.n_predicts if aided else 0)
         state, corpus_matched = 0, 0
         if method.static is not None:
@@ -76,7 +46,8 @@ class _Matcher(Drafter):
         corpus_matched -= method.len_bias
         longest = max(matched, corpus_matched)
         if method.auxiliary is not None and longest < method.len_threshold:
-            return method.auxiliary.propose(context)
+            found = method.auxiliary.draft(root)
+            return replace(found, source=[AUXILIARY] * len(found))
         count = min(budget, method.length(longest))
         if matched >= corpus_matched:
             tokens = context[end : min(end + count, len(context) - 1)]
@@ -88,8 +59,8 @@ class _Matcher(Drafter):
         return Draft(tokens, parents, source=[STATIC] * len(tokens))
 
     def observe(self, step: Step) -> None:
-        if self._method.auxiliary is not None:
-            self._method.auxiliary.observe(step)
+        if self._method.auxiliary is not None and step.fed is not None and step.topk is not None:
+            self._method.auxiliary.learn(step.fed, step.topk)
 
     def _take(self, tokens: Sequence[int]) -> None:
         self._dynamic.extend(tokens)
@@ -135,14 +106,15 @@ class SAM(Method):
             )
         self.n_predicts, self.alpha, self.children = n_predicts, alpha, children
         self.len_bias, self.len_threshold = len_bias, len_threshold
-        self.auxiliary = _Recycling(tree, k) if tree is not None else None
+        self.tree, self.k = None if tree is None else TreeShape.from_counts(tree, k), k
+        self.auxiliary: RecyclingMatrix | None = None
         self.static: StaticAutomaton | None = None
         self._path = locate_file(static) if static else None
 
     @property
     def needs(self) -> Needs:
         """Top-k of every row for the auxiliary; nothing without."""
-        return self.auxiliary.needs if self.auxiliary is not None else Needs()
+        return Needs() if self.tree is None else Needs(node_topk=self.k, prompt_topk=self.k)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -166,23 +138,24 @@ class SAM(Method):
         automaton.extend([0, 1])
         automaton.peek(0)
         corpus.tree(corpus.walk(0, 0, [0])[0], 1, 1)
-        if self.auxiliary is not None:
-            self.auxiliary.bind(target)
+        if self.tree is not None:
+            require_nodes("tree", len(self.tree), target.max_nodes)
+            self.auxiliary = RecyclingMatrix(self.tree, self.k, "last", target.vocab_size, target.device)
 
     def reset(self) -> None:
         """Forget what the auxiliary learned; an automaton of the context ends with its request."""
         if self.auxiliary is not None:
-            self.auxiliary.reset()
+            self.auxiliary.clear()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Match and append the prompt."""
-        if self.auxiliary is not None:
-            self.auxiliary.begin(prompt, prefill)
+        if self.auxiliary is not None and prefill.topk is not None:
+            self.auxiliary.learn_prompt(prompt, prefill.topk)
         return _Matcher(self, prompt)
 
     def length(self, matched: int) -> int:
         """Most nodes to draft for a match; the reference counts the root too."""
-        return (self.n_predicts if self.auxiliary else min(self.n_predicts, 1 + int(self.alpha * matched))) - 1
+        return (self.n_predicts if self.tree else min(self.n_predicts, 1 + int(self.alpha * matched))) - 1
 
     def state_bytes(self) -> int:
         """Bytes of the static automaton and of the auxiliary's table."""

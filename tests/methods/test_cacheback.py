@@ -263,12 +263,3 @@ def test_only_frozen_asks_and_fills_no_dynamic_table():
     drafter = method.begin(PROMPT[:-1], Prefill(PROMPT[-1]), 0)
     assert set(drafter.propose(PROMPT, 256).source) == {1}
     assert contents(method.dynamic) == {}
-
-
-def test_lengths_that_leave_no_room_are_refused():
-    class Target:
-        max_nodes = 256
-
-    with pytest.raises(InputError, match="total_draft_length=19"):
-        Cacheback(tables="dynamic", total_draft_length=19).bind(Target())
-    Cacheback(tables="dynamic", total_draft_length=20).bind(Target())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods.jacobi import Jacobi
-from specbench.types import InputError, Prefill, Step, TopK
+from specbench.types import Prefill, Step, TopK
 
 
 def markov(path):
@@ -119,8 +119,3 @@ def test_pad_token(token, eos, pad):
     method = Jacobi(2)
     method.check(SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=token), eos=frozenset(eos), vocab_size=100))
     assert list(method.begin([1], Prefill(5), 0).propose([1, 5], 9).tokens) == [pad, pad]
-
-
-def test_bad_parameter_names_itself():
-    with pytest.raises(InputError, match="window=0"):
-        Jacobi(window=0)

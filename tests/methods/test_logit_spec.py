@@ -112,20 +112,6 @@ def test_index_equals_the_pool_at_every_length(text, max_ngram, num_draft, data)
         length += data.draw(st.integers(1, 5))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"capacity": 1}, "capacity=1"),
-        ({"ranks": [8, 8]}, r"ranks=\[8, 8\]"),
-        ({"lengths": [4, 3]}, r"lengths=\[4, 3\]: expected 3"),
-        ({"lengths": [4, 3, 0]}, r"lengths=\[4, 3, 0\]"),
-    ],
-)
-def test_bad_parameters_name_themselves(options, message):
-    with pytest.raises(InputError, match=message):
-        LogitSpec(**options)
-
-
 def test_no_more_tokens_are_ranked_than_there_are():
     class Target:
         vocab_size, max_nodes = 40, 256

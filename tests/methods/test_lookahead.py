@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +15,7 @@ from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.target.eager.engine import EagerEngine
-from specbench.types import ROOT, InputError, Prefill, Step, TopK
+from specbench.types import ROOT, Prefill, Step, TopK
 
 
 def markov(path):
@@ -249,16 +247,3 @@ def test_pool_lives_until_reset_and_the_window_is_seeded():
     method.reset()
     assert not any(method.query(token) for token in known)
     assert method.state_bytes() == 0
-
-
-def test_a_draft_that_does_not_fit_the_engine_is_refused():
-    Lookahead(5, 7, 7).bind(SimpleNamespace(max_nodes=27 + 21))
-    with pytest.raises(InputError, match=r"up to 55 nodes; expected at most engine\.max_nodes=54.*=55"):
-        Lookahead(5, 7, 7, "kept").bind(SimpleNamespace(max_nodes=54))
-
-
-@pytest.mark.parametrize("bad", [{"ngram": 2}, {"window": 0}, {"guesses": 0}])
-def test_bad_parameter_names_itself(bad):
-    name, value = next(iter(bad.items()))
-    with pytest.raises(InputError, match=f"^{name}={value}: expected"):
-        Lookahead(**bad)

@@ -341,12 +341,6 @@ def test_budget_is_kept(verify, budget):
     assert bool(len(draft)) == (budget >= 2)
 
 
-@pytest.mark.parametrize("name", ["k", "w", "q"])
-def test_bad_length_names_itself(name):
-    with pytest.raises(InputError, match=f"{name}=0"):
-        NGrammys(**{name: 0})
-
-
 def test_a_batch_that_the_engine_cannot_hold_is_refused():
     with pytest.raises(InputError, match=r"25, w=14: a draft has up to 350 nodes.*engine.max_nodes=256"):
         NGrammys(k=25, w=14).bind(_Spoken())

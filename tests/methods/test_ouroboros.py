@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +11,7 @@ from draft_models import begin, fitted, noisy, run
 from methods.ouroboros import Ouroboros, PhrasePool
 from models import build, plain_greedy
 from specbench.decode.sampling import Sampling
-from specbench.types import InputError, Step, TopK
+from specbench.types import Step, TopK
 
 SMALL = {"gamma": 4, "window": 4, "level": 4, "endings": 2}
 
@@ -231,15 +229,3 @@ def test_budget_is_kept(budget):
     method = method_with(model)
     run(model, method)
     assert len(begin(method, [5, 6, 7]).propose([5, 6, 7], budget)) <= budget
-
-
-def test_a_draft_that_does_not_fit_the_engine_is_refused():
-    with pytest.raises(InputError, match=r"^gamma=12, level=7, endings=3: a draft has up to 35 nodes"):
-        Ouroboros("x").bind(SimpleNamespace(max_nodes=34))
-
-
-@pytest.mark.parametrize("bad", [{"gamma": 0}, {"window": 0}, {"level": 2}, {"endings": -1}])
-def test_bad_parameter_names_itself(bad):
-    name, value = next(iter(bad.items()))
-    with pytest.raises(InputError, match=f"^{name}={value}: expected"):
-        Ouroboros("x", **bad)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compose import entry_of
 from methods.pld import PromptLookup
-from specbench.types import InputError, Prefill
+from specbench.types import Prefill
 
 RULES = ("original", "hf", "recent", "ngram_simple", "ngram_cache")
 
@@ -148,12 +148,3 @@ def test_presets_hold_the_servers_settings(name, wanted):
 def test_budget_is_kept():
     drafter = PromptLookup(2, 10, "hf").begin([], Prefill(0), 0)
     assert list(drafter.propose([1, 2, 3, 4, 1, 2], 1).tokens) == [3]
-
-
-def test_bad_parameter_names_itself():
-    with pytest.raises(InputError, match="max_ngram=0"):
-        PromptLookup(max_ngram=0)
-    with pytest.raises(InputError, match="min_ngram=4: expected a whole number from 1 to 3"):
-        PromptLookup(min_ngram=4)
-    with pytest.raises(InputError, match="max_ngram=5: expected at most 4"):
-        PromptLookup(5, rule="ngram_cache")

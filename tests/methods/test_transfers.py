@@ -28,51 +28,16 @@ SETTINGS = ("model=random", "model.draft=bundled:tiny_draft", "model.heads.pard=
               for name in ("eagle", "eagle3", "p_eagle", "dflash", "mtp", "medusa", "hydra")),
             *(f"model.random.config.{size}" for size in SHAPE))  # fmt: skip
 
-# The most of any step: read-backs and uploads at temperature 0, the same at 0.8.
+# The most of any step: read-backs and uploads at temperature 0, the same at 0.8; of other methods, vanilla's.
+VANILLAS = (1, 0, 1, 0)
 MOST = {
-    "vanilla": (1, 0, 1, 0),
-    "cacheback": (1, 0, 1, 0),
-    "cacheback_no_frozen": (1, 0, 1, 0),
-    "cacheback_only_frozen": (1, 0, 1, 0),
     "card": (6, 0, 6, 0),
-    "dflash": (1, 0, 1, 0),
-    "eagle": (1, 0, 1, 0),
-    "eagle2": (1, 0, 1, 0),
-    "eagle3": (1, 0, 1, 0),
-    "foreign_draft": (1, 0, 1, 0),
-    "hybrid": (1, 0, 1, 0),
-    "hybrid_frozen": (1, 0, 1, 0),
-    "hydra_heads": (1, 0, 1, 0),
-    "jacobi": (1, 0, 1, 0),
-    "logit_spec": (1, 0, 1, 0),
-    "lookahead": (1, 0, 1, 0),
-    "medusa": (1, 0, 1, 0),
-    "mtp": (1, 0, 1, 0),
-    "n_grammys": (1, 0, 1, 0),
-    "n_grammys_trie": (1, 0, 1, 0),
-    "ngram_mod": (1, 0, 1, 0),
     "opt_tree": (8, 0, 6, 0),
     "ouroboros": (13, 0, 13, 0),
     "ouroboros_warm": (13, 0, 13, 0),
-    "p_eagle": (1, 0, 1, 0),
-    "pard": (1, 0, 1, 0),
     "pearl": (2, 0, 2, 0),
-    "pld": (1, 0, 1, 0),
-    "pld_llama_cache": (1, 0, 1, 0),
-    "pld_llama_simple": (1, 0, 1, 0),
-    "pld_vllm": (1, 0, 1, 0),
-    "rest": (1, 0, 1, 0),
-    "sam": (1, 0, 1, 0),
-    "sam_token_recycling": (1, 0, 1, 0),
     "self_speculation": (3, 0, 3, 0),
     "sequoia": (1, 0, 2, 0),
-    "specinfer": (1, 0, 1, 0),
-    "speculative_sampling": (1, 0, 1, 0),
-    "ssd": (1, 0, 1, 0),
-    "suffix_decoding": (1, 0, 1, 0),
-    "suffix_decoding_local": (1, 0, 1, 0),
-    "token_recycling": (1, 0, 1, 0),
-    "token_recycling_hot": (1, 0, 1, 0),
 }
 
 
@@ -83,10 +48,10 @@ def runnable() -> tuple[str, ...]:
 
 
 def cells() -> list:
-    """One yaml of each module in every run, in the table's order; its variants in a run of everything."""
+    """One yaml of each module in every run; its variants in a run of everything."""
     modules: set[str] = set()
     found = []
-    for name in sorted(runnable(), key=lambda name: list(MOST).index(name) if name in MOST else -1):
+    for name in runnable():
         module = settings_of(name)["_target_"].split(".")[1]
         found.append(pytest.param(name, marks=[pytest.mark.exhaustive] if module in modules else []))
         modules.add(module)
@@ -121,12 +86,11 @@ def test_transfers_a_step(name, counted):
         if sampling is None or not entry_of(name).method.draws:
             assert out.ids == counted(VANILLA, sampling)[0].ids
         found += [max(column) for column in zip(*steps, strict=True)]
-    assert name in MOST, f'add a line to MOST in {__file__}: "{name}": {tuple(found)},'
-    assert tuple(found) == MOST[name]
+    assert tuple(found) == MOST.get(name, VANILLAS)
 
 
-def test_the_table_holds_the_methods_that_there_are():
-    assert set(MOST) == set(runnable())
+def test_the_table_names_methods_that_there_are():
+    assert set(MOST) <= set(runnable())
 
 
 @pytest.mark.parametrize("read", [False, True], ids=["", "parents read, the wrong variant"])

@@ -1,17 +1,27 @@
-"""How a port reaches its actor: messages both ways, with an end to every wait. In place and in a thread.
+"""How a port reaches its actor: messages both ways, with an end to every wait. In place, in a thread, in a process.
 
-A thread gets the objects themselves. It is a daemon, so it does not outlive the run. A process of its own stands in
-``process_channel``.
+A thread gets the objects themselves, a process copies of them, pickled. Both are daemons, so they do not outlive the
+run; a process is started afresh (spawn: a CUDA context cannot be inherited), and ends when its other side is gone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 import queue
+import signal
+import socket
+import struct
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.multiprocessing
+
+from specbench.target.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 
 CLOSE_S = 2.0  # [s] that a partner has to end by itself
 
@@ -42,58 +52,13 @@ def run_actor(build: Build, arguments: tuple[Any, ...]) -> Generator[list[Any], 
         message = yield [ticket, *answer]
 
 
-class End(Protocol):
-    """The actor's end of a thread's queues or of a process's connection."""
-
-    def receive(self) -> Any:
-        """The next message; None is the end."""
-
-    def send(self, message: Any) -> None:
-        """An answer."""
-
-
-def serve(end: End, build: Build, arguments: tuple[Any, ...]) -> None:
-    """The partner's side of a thread or process: answer until the other side is gone."""
-    answers = run_actor(build, arguments)
-    end.send(next(answers))
-    while (message := end.receive()) is not None:
-        end.send(answers.send(message))
-
-
-class Channel(ABC):
-    """The port's end. build: makes the actor of ``arguments`` on the other side."""
-
-    @abstractmethod
-    def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
-        """patience_s: [s] that a single message may take on its way."""
-
-    @abstractmethod
-    def send(self, message: Any) -> None:
-        """Send without waiting for the other side to work. Raises Lost."""
-
-    @abstractmethod
-    def receive(self, patience_s: float) -> Any:
-        """The next message. Raises Lost when none comes in time, or none can come any more."""
-
-    @property
-    @abstractmethod
-    def alive(self) -> bool:
-        """Whether the other side runs."""
-
-    @property
-    def pid(self) -> int | None:
-        """The process of the other side, if it is another one."""
-        return None
-
-    @abstractmethod
-    def close(self, grace_s: float = CLOSE_S) -> None:
-        """End the other side; it has ``grace_s`` to do so by itself."""
-
-
-class InlineChannel(Channel):
+class InlineChannel:
     """No other side: the actor works when its answer is received, in the caller's own thread."""
 
+    alive = True
+
     def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
+        """See ``ThreadChannel``; nothing is waited for."""
         self._answers = run_actor(build, arguments)
         self._messages: deque[Any] = deque([None])  # the first one starts the generator
 
@@ -105,58 +70,152 @@ class InlineChannel(Channel):
         """The answer to the oldest message."""
         return self._answers.send(self._messages.popleft())
 
-    @property
-    def alive(self) -> bool:
-        """Until it is closed."""
-        return True
-
     def close(self, grace_s: float = CLOSE_S) -> None:
         """Drop the actor."""
         self._answers.close()
 
 
-class _Box:
-    """The thread's end of two queues."""
+class _Queues:
+    """One end of two queues between threads."""
 
-    def __init__(self) -> None:
-        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    def __init__(self, inbox: queue.SimpleQueue[Any], outbox: queue.SimpleQueue[Any]) -> None:
+        self._inbox, self.send = inbox, outbox.put
 
-    def receive(self) -> Any:
-        """A message; None is the end."""
-        return self.inbox.get()
-
-    def send(self, message: Any) -> None:
-        """An answer."""
-        self.outbox.put(message)
-
-
-class ThreadChannel(Channel):
-    """A daemon thread. One that is stuck cannot be ended: it is left behind, and ends when its call returns."""
-
-    def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
-        self._box = _Box()
-        given = (self._box, build, arguments)
-        self._thread = threading.Thread(target=serve, args=given, daemon=True, name="drafting")
-        self._thread.start()
-
-    def send(self, message: Any) -> None:
-        """Put into its queue."""
-        self._box.inbox.put(message)
-
-    def receive(self, patience_s: float) -> Any:
-        """Get from its queue."""
+    def receive(self, patience_s: float | None = None) -> Any:
+        """The next message. Raises Lost where none comes in time."""
         try:
-            return self._box.outbox.get(timeout=patience_s)
+            return self._inbox.get(timeout=patience_s)
         except queue.Empty as error:
             raise Lost(f"gave no answer for {patience_s:g} s") from error
 
+
+class _Wire:
+    """One end of a pipe between processes; EOFError: the other one is gone."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def send(self, message: Any) -> None:
+        """Write. Raises Lost where the other side does not read."""
+        try:
+            self._connection.send_bytes(pickle.dumps(message))
+        except BlockingIOError as error:
+            raise Lost("is stuck: it reads no message") from error
+        except OSError as error:
+            raise EOFError from error
+
+    def receive(self, patience_s: float | None = None) -> Any:
+        """The next message. Raises Lost where none comes in time."""
+        try:
+            if not self._connection.poll(patience_s):
+                raise Lost(f"gave no answer for {patience_s:g} s")
+            return pickle.loads(self._connection.recv_bytes())
+        except BlockingIOError as error:
+            raise Lost("is stuck in the middle of an answer") from error
+        except OSError as error:
+            raise EOFError from error
+
+
+def _serve(end: _Queues | _Wire, build: Build, arguments: tuple[Any, ...]) -> None:
+    """The partner's side of a thread or process: answer until None, the end, comes or the other side is gone."""
+    answers = run_actor(build, arguments)
+    with contextlib.suppress(EOFError):  # nobody waits for the answer
+        end.send(next(answers))
+        while (message := end.receive()) is not None:
+            end.send(answers.send(message))
+
+
+class ThreadChannel:
+    """A daemon thread. One that is stuck cannot be ended: it is left behind, and ends when its call returns."""
+
+    def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
+        """build: makes the actor of ``arguments``. patience_s: [s] that a single message may take on its way."""
+        there, back = queue.SimpleQueue[Any](), queue.SimpleQueue[Any]()
+        self._end: _Queues | _Wire = _Queues(back, there)
+        given = (_Queues(there, back), build, arguments)
+        self.worker: Any = threading.Thread(target=_serve, args=given, daemon=True, name="drafting")
+        self.worker.start()
+
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        """Whether the other side runs."""
+        return self.worker.is_alive()
+
+    def send(self, message: Any) -> None:
+        """Send without waiting for the other side to work. Raises Lost."""
+        with self._noticing():
+            self._end.send(message)
+
+    def receive(self, patience_s: float) -> Any:
+        """The next message. Raises Lost when none comes in time, or none can come any more."""
+        with self._noticing():
+            return self._end.receive(patience_s)
+
+    @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
+        try:
+            yield
+        except EOFError as error:
+            self.worker.join(CLOSE_S)
+            raise Lost(f"(process {self.worker.pid}) ended with exit code {self.worker.exitcode}") from error
 
     def close(self, grace_s: float = CLOSE_S) -> None:
-        """Send the end."""
-        self._box.inbox.put(None)
-        self._thread.join(grace_s)
+        """End the other side; it has ``grace_s`` to do so by itself."""
+        self._end.send(None)
+        self.worker.join(grace_s)
+
+
+class ProcessChannel(ThreadChannel):
+    """A process of its own; all that it is given is pickled."""
+
+    def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
+        context = torch.multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._end = _Wire(self._connection)
+        _limit(self._connection, patience_s)
+        given = (theirs, torch.get_num_threads(), is_cudnn_attention_allowed(), build, arguments)
+        self.worker = context.Process(target=_run, args=given, daemon=True, name="drafting")
+        with _interrupts_ignored():
+            self.worker.start()
+        theirs.close()  # so that its end is noticed here
+
+    def close(self, grace_s: float = CLOSE_S) -> None:
+        """Send the end and wait for the exit, so that no zombie stays; kill what does not end in time."""
+        if grace_s:
+            with contextlib.suppress(EOFError, Lost):  # the process has ended already, or is stuck
+                super().close(grace_s)
+        if self.worker.is_alive():
+            self.worker.kill()
+        self.worker.join()
+        self._connection.close()
+
+
+def _run(connection: Connection, threads: int, cudnn: bool, build: Build, arguments: tuple[Any, ...]) -> None:
+    """What the process does. threads: torch's, as many as here, since sums depend on it. cudnn: its attention too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C, and ends this process
+    torch.set_num_threads(threads)
+    allow_cudnn_attention(cudnn)
+    _serve(_Wire(connection), build, arguments)
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process that is started here ignores Ctrl-C from its first instruction on: its parent ends it."""
+    if threading.current_thread() is not threading.main_thread():  # only there can a signal's handler be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _limit(connection: Connection, seconds: float) -> None:
+    """No single read or write of this end takes longer: then it raises BlockingIOError."""
+    whole = int(seconds)
+    limit = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+    with socket.socket(fileno=connection.fileno()) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        end.detach()  # the connection's own, not to be closed here

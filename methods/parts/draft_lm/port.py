@@ -12,11 +12,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Literal
 
-from methods.parts.draft_lm.channel import CLOSE_S, Channel, InlineChannel, Lost, ThreadChannel
-from methods.parts.draft_lm.process_channel import ProcessChannel
+from methods.parts.draft_lm.channel import CLOSE_S, InlineChannel, Lost, ProcessChannel, ThreadChannel
 from specbench.types import CaseError, InputError
 
 Backend = Literal["inline", "thread", "process"]
+Channel = InlineChannel | ThreadChannel
 CHANNELS: dict[Backend, type[Channel]] = {"inline": InlineChannel, "thread": ThreadChannel, "process": ProcessChannel}
 START_S = 600.0  # a partner imports its libraries and loads its weights
 
@@ -64,11 +64,6 @@ class Port:
     def alive(self) -> bool:
         """Whether the partner runs."""
         return self._channel is not None and self._channel.alive
-
-    @property
-    def pid(self) -> int | None:
-        """The partner's process, if it has one."""
-        return self._channel.pid if self._channel else None
 
     def post(self, verb: str, *arguments: Any) -> Ticket:
         """Send a message and return at once. The ticket stands for its answer, which is dropped without it."""

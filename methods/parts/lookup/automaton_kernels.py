@@ -277,13 +277,13 @@ def match(a, text, tokens, matches):
     own = reach = min(text[2], longest)
     while reach < longest and _walk(a, tokens[len(tokens) - reach - 1 :]) != NONE:
         reach += 1
-    rows = reach - own
-    for row in range(rows):
-        matches[row] = _walk(a, tokens[len(tokens) - reach + row :]), reach - row, reach - row
-    state = _cut(a, text[1], own)
+    for row in range(reach - own):
+        matches[row, 0] = _walk(a, tokens[len(tokens) - reach + row :])
+        matches[row, 1] = matches[row, 2] = reach - row
+    state, rows = _cut(a, text[1], own), reach - own
     while state != 0:
         shortest = a.states[a.states[state].link].length + 1
-        matches[rows] = state, shortest, own
+        matches[rows, 0], matches[rows, 1], matches[rows, 2] = state, shortest, own
         own, state, rows = shortest - 1, a.states[state].link, rows + 1
     return rows
 

@@ -38,8 +38,7 @@ class RecyclingMatrix:
         """
         self._shape, self._k, self._update = shape, k, update
         self.rows = torch.zeros(vocab, k, dtype=torch.long, device=device)
-        on_host = device.type == "cpu" if on_host is None else on_host
-        self._host = self.rows.numpy() if on_host else None  # the same memory
+        self._on_host = on_host = device.type == "cpu" if on_host is None else on_host
         above = 0  # where the level above starts in root and draft; 0 = the root
         self._levels: list[tuple[Any, Any]] = []  # of each level's nodes: place of the parent one level up, rank
         for level in shape.levels:
@@ -56,8 +55,8 @@ class RecyclingMatrix:
 
     def draft(self, root: int) -> Draft:
         """The tree below ``root``, gathered level by level."""
-        host = self._host is not None
-        rows: Any = self._host if host else self.rows
+        host = self._on_host
+        rows: Any = self.rows.numpy() if host else self.rows  # the same memory, also of a copy
         level: Any = np.array([root]) if host else torch.full((1,), root, device=self.rows.device)
         filled = []
         for parents, ranks in self._levels:
@@ -76,9 +75,9 @@ class RecyclingMatrix:
         topk: (rows, k).
         """
         learned = topk.ids[: len(tokens), : self._k]
-        if self._host is not None and self._update != "merge":
+        if self._on_host and self._update != "merge":
             order = slice(None) if self._update == "last" else slice(None, None, -1)
-            self._host[tokens.numpy()[order]] = learned.numpy()[order]  # of equal indices numpy keeps the last one
+            self.rows.numpy()[tokens.numpy()[order]] = learned.numpy()[order]  # of equal indices the last one stays
             return
         learned = learned.to(self.rows.device)
         self.rows[tokens] = learned.gather(0, self._winners(tokens))  # all occurrences write the same row, in any order
