@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from specbench.suite.formats import format_named
 from specbench.suite.number import count_unread
 from specbench.suite.own import OWN, count_system
 from specbench.suite.prompt import PromptBuilder, answer_text
+from specbench.suite.rows import SourceRow
 from specbench.suite.selection import EVERYTHING, Selection, select
 from specbench.suite.shots import Shots, worked
-from specbench.suite.sources import HubAddress, locate
+from specbench.suite.sources import HubAddress, HubTables, locate
 from specbench.types import Case, InputError
 
 __all__ = ["PromptBuilder", "Selection", "Shots", "Suite", "answer_text", "load_suite", "select", "whole_of"]
@@ -82,35 +83,48 @@ def load_suite(
     rows, digest = reader.read_rows(place)
     prefix, shots_digest = worked(name, shots, reader, chosen, relative, hub)
     cases = reader.cases(rows, Wording(chosen, prefix, fields or {}, frame), str(place))
+    _refuse_overall(cases, str(place))
+    selected = select(cases, selection)
+    warnings = [
+        *(_warn_of_system(rows) if reader is OWN else ()),
+        *_warn_of_unofficial(place, len(cases), digest, expected, sha256),
+        *_warn_of_unread(selected),
+    ]
+    if shots_digest:
+        digest = hashlib.sha256(f"{digest} {shots_digest}".encode()).hexdigest()
+    told = tuple(f"Suite {name}: {warning}" for warning in warnings)
+    return Suite(name, tuple(selected), str(place), digest, told, whole_of(cases, selection))
+
+
+def _refuse_overall(cases: Sequence[Case], place: str) -> None:
     if taken := [case.id for case in cases if OVERALL in (case.category, case.subcategory)]:
         raise InputError(
             f"{place}: question {taken[0]} is of category {OVERALL!r}, which is the row of all categories; rename it"
         )
-    warnings = []
-    if reader is OWN and (count := count_system(rows)):
-        warnings.append(f"Suite {name}: {count} rows have a system message, which is left out; model.system sets one.")
-    if expected is not None and len(cases) != expected:
-        warnings.append(f"Suite {name}: {place} has {len(cases)} questions, the official file has {expected}.")
+
+
+def _warn_of_system(rows: Sequence[SourceRow]) -> Iterator[str]:
+    if count := count_system(rows):
+        yield f"{count} rows have a system message, which is left out; model.system sets one."
+
+
+def _warn_of_unofficial(
+    place: Path | HubTables, count: int, digest: str, expected: int | None, sha256: str | None
+) -> Iterator[str]:
+    if expected is not None and count != expected:
+        yield f"{place} has {count} questions, the official file has {expected}."
     # A data set on the hub is hashed by its rows, which no file's hash can equal.
     if sha256 is not None and isinstance(place, Path) and digest != sha256.lower():
-        warnings.append(f"Suite {name}: {place} has sha256 {digest}, the official file has {sha256.lower()}.")
-    selected = select(cases, selection)
+        yield f"{place} has sha256 {digest}, the official file has {sha256.lower()}."
+
+
+def _warn_of_unread(selected: Sequence[Case]) -> Iterator[str]:
     if count := count_unread(selected):
-        warnings.append(
-            f"Suite {name}: {count} of {len(selected)} references stand in \\boxed, and math-verify is not installed:"
+        yield (
+            f"{count} of {len(selected)} references stand in \\boxed, and math-verify is not installed:"
             " only plain numbers among them are compared, so the share of correct answers is of fewer questions;"
             " pip install 'specbench[math]'."
         )
-    if shots_digest:
-        digest = hashlib.sha256(f"{digest} {shots_digest}".encode()).hexdigest()
-    return Suite(
-        name,
-        tuple(selected),
-        str(place),
-        digest,
-        tuple(warnings),
-        whole_of(cases, selection),
-    )
 
 
 def whole_of(cases: Sequence[Case], selection: Selection) -> tuple[Case, ...]:

@@ -279,3 +279,16 @@ FORMATS["mgsm_110"] = SuiteFormat(
 
 FORMATS["own"] = OWN
 FORMATS["speed_bench"] = SPEED_BENCH
+
+
+# RULER (Hsieh et al. 2024, arXiv 2404.06654): rows as prompts of one's own. An answer needs all of a row's outputs: the
+# one number of a needle, or the several numbers or words of the other tasks.
+
+
+def _ruler(row: SourceRow, wording: Wording) -> Case | None:
+    case = OWN.case(row, wording)
+    assert case is not None  # prompts of one's own have no other split
+    return replace(case, references=(list(case.references),))
+
+
+FORMATS["ruler"] = replace(OWN, case=_ruler)

@@ -4,7 +4,8 @@ A reference has a number if it is one, or ends in ``#### 18``, ``The answer is 1
 GSM8K (Cobbe et al. 2021), of worked examples (Wei et al. 2022) and of MATH (Hendrycks et al. 2021). An answer's number
 is the one behind its last such mark, or else its last one, as most harnesses take it for GSM8K. What else stands in a
 reference's last ``\boxed`` is compared by math-verify (the extra ``math``); without it such an answer is not checked,
-which the run's warnings say.
+which the run's warnings say. A reference that is a list of texts is needed whole: each stands somewhere in the answer
+(RULER's string match, Hsieh et al. 2024).
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _GROUPED = re.compile(r"[-\u2212]?\d{1,3}(?:[.,'\u2019\u00a0\u202f]\d{3})+")
 
 def is_right(case: Case, answer: str) -> bool | None:
     """Whether the answer of the last turn has a reference's result; None where no reference has one."""
-    given = [str(each) for each in (case.references if len(case.turns) == 1 else case.references[-1:])]  # one a turn
+    last = case.references if len(case.turns) == 1 else case.references[-1:]  # one a turn
+    if needed := next((each for each in last if isinstance(each, list)), None):
+        return all(str(text).lower() in answer.lower() for text in needed)
+    given = [str(each) for each in last]
     due = {value for reference in given for value in _reference(reference)}
     boxed = [reference for reference in given if _BOXED in reference]
     if due:

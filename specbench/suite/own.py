@@ -6,6 +6,7 @@ conversation gives its user's messages as turns; the model under test writes the
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specbench.answers import task_of
-from specbench.input import InputError, decode_text
+from specbench.input import InputError, decode_text, parse_json, refuse_repeated_keys
 from specbench.suite.format import SuiteFormat, Wording
 from specbench.suite.rows import SourceRow, kind, parse_json_lines
 from specbench.types import Case
@@ -29,6 +30,7 @@ FIELDS = {  # what a case needs -> the names that it may have in a file, the fir
 BESIDE = {"instruction": ("input", "context")}  # what Alpaca and Dolly have apart from the instruction that needs it
 _USER, _ASSISTANT = ("user", "human"), ("assistant", "gpt", "model")
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".jsonl.gz")
+_EXCESS = "fields behind the last column"  # of a csv's row
 _PLACE = re.compile(r"\{([^{}\n]+)\}")  # a name of any words; {} is text, as in \boxed{}
 _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
 
@@ -45,7 +47,9 @@ def _case(row: SourceRow, wording: Wording) -> Case:
     raw = row.text(named, "the name of a category such as qa") if named else CATEGORY
     given = _find(row, "reference", wording.fields)
     reference = row.values[given] if given else answer
-    references = () if reference is None else tuple(reference) if isinstance(reference, list) else (reference,)
+    if reference is None or reference != reference:  # NaN is what a table of numbers has where there is none
+        reference = []
+    references = tuple(reference) if isinstance(reference, list) else (reference,)
     task = task_of(raw) if len(turns) > 1 and isinstance(row.values.get("question_id"), int) else raw  # MT-Bench's own
     return Case(identifier, task, turns, raw if named else "", references)
 
@@ -150,11 +154,22 @@ def _rows(raw: bytes, path: Path, example: str) -> list[SourceRow]:
         rows = _of_csv(raw, path)
     elif path.suffix in (".parquet", ".arrow"):
         rows = _of_arrow(raw, path)
-    elif raw.lstrip().startswith(b"["):
-        rows = _of_list(raw, path)
+    elif (text := raw.removeprefix(codecs.BOM_UTF8)).lstrip().startswith(b"["):
+        rows = _of_list(text, path)
     else:
         return [_in_part(row, path) for row in parse_json_lines(raw, path, example)]
-    return [SourceRow(values, str(path), place, index, path.stem) for index, (place, values) in enumerate(rows)]
+    return [
+        SourceRow(values, str(path), place, index, path.stem, _explain_excess(f"{path}, {place}", values))
+        for index, (place, values) in enumerate(rows)
+    ]
+
+
+def _explain_excess(where: str, values: Mapping[str, object]) -> str:
+    """Why a csv's row is none: it has more fields than the header, as a text with commas that is not in quotes has."""
+    more = values.get(_EXCESS)
+    if not isinstance(more, list) or not any(more):
+        return ""
+    return f"{where}: has {len(more)} fields more than the header; put a text with commas in quotes."
 
 
 def _in_part(row: SourceRow, path: Path) -> SourceRow:
@@ -165,21 +180,24 @@ _Rows = Iterator[tuple[str, Mapping[str, object]]]  # place and values
 
 
 def _of_csv(raw: bytes, path: Path) -> _Rows:
-    reader = csv.DictReader(
-        io.StringIO(decode_text(raw, str(path)), newline=""), delimiter="\t" if path.suffix == ".tsv" else ","
-    )
+    text, mark = io.StringIO(decode_text(raw, str(path)), newline=""), "\t" if path.suffix == ".tsv" else ","
+    reader = csv.DictReader(text, delimiter=mark, restkey=_EXCESS, strict=True)
+    usual = csv.field_size_limit(len(raw))  # a long prompt is one field
     try:
+        names = [name for name in reader.fieldnames or () if name]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise InputError(f"{path}, line 1: has the column {twice[0]} twice; expected each name once.")
         for values in reader:
-            yield f"line {reader.line_num}", {str(key): value for key, value in values.items() if key is not None}
+            yield f"line {reader.line_num}", values
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: is not csv ({error}).") from None
+    finally:
+        csv.field_size_limit(usual)
 
 
 def _of_list(raw: bytes, path: Path) -> _Rows:
-    try:
-        values = json.loads(raw)
-    except ValueError as error:
-        raise InputError(f"{path}: is not JSON ({error}); expected a list of objects such as {_EXAMPLE}.") from None
+    values = parse_json(raw, str(path), f"expected a list of objects such as {_EXAMPLE}.")
+    refuse_repeated_keys(raw, str(path))
     for number, each in enumerate(values):
         yield f"row {number}", each if isinstance(each, dict) else {"prompt": each}
 
@@ -193,7 +211,7 @@ def _of_arrow(raw: bytes, path: Path) -> _Rows:
             table = pyarrow.parquet.read_table(io.BytesIO(raw))
         else:
             table = pa.ipc.open_stream(raw).read_all()
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: is not a {path.suffix[1:]} file ({str(error).splitlines()[0]}).") from None
     for number, values in enumerate(table.to_pylist()):
         yield f"row {number}", values

@@ -70,7 +70,7 @@ class SourceRow:
 def kind(value: object) -> str:
     """The JSON word for a value's type."""
     names = {dict: "object", list: "list", str: "string", bool: "true or false", int: "number", float: "number"}
-    return names.get(type(value), "null")
+    return "null" if value is None else names.get(type(value), type(value).__name__)
 
 
 def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:

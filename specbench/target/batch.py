@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from specbench.target.chunks import list_chunks
+from specbench.target.chunks import list_masked_chunks
 from specbench.target.engine import Batch, Engine, Laps, Verifier, require_place
 from specbench.target.packed import Handle, PackedRows
 from specbench.target.transfer import upload
@@ -98,9 +98,8 @@ class SlotBatch(Batch):
         """See ``Batch``."""
         handle.clean = False
         end = len(handle.prompt) if most is None else min(handle.length + most, len(handle.prompt))
-        start = handle.length
-        for part in list_chunks(end - start):
-            logits, hidden = self._read_chunk(handle, start + part.stop)
+        for part in list_masked_chunks(end, handle.length):
+            logits, hidden = self._read_chunk(handle, part.stop)
         if end < len(handle.prompt):
             return None
         prefill = handle.emit_first(logits, hidden)

@@ -123,8 +123,10 @@ class LibraryRunner(Runner):
 
     def _masks(self, tree: TreeRows, keys: int) -> Tensor | Mapping[str, Tensor]:
         """Additive masks (1, 1, m, keys) of the rows: one, or one by kind of layer."""
-        seen, held = tree.list_near(None), keys - len(tree.places)
-        whole = TreeRows(np.pad(seen, ((0, 0), (held, 0)), constant_values=True), [*range(held), *tree.places])
+        near, held = tree.list_near(None), keys - len(tree.places)
+        seen = np.ones((len(near), keys), dtype=bool)
+        seen[:, held:] = near
+        whole = TreeRows(seen, [*range(held), *tree.places])
         masks = {
             kind: upload(build_additive_mask(whole.list_near(window), self.dtype), self.device, self.dtype)
             for kind, window in self.windows.items()

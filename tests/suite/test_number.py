@@ -36,7 +36,12 @@ GSM8K = "She makes 9 * 2 = $<<9*2=18>>18 every day.\n#### 18"
         ("4", "it takes 3-4", True),  # a range, not minus four
         ("18", "\u0967\u096e", True),  # Devanagari
         ("0.5", ".5 or 0.5", True),
-        ("8930103", "The special magic number for jittery-hospital mentioned in the text is 8930103.", True),  # RULER
+        ("8930103", "The special magic number for jittery-hospital mentioned in the text is 8930103.", True),
+        (["8930103"], "It is 8930103, named once of 2.", True),  # RULER's needles: anywhere, all of them, any case
+        (["8930103", "17"], "They are 17 and 8930103.", True),
+        (["8930103", "17"], "It is 8930103.", False),
+        (["2F-a"], "2f-A", True),
+        (["8930103"], "", False),
         ("8930103", "It is 8930104.", False),
         ("a rose", "18", None),
         ("return 18", "18", None),

@@ -171,5 +171,72 @@ def test_a_folder_is_its_files_or_its_test_split(tmp_path):
 @pytest.mark.parametrize("name", ["p.parquet", "p.arrow", "p.json"])
 def test_a_file_that_is_something_else_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"[nothing")
-    with pytest.raises(InputError, match=rf"{name}: is not"):
+    with pytest.raises(InputError, match=rf"{name}: (is )?not"):
         read(tmp_path / name)
+
+
+def test_a_csv_may_have_a_long_prompt_and_a_byte_order_mark(tmp_path):
+    """Python's reader takes 131,072 characters of a field by default: fewer than 32k tokens."""
+    path, long = tmp_path / "p.csv", "long, " * 50_000
+    path.write_text(f'\ufeffprompt,note,,\n"{long}",a,,\nWho?,,,,,\n', encoding="utf-8")  # blank columns, as of a sheet
+    usual = csv.field_size_limit()
+    assert [case.turns for case in read(path).cases] == [(long,), WHO[0]]
+    assert csv.field_size_limit() == usual
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("id,prompt\n1,Who, then?\n2,Why?\n", r"p.csv, line 2: has 1 fields more than the header; put a text"),
+        ("prompt,prompt\nWho?,Why?\n", r"p.csv, line 1: has the column prompt twice"),
+        ('prompt\n"Who?\nWhy?\n', r"p.csv, line 1: is not csv \(unexpected end of data"),
+        ("prompt\nWho?\n".encode("utf-16"), r"p.csv: not UTF-8"),
+        ("prompt\n", "holds no questions"),
+        (" \n", "holds no questions"),
+        ("", "is empty"),
+    ],
+)
+def test_a_csv_whose_texts_would_be_cut_or_lost_is_refused(tmp_path, text, said):
+    path = tmp_path / "p.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError, match=said):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[{"prompt": "a \\ud800"}]', "not JSON"),
+        ('[{"prompt": "a", "prompt": "b"}]', "has 'prompt' twice"),
+        ("[" * 9_000, "not JSON"),
+        ('[{"prompt": 7}]', "prompt is a number"),
+    ],
+)
+def test_a_list_is_held_to_what_lines_are(tmp_path, text, said):
+    path = tmp_path / "p.json"
+    path.write_bytes(text.encode())
+    with pytest.raises(InputError, match=said):
+        read(path)
+    path.write_bytes(b'\xef\xbb\xbf[\n{"prompt": "Who?"}\n]')
+    assert read(path).cases[0].turns == WHO[0]
+
+
+def test_a_table_with_nulls_and_other_types(tmp_path):
+    """A null is what the row does not have; bytes are named as what they are."""
+    rows = [
+        {"id": None, "prompt": "Who?", "category": None, "answer": float("nan")},
+        {"id": 7, "prompt": "Why?", "category": "qa", "answer": None},
+        {"id": 8, "prompt": None, "category": "qa", "answer": 3.0},
+    ]
+    write_parquet(tmp_path / "p.parquet", rows[:2])
+    found = [(case.id, case.category, case.references) for case in read(tmp_path / "p.parquet").cases]
+    assert found == [("p-0", "prompts", ()), ("7", "qa", ())]
+    write_parquet(tmp_path / "p.parquet", rows)
+    with pytest.raises(InputError, match=r"row 2: none of turns, .* holds a prompt"):
+        read(tmp_path / "p.parquet")
+    write_parquet(tmp_path / "p.parquet", [{"prompt": b"Who?"}])
+    with pytest.raises(InputError, match=r"row 0: prompt is a bytes"):
+        read(tmp_path / "p.parquet")
+    write_parquet(tmp_path / "p.parquet", [{"messages": [{"role": "user", "content": None}]}])
+    with pytest.raises(InputError, match=r"message 1 of messages has no text"):
+        read(tmp_path / "p.parquet")

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from bad_input.case import DEEP
 
 from specbench.answers import MT_BENCH
 from specbench.report.data.rows import TASKS
@@ -75,31 +76,50 @@ def without(key: str) -> dict[str, object]:
     return {name: value for name, value in GOOD.items() if name != key}
 
 
+def changed(**entries: object) -> dict[str, object]:
+    return GOOD | {"question_id": 2} | entries
+
+
 @pytest.mark.parametrize(
     ("second_line", "says"),
     [
         ("{not json", "not JSON .*expected one object a line"),
-        ("[" * 100_000, "not JSON"),
+        (DEEP, "not JSON .*recursion"),
+        (f'{{"question_id": {DEEP}', "not JSON .*recursion"),
+        ('{"question_id": "\\ud800", "category": "qa"}', "not JSON"),  # half a character
+        (changed(category="\udfff"), "not JSON"),
+        (changed(turns=["\ud83d"]), "not JSON"),
+        ('{"question_id": Infinity}', "not JSON"),
+        ('{"question_id": NaN}', "not JSON"),
+        (f'{{"question_id": {"1" * 5000}}}', "not JSON .*out of range"),
+        ("\0\0\0", "not JSON"),
+        ('{"question_id": 0, "question_id": 1, "category": "qa", "turns": ["a"]}', "'question_id' twice"),
         ('["a"]', "got a list; expected one object a line"),
         ("7", "got a number; expected one object a line"),
         ("null", "got a null; expected one object a line"),
         (without("turns"), "there is no turns, expected a list"),
-        ({**GOOD, "turns": []}, "turns is an empty list"),
-        ({**GOOD, "turns": "Who?"}, "turns is a string, expected a list"),
-        ({**GOOD, "turns": ["a", " \n"]}, "turn 2 is empty"),
-        ({**GOOD, "turns": [3]}, "turn 1 is a number"),
-        ({**GOOD, "turns": [None]}, "turn 1 is a null"),
+        (changed(turns=[]), "turns is an empty list"),
+        (changed(turns="Who?"), "turns is a string, expected a list"),
+        (changed(turns=["a", " \n"]), "turn 2 is empty"),
+        (changed(turns=[3]), "turn 1 is a number"),
+        (changed(turns=[None]), "turn 1 is a null"),
+        (changed(turns=[["a"]]), "turn 1 is a list"),
         (without("question_id"), "there is no question_id"),
-        ({**GOOD, "question_id": None}, "question_id is null"),
-        ({**GOOD, "question_id": True}, "question_id is a true or false"),
-        ({**GOOD, "question_id": 1.5}, "question_id is a number, expected a whole number"),
-        ({**GOOD, "question_id": ""}, "question_id is an empty string"),
+        (changed(question_id=None), "question_id is null"),
+        (changed(question_id=True), "question_id is a true or false"),
+        (changed(question_id=1.5), "question_id is a number, expected a whole number"),
+        ('{"question_id": 1e999, "category": "qa", "turns": ["a"]}', "whole number"),
+        (changed(question_id=[1]), "question_id is a list"),
+        (changed(question_id=""), "question_id is an empty string"),
+        (changed(question_id=" "), "question_id is blank"),
         (without("category"), "there is no category"),
-        ({**GOOD, "category": 3}, "category is a number"),
-        ({**GOOD, "reference": "42"}, "reference is a string, expected a list"),
+        (changed(category=None), "category is null"),
+        (changed(category=3), "category is a number"),
+        (changed(reference="42"), "reference is a string, expected a list"),
         (GOOD, "question_id 1 is on line 1 already"),
-        ({**GOOD, "question_id": "1"}, "question_id 1 is on line 1 already"),
+        (changed(question_id="1"), "question_id 1 is on line 1 already"),
     ],
+    ids=lambda each: str(each)[:40],
 )
 def test_a_bad_line_is_named_with_what_is_wrong_with_it(second_line, says):
     with pytest.raises(InputError, match=rf"questions\.jsonl, line 2: .*{says}"):
@@ -117,11 +137,16 @@ def test_text_that_is_not_utf_8_is_named_with_its_line_and_byte():
         parse(raw, PATH)
 
 
-@pytest.mark.parametrize("damage", [slice(0, 20), slice(None, -4)])
+@pytest.mark.parametrize("damage", [slice(0, 4), slice(0, 20), slice(None, -4)])
 def test_a_damaged_gzip_file_is_named(damage):
     packed = gzip.compress(lines(*({**GOOD, "question_id": number} for number in range(50))))
     with pytest.raises(InputError, match=r"questions\.jsonl is a damaged gzip file"):
         parse(packed[damage], PATH)
+
+
+def test_a_gzip_file_that_unpacks_into_far_more_is_refused():
+    with pytest.raises(InputError, match="more than 100 times"):
+        parse(gzip.compress(b"\n" * (65 << 20), 1), PATH)
 
 
 def test_a_file_of_blank_lines_holds_no_questions():

@@ -44,6 +44,7 @@ REAL = {
     "mimo_7b": ("qwen2", 32, 8, 128, {"rope_theta": 640000.0, "use_sliding_window": False}),
     "qwen2_5_7b": ("qwen2", 28, 4, 128, {"rope_theta": 1e6, "use_sliding_window": False}),
     "qwen2_5_72b": ("qwen2", 64, 8, 128, {"rope_theta": 1e6, "use_sliding_window": False}),
+    "qwen3_8b": ("qwen3", 32, 8, 128, {"rope_theta": 1e6, "use_sliding_window": False, "head_dim": 16}),
 }
 SHAPES = {"random", "random_110m", "random_7b", "random_13b", "random_33b"}
 OURS = {"tiny", "tiny_draft", "hub", "replay", "server", *SHAPES}

@@ -143,24 +143,16 @@ def test_chat_log(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["model.trace=/nowhere.jsonl"], ["model.trace=/nowhere.jsonl", "no such file"]),
         (["model.trace={chat}"], ["model.tokenizer", "not set"]),
         (["model.trace={chat}", "model.tokenizer=bundled:tiny", "method=[token_recycling]"], ["logits"]),
         (["model.trace={chat}", "model.tokenizer=bundled:tiny", "method=[hf_generate]"], ["hf_generate", "replay"]),
         (["model.trace={chat}", "model.tokenizer=bundled:tiny", "decode.temperature=1"], ["decode.temperature=1"]),
         (["model.trace={chat}", "model.tokenizer=bundled:tiny", "engine=eager"], ["engine.kind=eager", "model.trace"]),
         (["model.trace={answers}", "model.tokenizer=bundled:tiny"], ["answer file", "suite=spec_bench"]),
-        (["model.trace={odd}", "model.tokenizer=bundled:tiny"], ["line 1", "expected"]),
-        (["model.trace={roles}", "model.tokenizer=bundled:tiny"], ["line 2", "'tool'"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_replayed_says_why(tmp_path, overrides, words):
-    files = {
-        "chat": CHAT,
-        "odd": [{"prompt": 1}],
-        "roles": [CHAT[0], {"messages": [{"role": "tool", "content": "x"}]}],
-        "answers": [{"question_id": 1, "choices": []}],
-    }
+    files = {"chat": CHAT, "answers": [{"question_id": 1, "choices": []}]}
     for name, lines in files.items():
         (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     named = [text.format(**{name: tmp_path / name for name in files}) for text in overrides]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from specbench.record import EngineKind
-from specbench.target.chunks import list_chunks
+from specbench.target.chunks import list_masked_chunks
 from specbench.target.eager.batch import EagerBatch
 from specbench.target.eager.cache import SlotCache
 from specbench.target.engine import SILENT, Engine, Laps, Verifier
@@ -78,7 +78,7 @@ class EagerEngine(Engine):
         if not needs.rows:
             self.cache.drop_copies()
         ids = torch.tensor(prompt, device=self.device)[None]
-        *parts, last = list_chunks(len(prompt))
+        *parts, last = list_masked_chunks(len(prompt))
         for part in parts:
             logits, hidden = self._read(ids[:, part], needs)
             request.keep_chunk(logits if needs.prompt_topk else None, hidden)
@@ -142,7 +142,7 @@ class EagerEngine(Engine):
         self.cache.reserve(len(prompt) + len(ids))
         tokens = torch.tensor([*prompt, *ids[:-1]], device=self.device)[None]
         first, gaps = len(prompt) - 1, list[float]()  # the row that is judged by the first id
-        for part in list_chunks(tokens.shape[1]):
+        for part in list_masked_chunks(tokens.shape[1]):
             wanted = part.stop - max(part.start, first)
             logits = self.run_model(tokens[:, part], None, (), max(wanted, 1), False).logits[0]
             if wanted > 0:

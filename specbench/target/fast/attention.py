@@ -91,6 +91,19 @@ class PlacesMask:
         return mixed.reshape(count * width, heads, size)[self.back]
 
 
+def attend_behind(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Causal attention of the last n tokens on a CPU, without a mask: to those before them and to each other apart.
+
+    Both results are weighed by the sums of their exponentials, so their mean is attention over all (Dao et al. 2022).
+    query: (1, H, n, size). keys, values: (1, K, T, size), the last n of them the queries' own. -> (1, H, n, size).
+    """
+    kernel, past = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, keys.shape[2] - query.shape[2]
+    before, sum_before = kernel(query, keys[:, :, :past], values[:, :, :past], 0.0, False)
+    among, sum_among = kernel(query, keys[:, :, past:], values[:, :, past:], 0.0, True)
+    share = torch.sigmoid(sum_among - sum_before)[..., None]
+    return torch.lerp(before.to(share.dtype), among.to(share.dtype), share).to(query.dtype)
+
+
 def count_words(rows: int) -> int:
     """Words that hold one bit for each row."""
     return -(-rows // WORD)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specbench.target.family import find_windows, list_attention_kinds
-from specbench.target.fast.attention import PlacesMask, TreeMask
+from specbench.target.fast.attention import PlacesMask, TreeMask, attend_behind
 from specbench.target.fast.linear import Linear
 from specbench.target.fast.small_ops import Norm, Rotate, SmallOps
 from specbench.target.fast.static_kv import StaticKV
@@ -47,7 +47,7 @@ class ForwardInput:
     ids, positions, slots: (n,) int64.
     length: [slots] of the keys that are read, the fed ones included. first: the slot where reading starts.
     masks: attention kind -> additive (groups * n, length), or lengths and bits; None = all keys that are read.
-    prompt: a chunk of a prompt; masks are (n, length) then, None = causal from an empty cache.
+    prompt: a chunk of a prompt; masks are (n, length) then, None = causal. On a GPU such a chunk is the first one.
     """
 
     ids: Tensor
@@ -179,6 +179,8 @@ class CompactModel:
     def _prompt(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Causal attention over a prompt so far, (n, H, size)."""
         rows, shared = query.transpose(0, 1)[None], self.groups > 1
+        if mask is None and keys.shape[2] > len(query):
+            return attend_behind(rows, keys, values)[0].transpose(0, 1)
         if shared and mask is not None:  # on a GPU only the kernel that writes all scores would share keys by a mask
             keys, values = (each.repeat_interleave(self.groups, 1) for each in (keys, values))
         mixed = functional.scaled_dot_product_attention(

@@ -1,4 +1,4 @@
-"""A prompt as inputs of the compact forward: one, or chunks where a sliding window takes a mask of rows by keys."""
+"""A prompt as inputs of the compact forward: chunks, but one on a GPU where no sliding window takes a mask."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from specbench.target.chunks import list_chunks
+from specbench.target.chunks import list_chunks, list_masked_chunks
 from specbench.target.fast.compact import CompactModel, ForwardInput
 from specbench.target.fast.static_kv import StaticKV
 from specbench.target.transfer import upload
@@ -23,10 +23,12 @@ def list_prompt_inputs(
     """
     count = len(ids)
     masked = any(window is not None and window < count for window in windows.values())
-    for part in list_chunks(count) if masked else [slice(0, count)]:
+    host = ids.device.type == "cpu"  # of ``attend_behind``, which needs no mask
+    unmasked = list_chunks(count) if host else [slice(0, count)]
+    for part in list_masked_chunks(count) if masked else unmasked:
         places, masks = torch.arange(part.start, part.stop, device=ids.device), dict[str, Tensor | None]()
         for kind, window in windows.items():
-            causal = part.start == 0 and (window is None or window >= part.stop)
+            causal = (host or part.start == 0) and (window is None or window >= part.stop)
             built = None if causal else build_causal_mask(part.stop, window, dtype, part.start)[0, 0]
             masks[kind] = None if built is None else upload(built, ids.device, dtype)
         slots = places + start if start else places
