@@ -4,7 +4,7 @@
 
 request MiB: what a drafter holds once it has read the prompt, the prompt's own list not counted. growth: a step
 against one at the shortest context. scan / step: how many times longer a scan of the whole context
-takes, as prompt lookup's references do it. Without methods named: all that need no logits.
+takes, as prompt lookup's references do it. Without methods named: all that run no model of their own.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def main() -> None:
 
 
 def prepare(entry: Entry, target: Target) -> None:
-    """Bind a method. Raises InputError if its drafts depend on a model."""
+    """Bind a method. Raises InputError if its drafts are those of a model."""
     if not isinstance(entry.method, Peer) and "draft" not in entry.parameters:
         entry.method.bind(target)
-        if not (entry.method.needs.node_topk or entry.method.needs.prompt_topk or entry.method.needs.hidden):
+        if not entry.method.needs.hidden:
             return
     raise InputError("needs a model behind it; scripts/count_overhead.py times it")
 

@@ -16,8 +16,7 @@ import sys
 os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is defined
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as before there was a choice
 
-from specbench.bench.kernel_shapes import list_all
-from specbench.bench.occupancy import compile_kernel
+from specbench.bench.kernels import compile_launch, list_launches
 
 
 def main() -> int:
@@ -29,8 +28,9 @@ def main() -> int:
     print("kernel | head size | dtype | shared KiB | registers | stack bytes | programs at a time")
     print("---|--:|---|--:|--:|--:|--:")
     unfit = []
-    for size, dtype, launch in list_all(given.sizes, given.dtypes):
-        found = compile_kernel(launch.kernel, launch.given, launch.warps, launch.stages)
+    cases = [(size, dtype) for dtype in given.dtypes for size in given.sizes]
+    for size, dtype, launch in ((*case, launch) for case in cases for launch in list_launches(*case)):
+        found = compile_launch(launch)
         cells = f"{found.shared_bytes / 1024:.0f} | {found.registers} | {found.stack_bytes} | {found.resident}"
         print(f"{launch.label} | {size} | {dtype} | {cells}", flush=True)
         if dtype != "fp32" and (found.stack_bytes or found.resident < launch.needed):

@@ -3,7 +3,7 @@
 Same model, prompts and lengths of drafts, A B B A on every prompt.
 
     python scripts/compare_peers.py model=tiny
-    python scripts/compare_peers.py model=random_110m model.threads=2 --dtype bfloat16 --engine eager --out peers.json
+    python scripts/compare_peers.py model=random_110m model.threads=2 --dtype bfloat16 --engine eager
 
 Above 1 the peer takes longer for a token. cpu: ratio of a prompt's least processor time; wall: of its median time by
 the clock. In brackets 95 % over prompts. A/A: the same method's first runs over its second ones; a
@@ -13,9 +13,7 @@ difference within their spread does not count. Any setting of ``specbench`` may 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 
 import torch
 import transformers
@@ -41,7 +39,6 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=14, help="of the suite, its tasks in turn")
     parser.add_argument("--blocks", type=int, default=3, help="rounds of A B B A on every prompt")
     parser.add_argument("--tokens", type=int, default=64, help="the most to emit for a prompt")
-    parser.add_argument("--out", type=Path, help="the same figures as JSON")
     given = parser.parse_intermixed_args()
     given.pairs = given.pairs or choose_pairs(given.dtype)
     names = sorted({name for pair in given.pairs for name in pair_named(pair)})
@@ -66,8 +63,6 @@ def main() -> None:
     about = {"model": job.card.name, "engine": given.engine, "dtype": job.card.dtype, "tokens": given.tokens,
              "prompts": len(prompts), "blocks": given.blocks, "threads": torch.get_num_threads()}  # fmt: skip
     print(" ".join(f"{key}={value}" for key, value in about.items()) + "\n\n" + format_peers(found))
-    if given.out:
-        given.out.write_text(json.dumps({**about, "pairs": [each.as_dict() for each in found]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

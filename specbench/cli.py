@@ -133,16 +133,15 @@ def _fail(message: str, program: str = "specbench") -> int:
     return USAGE
 
 
-def with_exit_code(main: Callable[[], None]) -> Callable[[], int]:
-    """``main`` of a script: 0, or a line on stderr and 2 where it raises an error of the input."""
+def with_exit_code(main: Callable[[], int | None]) -> Callable[[], int]:
+    """``main`` of a script: its exit code, else 0; a line on stderr and 2 where it raises an error of the input."""
 
     @functools.wraps(main)
     def call() -> int:
         try:
-            main()
+            return main() or 0
         except InputError as error:
             return _fail(str(error), Path(sys.argv[0]).stem)
-        return 0
 
     return call
 

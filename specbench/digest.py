@@ -28,6 +28,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}, "frame": None},
     "load": ALONE,
     "methods.eagle.Eagle": {"vocabulary": None},
+    "methods.eagle.Mtp": {"modules": None},
     "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
     "methods.pld.PromptLookup": {"min_ngram": 1},
     "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},

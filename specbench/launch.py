@@ -214,7 +214,7 @@ class _Tally:
             return
         for turn in record.turns:
             self.tokens += len(turn.ids)
-            self.seconds += turn.prefill_s + turn.decode_s
+            self.seconds += turn.wall_s
             self.accepted += sum(turn.accept)
             self.steps += len(turn.accept)
 
@@ -272,7 +272,7 @@ class Progress:
         earlier = done > self._done + 1  # blocks of another process; the model is yet to be loaded
         if not (earlier or self._first[0]):
             turns = [turn for record in records for turn in record.turns]
-            self._first, self._block_s = (done, now), sum(turn.prefill_s + turn.decode_s for turn in turns)
+            self._first, self._block_s = (done, now), sum(turn.wall_s for turn in turns)
         self._done = done
         self._bar.update(self._task, description="loading" if earlier else "decoding", completed=done, total=total)
         if self._live_wanted:

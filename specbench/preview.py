@@ -70,7 +70,7 @@ def _estimate(job: Job, directory: Path, records: Sequence[CaseRecord], turns: i
         for source in _runs_beside(job, directory):
             if records := list(_records_of(source)):
                 break
-    spent = [turn.prefill_s + turn.decode_s for record in records for turn in record.turns]
+    spent = [turn.wall_s for record in records for turn in record.turns]
     if not spent or not sum(spent):
         return [("time", "unknown: there is no earlier run of this model here")]
     each_s, each_bytes = sum(spent) / len(spent), (source / RECORDS).stat().st_size / len(spent)

@@ -137,10 +137,10 @@ class TurnRecord:
         """The first step verified its draft with the prompt's last token: no token was emitted before it."""
         return bool(self.accept) and sum(self.accept) == len(self.ids)
 
-    def _possible_sums(self) -> range:
-        """Of accept: a library's loop, which records no phases, may emit several tokens before its first step."""
-        count = len(self.ids)
-        return range(count - 1 if self.phases_s else 0, count + 1)
+    @property
+    def wall_s(self) -> float:
+        """[s] of the whole turn."""
+        return self.prefill_s + self.decode_s
 
     def find_fault(self) -> str | None:
         """What does not agree with the rest of the turn; None for a good one."""
@@ -153,7 +153,8 @@ class TurnRecord:
             return "ids is empty, the prefill gives one"
         if (self.thinking or 0) > len(self.ids):
             return f"thinking is {self.thinking}, ids are {len(self.ids)}"
-        if sum(self.accept) not in self._possible_sums():
+        # a library's loop, which records no phases, may emit several tokens before its first step
+        if not (len(self.ids) - 1 if self.phases_s else 0) <= sum(self.accept) <= len(self.ids):
             return f"accept adds up to {sum(self.accept)}, ids behind the prefill's are {len(self.ids) - 1}"
         for step, tree in enumerate(self.trees or ()):
             if fault := _fault_of_tree(tree):
@@ -171,10 +172,9 @@ class TurnRecord:
         return None
 
     def _impossible_time(self) -> str | None:
-        whole = self.prefill_s + self.decode_s
         for name, spent in (("step_s", sum(self.step_s)), ("phases_s", sum(self.phases_s.values()))):
-            if spent > _SLACK * whole + _SLACK_S:
-                return f"{name} adds up to {spent:g} s, the whole turn took {whole:g} s"
+            if spent > _SLACK * self.wall_s + _SLACK_S:
+                return f"{name} adds up to {spent:g} s, the whole turn took {self.wall_s:g} s"
         return None
 
 

@@ -68,7 +68,7 @@ def _row(record: CaseRecord) -> dict[str, object]:
         "tokens": sum(len(turn.ids) for turn in turns),
         "steps": steps,
         "mat": accepted / steps if steps else None,
-        "seconds": sum(turn.prefill_s + turn.decode_s for turn in turns),
+        "seconds": sum(turn.wall_s for turn in turns),
     }
     named = {"case": record.case, "category": record.category, "method": record.method, "round": record.round}
     return {**named, "ok": ok, **(figures if ok else dict.fromkeys(figures))}

@@ -37,6 +37,12 @@ class Estimate:
     high: float | None
     count: int
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Low and high, NaN where none is given."""
+        low, high = (float("nan") if bound is None else bound for bound in (self.low, self.high))
+        return low, high
+
 
 def speedup(
     baseline_s: ArrayLike,

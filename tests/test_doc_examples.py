@@ -28,7 +28,7 @@ reset: case
 depth: 4
 """
 NAMES = ("echo", "repeat_last", "successor")
-SMALL = ("suite.limit=1", "decode.max_new_tokens=24", "report.plots=false")
+SMALL = ("suite.limit=1", "suite.first=3", "decode.max_new_tokens=24", "measure.warmup=0", "report.plots=false")
 
 pytestmark = pytest.mark.skipif(not ADDING.is_file(), reason="docs/ is not beside an installed package")
 

@@ -1,7 +1,9 @@
 """What drafting costs without a target: a drafter stepped through a recorded text, its calls timed one by one.
 
 The text stands in for a greedy target: a draft is accepted as far as it is the text's continuation, so a drafter sees
-the very steps of a decode loop. It is compared with prompt lookup as its references do it: a scan of the whole context.
+the very steps of a decode loop. Rankings of tokens have the shape that a target's have; their best token is the text's
+where it is known, and the others are drawn. It is compared with prompt lookup as its references do it: a scan of the
+whole context.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from specbench.bench.memory import measure_held
 from specbench.measure.clock import without_collector
 from specbench.method import Drafter, Method
 from specbench.target.verify import find_accepted_path
-from specbench.types import Draft, Prefill, Step
+from specbench.types import Draft, Needs, Prefill, Step, TopK
 
 COLUMNS = ("request MiB", "prompt ms", "nodes", "tokens a step", "draft us p50", "p95", "update us p50", "p95")
 
@@ -66,7 +68,7 @@ def cost_at(method: Method, keeps: bool, text: Sequence[int], context: int, toke
 
 def hold(method: Method, whole: Sequence[int], budget: int) -> int:
     """[bytes] of a drafter that has read ``whole``, and what its method learned, without the list that it was given."""
-    prompt, prefill = whole[:-1], Prefill(whole[-1])
+    prompt, prefill = whole[:-1], Rankings(method.needs, whole).prefill(whole)
 
     def read() -> Drafter:
         drafter = method.begin(prompt, prefill, 0)
@@ -90,6 +92,38 @@ def lines_of(
         yield f"| {' | '.join(cells)} |"
 
 
+class Rankings:
+    """The best tokens of rows that a target would have computed, for a method that needs them."""
+
+    def __init__(self, needs: Needs, text: Sequence[int]) -> None:
+        """text: its tokens are the vocabulary."""
+        self._count, self._whole = max(needs.node_topk, needs.prompt_topk), needs.prompt_topk > 0
+        self._vocab, self._random = max(text) + 1, np.random.default_rng(0)
+
+    def top(self, best: Sequence[int]) -> TopK | None:
+        """(rows, k). best: each row's best token, -1 where the text does not say; None where none are needed."""
+        if not self._count:
+            return None
+        ids, known = self._random.integers(self._vocab, size=(len(best), self._count)), np.array(best)
+        ids[known >= 0, 0] = known[known >= 0]
+        logits = -torch.arange(self._count, dtype=torch.float32).expand(len(best), -1)
+        return TopK(torch.from_numpy(ids), logits)
+
+    def prefill(self, whole: Sequence[int]) -> Prefill:
+        """Of a prompt; the last of ``whole`` is the first emitted token."""
+        return Prefill(whole[-1], topk=self.top(whole[1:] if self._whole else whole[-1:]))
+
+    def step(self, draft: Draft, root: int, emitted: tuple[int, ...], path: tuple[int, ...], done: bool) -> Step:
+        """Of a draft: the rows of the root and the accepted nodes are known."""
+        if not self._count:
+            return Step(root, emitted, path, done)
+        best = [-1] * (len(draft) + 1)
+        for row, token in zip((-1, *path), emitted, strict=True):
+            best[row + 1] = token
+        fed = torch.tensor([root, *map(int, draft.tokens)])
+        return Step(root, emitted, path, done, fed, self.top(best))
+
+
 def follow(draft: Draft, future: Sequence[int]) -> list[int]:
     """The nodes that a target which continues with ``future`` accepts, root side first: the longest path."""
     tokens, parents = [int(token) for token in draft.tokens], [int(parent) for parent in draft.parents]
@@ -101,9 +135,11 @@ def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> Dra
     context = list(text[: prompt + 1])
     times: list[tuple[int, int]] = []
     nodes: list[int] = []
+    rankings = Rankings(method.needs, text)
+    prefill = rankings.prefill(context)
     with without_collector():
         start = time.perf_counter_ns()
-        drafter = method.begin(context[:-1], Prefill(context[-1]), 0)
+        drafter = method.begin(context[:-1], prefill, 0)
         begun = time.perf_counter_ns() - start
         while len(context) < len(text):
             before = time.perf_counter_ns()
@@ -112,7 +148,8 @@ def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> Dra
             path = follow(draft, text[len(context) : len(context) + len(draft)])
             path = path[: len(text) - len(context) - 1]
             emitted = tuple(text[len(context) : len(context) + len(path) + 1])
-            step = Step(context[-1], emitted, tuple(path), len(context) + len(emitted) == len(text))
+            done = len(context) + len(emitted) == len(text)
+            step = rankings.step(draft, context[-1], emitted, tuple(path), done)
             context.extend(emitted)
             middle = time.perf_counter_ns()
             drafter.observe(step)

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
+from specbench.types import InputError
+
 LAYER = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
@@ -23,8 +25,13 @@ WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
 
 
 def write_gguf(folder: Path, path: Path) -> None:
-    """Needs the package gguf. The tokenizer splits digits in another way than llama.cpp's: send it ids, not text."""
-    from gguf import GGUFWriter, TokenType
+    """The tokenizer splits digits in another way than llama.cpp's: send it ids, not text. Raises InputError."""
+    try:
+        from gguf import GGUFWriter, TokenType  # an extra that nothing else needs
+    except ImportError as error:
+        raise InputError(
+            "the package gguf, which writes the files of llama.cpp, is not there: pip install gguf"
+        ) from error
 
     config = json.loads((folder / "config.json").read_text())
     tokenizer = json.loads((folder / "tokenizer.json").read_text())

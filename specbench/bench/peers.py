@@ -12,7 +12,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -214,14 +214,6 @@ class Comparison:
         found = {ratio.verdict for ratio in self.ratios.values()}
         return found.pop() if len(found) == 1 else NONE
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        ratios = {
-            name: {**asdict(ratio), "spread": ratio.spread, "verdict": ratio.verdict}
-            for name, ratio in self.ratios.items()
-        }
-        return _without_nan({**asdict(self), "ratios": ratios, "verdict": self.verdict})
-
 
 def compare(ours: Timed, peer: Timed, cpu: bool = True) -> Comparison:
     """cpu: by minima of processor time and by medians of wall time; else, the work being elsewhere, by the latter."""
@@ -265,12 +257,3 @@ def _cell(estimate: Estimate) -> str:
     if estimate.low is None:
         return f"{estimate.value:.3f}"
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
-
-
-def _without_nan(value: Any) -> Any:
-    """NaN is no JSON: null."""
-    if isinstance(value, dict):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from specbench.bench.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
+from specbench.measure.clock import Clock
 from specbench.method import Method, Peer
 from specbench.target.facade import ModelCard, Target
 from specbench.target.fast.engine import FastEngine
 from specbench.target.load import load_model
 
 
-@dataclass(slots=True)
-class TransferClock:
-    """In place of a run's clock. steps_of: [(read-backs, uploads)] that wait for the device, one a step.
+class TransferClock(Clock):
+    """Counts where a run's clock takes laps. steps_of: [(read-backs, uploads)] that wait for the device, one a step.
 
     drafting: what was launched where the method drafts, recorded calls counted as one.
     """
 
-    mode: FakeCuda
-    steps_of: list[tuple[int, int]] = field(default_factory=list)
-    drafting: int = 0
-    _launched: int = 0
-    _seen: tuple[int, int] = (0, 0)
-    _open: bool = False
+    def __init__(self, mode: FakeCuda) -> None:
+        self.mode, self.drafting, self._launched = mode, 0, 0
+        self.steps_of: list[tuple[int, int]] = []
+        super().__init__(torch.device("cpu"))
 
     def _now(self) -> tuple[int, int]:
         return self.mode.blocking[READ], self.mode.blocking[UPLOAD]
 
     def start(self) -> None:
         """Nothing is counted before the first step."""
+        super().start()
         self._open = False
 
     def lap(self, phase: str) -> None:
@@ -51,18 +52,6 @@ class TransferClock:
             now = self._now()
             self.steps_of.append((now[0] - self._seen[0], now[1] - self._seen[1]))
             self._seen = now
-
-    def steps(self) -> list[float]:
-        """No time."""
-        return []
-
-    def elapsed(self) -> float:
-        """No time."""
-        return 0.0
-
-    def phases(self) -> dict[str, float]:
-        """No time."""
-        return {}
 
 
 def count_transfers(

@@ -22,7 +22,7 @@ from specbench.report.data.findings import Findings
 from specbench.report.data.variant import differing, spell_value
 from specbench.report.locate import find_runs
 from specbench.report.tables.terminal import open_console, print_table
-from specbench.report.text.label import BLANK, Cell, format_interval, format_number, format_rate, label
+from specbench.report.text.label import BLANK, Cell, format_bounded, format_number, format_rate, label
 from specbench.report.text.table import Table
 from specbench.store import Run, RunError
 
@@ -106,5 +106,6 @@ def _figure(frame: pd.DataFrame, method: str, name: str) -> str:
     row = frame.loc[method]
     if name == "tokens_per_s":
         return format_rate(row[name])
-    bounds = format_interval(row[f"{name}_low"], row[f"{name}_high"]) if name == "speedup" else ""
-    return format_number(row[name]) + (f" [{bounds}]" if bounds else "")
+    if name == "mat":
+        return format_number(row[name])
+    return format_bounded(row[name], row[f"{name}_low"], row[f"{name}_high"])

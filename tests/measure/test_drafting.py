@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from methods.logit_spec import LogitSpec
 from methods.pld import PromptLookup
 from specbench.bench.drafting import COLUMNS, cost_at, follow, repeating_tokens, replay, scan, time_scan
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, Method
-from specbench.types import EMPTY, Draft, Prefill
+from specbench.types import EMPTY, Draft, Needs, Prefill
 
 
 class Scripted(Drafter):
@@ -32,6 +34,8 @@ class Scripted(Drafter):
 
 
 class Recorder(Method):
+    needs = Needs()
+
     def __init__(self, draft):
         self.draft, self.seen, self.steps, self.finished, self.begun, self.resets = draft, [], [], [], [], 0
 
@@ -40,6 +44,7 @@ class Recorder(Method):
 
     def begin(self, prompt, prefill, seed):
         self.begun.append((list(prompt), prefill.token))
+        self.prefill = prefill
         return Scripted(self)
 
 
@@ -57,6 +62,34 @@ def test_steps_are_those_of_a_greedy_decode_loop():
     assert (cost.nodes, cost.emitted) == (3, 2.5)
     assert (len(cost.draft_us), len(cost.update_us)) == (1, 1)  # the first propose reads the prompt
     assert len(cost.cells()) == len(COLUMNS)
+
+
+def test_a_method_that_needs_rankings_gets_them_of_every_row():
+    """The best token is what the text goes on with, in the rows of the prompt, the root and the accepted nodes."""
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    method = Recorder(lambda context: Draft([9, context[-1] + 1, context[-1] + 2], [-1, -1, 1]))
+    replay(method, text, 3, 64)
+    assert (method.prefill.topk, method.steps[0].topk, method.steps[0].fed) == (None, None, None)
+    method.needs = Needs(node_topk=3, prompt_topk=2)
+    replay(method, text, 3, 64)
+    assert method.prefill.topk.ids.shape == (3, 3)
+    assert method.prefill.topk.ids[:, 0].tolist() == [2, 3, 4]
+    step = method.steps[2]
+    assert (step.fed.tolist(), step.topk.ids.shape, step.topk.logits.shape) == ([4, 9, 5, 6], (4, 3), (4, 3))
+    assert step.topk.ids[[0, 2, 3], 0].tolist() == list(step.emitted) == [5, 6, 7]
+    assert int(step.topk.ids.max()) <= 9
+    method.needs = Needs(node_topk=1)
+    replay(method, text, 3, 64)
+    assert method.prefill.topk.ids.tolist() == [[4]]  # the last prompt row alone
+
+
+def test_logits_that_are_the_texts_are_drafted_from():
+    """LogitSpec drafts the tokens of the last row, of which the best is the text's own; without rankings it refuses."""
+    text = list(range(100, 140))
+    with pytest.raises(RuntimeError, match="top-k"):
+        LogitSpec(num_draft=4, capacity=8).begin(text, Prefill(1), 0)
+    cost = replay(LogitSpec(num_draft=4, capacity=8), text, 20, 64)
+    assert cost.nodes > 1
 
 
 def test_a_request_on_other_text_comes_first_and_only_kept_state_survives_it():

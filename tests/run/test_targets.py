@@ -39,6 +39,32 @@ def make(target: str):
     return job.make_entry("x", {"_target_": target}).method
 
 
+NO_METHODS = """
+os.system posix.system subprocess.Popen builtins.eval shutil.rmtree runpy.run_path antigravity.geohash
+pkgutil.resolve_name transformers.AutoModelForCausalLM torch.load __main__.main numpy:fromfile
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        *((name, "holds no methods.*PYTHONPATH") for name in NO_METHODS.split()),
+        ("nowhere.Method", "cannot be imported.*No module named 'nowhere'"),
+        ("methods.nowhere.Method", "cannot be imported"),
+        ("methods.pld.Nothing", "cannot be imported"),
+        ("methods..pld", "cannot be imported"),
+        ("methods", r"subclass of specbench\.method\.Method"),
+        ("methods.pld.Draft", r"subclass of specbench\.method\.Method"),
+        ("methods.pld.Draft.chain", r"subclass of specbench\.method\.Method"),
+        ("methods.pld.Method", "with all that it requires"),
+    ],
+)
+def test_what_is_no_method_is_refused(target, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=rf"^method\.x\._target_={target}.*{words}"):
+        make(target)
+
+
 def test_an_installed_module_is_not_imported(module):
     with pytest.raises(InputError, match="own_module holds no methods"):
         make(f"{module}.Mine")
