@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
-# Hydra is imported here too, apart from ``cli``, which brings torch: help and completion of settings start without it.
-import hydra
+import hydra  # not only in ``cli``, which brings torch: help and completion of settings start without it
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
