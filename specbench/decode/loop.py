@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -90,11 +90,11 @@ class Transcript:
     decode_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
 
-    def end(self, eos: Collection[int], cut_short: bool) -> None:
+    def end(self, eos: frozenset[int], cut_short: bool) -> None:
         """Say why the request ended. cut_short: the context had no room for its limit."""
         self.finish = "eos" if self.ids and self.ids[-1] in eos else "context" if cut_short else self.finish
 
-    def enter(self, settled: Settled, eos: Collection[int], limit: int) -> None:
+    def enter(self, settled: Settled, eos: frozenset[int], limit: int) -> None:
         """Ids and steps that a server knows only now; a step's time is known where it was reported as it was."""
         self.ids = cut(settled.ids, eos, limit)[0]
         self.accept = [emitted for emitted, _ in settled.steps]

@@ -149,10 +149,12 @@ class SharedServer:
                     shared.draft = drafter.propose(shared.context, share)
         while asked:
             asked = draft_on(asked)
-        given = [(shared.draft, share) for shared, share in zip(requests, shares, strict=True) if not shared.done]
-        active = [shared for shared in requests if not shared.done]
-        methods = [shared.question.method for shared in active]
-        kept = self._budgets.trim(methods, *zip(*given, strict=True)) if given else []
+        given = [
+            (shared.question.method, shared.draft, share)
+            for shared, share in zip(requests, shares, strict=True)
+            if not shared.done
+        ]
+        kept = self._budgets.trim(*zip(*given, strict=True)) if given else []
         self._laps.lap("draft")
         return kept
 

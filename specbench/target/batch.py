@@ -205,19 +205,19 @@ class SlotBatch(Batch):
 
     def _accept(self, handle: Handle, number: int, back: _ReadBack, left: int, late: Draft | None) -> Step:
         """The step of the request whose rows are the ``number``-th. Raises CaseError."""
-        part, past, fed, hidden = self._rows.slice_of(number), handle.length, None, {}
+        past, fed, hidden = handle.length, None, {}
         if back.accepted:
             path, tokens = back.accepted(number)
             kept = late is not None and continues(late, len(path) == len(handle.draft), tokens[-1])
         else:
-            path, tokens, kept = self._follow(handle, part, back, late)
+            path, tokens, kept = self._follow(handle, self._rows.slice_of(number), back, late)
         emitted, done = cut(tokens, self.engine.eos, left)
         if not back.accepted:
             moved = enumerate(path[: len(emitted) - 1])
             back.moves += [(handle.place, past + 1 + node, past + 1 + to) for to, node in moved if node != to]
         handle.length, handle.clean = past + len(emitted), True
         if back.top is not None or self._hidden:
-            needs = handle.asked
+            part, needs = self._rows.slice_of(number), handle.asked
             handle.topk = back.top_of(part, needs.node_topk)
             hidden = {layer: self._hidden[layer][part] for layer in needs.hidden}
             fed = self._rows.ids[part] if needs.node_topk or hidden else None

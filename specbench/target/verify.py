@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -203,13 +203,12 @@ def continues(late: Draft | None, whole: bool, token: int) -> bool:
     return late is not None and whole and len(late) > 0 and int(late.tokens[0]) == token
 
 
-def cut(emitted: Sequence[int], eos: Collection[int], left: int) -> tuple[list[int], bool]:
+def cut(emitted: Sequence[int], eos: frozenset[int], left: int) -> tuple[list[int], bool]:
     """(one step's tokens up to the first EOS, which is kept, at most ``left`` of them; whether the request ends)."""
     kept = list(emitted[:left])
-    for place, token in enumerate(kept):
-        if token in eos:
-            return kept[: place + 1], True
-    return kept, len(kept) >= left
+    if eos.isdisjoint(kept):
+        return kept, len(kept) >= left
+    return kept[: 1 + next(place for place, token in enumerate(kept) if token in eos)], True
 
 
 def require_finite(peaks: Sequence[float], dtype: torch.dtype) -> None:
