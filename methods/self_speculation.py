@@ -1,23 +1,32 @@
 """Self-speculation: the target with some of its layers left out is its own draft model (Zhang et al. 2024).
 
 LayerSkip (Elhoushi et al. 2024) leaves by an early exit, the layers above it are skipped; SWIFT (Xia et al. 2025) skips
-layers in between and ends a chain where it is unsure. The layers that are kept share their weights with the target and
-have a KV cache of their own.
+layers in between, ends a chain where it is unsure, and chooses the layers while it decodes: those sets of them are
+tried that give most of the tokens which the target has emitted. The layers that are kept share their weights with the
+target and have a KV cache of their own.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+import torch
 from torch import nn
 
-from methods.parts.draft_lm.chain import ChainMethod, Schedule
-from methods.parts.draft_lm.draft_lm import CHAIN, DraftLM
+from methods.parts.draft_lm.chain import ChainMethod, DraftChain, Schedule
+from methods.parts.draft_lm.draft_lm import CHAIN, DraftLM, DraftRequest
 from methods.parts.draft_lm.draft_method import TargetTraits
+from specbench.method import Drafter, Drafting
 from specbench.target.facade import ModelCard, Target
-from specbench.types import InputError
+from specbench.target.runner import LibraryRunner
+from specbench.types import InputError, Prefill, require_count
+
+ENOUGH = 0.95  # of a window's tokens: the search ends (SWIFT's code: 0.93 to 0.95)
+READ = 256  # [tokens] that a set reads at most to be scored
 
 
 def keep_layers(model: Any, kept: Sequence[int]) -> Any:
@@ -44,18 +53,73 @@ def _shallow(module: nn.Module) -> Any:
     return found
 
 
+def draw_sets(kept: Sequence[int], layers: int, count: int) -> list[list[int]]:
+    """``kept``, and at most ``count`` other sets of as many of ``layers``: the first, the last, and random ones.
+
+    The same in every request, so that a set that is taken again is not built again.
+    """
+    random, sets = np.random.default_rng(0), [[*kept]]
+    for _ in range(20 * count):  # a small model has few sets
+        middle = random.choice(range(1, layers - 1), len(kept) - 2, replace=False)
+        drawn = [0, *sorted(map(int, middle)), layers - 1]
+        if drawn not in sets and len(sets) <= count:
+            sets.append(drawn)
+    return sets
+
+
+@dataclass(slots=True)
+class LayerSearch:
+    """number: of the set that drafts. agreed: share of a window's tokens that it gives. tried: sets scored so far."""
+
+    number: int = 0
+    agreed: float = 0.0
+    tried: int = 0
+
+    def enter(self, agreed: float) -> None:
+        """Of the next set."""
+        if agreed > self.agreed:
+            self.number, self.agreed = self.tried, agreed
+        self.tried += 1
+
+
+class SearchedChain(DraftChain):
+    """A chain of the set that is the best so far; a step scores one more."""
+
+    def __init__(self, method: SelfSpeculation, seed: int, start: int) -> None:
+        """start: [tokens] of the prompt."""
+        super().__init__(method, seed)
+        self._searching, self._start, self._number = method, start, method.found.number
+
+    def drafting(self, context: Sequence[int], budget: int) -> Drafting:
+        """The new set's cache holds nothing: it reads the context."""
+        method = self._searching
+        method.try_next(context, self._start)
+        if self._number != method.found.number:
+            self._number, self._request, self._settled = method.found.number, method.chain(), 0
+        return (yield from super().drafting(context, budget))
+
+    def stats(self) -> dict[str, float]:
+        """agreed: see ``LayerSearch``."""
+        found = self._searching.found
+        return super().stats() | {"sets_tried": found.tried, "agreed": found.agreed}
+
+
 class SelfSpeculation(ChainMethod):
     """skip: layers left out, from 0 on; None = every second one between the first and the last.
 
-    exit: layers that are kept from the first on, in place of ``skip``. The rest as ``ChainMethod``.
+    exit: layers that are kept from the first on, in place of ``skip``. search: sets of as many layers that are tried
+    besides, 0 = none. window: the first emitted tokens, by which sets are scored. The rest as ``ChainMethod``.
     """
 
     sources = ("self",)
+    learned = ("found",)
 
     def __init__(
         self,
         skip: list[int] | None = None,
         exit: int | None = None,
+        search: int = 0,
+        window: int = 32,
         length: int = 25,
         schedule: Schedule = "confidence",
         threshold: float = 0.8,
@@ -64,9 +128,19 @@ class SelfSpeculation(ChainMethod):
     ) -> None:
         if skip is not None and exit is not None:
             raise InputError(f"exit={exit}: and skip={skip}; expected one of them")
+        require_count("search", search, 0)
+        require_count("window", window, high=READ // 2)
         super().__init__(None, length, schedule, threshold, choice, draft_temperature)
-        self._skip, self._exit = skip, exit
-        self.kept: list[int] = []
+        self._skip, self._exit, self._search, self._window = skip, exit, search, window
+        self.sets: list[list[int]] = []
+        self.found = LayerSearch()
+        self._lms: dict[int, DraftLM] = {}  # by the number of their set
+        self._target: Target | None = None
+
+    @property
+    def kept(self) -> list[int]:
+        """The layers that draft."""
+        return self.sets[self.found.number]
 
     def check(self, model: ModelCard) -> None:
         """Some layers must be left, and some skipped."""
@@ -76,12 +150,15 @@ class SelfSpeculation(ChainMethod):
         skipped = set(range(1, max(2, layers - 1), 2) if self._skip is None else self._skip)
         if self._exit is not None:
             skipped = set(range(self._exit, layers))
-        self.kept = [layer for layer in range(layers) if layer not in skipped]
-        if not 0 < len(self.kept) < layers or not skipped <= set(range(layers)):
-            given = f"skip={self._skip}" if self._exit is None else f"exit={self._exit}"
+        kept = [layer for layer in range(layers) if layer not in skipped]
+        given = f"skip={self._skip}" if self._exit is None else f"exit={self._exit}"
+        if not 0 < len(kept) < layers or not skipped <= set(range(layers)):
             raise InputError(
-                f"{given}: keeps {len(self.kept)} of {layers} layers; expected some of 0 to {layers - 1} to be skipped"
+                f"{given}: keeps {len(kept)} of {layers} layers; expected some of 0 to {layers - 1} to be skipped"
             )
+        if self._search and len(kept) < 2:
+            raise InputError(f"search={self._search}: and {given} keeps one layer; expected two or more")
+        self.sets = draw_sets(kept, layers, self._search)
 
     def bind(self, target: Target) -> None:
         """Draft with the target's own layers."""
@@ -95,6 +172,43 @@ class SelfSpeculation(ChainMethod):
         devices = {parameter.device for parameter in target.model.parameters()}
         if len(devices) > 1 or out.weight.shape[1] != text.num_attention_heads * size:
             raise InputError("skip: the target is shared by several devices; expected model.gpus=1")
-        lm = DraftLM(keep_layers(target.model, self.kept), target.card.context, target.attention)
-        lm.prepare(CHAIN)
-        self.adopt(lm, TargetTraits.of(target))
+        self._target = target
+        self.adopt(self._find_lm(0), TargetTraits.of(target))
+
+    def reset(self) -> None:
+        """The search begins anew, from the given set."""
+        self.found = LayerSearch()
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """See ``ChainMethod.begin``."""
+        return SearchedChain(self, seed, len(prompt)) if self._search else super().begin(prompt, prefill, seed)
+
+    def chain(self) -> DraftRequest:
+        """A request on the layers that draft now."""
+        if not self._search:
+            return super().chain()
+        return DraftRequest(self._find_lm(self.found.number), self.vocab)
+
+    def _find_lm(self, number: int) -> DraftLM:
+        target = self._target
+        assert target is not None
+        if number not in self._lms:
+            lm = DraftLM(keep_layers(target.model, self.sets[number]), target.card.context, target.attention)
+            lm.prepare(CHAIN)
+            self._lms[number] = lm
+        return self._lms[number]
+
+    @torch.inference_mode()
+    def try_next(self, context: Sequence[int], start: int) -> None:
+        """Score the next set by the first emitted tokens, if these are there and the search goes on.
+
+        context: (T,). start: [tokens] of the prompt.
+        """
+        found, end = self.found, start + self._window
+        if found.tried == len(self.sets) or found.agreed >= ENOUGH or len(context) < end:
+            return
+        assert self._target is not None
+        ids = [*context[max(0, end - READ) : end]]
+        runner = LibraryRunner(keep_layers(self._target.model, self.sets[found.tried]), READ)
+        given = runner.run(runner.new_cache(), ids[:-1], range(len(ids) - 1), None, self._window).argmax(-1).tolist()
+        found.enter(sum(map(int.__eq__, given, ids[-self._window :])) / self._window)

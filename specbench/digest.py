@@ -31,6 +31,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "methods.eagle.Mtp": {"modules": None},
     "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
     "methods.pld.PromptLookup": {"min_ngram": 1},
+    "methods.self_speculation.SelfSpeculation": {"search": 0, "window": 32},
     "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
 }
 OUTSIDE = ("report", "run")  # groups that change no record, and settings of others that do not

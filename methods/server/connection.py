@@ -9,7 +9,8 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -89,7 +90,7 @@ class Connection:
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The outcome of ``work``, on the event loop that the streams belong to."""
-        return self._runner.run(work)
+        return _beside_loop(self._runner.run, work)
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a streamed answer. Raises CaseError for any that is cut, no JSON, an error or too long."""
@@ -125,9 +126,19 @@ class Connection:
     def close(self) -> None:
         """Close the sockets."""
         if self._kept is not None:
-            self._runner.run(self._kept.close())
+            self.run(self._kept.close())
             self._kept = None
-        self._runner.close()
+        _beside_loop(self._runner.close)
+
+
+def _beside_loop(call: Callable[..., Any], *given: Any) -> Any:
+    """What ``call`` gives; on a thread of its own where an event loop runs on this one, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call(*given)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call, *given).result()
 
 
 def _base(url: str) -> str:

@@ -206,8 +206,11 @@ def test_a_chain_is_the_modules(model, tmp_path, layout):
 
 def test_copies_of_the_targets_ends_are_not_read_and_everything_else_is_named(model, tmp_path):
     module = Module("deepseek")
-    copies = {f"{module.prefix}{name}.weight": torch.zeros(199, 64) for name in ("embed_tokens", "shared_head.head")}
-    bound(Mtp(module.save(tmp_path / "a", copies)), model)
+    head, embedding = f"{module.prefix}shared_head.head.weight", f"{module.prefix}embed_tokens.weight"
+    ends = model.get_output_embeddings().weight, torch.zeros(199, 64)
+    bound(Mtp(module.save(tmp_path / "a", {head: ends[0].detach().clone(), embedding: ends[1]})), model)
+    with pytest.raises(InputError, match=r"lm_head.weight is not the target's output head"):
+        bound(Mtp(module.save(tmp_path / "other", {head: 2 * ends[0].detach()})), model)
     with pytest.raises(InputError, match=r"lacks token_layernorm.weight; holds unexpected mlp.bias"):
         bound(Mtp(module.save(tmp_path / "b", {f"{module.prefix}mlp.bias": torch.zeros(1)}, ["enorm"])), model)
 

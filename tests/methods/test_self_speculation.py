@@ -7,7 +7,7 @@ import torch
 
 from draft_models import begin, keeps_the_distribution, markov_tables, run
 from head_models import card_of, target_of
-from methods.self_speculation import SelfSpeculation, keep_layers
+from methods.self_speculation import LayerSearch, SelfSpeculation, draw_sets, keep_layers
 from models import BASE, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.types import InputError
@@ -85,6 +85,71 @@ def test_output_is_the_targets_and_a_chain_ends_where_it_is_unsure():
     assert len(run(model, method, sampling=sampling, limit=20).ids) == 20
 
 
+def idle(model, *layers):
+    """The model with layers that add nothing."""
+    for layer in layers:
+        model.model.layers[layer].self_attn.o_proj.weight.data.zero_()
+        model.model.layers[layer].mlp.down_proj.weight.data.zero_()
+    return model
+
+
+SEARCH = {"search": 2, "window": 16}
+
+
+def test_the_sets_are_the_given_one_and_others_that_keep_the_ends():
+    assert sorted(draw_sets([0, 2, 4], 5, 9)) == [[0, 1, 4], [0, 2, 4], [0, 3, 4]]
+    sets = draw_sets([*range(16)], 32, 6)
+    assert sets == draw_sets([*range(16)], 32, 6)
+    assert (len(sets), {(len({*kept}), kept[0]) for kept in sets}) == (7, {(16, 0)})
+    assert all(kept[-1] == 31 and kept == sorted(kept) for kept in sets[1:])
+
+
+def test_the_search_finds_the_layers_that_add_nothing_while_it_decodes():
+    model = idle(deep("llama"), 1, 2)
+    found = run(model, method := bound(model, length=4, **SEARCH))
+    assert found.ids == plain_greedy(model, [5, 6, 7], 61)
+    assert (method.kept, method.found.agreed) == ([0, 3, 4], 1.0)
+    assert found.stats["agreed"] == 1.0
+    assert found.accept[-4:-1] == [5, 5, 5]
+    assert 5 not in found.accept[:3]
+    assert run(model, bound(model, length=4)).accept[-4:-1] != [5, 5, 5]
+
+
+def test_sets_are_scored_by_the_tokens_that_follow(monkeypatch):
+    model = idle(deep("llama"), 1, 2)
+    run(model, method := bound(model, **SEARCH))
+    scores = []
+    monkeypatch.setattr(LayerSearch, "enter", lambda self, agreed: scores.append(agreed))
+    ids = [5, 6, 7, *plain_greedy(model, [5, 6, 7], 61)]
+    for number, kept in enumerate(method.sets):
+        method.found = LayerSearch(tried=number)
+        method.try_next(ids, 3)
+        wanted = [int(by_hand(model, ids[:end], kept).argmax()) == ids[end] for end in range(3, 19)]
+        assert scores.pop() == sum(wanted) / 16
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_what_was_found_lasts_until_the_reset_and_is_each_states_own(reset):
+    model = idle(deep("llama"), 1, 2)
+    method = bound(model, **SEARCH)
+    other = method.private()
+    run(model, method)
+    if reset:
+        method.reset()
+    assert (method.found.tried > 0, other.found.tried) == (not reset, 0)
+    assert method.kept == ([0, 2, 4] if reset else [0, 3, 4])
+    assert other.kept == [0, 2, 4]
+    again = run(model, method, prompt=(9, 8))
+    assert again.ids == plain_greedy(model, [9, 8], 61)
+    assert (again.accept[0] == 5) is not reset
+
+
+def test_a_short_request_tries_nothing():
+    model = idle(deep("llama"), 1, 2)
+    run(model, method := bound(model, **SEARCH), limit=16)
+    assert method.found == LayerSearch()
+
+
 @pytest.mark.parametrize("wrong", [False, True], ids=["", "another distribution stated, the wrong variant"])
 def test_sampled_strings_keep_the_targets_distribution(monkeypatch, wrong):
     target, draft = markov_tables()
@@ -100,6 +165,7 @@ def test_sampled_strings_keep_the_targets_distribution(monkeypatch, wrong):
         ({"skip": [5]}, r"^skip=\[5\]: keeps 5 of 5 layers"),
         ({"skip": [0, 1, 2, 3, 4]}, r"keeps 0 of 5 layers"),
         ({"exit": 5}, "^exit=5: keeps 5 of 5 layers"),
+        ({"exit": 1, "search": 2}, "^search=2: and exit=1 keeps one layer"),
     ],
 )
 def test_layers_that_leave_no_draft_are_refused(options, reason):

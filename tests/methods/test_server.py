@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections import Counter
@@ -62,6 +63,19 @@ def opened(url: str, **options) -> ServerPeer:
 
 def ask(method: ServerPeer, prompt=PROMPT, limit: int = LIMIT):
     return decode(ServerEngine(card(), 64), method, Request(prompt, limit, None, 0), Clock(torch.device("cpu")))
+
+
+def test_a_server_is_asked_from_inside_a_running_loop_as_a_notebook_has_one():
+    async def cell():
+        method = ServerPeer(server.url)
+        method.check(card())
+        method.bind(Target(card(), None, 64, None))
+        answers = [ask(method).ids for _ in range(2)]
+        method.close()
+        return answers
+
+    with stand_in.serving("vllm") as server:
+        assert asyncio.run(cell()) == 2 * [stand_in.answer_of(PROMPT, LIMIT)]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

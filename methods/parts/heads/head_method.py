@@ -66,6 +66,15 @@ class TargetEnds:
         head = self._target.model.get_output_embeddings()
         return head.weight[known], None if head.bias is None else head.bias[known]
 
+    def require_copy(self, weight: Tensor, where: str) -> None:
+        """Raises InputError where (V, D) is another output head than the target's, in the target's dtype."""
+        own = self._target.model.get_output_embeddings().weight
+        if weight.shape != own.shape or not torch.equal(weight.to(own.device, own.dtype), own):
+            raise InputError(
+                f"{where}: lm_head.weight is not the target's output head, which this kind of head drafts with;"
+                " expected a copy of it, or none (was it trained for another target?)"
+            )
+
     def final_norm(self) -> Tensor:
         """(D,) weights of the target's norm before its output head, 1 in place of 0. Raises InputError."""
         norm = getattr(getattr(self._target.model, "model", None), "norm", None)

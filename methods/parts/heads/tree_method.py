@@ -12,7 +12,7 @@ from torch import Tensor
 from methods.parts.heads.draft_layer import LayerMemory
 from methods.parts.heads.forwards import Forwards
 from methods.parts.heads.grown_tree import BestChoice, DrawnChoice, fill
-from methods.parts.heads.head_file import OFFSETS, HeadFile, find_head, random_weights, require_shapes, shapes_of
+from methods.parts.heads.head_file import HEAD, OFFSETS, HeadFile, find_head, random_weights, require_shapes, shapes_of
 from methods.parts.heads.head_method import WIDEST, HeadMethod, TargetEnds
 from methods.parts.heads.layer_config import layer_config
 from methods.parts.heads.tree_head import TreeHead
@@ -175,7 +175,7 @@ class TreeMethod(HeadMethod):
         names = file.shapes()
         if names is not None:
             require_shapes(self.kind.rename(names), self._expected, self.kind.ignored, file)
-        drafted = self._expected.get("lm_head.weight", (int(shape.vocab_size),))[0]
+        drafted = self._expected.get(HEAD, (int(shape.vocab_size),))[0]
         if self.widest > drafted:
             raise InputError(
                 f"{file.where}: drafts {drafted} different tokens, and a node of the tree has {self.widest} children;"
@@ -200,6 +200,8 @@ class TreeMethod(HeadMethod):
             require_shapes(shapes_of(state), self._expected, self.kind.ignored, file)
             if OFFSETS not in self._expected and state.get(OFFSETS, EVERY).count_nonzero():
                 raise InputError(f"{file.where}: {OFFSETS} moves ids of the whole vocabulary; expected zeros")
+            if HEAD in state and HEAD not in self._expected:
+                ends.require_copy(state[HEAD], file.where)
         placed = ends.place({name: state[name] for name in self._expected}, file.where)
         return self.kind(placed, file, self._config, ends)
 
