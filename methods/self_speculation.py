@@ -22,7 +22,7 @@ from methods.parts.draft_lm.draft_lm import CHAIN, DraftLM, DraftRequest
 from methods.parts.draft_lm.draft_method import TargetTraits
 from specbench.method import Drafter, Drafting
 from specbench.target.facade import ModelCard, Target
-from specbench.target.runner import LibraryRunner
+from specbench.target.transfer import upload
 from specbench.types import InputError, Prefill, require_count
 
 ENOUGH = 0.95  # of a window's tokens: the search ends (SWIFT's code: 0.93 to 0.95)
@@ -209,6 +209,7 @@ class SelfSpeculation(ChainMethod):
             return
         assert self._target is not None
         ids = [*context[max(0, end - READ) : end]]
-        runner = LibraryRunner(keep_layers(self._target.model, self.sets[found.tried]), READ)
-        given = runner.run(runner.new_cache(), ids[:-1], range(len(ids) - 1), None, self._window).argmax(-1).tolist()
+        read = upload([ids[:-1]], self._target.device)
+        part = keep_layers(self._target.model, self.sets[found.tried])
+        given = part(input_ids=read, use_cache=False, logits_to_keep=self._window).logits[0].argmax(-1).tolist()
         found.enter(sum(map(int.__eq__, given, ids[-self._window :])) / self._window)
