@@ -263,8 +263,8 @@ def without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
         draft = replace(draft, probs=None)
     if step.parents is not None:
         draft = replace(draft, parents=step.parents)
-    if step.fed is not None:
-        step = replace(step, fed=None, topk=None, hidden={})
+    if step.fed is not None:  # made anew: ``replace`` takes several times as long, at every step
+        step = Step(step.root, step.emitted, step.path, step.done, late=step.late, parents=step.parents)
     return draft, step
 
 

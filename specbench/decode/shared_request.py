@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from specbench.decode.loop import Entry, Request, Transcript, without_tensors
 from specbench.decode.trimming import in_whole_draft
@@ -38,7 +39,7 @@ class SharedRequest:
 
     spent: [s] by phase, of the server when its first token came. log: as in the loop of one request.
     begin: makes the drafter, where that waits. pauses, concurrent: of its method. paused: this step is none of its
-    drafter's. missed: such steps since its last one.
+    drafter's. missed: such steps since its last one, and their hidden states.
     """
 
     question: Question
@@ -55,7 +56,7 @@ class SharedRequest:
     pauses: bool = False
     concurrent: bool = False
     paused: bool = False
-    missed: list[Step] = field(default_factory=list)
+    missed: list[tuple[Step, Mapping[int, Tensor]]] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
     end: int = 0
     log: list[Entry] = field(default_factory=list)
@@ -120,12 +121,12 @@ def learn(shared: SharedRequest, draft: Draft, kept: Sequence[int] | None, step:
         raise step
     shared.context.extend(step.emitted)
     shared.emitted, shared.done = len(step.emitted), step.done
+    bare = without_tensors(draft, step)
     if shared.paused:
-        hidden = {layer: states.clone() for layer, states in step.hidden.items()}
-        shared.missed.append(replace(step, hidden=hidden) if hidden else step)
+        shared.missed.append((bare[1], {layer: states.clone() for layer, states in step.hidden.items()}))
     else:
         find_drafter(shared).observe(in_whole_draft(step, kept))
-    shared.log.append((*without_tensors(draft, step), 1 + len(draft)))
+    shared.log.append((*bare, 1 + len(draft)))
 
 
 def begins_from_tokens(needs: Needs) -> bool:
@@ -143,12 +144,12 @@ def find_drafter(shared: SharedRequest) -> Drafter:
         assert shared.begin is not None
         shared.drafter = shared.begin()
     if missed := shared.missed:
-        emitted, layers = tuple(step.emitted[0] for step in missed), missed[0].hidden
-        hidden = {layer: torch.cat([step.hidden[layer] for step in missed]) for layer in layers}
+        emitted = tuple(step.emitted[0] for step, _ in missed)
+        hidden = {layer: torch.cat([states[layer] for _, states in missed]) for layer in missed[0][1]}
         shared.missed = []
         shared.drafter.propose(shared.context[: -len(emitted)], 0)
         path = range(len(emitted) - 1) if hidden else ()
-        shared.drafter.observe(Step(missed[0].root, emitted, tuple(path), done=False, hidden=hidden))
+        shared.drafter.observe(Step(missed[0][0].root, emitted, tuple(path), done=False, hidden=hidden))
     return shared.drafter
 
 

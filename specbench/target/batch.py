@@ -82,7 +82,7 @@ class SlotBatch(Batch):
         require_place(self)
         place = next(each for each in range(self.requests) if each not in self._open)
         handle = self._open[place] = Handle(needs, self._laps, prompt=prompt, place=place)
-        handle.walk = self.engine.bound_walk(walk)
+        handle.plain, handle.walk = Needs(hidden=needs.hidden), self.engine.bound_walk(walk)
         return handle
 
     @torch.inference_mode()
@@ -122,7 +122,7 @@ class SlotBatch(Batch):
         self._drafted, fed, most = [handle for handle, _ in drafts], [], self.engine.max_nodes
         for handle, draft in drafts:
             handle.refused, handle.clean, handle.topk = None, False, None
-            handle.asked = handle.needs if draft is not None else Needs(hidden=handle.needs.hidden)
+            handle.asked = handle.needs if draft is not None else handle.plain
             try:
                 handle.take(EMPTY if draft is None else draft, most)
                 fed.append(handle)

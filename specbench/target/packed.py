@@ -18,7 +18,7 @@ NOTHING = Needs()
 class Handle(ActiveRequest):
     """A request of a batch. place: which of the batch's it has; the lowest that is free, so that they lie together.
 
-    asked: what its last forward shows.
+    asked: what its last forward shows. plain: what one without a draft shows.
     length: [tokens] held: of the prompt while it is read, then the context without its last one, the root.
     clean: its slots hold finite numbers. refused: why its last draft was not fed.
     """
@@ -26,6 +26,7 @@ class Handle(ActiveRequest):
     prompt: Sequence[int] = ()
     place: int = ROOT
     asked: Needs = NOTHING
+    plain: Needs = NOTHING
     length: int = 0
     clean: bool = True
     refused: CaseError | None = None

@@ -88,7 +88,7 @@ def test_steps_left_out_are_told_as_one_with_all_hidden_states():
     told = []
     drafter = SimpleNamespace(propose=lambda context, budget: told.append((context, budget)), observe=told.append)
     rows = torch.arange(6.0).view(3, 1, 2)
-    missed = [Step(7 + at, (8 + at,), (), done=False, hidden={4: rows[at]}) for at in range(3)]
+    missed = [(Step(7 + at, (8 + at,), (), done=False), {4: rows[at]}) for at in range(3)]
     shared = SharedRequest(None, drafter=drafter, context=[1, 7, 8, 9, 10], missed=missed)
     assert find_drafter(shared) is drafter
     assert told[0] == ([1, 7], 0)
