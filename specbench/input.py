@@ -73,13 +73,17 @@ def numbered_lines(raw: bytes) -> Iterator[tuple[int, bytes]]:
             yield number, line.removeprefix(_MARK)
 
 
-def decode_text(line: bytes, where: str) -> str:
-    """Bytes as text, a byte order mark left out. where: for the InputError when they are not UTF-8."""
+def decode_text(text: bytes, where: str) -> str:
+    """Bytes of a line or a file as text, without a byte order mark. where: for the InputError if they are not UTF-8."""
     try:
-        return line.decode("utf-8-sig")
+        return text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        text, start = error.object, error.start  # without the mark
+        above = text[:start].count(b"\n")
+        line = f", line {above + 1}" if b"\n" in text.rstrip(b"\n") else ""  # of a file
+        byte = start - text.rfind(b"\n", 0, start) - 1
         raise InputError(
-            f"{where}: not UTF-8 (byte {error.start} of the line is 0x{line[error.start]:02x}): save the file as UTF-8."
+            f"{where}{line}: not UTF-8 (byte {byte} of the line is 0x{text[start]:02x}): save the file as UTF-8."
         ) from None
 
 

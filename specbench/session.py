@@ -191,7 +191,7 @@ class Session:
             answers.append(self._text(asked, transcript))
             prompts.append(asked.prompt)
             record.turns.append(self._record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
-        record.correct = is_right(case, answers[-1])
+        record.correct = is_right(case, self._answer(record.turns[-1]))
 
     def _request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
         settings = self._settings
@@ -216,6 +216,10 @@ class Session:
         """The answer as text: the recorded one where all of it was decoded."""
         known = asked.text if len(transcript.ids) == asked.length else None
         return answer_text(self._tokenizer, transcript.ids) if known is None else known
+
+    def _answer(self, turn: TurnRecord) -> str:
+        """A turn's text behind its thinking."""
+        return turn.text if turn.thinking is None else answer_text(self._tokenizer, turn.ids[turn.thinking :])
 
 
 def record_of(block: Block, case: Case, place: int, name: str, error: Failure | None = None) -> CaseRecord:

@@ -175,7 +175,7 @@ class LoadSession(Session):
         )
         text = self._text(turn.asked, out)
         record.turns.append(self._record(record.method, turn.asked, out, text, load=told))
-        record.correct = is_right(turn.case, text)
+        record.correct = is_right(turn.case, self._answer(record.turns[-1]))
 
     def _serve(self, block: Block, entry: Entry) -> Served:
         load, engine = self.load, self._engine

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specbench.input import read_file
-from specbench.suite.rows import SourceRow, parse_json_lines
+from specbench.suite.rows import SourceRow, parse_json_lines, tell_apart
 from specbench.suite.sources import HubTables
 from specbench.types import Case, InputError
 
@@ -76,7 +76,7 @@ class SuiteFormat:
             raw = self.read_bytes(path, key)
             digest.update(raw)
             rows += self.parse(raw, path, self.example)
-        return rows, digest.hexdigest()
+        return tell_apart(rows), digest.hexdigest()
 
     def read_bytes(self, path: Path, key: str = "suite.path") -> bytes:
         """The bytes of a file as they lie on disk; InputError when it is missing, a directory, or empty."""
@@ -94,11 +94,11 @@ class SuiteFormat:
         """
         rows = list(rows)
         cases: list[Case] = []
-        place_of: dict[str, str] = {}
+        row_of: dict[str, SourceRow] = {}
         faults: list[str] = [refusal] if (refusal := self.refuse(rows, origin)) else []
         for row in rows if not faults else ():
             try:
-                cases += self._read(row, wording, place_of)
+                cases += self._read(row, wording, row_of)
             except InputError as error:
                 faults.append(str(error))
         if faults:
@@ -109,18 +109,17 @@ class SuiteFormat:
             )
         return cases
 
-    def _read(self, row: SourceRow, wording: Wording, place_of: dict[str, str]) -> list[Case]:
-        """The row's case, none where it is not of the suite. place_of: id -> where it is, which this one joins."""
+    def _read(self, row: SourceRow, wording: Wording, row_of: dict[str, SourceRow]) -> list[Case]:
+        """The row's case, none where it is not of the suite. row_of: id -> its row, which this one joins."""
         if row.fault:
             raise InputError(row.fault)
         case = self.case(row, wording)
         if case is None:
             return []
-        if case.id in place_of:
-            raise InputError(
-                f"{row.where}: {self.key} {case.id} is on {place_of[case.id]} already; every question needs its own."
-            )
-        place_of[case.id] = row.place
+        if other := row_of.get(case.id):
+            there = other.place if other.source == row.source else other.where
+            raise InputError(f"{row.where}: {self.key} {case.id} is on {there} already; every question needs its own.")
+        row_of[case.id] = row
         return [case]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.input import InputError, numbered_lines, parse_json, refuse_repeated_keys
@@ -71,6 +71,14 @@ def kind(value: object) -> str:
     """The JSON word for a value's type."""
     names = {dict: "object", list: "list", str: "string", bool: "true or false", int: "number", float: "number"}
     return "null" if value is None else names.get(type(value), type(value).__name__)
+
+
+def tell_apart(rows: Sequence[SourceRow]) -> list[SourceRow]:
+    """The rows; where files of several endings have one name, each is a part by its whole name."""
+    sources: dict[str, set[str]] = {}
+    for row in rows:
+        sources.setdefault(row.part, set()).add(row.source)
+    return [replace(row, part=Path(row.source).name) if len(sources[row.part]) > 1 else row for row in rows]
 
 
 def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:

@@ -278,7 +278,7 @@ class CompactRunner(Runner):
         self._make_room(cache, count)
         cache.length = count
         inputs = list_prompt_inputs(self._on_device(ids), self.windows, self.dtype, cache.base, self._context)
-        states, _ = read_prompt(self._model, cache.memory, inputs, ())
+        states, _ = read_prompt(self._model, cache.memory, inputs, count, ())
         return self._model.head(states[-wanted:])
 
 

@@ -134,6 +134,14 @@ def test_warnings_of_several_runs_are_said_once(two_cases, make_manifest):
     findings = gather([Run(Path(name), manifest, records) for name, manifest in zip("xy", manifests, strict=True)])
     assert "all runs: hot" in findings.warnings
     assert "y: busy" in findings.warnings
+    busy = "load average is {} a core: other processes compete, times are unsafe".format
+    for own, said in (
+        ([[busy("10.20")], [busy("0.61"), busy("9.00")]], f"all runs: {busy('0.61 to 10.20')}"),
+        ([[], [busy("0.61")]], f"y: {busy('0.61')}"),
+    ):
+        manifests = [make_manifest({"pld": {}}, warnings=texts) for texts in own]
+        warnings = gather([Run(Path(name), each, records) for name, each in zip("xy", manifests, strict=True)]).warnings
+        assert [text for text in warnings if "load average" in text] == [said]
 
 
 def test_sweep_starts_are_its_order(make_run):

@@ -8,7 +8,7 @@ from report.conftest import build_run
 from specbench.profile import write_profile
 from specbench.report import build_report, read_findings
 from specbench.report.cli import main
-from specbench.report.data.sweep import Heatmap, asked_grids, default_grids
+from specbench.report.data.sweep import Heatmap, asked_grids, best_settings, default_grids
 from specbench.store import RunError
 
 PAIRS = [(leader, follower) for leader in (1, 2, 10) for follower in (None, 3, 20) if (leader, follower) != (2, 3)]
@@ -152,3 +152,25 @@ def test_command_draws_them(tmp_path, capsys):
 def test_one_run_has_no_heatmap(make_run):
     report = build_report([make_run(per_category=1)])
     assert not any("heatmap" in path.name for path in report.files)
+
+
+def test_a_load_is_no_setting_so_each_has_its_best(tmp_path):
+    def under(number, requests):
+        def edit(manifest, records):
+            manifest["methods"]["cacheback"]["parameters"] = {"n": number}
+            manifest["config"]["load"] = {"kind": "closed", "requests": requests}
+
+        return edit
+
+    drafts = {(1, 1): (1.0, 0.5, 1e-4), (2, 1): (8.0, 0.9, 1e-4), (1, 8): (6.0, 0.7, 1e-4), (2, 8): (1.0, 0.3, 1e-4)}
+    runs = [
+        build_run(tmp_path / f"{n}-{load}", {"cacheback": each}, peers=(), per_category=2, edit=under(n, load))
+        for (n, load), each in drafts.items()
+    ]
+    findings = read_findings(runs)
+    (place,) = {entry.place for entry in findings.reported}
+    found = best_settings(findings, "mat", place)
+    assert [[(changed, row["variant"]) for changed, row in each] for each in found] == [
+        [("", "n=2,load.requests=1"), ("n=1", "n=1,load.requests=1")],
+        [("", "n=1,load.requests=8"), ("n=2", "n=2,load.requests=8")],
+    ]

@@ -1,13 +1,21 @@
 """Reasoning models: where the thinking ends, and the figures before and after it."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 from report.handmade import record, tried, turn
 
-from specbench.record import CaseRecord
+import specbench
+from specbench.record import VANILLA, CaseRecord
+from specbench.report import gather
 from specbench.report.data.detail import DETAILS, split_answers
 from specbench.report.data.reported import ROW
 from specbench.report.tables.detail import thinking_tables
+from specbench.report.text.tokenizer import read_tokenizer
+from specbench.session import Session
+from specbench.store import Run
 from specbench.suite import prompt
 
 
@@ -54,3 +62,23 @@ def test_figures_before_and_after_the_end():
     assert [cell.text for cell in table.rows[1]][-6:] == ["83.3 %", "2.50", "1.67", "16.7 %", "1.00", "1.00"]
     assert not rows("pld", (2, 0.01), thinking=None)
     assert thinking_tables(frame[:0]) == []
+
+
+@pytest.mark.parametrize("thinking", [4, 5])
+def test_turns_that_end_in_their_thinking_are_said(make_manifest, thinking):
+    """Five ids each; the thinking of two turns ends with the fourth or the last of them."""
+    told = [turn([1] * 4, thinking=count) for count in (thinking, thinking, 2, None)]
+    records = [record(name, "a", told) for name in (VANILLA, "pld")]
+    findings = gather([Run(Path("r"), make_manifest({"pld": {}}), records)])
+    said = [text for text in findings.warnings if "thinking" in text]
+    assert said == [text for text in said if text.startswith("4 of 6 turns that think end before their thinking does")]
+    assert len(said) == (thinking == 5)
+
+
+def test_an_answer_is_what_stands_behind_the_thinking():
+    library = read_tokenizer(Path(specbench.__file__).parent / "assets/tiny")
+    thought, answer = (library.encode(text, add_special_tokens=False).ids for text in ("It is 4.", " It is 5."))
+    decoder = SimpleNamespace(_tokenizer=SimpleNamespace(decode=lambda ids, **_: library.decode(ids)))
+    for thinking, said in ((len(thought), "It is 5."), (len(thought + answer), ""), (None, "as recorded")):
+        told = turn([1], ids=thought + answer, text="as recorded", thinking=thinking)
+        assert Session._answer(decoder, told) == said

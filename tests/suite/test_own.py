@@ -163,6 +163,11 @@ def test_a_folder_is_its_files_or_its_test_split(tmp_path):
         read(tmp_path / "splits")
     write_csv(tmp_path / "splits/dev/more.csv", [{"prompt": "Who?"}])
     assert {case.id for case in read(tmp_path / "splits/dev").cases} == {"rows-0", "more-0"}
+    write_csv(tmp_path / "splits/dev/rows.csv", [{"prompt": "Who?"}])
+    assert {case.id for case in read(tmp_path / "splits/dev").cases} == {"rows.csv-0", "rows.jsonl-0", "more-0"}
+    write_lines(tmp_path / "splits/dev/rows.jsonl", [{"id": "more-0", "prompt": "Why?"}])
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 1: id more-0 is on .*more\.csv, line 2 already"):
+        read(tmp_path / "splits/dev")
     (tmp_path / "none").mkdir()
     with pytest.raises(InputError, match="has no file of prompts"):
         read(tmp_path / "none")
@@ -190,7 +195,9 @@ def test_a_csv_may_have_a_long_prompt_and_a_byte_order_mark(tmp_path):
         ("id,prompt\n1,Who, then?\n2,Why?\n", r"p.csv, line 2: has 1 fields more than the header; put a text"),
         ("prompt,prompt\nWho?,Why?\n", r"p.csv, line 1: has the column prompt twice"),
         ('prompt\n"Who?\nWhy?\n', r"p.csv, line 1: is not csv \(unexpected end of data"),
-        ("prompt\nWho?\n".encode("utf-16"), r"p.csv: not UTF-8"),
+        ("prompt\nWho?\n".encode("utf-16"), r"p.csv, line 1: not UTF-8 \(byte 0 of the line is 0xff"),
+        (b"\xef\xbb\xbfprompt\nWho?\nA caf\xe9.\n", r"p.csv, line 3: not UTF-8 \(byte 5 of the line is 0xe9"),
+        (b"caf\xe9", r"p.csv: not UTF-8 \(byte 3 of the line is 0xe9"),
         ("prompt\n", "holds no questions"),
         (" \n", "holds no questions"),
         ("", "is empty"),

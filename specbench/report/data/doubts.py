@@ -25,6 +25,7 @@ def find_doubts(reported: ReportedRun, rows: pd.DataFrame) -> list[str]:
         *run.manifest.get("warnings", []),
         *_coverage(len(reported.trials.cases), facts, overall),
         *_methods(overall, facts),
+        *_thinking(reported),
         *_timing(run, facts, overall, reported.control),
         *doubt_shards(reported.shards),
         *_predictions(reported),
@@ -66,6 +67,15 @@ def _parting(violations: int) -> str:
     if violations:
         return f"{violations} ids lie beyond the tolerance of lossless output"
     return "outputs that differ from vanilla's were not judged (measure.lossless=true judges them)"
+
+
+def _thinking(reported: ReportedRun) -> Iterator[str]:
+    turns = [each.turns for each in reported.trials.methods.values()]
+    if lacking := sum(each.unanswered for each in turns):
+        yield (
+            f"{lacking} of {sum(each.thought for each in turns)} turns that think end before their thinking does and"
+            " have no answer (decode.max_new_tokens sets how long they may be)"
+        )
 
 
 def _timing(run: Run, facts: Facts, overall: pd.DataFrame, control: Control | None) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ from specbench.report.data.summary import read_cases, summarise_run
 from specbench.report.data.trials import Trials, read_trials
 from specbench.report.data.variant import name_variants
 from specbench.store import Run
+
+_LOAD = re.compile(r"(?<=load average is )[\d.]+(?= a core)")  # which differs from run to run
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +105,12 @@ def _report_run(
 
 
 def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Each warning once, with the runs that it is about where there are several."""
+    """Each warning once, with the runs that it is about where there are several, and from which load to which."""
     about: dict[str, list[str]] = {}
+    loads = sorted((load for texts in doubts for text in texts for load in _LOAD.findall(text)), key=float)
+    span = " to ".join(dict.fromkeys([*loads[:1], *loads[-1:]]))
     for run, texts in zip(runs, doubts, strict=True):
-        for text in texts:
+        for text in dict.fromkeys(_LOAD.sub(span, text) for text in texts):
             about.setdefault(text, []).append(run.directory.name)
     for text, names in about.items():
         source = "all runs" if len(names) == len(runs) else ", ".join(names)

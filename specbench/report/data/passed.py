@@ -56,7 +56,8 @@ def with_passed(trials: Sequence[Trials], passed: Mapping[Key, bool]) -> list[Tr
     a row of no answer, and for an answer without a row.
     """
     every = {key: (category, counted) for each in trials for key, category, counted in _answers(each)}
-    _refuse([key for key in passed if key not in every], "of no answer of the run", "expected its cases and methods")
+    such = f"expected its cases and methods, such as {_spell(next(iter(every)))}" if every else "it has no answer"
+    _refuse([key for key in passed if key not in every], "of no answer of the run", such)
     methods, categories = {key[0] for key in passed}, {every[key][0] for key in passed}
     due = [key for key, (category, counted) in every.items() if counted and category in categories]
     lacking = [key for key in due if key[0] in methods and key not in passed]

@@ -107,16 +107,21 @@ def asked_grids(findings: Findings, metric: str, x: str, y: str) -> list[Heatmap
 
 
 def best_settings(findings: Findings, figure: str, place: tuple[str, str]) -> list[list[Setting]]:
-    """For each method that a sweep varies: its best setting, then its neighbours, one step along one parameter.
+    """For each method that a sweep varies and each load: its best setting, then its neighbours, one step along one
+    parameter.
 
     A setting is what changed beside the best ('parameter=value', '' of it), and its row of the summary.
     """
+    groups: dict[tuple[str, ...], list[_Point]] = {}
+    for (*where, method), points in _points(findings).items():
+        for point in points if tuple(where) == place else ():
+            if not pd.isna(point.row[figure]):
+                load = (f"{key}={value}" for key, value in point.settings.items() if key.startswith("load."))
+                groups.setdefault((method, *load), []).append(point)
     found = []
-    for (*where, _), points in _points(findings).items():
-        known = [point for point in points if not pd.isna(point.row[figure])]
-        if tuple(where) == place and len(known) > 1:
-            best = max(known, key=lambda point: float(point.row[figure]))
-            found.append([("", best.row), *_neighbours(known, best)])
+    for known in (points for points in groups.values() if len(points) > 1):
+        best = max(known, key=lambda point: float(point.row[figure]))
+        found.append([("", best.row), *_neighbours(known, best)])
     return found
 
 

@@ -28,7 +28,7 @@ class Turns:
     """Turns that are added record by record, of cases that failed in no round.
 
     sources: name -> nodes proposed and accepted. figures: what a method counts of itself -> a value a turn that has it.
-    held: of each record that says what its method held.
+    held: of each record that says what its method held. thought: turns that think; unanswered: and say nothing else.
     """
 
     def __init__(self, spool: Any) -> None:
@@ -40,6 +40,7 @@ class Turns:
         self._first_s, self._per_token_s = array("d"), array("d")
         self._requests = array("I")
         self._records = 0
+        self.thought = self.unanswered = 0
 
     def __len__(self) -> int:
         """Records."""
@@ -64,6 +65,8 @@ class Turns:
         """The turns of a record."""
         for turn in record.turns:
             emitted = sum(turn.accept)
+            self.thought += turn.thinking is not None
+            self.unanswered += turn.thinking == len(turn.ids)
             self._first_s.append(first_s(turn))
             self._requests.extend(count_request(self._records, turn))
             if emitted:

@@ -24,8 +24,8 @@ _MEANING = (
     "interval of the ratio holds 1."
 )
 _BEST_MEANING = (
-    "The best setting of each method, then what one step along one parameter makes of it. Best over it: paired by case;"
-    " a tie: the interval of the ratio holds 1."
+    "The best setting of each method at each load, then what one step along one parameter makes of it. Best over"
+    " it: paired by case; a tie: the interval of the ratio holds 1."
 )
 _FIGURES = {"speedup": "Speed", "predicted_speedup": "Predicted speed (modelled)", "mat": "MAT"}
 _BEST_FIGURES = {"speedup": "Speedup", "predicted_speedup": "Predicted (modelled)", "mat": "MAT"}

@@ -52,7 +52,7 @@ class FastBatch(SlotBatch):
             return engine.compiled.feed_packed(self.cache, rows.ids, self._layout, wanted, taps)
         fresh = alone and handle.length == 0
         inputs = engine.list_prompt_inputs(rows.ids, handle.place * self.room) if fresh else iter([self._lay_out(rows)])
-        states, hidden = read_prompt(engine.compact, self.cache, inputs, tuple(taps))
+        states, hidden = read_prompt(engine.compact, self.cache, inputs, len(rows), tuple(taps))
         return engine.compact.head(states[-wanted:]), hidden
 
     def accept_greedily(self, rows: PackedRows, logits: Tensor) -> Accepted | None:

@@ -176,7 +176,8 @@ class FastEngine(Engine):
         """(T, D) states of a prompt's tokens, read into an empty cache, and layer -> (T, D) of ``taps``."""
         if self.compiled and len(prompt) <= SHORT:
             return self.compiled.read(self.cache, prompt, taps)
-        return read_prompt(self.compact, self.cache, self.list_prompt_inputs(upload(prompt, self.device)), tuple(taps))
+        inputs = self.list_prompt_inputs(upload(prompt, self.device))
+        return read_prompt(self.compact, self.cache, inputs, len(prompt), tuple(taps))
 
     def list_prompt_inputs(self, ids: Tensor, start: int = 0) -> Iterator[ForwardInput]:
         """The forwards of a prompt (n,) in empty slots from ``start`` on."""
@@ -293,8 +294,7 @@ class FastEngine(Engine):
         """Judge ``ids`` in one pass over prompt and ids, their logits in chunks; see ``Engine.gaps``."""
         self._begin()
         self.reserve(len(prompt) + len(ids))
-        states, _ = self.read_prompt([*prompt, *ids[:-1]], ())
-        judged = states[len(prompt) - 1 :]
+        judged = self.read_prompt([*prompt, *ids[:-1]], ())[0][len(prompt) - 1 :]
         gaps = [compute_gaps(self.compact.head(judged[part]), ids[part]) for part in list_chunks(len(ids))]
         self._clean = True
         return [gap for part in gaps for gap in part]

@@ -36,10 +36,21 @@ def list_prompt_inputs(
 
 
 def read_prompt(
-    model: CompactModel, cache: StaticKV, inputs: Iterator[ForwardInput], taps: tuple[int, ...]
+    model: CompactModel, cache: StaticKV, inputs: Iterator[ForwardInput], count: int, taps: tuple[int, ...]
 ) -> tuple[Tensor, dict[int, Tensor]]:
-    """(n, D) states of the inputs' tokens, and layer -> (n, D) of ``taps``."""
-    states, tapped = zip(*(model(each, cache, taps) for each in inputs), strict=True)
-    if len(states) == 1:
-        return states[0], tapped[0]
-    return torch.cat(states), {tap: torch.cat([each[tap] for each in tapped]) for tap in taps}
+    """(count, D) states of the inputs' tokens, and layer -> (count, D) of ``taps``.
+
+    They are written where they stay: chunks that are kept to be joined are held twice, and lie between what a forward
+    frees, so that a next one cannot use it.
+    """
+    whole, first = list[Tensor](), 0
+    for each in inputs:
+        states, tapped = model(each, cache, taps)
+        if len(states) == count:
+            return states, tapped
+        parts = [states, *(tapped[tap] for tap in taps)]
+        whole = whole or [part.new_empty(count, part.shape[1]) for part in parts]
+        for place, part in zip(whole, parts, strict=True):
+            place[first : first + len(part)] = part
+        first += len(states)
+    return whole[0], dict(zip(taps, whole[1:], strict=True))
