@@ -18,7 +18,7 @@ from transformers import LlamaConfig
 
 from methods.parts.heads.draft_layer import DraftLayers, LayerMemory, layer_shapes
 from methods.parts.heads.forwards import Forwards, RowsCall
-from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape
+from methods.parts.heads.head_file import EMBEDDED, HEAD, OFFSETS, HeadFile, HeadFormat, TensorShape
 from methods.parts.heads.head_method import WIDEST, TargetEnds
 from methods.parts.heads.layer_config import MASK, biased, drafted_tokens, layer_numbers, mask_token, require_known
 from methods.parts.heads.tree_head import EMBEDDING, TreeHead, require_width, target_ids
@@ -47,11 +47,15 @@ def setting(file: HeadFile, name: str) -> Any:
     return file.nested(NESTED).get(name) if held is None else held
 
 
+def is_spark(file: HeadFile) -> bool:
+    """Whether it is DSpark's."""
+    return file.config.get("speculators_model_type") == "dspark" or "DSpark" in str(file.config.get("architectures"))
+
+
 def anchored(file: HeadFile) -> bool:
     """Whether the first row of a block drafts too, as in DSpark unless it is said."""
-    spark = file.config.get("speculators_model_type") == "dspark" or "DSpark" in str(file.config.get("architectures"))
     said = setting(file, ANCHOR)
-    return spark if said is None else bool(said)
+    return is_spark(file) if said is None else bool(said)
 
 
 class DFlashHead(TreeHead):
@@ -69,9 +73,15 @@ class DFlashHead(TreeHead):
         self.layers = DraftLayers(state, prefixes, config, biased(file))
         self._mask = torch.tensor([mask_token(file, ends.vocab, NESTED)], device=ends.device)
         self.skipped = 0 if anchored(file) else 1  # rows of a block that draft nothing: the root's
-        self._head, self._bias = state.get("lm_head.weight"), (state[W1], state[W2]) if W1 in state else None
-        if self._head is not None:
-            self.known = target_ids(state["d2t"], ends.vocab, file.where)
+        self._head, self._embedding = state.get(HEAD), state.get(EMBEDDED)
+        self._bias = (state[W1], state[W2]) if W1 in state else None
+        if OFFSETS in state:
+            self.known = target_ids(state[OFFSETS], ends.vocab, file.where)
+
+    @staticmethod
+    def own(file: HeadFile) -> tuple[str, ...]:
+        """DeepSpec trains both with DSpark; elsewhere they are copies of the target's, or noise."""
+        return (HEAD, EMBEDDED) if is_spark(file) else ()
 
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
@@ -103,7 +113,7 @@ class DFlashHead(TreeHead):
         if rank:
             shapes |= {W1: (config.vocab_size, rank), W2: (drafted, rank)}
         return shapes if drafted == config.vocab_size else {
-            **shapes, "lm_head.weight": (drafted, hidden), "d2t": (drafted,)}  # fmt: skip
+            **shapes, HEAD: (drafted, hidden), OFFSETS: (drafted,)}  # fmt: skip
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
         """Fused and normed: what every layer's keys and values are made of."""
@@ -115,11 +125,11 @@ class DFlashHead(TreeHead):
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Of a block's tokens; the target's states do not enter here."""
-        embedded = self.ends.embed(ids)
+        embedded = self.ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
         return self.normed(embedded, self._first), embedded
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Its own norm, then the target's output head or that of the smaller vocabulary."""
+        """Its own norm, then its own output head or the target's."""
         normed = self.normed(hidden, self._norms[1])
         return self.ends.logits(normed) if self._head is None else functional.linear(normed, self._head)
 

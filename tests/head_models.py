@@ -222,7 +222,7 @@ class PEagle(Eagle3):
 class DFlash(Base):
     """A block that attends to itself and to fused states of the target, written out without a cache."""
 
-    def __init__(self, seed=0, layers=2, read=3, drafted=VOCAB, ids=None, mask=3, rank=0, **extra):
+    def __init__(self, seed=0, layers=2, read=3, drafted=VOCAB, ids=None, mask=3, rank=0, own=False, **extra):
         super().__init__({**SHAPE, "num_hidden_layers": layers, "model_type": "qwen3"}, extra, seed)
         config, self.mask = self.config, mask
         hidden, size = config.hidden_size, config.head_dim
@@ -237,6 +237,8 @@ class DFlash(Base):
             self.lm_head = nn.Linear(hidden, drafted, bias=False)
             self.register_buffer("d2t", ids - torch.arange(drafted))
             self.register_buffer("t2d", torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, ids, True))
+        if own:
+            self.embed_tokens, self.lm_head = nn.Embedding(VOCAB, hidden), nn.Linear(hidden, VOCAB, bias=False)
         if rank:  # DSpark's
             heads = {"markov_w1": nn.Embedding(VOCAB, rank), "markov_w2": nn.Linear(rank, drafted, bias=False)}
             self.markov_head = nn.ModuleDict(heads)
@@ -252,7 +254,8 @@ class DFlash(Base):
     def levels(self, model, features, root, rows, causal_block=False):
         """(rows, Vd) logits of a block behind the committed tokens of ``features`` (T, D) each."""
         context = self.hidden_norm(self.fc(torch.cat(features, dim=-1)))
-        hidden = model.get_input_embeddings()(torch.tensor([root, *[self.mask] * (rows - 1)]))
+        embed = self.embed_tokens if hasattr(self, "embed_tokens") else model.get_input_embeddings()
+        hidden = embed(torch.tensor([root, *[self.mask] * (rows - 1)]))
         cos, sin = (part[0] for part in self.turn(torch.cat([context, hidden])[None]))
         for layer in self.layers:
             attention, read = layer.self_attn, layer.input_layernorm(hidden)

@@ -83,6 +83,7 @@ def deep_spec(module, folder, **settings):
     ("write", "options"),
     [
         (deep_spec, {}),
+        (deep_spec, {"own": True}),
         (speculators, {"drafted": 90, "ids": SMALLER}),
     ],
 )
@@ -109,6 +110,21 @@ def test_tokens_of_dspark_know_the_one_before(model, tmp_path, write, options):
     tokens = draft.tokens.tolist()
     wanted = sampling(method.bound.spread(rows(tokens)))
     assert torch.allclose(draft.probs, wanted.to(draft.probs.dtype), atol=1e-6)
+
+
+def test_ends_that_dspark_trained_are_used_and_those_of_another_drafter_refused(model, tmp_path):
+    """With the target's embedding or output head it drafts otherwise, the wrong variants."""
+    module, ids = DFlashModule(own=True), [*PROMPT, 9]
+    method = bound(DFlash(deep_spec(module, tmp_path / "spark")), model)
+    found, features = begun(method, model, ids).propose(ids, 64).tokens.tolist(), features_of(model, method, ids[:-1])
+    assert found == module.levels(model, features, 9, 6).argmax(-1).tolist()
+    with pytest.raises(InputError, match=r"lm_head.weight is not the target's output head"):
+        bound(DFlash(z_lab(module, tmp_path / "flash", target_layer_ids=[0, 0, 1])), model)
+    for name in ("embed_tokens", "lm_head"):
+        ends = getattr(module, name)
+        delattr(module, name)
+        assert found != module.levels(model, features, 9, 6).argmax(-1).tolist()
+        setattr(module, name, ends)
 
 
 def test_a_block_sees_itself_in_both_directions(model, tmp_path):

@@ -30,6 +30,7 @@ NAMED_AT_MOST = 12
 TensorShape = tuple[int, ...]
 
 HEAD = "lm_head.weight"  # an output head of its own, or a copy of the target's
+EMBEDDED = "embed_tokens.weight"
 OFFSETS = "d2t"  # a smaller vocabulary's offsets to the target's ids: the one tensor of whole numbers
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -72,6 +72,11 @@ class TreeHead(DraftVocabulary, ABC):
         """
 
     @staticmethod
+    def own(file: HeadFile) -> tuple[str, ...]:
+        """Names of its embedding and output head of the target's size, used where the checkpoint has them."""
+        return ()
+
+    @staticmethod
     def narrow(file: HeadFile, layers: int) -> HeadFile:
         """The head's tensors alone, of a file that holds others too; layers: of the target. Raises InputError."""
         return file

@@ -193,16 +193,19 @@ class TreeMethod(HeadMethod):
 
     def load_head(self, file: HeadFile, ends: TargetEnds) -> TreeHead:
         """The head of a file that has been checked, as far as that goes without its weights. Raises InputError."""
+        expected = self._expected
         if file.random:
-            state = random_weights(self._expected)
+            state = random_weights(expected)
         else:
             state = self.kind.rename(file.load())
-            require_shapes(shapes_of(state), self._expected, self.kind.ignored, file)
+            own = [name for name in self.kind.own(file) if name in state]
+            expected = dict.fromkeys(own, (ends.vocab, ends.width)) | expected
+            require_shapes(shapes_of(state), expected, self.kind.ignored, file)
             if OFFSETS not in self._expected and state.get(OFFSETS, EVERY).count_nonzero():
                 raise InputError(f"{file.where}: {OFFSETS} moves ids of the whole vocabulary; expected zeros")
-            if HEAD in state and HEAD not in self._expected:
+            if HEAD in state and HEAD not in expected:
                 ends.require_copy(state[HEAD], file.where)
-        placed = ends.place({name: state[name] for name in self._expected}, file.where)
+        placed = ends.place({name: state[name] for name in expected}, file.where)
         return self.kind(placed, file, self._config, ends)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
