@@ -128,7 +128,7 @@ class SelfSpeculation(ChainMethod):
     ) -> None:
         if skip is not None and exit is not None:
             raise InputError(f"exit={exit}: and skip={skip}; expected one of them")
-        require_count("search", search, 0)
+        require_count("search", search, 0, 1000)
         require_count("window", window, high=READ // 2)
         super().__init__(None, length, schedule, threshold, choice, draft_temperature)
         self._skip, self._exit, self._search, self._window = skip, exit, search, window
