@@ -14,7 +14,7 @@ import torch
 
 from methods.parts.draft_lm.draft_lm import DraftLM, draw_one
 from methods.parts.draft_lm.draft_method import DraftModelMethod, TargetTraits
-from specbench.method import Drafter, Drafting, SharedDrafter
+from specbench.method import Drafter, Drafting, DraftLevel, SharedDrafter
 from specbench.target.facade import ModelCard
 from specbench.types import EMPTY, MOST, Draft, InputError, Prefill, require_count
 
@@ -40,7 +40,8 @@ class _Chain(SharedDrafter):
         if (goes_on := self.goes_on) is not None:
             law = rows.softmax(-1, dtype=torch.float32) if drawn_from is None else drawn_from
             reach = law.gather(1, chain[:, None])[:, 0].cumprod(0).tolist()
-            ends = (place for place in range(1, count) if not goes_on(place, reach[place - 1], law[place - 1], True))
+            levels = (DraftLevel(place, reach[place - 1], law[place - 1], True) for place in range(1, count))
+            ends = (level.depth for level in levels if not goes_on(level))
             count = next(ends, count)
             chain, probs = chain[:count], None if probs is None else probs[:count]
         tokens: Any = chain.tolist() if chain.device.type == "cpu" else chain

@@ -21,15 +21,26 @@ if TYPE_CHECKING:
     from specbench.target.facade import ModelCard, Target
 
 
-class GoesOn(Protocol):
-    """Asked between two levels of a draft, whether it gets another one."""
+@dataclass(frozen=True, slots=True)
+class DraftLevel:
+    """The newest level of a draft, as a policy of draft lengths sees it; None is what the drafter does not know.
 
-    def __call__(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
-        """depth: levels so far. reach: probability that the drafter gives its likeliest path so far.
+    depth: levels so far.
+    reach: probability that the drafter gives its likeliest path so far.
+    law: (V,) the distribution of that path's last token.
+    drafted: the next level is there already.
+    following: probability that the next level's token is accepted where the path is, of a drafter trained to say so
+        before that token is chosen.
+    """
 
-        law: (V,) the distribution of that path's last token. Both are None where the drafter does not have them.
-        drafted: the next level is there already.
-        """
+    depth: int
+    reach: float | Tensor | None = None
+    law: Tensor | None = None
+    drafted: bool = False
+    following: float | Tensor | None = None
+
+
+GoesOn = Callable[[DraftLevel], bool]  # asked between two levels of a draft: whether it gets another one
 
 
 class Drafter(ABC):

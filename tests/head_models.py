@@ -222,7 +222,9 @@ class PEagle(Eagle3):
 class DFlash(Base):
     """A block that attends to itself and to fused states of the target, written out without a cache."""
 
-    def __init__(self, seed=0, layers=2, read=3, drafted=VOCAB, ids=None, mask=3, rank=0, own=False, **extra):
+    def __init__(
+        self, seed=0, layers=2, read=3, drafted=VOCAB, ids=None, mask=3, rank=0, own=False, kind="vanilla", **extra
+    ):
         super().__init__({**SHAPE, "num_hidden_layers": layers, "model_type": "qwen3"}, extra, seed)
         config, self.mask = self.config, mask
         hidden, size = config.hidden_size, config.head_dim
@@ -241,18 +243,45 @@ class DFlash(Base):
             self.embed_tokens, self.lm_head = nn.Embedding(VOCAB, hidden), nn.Linear(hidden, VOCAB, bias=False)
         if rank:  # DSpark's
             heads = {"markov_w1": nn.Embedding(VOCAB, rank), "markov_w2": nn.Linear(rank, drafted, bias=False)}
-            self.markov_head = nn.ModuleDict(heads)
+            heads |= {"gated": {"gate_proj": nn.Linear(hidden + rank, rank)},
+                      "rnn": {"joint_proj": nn.Linear(2 * rank + hidden, 3 * rank)}}.get(kind, {})  # fmt: skip
+            self.markov_head, self.kind = nn.ModuleDict(heads), kind
             self.confidence_head = nn.ModuleDict({"proj": nn.Linear(hidden + rank, 1)})
         self.double()
 
     @torch.inference_mode()
-    def bias(self, token):
-        """(Vd,) behind a token."""
-        return self.markov_head["markov_w2"](self.markov_head["markov_w1"](torch.tensor(token)))
+    def biases(self, tokens, hidden):
+        """(levels, Vd) of the places behind these tokens, one place after the other; hidden: (levels, D)."""
+        heads, found = self.markov_head, []
+        state = torch.zeros(heads["markov_w1"].embedding_dim, dtype=torch.float64)
+        for token, place in zip(tokens, hidden, strict=False):
+            read = heads["markov_w1"](torch.tensor(token))
+            if self.kind == "gated":
+                read = torch.sigmoid(heads["gate_proj"](torch.cat([place, read]))) * read
+            if self.kind == "rnn":
+                keep, new, out = heads["joint_proj"](torch.cat([state, read, place])).chunk(3)
+                state, read = torch.sigmoid(keep) * state + torch.sigmoid(-keep) * torch.tanh(new), torch.tanh(out)
+            found.append(heads["markov_w2"](read))
+        return torch.stack(found)
+
+    @torch.inference_mode()
+    def chances(self, tokens, hidden):
+        """(levels,) that the places behind these tokens are accepted."""
+        known = self.markov_head["markov_w1"](torch.tensor(tokens))
+        return torch.sigmoid(self.confidence_head["proj"](torch.cat([hidden, known], dim=-1)))[:, 0]
 
     @torch.inference_mode()
     def levels(self, model, features, root, rows, causal_block=False):
         """(rows, Vd) logits of a block behind the committed tokens of ``features`` (T, D) each."""
+        return self.project(self.norm(self.block(model, features, root, rows, causal_block)), model)
+
+    def project(self, hidden, model):
+        """By its own output head, or the target's."""
+        return (self.lm_head if hasattr(self, "lm_head") else model.get_output_embeddings())(hidden)
+
+    @torch.inference_mode()
+    def block(self, model, features, root, rows, causal_block=False):
+        """(rows, D) what the layers wrote, in front of the norm."""
         context = self.hidden_norm(self.fc(torch.cat(features, dim=-1)))
         embed = self.embed_tokens if hasattr(self, "embed_tokens") else model.get_input_embeddings()
         hidden = embed(torch.tensor([root, *[self.mask] * (rows - 1)]))
@@ -272,8 +301,7 @@ class DFlash(Base):
             mixed = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value).flatten(1)
             hidden = hidden + attention.o_proj(mixed)
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        head = self.lm_head if hasattr(self, "lm_head") else model.get_output_embeddings()
-        return head(self.norm(hidden))
+        return hidden
 
     def to_target(self, token):
         return int(token + self.d2t[token]) if hasattr(self, "d2t") else int(token)

@@ -15,7 +15,7 @@ from torch import Tensor
 from specbench.decode.budgets import FullBudget
 from specbench.decode.stopping import AdaEdl, Bandit, Confidence, Policy, Price
 from specbench.decode.trimming import Budgets, TrimmedDraft, chances_of, cut_draft, find_depths, may_cut
-from specbench.method import GoesOn, Method
+from specbench.method import DraftLevel, GoesOn, Method
 from specbench.profile import open_profile
 from specbench.types import CaseError, Draft, InputError, Step
 
@@ -37,9 +37,9 @@ class LengthBudget(FullBudget):
         """Whether there were drafts, and the policy could judge none of them."""
         return self._drafted and not self._judged
 
-    def _ask(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
-        self._judged |= self._policy.judges(reach, law)
-        return self._policy.goes_on(depth, reach, law, drafted)
+    def _ask(self, level: DraftLevel) -> bool:
+        self._judged |= self._policy.judges(level)
+        return self._policy.goes_on(level)
 
     def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
         self._begun = time.perf_counter()
@@ -58,7 +58,7 @@ class LengthBudget(FullBudget):
             return draft, None
         depths, chances = find_depths(draft), _chances(draft)
         length, deepest = 1, max(depths)
-        while length < deepest and self._ask(length, *_best_of(draft, depths, chances, length), True):
+        while length < deepest and self._ask(_newest(draft, depths, chances, length)):
             length += 1
         kept = [node for node, depth in enumerate(depths) if depth <= length]
         if kept and kept[-1] >= len(kept) and not may_cut(method):  # its rows would have other numbers
@@ -111,14 +111,12 @@ def _chances(draft: Draft) -> Sequence[float] | None:
     return None if draft.score is None else chances_of(draft)
 
 
-def _best_of(
-    draft: Draft, depths: Sequence[int], chances: Sequence[float] | None, level: int
-) -> tuple[float | None, Tensor | None]:
-    """(reach, law) of a level, as ``Policy.goes_on`` takes them."""
+def _newest(draft: Draft, depths: Sequence[int], chances: Sequence[float] | None, depth: int) -> DraftLevel:
+    """The level of this depth of a whole draft."""
     if chances is None:
-        return None, None
-    node = max((node for node, depth in enumerate(depths) if depth == level), key=chances.__getitem__)
-    return chances[node], None if draft.probs is None else draft.probs[node]
+        return DraftLevel(depth, drafted=True)
+    node = max((node for node, found in enumerate(depths) if found == depth), key=chances.__getitem__)
+    return DraftLevel(depth, chances[node], None if draft.probs is None else draft.probs[node], True)
 
 
 def make_limit(kind: str, threshold: float, profile: str | None) -> Limit:

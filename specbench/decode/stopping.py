@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import cache
 
 import torch
-from torch import Tensor
 
+from specbench.method import DraftLevel
 from specbench.profile import Profile
 
 Outcome = tuple[int, int]  # levels of a draft, and how many of them were accepted
@@ -28,12 +28,12 @@ class Policy:
         """Whether to draft in this step at all."""
         return True
 
-    def judges(self, reach: float | Tensor | None, law: Tensor | None) -> bool:
+    def judges(self, level: DraftLevel) -> bool:
         """Whether this is enough to decide by; see ``goes_on``."""
         return True
 
-    def goes_on(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
-        """Whether level ``depth + 1`` is drafted and fed; see ``specbench.method.GoesOn``."""
+    def goes_on(self, level: DraftLevel) -> bool:
+        """Whether the level below is drafted and fed."""
         return True
 
     def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
@@ -46,18 +46,24 @@ class Policy:
 class Confidence(Policy):
     """SpecDec++ (Huang et al. 2024, arXiv 2405.19715): stop once some token so far is likely to be rejected.
 
-    The paper trains a head to predict acceptance; here the drafter's own probabilities are taken for it.
+    The paper trains a head to predict acceptance. DSpark has one; of others the drafter's own probabilities are taken.
     """
 
     def __init__(self, threshold: float) -> None:
-        """threshold: the least probability that all tokens so far are accepted; the paper's h is 1 less this."""
+        """threshold: the least probability that all tokens so far are accepted; the paper's h is 1 less this.
+
+        Where a head knows the next one's chance, of these and the next.
+        """
         self._threshold = threshold
 
-    def judges(self, reach: float | Tensor | None, law: Tensor | None) -> bool:
-        return reach is not None
+    def judges(self, level: DraftLevel) -> bool:
+        return level.reach is not None
 
-    def goes_on(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
-        return reach is None or float(reach) >= self._threshold
+    def goes_on(self, level: DraftLevel) -> bool:
+        if level.reach is None:
+            return True
+        following = 1.0 if level.following is None else float(level.following)
+        return float(level.reach) * following >= self._threshold
 
 
 class AdaEdl(Policy):
@@ -75,13 +81,13 @@ class AdaEdl(Policy):
     def reset(self) -> None:
         self._rate, self._threshold = self.WANTED, 0.4
 
-    def judges(self, reach: float | Tensor | None, law: Tensor | None) -> bool:
-        return law is not None
+    def judges(self, level: DraftLevel) -> bool:
+        return level.law is not None
 
-    def goes_on(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
-        if law is None:
+    def goes_on(self, level: DraftLevel) -> bool:
+        if level.law is None:
             return True
-        return 1 - math.sqrt(self.GAMMA * float(torch.special.entr(law.double()).sum())) >= self._threshold
+        return 1 - math.sqrt(self.GAMMA * float(torch.special.entr(level.law.double()).sum())) >= self._threshold
 
     def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
         for depth, accepted in outcomes:
@@ -124,8 +130,8 @@ class Bandit(Policy):
 
         return max(self.ARMS, key=bound)
 
-    def goes_on(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
-        return depth < self._arm
+    def goes_on(self, level: DraftLevel) -> bool:
+        return level.depth < self._arm
 
     def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
         if self._first:  # of a first step, most is the drafter's prompt
@@ -141,8 +147,8 @@ class Price(Policy):
     """Stop where the next level costs more than it brings.
 
     It brings its probability to be accepted: of the path so far, by the drafter, times how often that depth was
-    accepted where it was reached. It costs what a profile says of one level's more rows, and the drafting of a level
-    as timed in the run. A second is worth the tokens that it has brought so far.
+    accepted where it was reached, or what a trained head says of it. It costs what a profile says of one level's more
+    rows, and the drafting of a level as timed in the run. A second is worth the tokens that it has brought so far.
     """
 
     AGAIN = 32  # [steps] until a whole draft is asked for, so that deeper levels are seen
@@ -162,20 +168,21 @@ class Price(Policy):
     def start(self) -> bool:
         self._whole = self._steps % self.AGAIN == 0
         self._steps += 1
-        return self.goes_on(0, 1.0, None)
+        return self.goes_on(DraftLevel(0, 1.0))
 
-    def goes_on(self, depth: int, reach: float | Tensor | None, law: Tensor | None, drafted: bool = False) -> bool:
+    def goes_on(self, level: DraftLevel) -> bool:
         if self._whole:
             return True
-        below = depth + 1
+        below, reach = level.depth + 1, level.reach
         if reach is None:
-            reach = math.prod(self._chance(level) for level in range(1, below))
+            reach = math.prod(map(self._chance, range(1, below)))
+        following = self._chance(below) if level.following is None else float(level.following)
         width = self._rows / self._levels if self._levels else 1.0
-        before = round(self._others + 1 + width * depth)
+        before = round(self._others + 1 + width * level.depth)
         cost_s = self.forward_s(before + max(1, round(width))) - self.forward_s(before)
-        if not drafted and self._levels:
+        if not level.drafted and self._levels:
             cost_s += self._drafting_s / self._levels
-        return float(reach) * self._chance(below) > cost_s * self._emitted / self._seconds
+        return float(reach) * following > cost_s * self._emitted / self._seconds
 
     def _chance(self, depth: int) -> float:
         """That a node of this depth is accepted where its parent is."""

@@ -18,6 +18,7 @@ from specbench.decode.lengths import LengthBudget, describe_idle, make_limit
 from specbench.decode.sampling import Sampling
 from specbench.decode.stopping import AdaEdl, Bandit, Confidence, Policy, Price
 from specbench.decode.trimming import cut_draft
+from specbench.method import DraftLevel
 from specbench.types import Draft, InputError, Needs, Step
 
 METHOD = SimpleNamespace(needs=Needs(), by_node=False)
@@ -37,6 +38,23 @@ class Dropping(LengthBudget):
         kept, _ = super()._cut(method, draft)
         likely = [node for node in range(len(kept)) if float(kept.probs[node, kept.tokens[node]]) >= 0.4]
         length = next((node for node in range(len(kept)) if node not in likely), len(kept))
+        return cut_draft(draft, range(length))
+
+
+class Knowing(LengthBudget):
+    """Of a head that states a token's chance by the token before it, as DSpark's; wrong: by the token itself."""
+
+    def __init__(self, wrong=False):
+        super().__init__(Confidence(0.4))
+        self.wrong = wrong
+
+    def _cut(self, method, draft):
+        length = 1
+        while length < len(draft):
+            token = draft.tokens[length if self.wrong else length - 1]
+            if not self.goes_on(DraftLevel(length, 1.0, drafted=True, following=0.9 if token % 2 else 0.1)):
+                break
+            length += 1
         return cut_draft(draft, range(length))
 
 
@@ -109,8 +127,10 @@ def test_the_law_stays_the_targets(policy, verified):
 @pytest.mark.parametrize("verified", [token_by_token, by_blocks])
 def test_a_rule_that_drops_what_it_has_looked_at_loses_the_law(verified):
     pairs = [laws(seed) for seed in range(2)]
-    worst = max((found_law(pair, Dropping(Policy()), verified) - wanted_law(pair[0])).abs().max() for pair in pairs)
-    assert worst > 1e-3
+    for wrong in (Dropping(Policy()), Knowing(wrong=True)):
+        assert max((found_law(pair, wrong, verified) - wanted_law(pair[0])).abs().max() for pair in pairs) > 1e-3
+    for pair in pairs:
+        assert torch.allclose(found_law(pair, Knowing(), verified), wanted_law(pair[0]), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +157,8 @@ def test_a_drafter_that_is_asked_stops_where_its_whole_draft_is_cut(policy, gree
 
 def test_entropy_bound():
     policy, law = AdaEdl(), torch.tensor([0.5, 0.5])
-    assert policy.goes_on(1, None, law) is (1 - math.sqrt(0.2 * math.log(2)) >= 0.4)
-    assert not policy.goes_on(1, None, torch.full((64,), 1 / 64))  # 1 - sqrt(0.2 * 4.16) = 0.088
+    assert policy.goes_on(DraftLevel(1, law=law)) is (1 - math.sqrt(0.2 * math.log(2)) >= 0.4)
+    assert not policy.goes_on(DraftLevel(1, law=torch.full((64,), 1 / 64)))  # 1 - sqrt(0.2 * 4.16) = 0.088
     for _ in range(3):
         policy.observe([(5, 5)], 6, 6, 0.0, 1.0)
     assert policy._threshold == pytest.approx(0.4 - 3 * 0.001)  # more than wanted was accepted
@@ -153,7 +173,7 @@ def test_a_bandit_finds_the_length_that_pays(cost, best):
     policy, taken = Bandit(), []
     for _ in range(1500):
         policy.start()
-        length = next((depth for depth in range(17) if not policy.goes_on(depth, None, None)), 16)
+        length = next((depth for depth in range(17) if not policy.goes_on(DraftLevel(depth))), 16)
         taken.append(length)
         policy.observe(
             [(length, 0)], sum(0.8**place for place in range(length + 1)), 1 + length, 0.0, 1 + cost * length
@@ -168,7 +188,7 @@ def test_a_bandit_forgets_a_step_that_read_a_prompt():
         policy, random, taken = Bandit(), torch.Generator().manual_seed(seed), []
         for step in range(3000):
             policy.start()
-            length = next((depth for depth in range(17) if not policy.goes_on(depth, None, None)), 16)
+            length = next((depth for depth in range(17) if not policy.goes_on(DraftLevel(depth))), 16)
             taken.append(length)
             slow = 50 if step < 30 and torch.rand((), generator=random) < 0.5 else 1
             emitted = sum(0.8**place for place in range(length + 1))
@@ -200,7 +220,7 @@ def test_a_price_stops_where_a_node_costs_more_than_it_brings(rate, drafting_s, 
     for _ in range(400):
         drafts = policy.start()
         depth = 0
-        while depth < 8 and drafts and (not depth or policy.goes_on(depth, rate**depth, None)):
+        while depth < 8 and drafts and (not depth or policy.goes_on(DraftLevel(depth, rate**depth))):
             depth += 1
         depths.append(depth)
         accepted = int((torch.rand(depth, generator=random) < rate).int().cumprod(0).sum())

@@ -12,10 +12,13 @@ from head_models import bound, card_of, paths_of, run, states, watched
 from methods.dflash import DFlash
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
+from specbench.decode.stopping import Confidence
 from specbench.types import InputError, Prefill
 
 PROMPT = [5, 6, 7, 8]
 SMALLER = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90].sort().values
+SPARK = {"speculators_model_type": "dspark", "markov_rank": 8, "enable_confidence_head": True,
+         "confidence_head_with_markov": True}  # fmt: skip
 OURS = {"block_size": 6, "mask_token_id": 3, "aux_hidden_state_layer_ids": [0, 1, 2]}  # speculators
 
 
@@ -79,6 +82,7 @@ def deep_spec(module, folder, **settings):
     return module.save(folder, architectures=["Qwen3DSparkModel"], num_target_layers=2, **settings)
 
 
+@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn"])
 @pytest.mark.parametrize(
     ("write", "options"),
     [
@@ -87,29 +91,103 @@ def deep_spec(module, folder, **settings):
         (speculators, {"drafted": 90, "ids": SMALLER}),
     ],
 )
-def test_tokens_of_dspark_know_the_one_before(model, tmp_path, write, options):
+def test_tokens_of_dspark_know_the_one_before(model, tmp_path, write, options, kind):
     """Greedy and drawn, along a chain; without the bias, or with that of the root alone, it differs."""
-    module, ids, sampling = DFlashModule(rank=8, **options), [*PROMPT, 9], Sampling(0.9)
-    module.markov_head["markov_w2"].weight.data *= 4
-    kind = {"speculators_model_type": "dspark", "markov_rank": 8, "markov_head_type": "vanilla"}
-    folder = write(module, tmp_path, **kind, enable_confidence_head=True, confidence_head_with_markov=True)
-    method = bound(DFlash(folder), model)
-    levels = module.levels(model, features_of(model, method, ids[:-1]), 9, 6)
+    module, ids, sampling = DFlashModule(rank=8, kind=kind, **options), [*PROMPT, 9], Sampling(0.9)
+    for name in ("markov_w1", "markov_w2"):
+        module.markov_head[name].weight.data *= 8
+    method = bound(DFlash(write(module, tmp_path, **SPARK, markov_head_type=kind)), model)
+    hidden = module.norm(module.block(model, features_of(model, method, ids[:-1]), 9, 6))
+    levels = module.project(hidden, model)
 
-    def rows(drafted):
-        return torch.stack([own + module.bias(token) for own, token in zip(levels, [9, *drafted], strict=False)])
+    def drawn_from(drafted):
+        return levels + module.biases([9, *drafted][:6], hidden)
 
     chain = [9]
-    for level in levels:
-        chain.append(module.to_target((level + module.bias(chain[-1])).argmax()))
+    for place in range(6):
+        chain.append(module.to_target(drawn_from([*chain[1:], *[0] * 6])[place].argmax()))
     assert begun(method, model, ids).propose(ids, 64).tokens.tolist() == chain[1:]
-    alone = [module.to_target(token) for token in (levels + module.bias(9)).argmax(-1)]
+    alone = [module.to_target(token) for token in drawn_from([9] * 5).argmax(-1)]
     assert chain[1:] not in (alone, [module.to_target(token) for token in levels.argmax(-1)])
     assert run(model, method, PROMPT, 14).ids == plain_greedy(model, PROMPT, 14)
-    draft = begun(bound(DFlash(folder), model, sampling), model, ids).propose(ids, 64)
-    tokens = draft.tokens.tolist()
-    wanted = sampling(method.bound.spread(rows(tokens)))
+    draft = begun(bound(DFlash(method.head), model, sampling), model, ids).propose(ids, 64)
+    wanted = sampling(method.bound.spread(drawn_from(draft.tokens.tolist()[:5])))
     assert torch.allclose(draft.probs, wanted.to(draft.probs.dtype), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn"])
+def test_a_node_of_a_tree_has_the_recurrent_state_of_its_own_path(model, tmp_path, kind):
+    """Each path of a tree by itself; with the state of another path or the wrong kind of head, the tree differs."""
+    module, ids = DFlashModule(rank=8, kind=kind), [*PROMPT, 9]
+    module.markov_head["markov_w2"].weight.data *= 40
+    folder = deep_spec(module, tmp_path, **SPARK, markov_head_type=kind)
+    method = bound(DFlash(folder, choices=[[2], [2, 2], [1, 1, 1, 1]]), model)
+    hidden = module.norm(module.block(model, features_of(model, method, ids[:-1]), 9, 3))
+    levels = module.project(hidden, model)
+
+    def grown():
+        paths = [()]
+        for place, count in enumerate((2, 2, 1)):
+            rows = [(levels + module.biases([9, *path, *[0] * 3][:3], hidden))[place] for path in paths]
+            paths = [
+                (*path, int(one)) for path, row in zip(paths, rows, strict=True) for one in row.topk(count).indices
+            ]
+        return paths
+
+    found = [path for path in paths_of(begun(method, model, ids).propose(ids, 64)) if len(path) == 3]
+    assert found == grown()
+    if kind == "vanilla":
+        return
+    module.kind = "vanilla"
+    assert found != grown()
+
+
+def test_the_confidence_head_says_how_far_a_draft_goes(model, tmp_path):
+    """Its scores are those by hand; read before the norm, or behind its own token, they differ."""
+    module, ids = DFlashModule(rank=8), [*PROMPT, 9]
+    module.confidence_head["proj"].weight.data *= 8
+    folder = deep_spec(module, tmp_path, **SPARK, markov_head_type="vanilla")
+    method = bound(DFlash(folder), model)
+    written = module.block(model, features_of(model, method, ids[:-1]), 9, 6)
+    draft = begun(method, model, ids).propose(ids, 64)
+    tokens = [9, *draft.tokens.tolist()]
+    chances = module.chances(tokens[:6], module.norm(written))
+    assert torch.allclose(torch.tensor(draft.score), chances.float(), atol=1e-6)
+    assert chances.std() > 0.02
+    for wrong in (module.chances(tokens[:6], written), module.chances(tokens[1:], module.norm(written))):
+        assert not torch.allclose(wrong, chances, atol=1e-3)
+    reach = chances.cumprod(0)
+    for length in range(1, 6):  # a level follows where it and all before it are likely enough
+        drafter = begun(method, model, ids)
+        drafter.goes_on = Confidence(float(reach[length - 1 : length + 1].mean())).goes_on
+        assert len(drafter.propose(ids, 64)) == length
+    drawn = begun(bound(DFlash(folder), model, Sampling(0.9)), model, ids).propose(ids, 64)
+    own = module.chances([9, *drawn.tokens.tolist()[:5]], module.norm(written))
+    assert torch.allclose(torch.tensor(drawn.score), own.float(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "read"),
+    [
+        ({"enable_confidence_head": False}, False),
+        ({}, True),  # its tensors are there
+        ({"enable_confidence_head": True, "confidence_head_with_markov": False}, "expected [1, 64]"),
+        ({"enable_confidence_head": "yes"}, "enable_confidence_head=yes; expected True or False"),
+        ({"enable_confidence_head": True, "markov_rank": 0}, "confidence_head_with_markov=True and markov_rank=0"),
+        ({"markov_head_type": "gated"}, "lacks markov_head.gate_proj.bias, markov_head.gate_proj.weight"),
+        ({"markov_head_type": "lstm"}, "markov_head_type=lstm; expected vanilla or gated or rnn"),
+    ],
+)
+def test_what_a_dspark_file_says_of_its_heads(model, tmp_path, settings, read):
+    config = {"markov_rank": 8, "confidence_head_with_markov": True, **settings}
+    folder = deep_spec(DFlashModule(rank=8), tmp_path, dspark_config=config)
+    if isinstance(read, str):
+        with pytest.raises(InputError) as caught:
+            bound(DFlash(folder), model)
+        assert read in str(caught.value)
+    else:
+        draft = begun(bound(DFlash(folder), model), model, [*PROMPT, 9]).propose([*PROMPT, 9], 64)
+        assert (draft.score is not None) is read
 
 
 def test_ends_that_dspark_trained_are_used_and_those_of_another_drafter_refused(model, tmp_path):
@@ -178,7 +256,6 @@ def test_trees_and_drawn_tokens(model, tmp_path):
         ({"speculators_model_type": "eagle3"}, "speculators_model_type=eagle3; expected dflash or dspark"),
         ({"projector_type": "domino"}, "projector_type=domino; expected dflash"),
         ({"markov_rank": 64}, "lacks markov_head.markov_w1.weight, markov_head.markov_w2.weight"),
-        ({"markov_head_type": "rnn"}, "markov_head_type=rnn; expected vanilla"),
         ({"conv_kernel_size": 3, "selector_rank": 4}, "sets conv_kernel_size, selector_rank, unknown here"),
         ({"output_multiplier": 2.0}, "output_multiplier=2.0; expected 1.0"),
         ({"transformer_layer_config": {"layer_types": ["sliding_attention"] * 2}}, "has a sliding window"),

@@ -249,6 +249,10 @@ class Fixed:
         return self._logits.expand(len(ids), -1)
 
     @staticmethod
+    def chances(ids):
+        return None
+
+    @staticmethod
     def ids(choice):
         return choice
 
@@ -405,7 +409,7 @@ def test_a_plan_of_any_first_part_of_a_tree_is_a_tree():
     shape = TreeShape.from_counts(EAGLE, WIDEST)
     for nodes in range(1, len(shape) + 1):
         plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
-        tokens = complete(fill(Fixed(torch.arange(8.0)), plan, BestChoice(Fixed(torch.arange(8.0)))))
+        tokens, _ = complete(fill(Fixed(torch.arange(8.0)), plan, BestChoice(Fixed(torch.arange(8.0)))))
         assert len(tokens) == nodes
 
 
@@ -462,7 +466,7 @@ def test_a_drawn_tree_states_what_each_node_was_drawn_from(seed):
     (_, table), sampling = markov_tables(4), Sampling(0.9)
     run_, plan = Markov(table), ShapePlan(TreeShape.from_counts([[2], [2, 1]], WIDEST), torch.device("cpu"))
     choose = DrawnChoice(run_, sampling, torch.Generator().manual_seed(seed))
-    tokens, parents = complete(fill(run_, plan, choose)).tolist(), plan.shape.parents
+    tokens, parents = complete(fill(run_, plan, choose))[0].tolist(), plan.shape.parents
     for node, stated in enumerate(torch.cat(choose.probs)):
         wanted = sampling(table[0 if parents[node] < 0 else tokens[parents[node]]][None])[0]
         wanted[[tokens[other] for other in range(node) if parents[other] == parents[node]]] = 0

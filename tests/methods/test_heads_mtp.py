@@ -253,16 +253,16 @@ def test_mimo_is_read_as_the_family_that_it_equals_and_drafts_with_its_own_modul
 def test_a_policy_ends_the_chain_by_the_modules_distributions(model, tmp_path, sampling):
     module, ids, asked = Module("speculators"), [5, 6, 7, 8, 9], []
     drafter = begun(bound(Mtp(module.save(tmp_path), length=4), model, sampling), model, ids)
-    drafter.goes_on = lambda *told: asked.append(told) or len(asked) < 3
+    drafter.goes_on = lambda level: asked.append(level) or len(asked) < 3
     tokens = [int(token) for token in drafter.propose(ids, 64).tokens]
     rows = module.rows(model, ids, [*tokens, 0])[:3]
     laws = rows.softmax(-1) if sampling is None else sampling(rows)
     assert len(tokens) == len(asked) == 3
     path = laws.gather(1, torch.tensor(tokens)[:, None])[:, 0].cumprod(0)
-    for (_, reach, law, drafted), own, wanted in zip(asked, path, laws, strict=True):
-        assert not drafted
-        assert float(reach) == pytest.approx(float(own), rel=1e-4)
-        torch.testing.assert_close(law.double(), wanted.double(), atol=1e-4, rtol=1e-3)
+    for level, own, wanted in zip(asked, path, laws, strict=True):
+        assert not level.drafted
+        assert float(level.reach) == pytest.approx(float(own), rel=1e-4)
+        torch.testing.assert_close(level.law.double(), wanted.double(), atol=1e-4, rtol=1e-3)
 
 
 def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path):
@@ -311,7 +311,7 @@ def test_modules_keep_up_whatever_was_accepted_and_drafted_between(model, tmp_pa
         place.remember([hidden[rows]], torch.tensor(ids[1:][rows]))
         at += piece
         for _ in range(2):  # a second draft from the same place is the same
-            tokens = complete(fill(place, method.plan.cut(budget), BestChoice(place))).tolist()
+            tokens = complete(fill(place, method.plan.cut(budget), BestChoice(place)))[0].tolist()
             assert tokens == in_turn(modules, model, ids[: at + 1], budget).argmax(-1).tolist()
 
 

@@ -109,15 +109,15 @@ def test_a_policy_is_told_what_the_head_gives_its_likeliest_path(model, tmp_path
     """Over the target's vocabulary, of a head with a smaller one; all levels are there."""
     module, ids, asked = PEagleModule(drafted=90, ids=SMALLER), [*PROMPT, 9], []
     drafter = begun(bound(PEagle(module.save(tmp_path, **LAYERS), choices=[[2], [1, 2]]), model), model, ids)
-    drafter.goes_on = lambda *told: asked.append(told) or True
+    drafter.goes_on = lambda level: asked.append(level) or True
     draft = drafter.propose(ids, 64)
     laws = module.levels(model, [states(model, ids[:-1])[layer] for layer in range(3)], ids[1:], 2).softmax(-1)
     assert len(draft) == 5
-    for (depth, reach, law, drafted), own in zip(asked, laws, strict=True):
-        assert drafted
-        assert float(reach) == pytest.approx(float(laws[:depth].max(-1).values.prod()), rel=1e-5)
-        assert law.shape == (VOCAB,)
-        assert torch.allclose(law[SMALLER].double(), own, atol=1e-6)
+    for level, own in zip(asked, laws, strict=True):
+        assert level.drafted
+        assert float(level.reach) == pytest.approx(float(laws[: level.depth].max(-1).values.prod()), rel=1e-5)
+        assert level.law.shape == (VOCAB,)
+        assert torch.allclose(level.law[SMALLER].double(), own, atol=1e-6)
 
 
 def test_a_drawn_chain_states_each_levels_distribution(model, tmp_path):

@@ -62,16 +62,16 @@ def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(monkeypat
 def test_a_policy_of_lengths_is_told_the_rows_probabilities(sampling):
     model = build("llama", torch.float64)
     drafter, asked = begin(method_with(model, sampling), [5, 6, 7]), []
-    drafter.goes_on = lambda *told: asked.append(told) or len(asked) < 3
+    drafter.goes_on = lambda level: asked.append(level) or len(asked) < 3
     draft = drafter.propose([5, 6, 7], 64)
     rows = plain_rows(model, [5, 6, 7])
     rows = rows.softmax(-1) if sampling is None else sampling(rows)
     assert len(draft) == len(asked) == 3
     assert sampling is None or len(draft.probs) == 3
-    for depth, reach, law, drafted in asked:
-        path = [float(row[token]) for row, token in zip(rows, draft.tokens[:depth], strict=False)]
-        assert (reach, drafted) == (pytest.approx(math.prod(path), rel=1e-5), True)
-        torch.testing.assert_close(law.double(), rows[depth - 1].double(), atol=1e-6, rtol=1e-5)
+    for level in asked:
+        path = [float(row[token]) for row, token in zip(rows, draft.tokens[: level.depth], strict=False)]
+        assert (level.reach, level.drafted) == (pytest.approx(math.prod(path), rel=1e-5), True)
+        torch.testing.assert_close(level.law.double(), rows[level.depth - 1].double(), atol=1e-6, rtol=1e-5)
 
 
 def test_a_budget_cuts_masks_and_none_drafts_nothing():

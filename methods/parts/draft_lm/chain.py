@@ -15,7 +15,7 @@ from torch import Tensor
 
 from methods.parts.draft_lm.draft_lm import choose_token
 from methods.parts.draft_lm.draft_method import DraftModelMethod
-from specbench.method import Drafter, Drafting, SharedDrafter
+from specbench.method import Drafter, Drafting, DraftLevel, SharedDrafter
 from specbench.types import EMPTY, Draft, InputError, Prefill, Step, require_count
 
 Schedule = Literal["fixed", "heuristic", "confidence"]
@@ -51,7 +51,7 @@ class DraftChain(SharedDrafter):
                 law = drawn_from[-1] if drawn_from else row.float().softmax(-1)
                 scores.append(float(law[tokens[-1]]))
                 ends |= method.schedule == "confidence" and scores[-1] < method.threshold
-                ends |= self.goes_on is not None and not self.goes_on(len(tokens), math.prod(scores), law)
+                ends |= self.goes_on is not None and not self.goes_on(DraftLevel(len(tokens), math.prod(scores), law))
             if len(tokens) == count or ends:
                 break
             row = (yield self._request.stepping(tokens[-1]))[-1]

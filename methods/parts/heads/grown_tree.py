@@ -7,8 +7,8 @@ ones are taken shallower first, so that no node is kept without its parent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from methods.parts.heads.forwards import Forwards
 from methods.parts.trees.siblings import draw_children
 from methods.parts.trees.tree_shape import ShapePlan
-from specbench.method import Drafting, GoesOn
+from specbench.method import Drafting, DraftLevel, GoesOn
 from specbench.types import Draft
 
 
@@ -30,6 +30,9 @@ class Growing(Protocol):
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
         """(w, Vd) logits below w nodes, whose parents are ``rows`` of the last call."""
+
+    def chances(self, ids: Tensor | None) -> Tensor | None:
+        """(w,) that a token below each of w nodes (w,), None = the root, is accepted; None where no head says so."""
 
     def ids(self, choice: Tensor) -> Tensor:
         """The head's ids -> the target's."""
@@ -57,7 +60,7 @@ def grow(run: Growing, top_k: int, depth: int, nodes: int, goes_on: GoesOn | Non
     kept = [(ids, scores, steps, parents)]
     numbers, start = torch.arange(len(ids), device=ids.device), len(ids)
     for level in range(depth):
-        if goes_on and not goes_on(level + 1, scores[0].exp(), law.exp()):
+        if goes_on and not goes_on(DraftLevel(level + 1, scores[0].exp(), law.exp())):
             break
         laws = log_probs((yield from run.expand(ids, rows)))
         logs, choice = laws.topk(top_k)
@@ -98,26 +101,42 @@ class NodeChoice(Protocol):
         """(n, V) the distributions of the nodes chosen last."""
 
 
-def fill(run: Growing, plan: ShapePlan, choose: NodeChoice, goes_on: GoesOn | None = None) -> Forwards:
-    """Fill a tree of fixed shape, level by level: tokens (N,) int64.
+Filled = Generator[Any, Any, tuple[Tensor, Tensor | None]]  # tokens (N,), and the chances (N,) that a head states
+
+
+def fill(run: Growing, plan: ShapePlan, choose: NodeChoice, goes_on: GoesOn | None = None) -> Filled:
+    """Fill a tree of fixed shape, level by level: tokens (N,) int64, and ``run.chances`` of each (N,) or None.
 
     goes_on: see ``Drafter``; levels that it cuts are not filled.
     """
     logits = yield from run.root()
+    chances = run.chances(None)
     filled: list[Tensor] = []
+    stated: list[Tensor] = []
     reach = logits.new_ones(1)
     for (rows, ranks, inner), most in zip(plan.levels, plan.most, strict=True):
         filled.append(choose(logits, rows, ranks, most))
+        if chances is not None:
+            stated.append(chances[rows])
+        chances = run.chances(filled[-1][inner]) if len(inner) else None
         if goes_on:
             law = choose.law(logits, rows)
-            reach = reach[rows] * law.gather(1, filled[-1][:, None])[:, 0]
-            best = reach.argmax()
-            if not goes_on(len(filled), reach[best], law[best], run.ready):
+            reach = reach[rows] * (stated[-1] if stated else law.gather(1, filled[-1][:, None])[:, 0])
+            best, following = _likeliest(reach, inner, chances)
+            if not goes_on(DraftLevel(len(filled), reach[best], law[best], run.ready, following)):
                 break
             reach = reach[inner]
         if len(inner):
             logits = yield from run.expand(filled[-1][inner], rows[inner])
-    return torch.cat(filled)
+    return torch.cat(filled), torch.cat(stated) if stated else None
+
+
+def _likeliest(reach: Tensor, inner: Tensor, chances: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The node of a level whose path goes on likeliest, and the chance that it does where a head states that."""
+    if chances is None:
+        return reach.argmax(), None
+    place = (reach[inner] * chances).argmax()
+    return inner[place], chances[place]
 
 
 class BestChoice:

@@ -63,6 +63,13 @@ class HeadRun(ABC):
         rows: (w,) int64, where their parents stood in the last call (zeros for children of the root).
         """
 
+    def chances(self, ids: Tensor | None) -> Tensor | None:
+        """(w,) that a token below each of w nodes is accepted, of a head trained to say so; else None.
+
+        ids: (w,) int64, tokens of the last call's level; None = the root.
+        """
+        return None
+
     def ids(self, choice: Tensor) -> Tensor:
         """The head's ids -> the target's."""
         return self.head.ids(choice)
@@ -115,12 +122,11 @@ class TreeDrafter(SharedDrafter):
             return (yield from method.grown(run, budget, self.goes_on))
         plan = method.plan.cut(budget)
         parents = plan.shape.parents
-        if not method.draws or method.sampling is None:
-            tokens = yield from fill(run, plan, BestChoice(run), self.goes_on)
-            return Draft(tokens, parents[: len(tokens)], source=[0] * len(tokens))
-        drawn = DrawnChoice(run, method.sampling, self._random)
-        tokens = yield from fill(run, plan, drawn, self.goes_on)
-        return Draft(tokens, parents[: len(tokens)], torch.cat(drawn.probs), source=[0] * len(tokens))
+        drawn = DrawnChoice(run, method.sampling, self._random) if method.draws and method.sampling else None
+        tokens, chances = yield from fill(run, plan, drawn or BestChoice(run), self.goes_on)
+        score = None if chances is None or chances.device.type != "cpu" else chances.tolist()
+        probs = None if drawn is None else torch.cat(drawn.probs)
+        return Draft(tokens, parents[: len(tokens)], probs, source=[0] * len(tokens), score=score)
 
     def observe(self, step: Step) -> None:
         if not step.done:

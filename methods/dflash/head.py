@@ -16,35 +16,30 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig
 
-from methods.parts.heads.draft_layer import DraftLayers, LayerMemory, layer_shapes
-from methods.parts.heads.forwards import Forwards, RowsCall
+from methods.dflash.markov import KINDS, SURE, VANILLA, W1, ConfidenceHead, MarkovHead, confidence_shapes, markov_shapes
+from methods.parts.heads.draft_layer import DraftLayers, layer_shapes
 from methods.parts.heads.head_file import EMBEDDED, HEAD, OFFSETS, HeadFile, HeadFormat, TensorShape
-from methods.parts.heads.head_method import WIDEST, TargetEnds
+from methods.parts.heads.head_method import TargetEnds
 from methods.parts.heads.layer_config import MASK, biased, drafted_tokens, layer_numbers, mask_token, require_known
 from methods.parts.heads.tree_head import EMBEDDING, TreeHead, require_width, target_ids
-from methods.parts.heads.tree_method import LevelsMethod, LevelsRun
-from methods.parts.trees.tree_shape import TreeShape
-from specbench.target.facade import ModelCard
-from specbench.types import InputError, require_count
+from specbench.types import InputError
 
-NESTED = "dflash_config"
+NESTED = ("dflash_config", "dspark_config")
 BLOCK, LAYERS, STATES, ANCHOR = "block_size", "target_layer_ids", "aux_hidden_state_layer_ids", "sample_from_anchor"
-KNOWN = {"sliding_window_non_causal", "markov_rank", "enable_confidence_head", "confidence_head_with_markov",
-         BLOCK, LAYERS, STATES, ANCHOR, NESTED, *MASK}  # fmt: skip
+RANK, KIND, CONFIDENT, WITH = "markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov"
+KNOWN = {"sliding_window_non_causal", RANK, BLOCK, LAYERS, STATES, ANCHOR, *MASK}
 # Of heads with further parts (Domino), whose size says nothing where the part is not there; and of training.
 IDLE = {"pure_draft_prefix_len", "emb_dim", "gru_hidden_dim", "lambda_base_start", "lambda_base_decay_ratio", "auf",
         "num_anchors", "ce_loss_alpha", "l1_loss_alpha", "confidence_head_alpha", "loss_decay_gamma"}  # fmt: skip
 ONLY = {"speculators_model_type": ("dflash", "dspark"), "projector_type": ("dflash",), "input_embedding_scale": (1.0,),
-        "output_multiplier": (1.0,), "final_logit_softcapping": (0,), "markov_head_type": ("vanilla",),
-        ANCHOR: (True, False)}  # fmt: skip
-W1, W2 = "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"
-RANDOM_BLOCK, LONGEST = 8, 1024  # the speculators library's default; of any block
+        "output_multiplier": (1.0,), "final_logit_softcapping": (0,), KIND: KINDS, CONFIDENT: (True, False),
+        WITH: (True, False), ANCHOR: (True, False)}  # fmt: skip
 
 
 def setting(file: HeadFile, name: str) -> Any:
-    """A value of the configuration, or of what z-lab nests in it."""
-    held = file.config.get(name)
-    return file.nested(NESTED).get(name) if held is None else held
+    """A value of the configuration, or of what is nested in it; None where it is not set."""
+    held = (part.get(name) for part in (file.config, *map(file.nested, NESTED)))
+    return next((value for value in held if value is not None), None)
 
 
 def is_spark(file: HeadFile) -> bool:
@@ -58,11 +53,33 @@ def anchored(file: HeadFile) -> bool:
     return is_spark(file) if said is None else bool(said)
 
 
+def markov_rank(file: HeadFile) -> int:
+    """Of DSpark's Markov head, 0 = it has none. Raises InputError."""
+    rank = setting(file, RANK) or 0
+    if type(rank) is not int or rank < 0:
+        raise InputError(f"{file.where}: config.json has {RANK}={rank!r}; expected a whole number")
+    return rank
+
+
+def is_confident(file: HeadFile) -> bool:
+    """Whether it has a confidence head; where nothing is said, its tensors say it."""
+    said = setting(file, CONFIDENT)
+    return f"{SURE}.weight" in (file.shapes() or ()) if said is None else bool(said)
+
+
+def reads_markov(file: HeadFile) -> bool:
+    """Whether the confidence head reads the token before. Raises InputError where nothing embeds it."""
+    said, rank = setting(file, WITH), markov_rank(file)
+    if said and not rank and is_confident(file):
+        raise InputError(f"{file.where}: config.json has {WITH}=True and {RANK}=0; expected a Markov head")
+    return rank > 0 if said is None else bool(said)
+
+
 class DFlashHead(TreeHead):
     """The drafter: fused states, layers with norms of queries and keys, embedding and output head of the target."""
 
     format = HeadFormat("DFlash", ("model.safetensors",), ("pytorch_model.bin",))
-    # Copies of the target's, where the vocabulary is whole; and what DSpark cuts drafts by: decode.length does that.
+    # Copies of the target's, where the vocabulary is whole; and a confidence head that is switched off.
     ignored = (EMBEDDING, r"lm_head\.weight", "d2t", "t2d", r"confidence_head\..*")
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
@@ -71,10 +88,12 @@ class DFlashHead(TreeHead):
         prefixes = [f"layers.{place}." for place in range(config.num_hidden_layers)]
         self._first = state[f"{prefixes[0]}input_layernorm.weight"]
         self.layers = DraftLayers(state, prefixes, config, biased(file))
-        self._mask = torch.tensor([mask_token(file, ends.vocab, NESTED)], device=ends.device)
+        self._mask = torch.tensor([mask_token(file, ends.vocab, *NESTED)], device=ends.device)
         self.skipped = 0 if anchored(file) else 1  # rows of a block that draft nothing: the root's
         self._head, self._embedding = state.get(HEAD), state.get(EMBEDDED)
-        self._bias = (state[W1], state[W2]) if W1 in state else None
+        self.markov = MarkovHead(state) if W1 in state else None
+        beside = self.markov if reads_markov(file) else None
+        self.confidence = ConfidenceHead(state, beside) if f"{SURE}.weight" in state else None
         if OFFSETS in state:
             self.known = target_ids(state[OFFSETS], ends.vocab, file.where)
 
@@ -86,7 +105,7 @@ class DFlashHead(TreeHead):
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
         """z-lab's ``target_layer_ids`` count blocks, whose outputs are meant; speculators' ids count hidden states."""
-        require_known(file, (*KNOWN, *IDLE), ONLY, NESTED)
+        require_known(file, (*KNOWN, *IDLE), ONLY, *NESTED)
         blocks, states = (layer_numbers(file, name, setting(file, name)) for name in (LAYERS, STATES))
         chosen = (1, max(1, layers // 2), layers) if file.random else states or [block + 1 for block in blocks or ()]
         if not chosen or not all(0 <= layer <= layers for layer in chosen):
@@ -101,17 +120,17 @@ class DFlashHead(TreeHead):
         """A smaller vocabulary has ``lm_head`` and ``d2t``. Raises InputError where widths or settings do not fit."""
         hidden = require_width(file, config, target)
         drafted = drafted_tokens(file, config.vocab_size)
-        mask_token(file, config.vocab_size, NESTED)
+        mask_token(file, config.vocab_size, *NESTED)
         shapes: dict[str, TensorShape] = {"fc.weight": (hidden, read * hidden)}
         shapes |= {"hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
         for place in range(config.num_hidden_layers):
             shapes |= layer_shapes(config, f"layers.{place}.", hidden, biased(file), normed=True)
             shapes[f"layers.{place}.input_layernorm.weight"] = (hidden,)
-        rank = setting(file, "markov_rank") or 0
-        if type(rank) is not int or rank < 0:
-            raise InputError(f"{file.where}: config.json has markov_rank={rank!r}; expected a whole number")
+        rank = markov_rank(file)
         if rank:
-            shapes |= {W1: (config.vocab_size, rank), W2: (drafted, rank)}
+            shapes |= markov_shapes(setting(file, KIND) or VANILLA, config.vocab_size, drafted, rank, hidden)
+        if is_confident(file):
+            shapes |= confidence_shapes(hidden + (rank if reads_markov(file) else 0))
         return shapes if drafted == config.vocab_size else {
             **shapes, HEAD: (drafted, hidden), OFFSETS: (drafted,)}  # fmt: skip
 
@@ -128,61 +147,10 @@ class DFlashHead(TreeHead):
         embedded = self.ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
         return self.normed(embedded, self._first), embedded
 
+    def carry(self, hidden: Tensor) -> Tensor:
+        """Behind its own norm."""
+        return self.normed(hidden, self._norms[1])
+
     def logits(self, hidden: Tensor) -> Tensor:
-        """Its own norm, then its own output head or the target's."""
-        normed = self.normed(hidden, self._norms[1])
-        return self.ends.logits(normed) if self._head is None else functional.linear(normed, self._head)
-
-    def behind(self, ids: Tensor, logits: Tensor) -> Tensor:
-        """(w, Vd) a level's logits -> those behind the target's tokens (w,)."""
-        if self._bias is None:
-            return logits
-        return logits + functional.linear(functional.embedding(ids, self._bias[0]), self._bias[1])
-
-
-class _Block(LevelsRun):
-    def root(self) -> Forwards:
-        """See ``HeadRun.root``."""
-        logits = yield from super().root()
-        return self.head.behind(self._before, logits)
-
-    def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """See ``HeadRun.expand``."""
-        return self.head.behind(ids, (yield from super().expand(ids, rows)))
-
-    def levels(self) -> Forwards:
-        head, memory = self.head, self.memory
-        features, following = self.taken()
-        self._before = following[-1:]
-        head.layers.keep(head.enter(features), memory)
-        rows = self.count + head.skipped
-        inputs, residual = head.inputs(head.block(self._before, rows), features[0])
-        whole = head.layers.like.new_zeros(rows, memory.nodes)
-        written = yield head.layers.grow(inputs, residual, memory, 0, slice(0, rows), whole)
-        return (yield RowsCall(head.output, written[head.skipped :]))
-
-
-class DFlash(LevelsMethod):
-    """DFlash, DSpark, with the parameters of ``LevelsMethod``. length: null = the head's block."""
-
-    kind, runs = DFlashHead, _Block
-
-    def check(self, model: ModelCard) -> None:
-        """The head must be there and fit, and its block must hold the draft."""
-        super().check(model)
-        assert self._file is not None
-        block = RANDOM_BLOCK if self._file.random else setting(self._file, BLOCK)
-        if type(block) is not int or not 1 < block <= LONGEST:
-            raise InputError(
-                f"{self._file.where}: config.json has {BLOCK}={block}; expected a whole number above 1, to {LONGEST}"
-            )
-        most = block if anchored(self._file) else block - 1
-        if self._whole:
-            self.shape = TreeShape.from_counts([[1]] * most, WIDEST)
-        require_count("length or levels of choices", len(self.shape.levels), high=most)
-
-    def new_memory(self) -> LayerMemory:
-        """Committed tokens, and a block."""
-        assert isinstance(self.bound, DFlashHead)
-        rows = len(self.shape.levels) + self.bound.skipped
-        return LayerMemory(self.bound.layers, rows, rows)
+        """By its own output head or the target's."""
+        return self.ends.logits(hidden) if self._head is None else functional.linear(hidden, self._head)
