@@ -3,11 +3,14 @@
     python scripts/time_batches.py model=tiny
     python scripts/time_batches.py model=tiny model.threads=1 --library transformers --requests 1,4,8,16 --blocks 5
     python scripts/time_batches.py model=random_110m model.threads=2 --requests 1,2,4,8,16 --nodes 7
+    python scripts/time_batches.py model=tiny model.threads=1 --url http://127.0.0.1:8000 --requests 1,4,8,16
 
 The first arguments are those of ``specbench``. One request without a batch, the same again as the control, and each
 number of requests take turns on one loaded model; the figures are medians of the ratios of the turns. The bound is that
 of one request whose forwards feed as many rows: T(1) / T(q) times the requests. Host: a step's time outside of the
-forward, where it is compiled code.
+forward, where it is compiled code. With --library or --url, whole answers by turns with another runtime's batches; the
+processor's time is that of this process, and a server that keeps prompts (vLLM without --no-enable-prefix-caching)
+reads none after the first turn.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from functools import partial
 import torch
 
 from methods.openvino_genai import OpenvinoBatches
-from specbench.bench.together import TogetherBench, generate_batch
+from specbench.bench.together import TogetherBench, answers_behind, generate_batch
 from specbench.cli import job_of, with_exit_code
 from specbench.input import whole_numbers
 from specbench.material import model_options
@@ -40,15 +43,17 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=100, help="tokens in the cache of each request")
     parser.add_argument("--blocks", type=int, default=15, help="turns of each")
     parser.add_argument("--steps", type=int, default=30, help="in a turn")
-    parser.add_argument("--library", choices=LIBRARIES, help="whole answers, beside its continuous batching")
+    beside = parser.add_mutually_exclusive_group()
+    beside.add_argument("--library", choices=LIBRARIES, help="whole answers, beside its continuous batching")
+    beside.add_argument("--url", help="whole answers, beside the batches of the vLLM server there")
     given = parser.parse_intermixed_args()
     job = job_of(["method=[]", *given.overrides])
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
     model = load_model(job.card, **model_options(job.config))
     engine, _ = make_engine(job.config.engine.kind, model, job.card, 64, job.config.model.attention)
     bench = TogetherBench(engine, len(model.get_input_embeddings().weight), given.context, given.steps)
-    if given.library:
-        answer = partial(generate_batch, model)
+    if given.library or given.url:
+        answer = answers_behind(given.url) if given.url else partial(generate_batch, model)
         if given.library == LIBRARIES[1]:
             peer = OpenvinoBatches()
             peer.bind(Target(job.card, model, max_nodes=1, sampling=None))

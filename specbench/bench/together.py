@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import httpx
 import numpy as np
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
@@ -14,8 +15,9 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from specbench.decode.walk import Walk
 from specbench.target.engine import SILENT, Batch, Engine
 from specbench.target.fast.engine import FastEngine
-from specbench.types import Draft, Needs, Step
+from specbench.types import Draft, InputError, Needs, Step
 
+LONGEST_S = 600.0  # of a server's answers
 COLUMNS = "| requests | ms a step | over one without a batch | tokens/s over it | bound | host [us] |"
 NEEDS = Needs()
 Answers = Callable[[Sequence[Sequence[int]], int], list[list[int]]]  # prompts, tokens of each answer -> greedy answers
@@ -141,6 +143,29 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, np.ndarray]:
     start = np.array([time.perf_counter(), time.process_time()])
     found = call()
     return found, np.array([time.perf_counter(), time.process_time()]) - start
+
+
+def answers_behind(url: str, transport: httpx.BaseTransport | None = None) -> Answers:
+    """Greedy answers by vLLM's batches: all prompts in one request that is not streamed."""
+    client = httpx.Client(base_url=url, timeout=LONGEST_S, transport=transport)
+
+    def ask(method: str, path: str, **given: Any) -> Any:
+        try:
+            return client.request(method, path, **given).raise_for_status().json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise InputError(
+                f"--url {url}: {path}: {str(error).splitlines()[0]}; expected the address of a vLLM server"
+            ) from error
+
+    model = ask("GET", "/v1/models")["data"][0]["id"]
+
+    def answer(prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        asked = {"model": model, "prompt": [list(prompt) for prompt in prompts], "max_tokens": tokens}
+        asked |= {"temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        choices = ask("POST", "/v1/completions", json=asked)["choices"]
+        return [choice["token_ids"] for choice in sorted(choices, key=lambda choice: choice["index"])]
+
+    return answer
 
 
 def generate_batch(model: Any, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 import runpy
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from ranks import Forgetful, team
 
 from models import VOCAB, Scripted, build, plain_greedy, scripts
+from specbench.bench.together import answers_behind
 from specbench.decode.loop import Request, decode, derive_seed
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
@@ -30,7 +33,7 @@ from specbench.target.padded import PaddedRows
 from specbench.target.replay import ReplayEngine
 from specbench.target.tensor_parallel.team import TeamError
 from specbench.target.timed import TimedEager, TimedFast
-from specbench.types import CaseError, Draft, Needs, Step
+from specbench.types import CaseError, Draft, InputError, Needs, Step
 
 TRUTHS: dict[tuple[int, ...], list[int]] = {}
 ROOT = Path(__file__).parents[2]
@@ -295,3 +298,24 @@ def test_the_bench_prints_a_line_for_each_number_of_requests(library, first, mon
     lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert [line[0] for line in lines[2:]] == first
     assert not library or {line[-1] for line in lines[2:]} == {"yes"}  # the same ids
+
+
+def test_answers_of_a_server_come_in_the_order_of_their_prompts():
+    def serve(request):
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "tiny"}]})
+        asked = json.loads(request.content)
+        assert (asked["ignore_eos"], asked["return_token_ids"], asked["temperature"]) == (True, True, 0)
+        found = [
+            {"index": place, "token_ids": prompt[-asked["max_tokens"] :]}
+            for place, prompt in enumerate(asked["prompt"])
+        ]
+        return httpx.Response(200, json={"choices": found[::-1]})
+
+    answer = answers_behind("http://server", httpx.MockTransport(serve))
+    assert answer([[1, 2, 3], [4, 5, 6]], 2) == [[2, 3], [5, 6]]
+    for broken in (httpx.Response(404), httpx.Response(200, text="<html>")):
+        with pytest.raises(
+            InputError, match=r"--url http://server: /v1/models: .*expected the address of a vLLM server"
+        ):
+            answers_behind("http://server", httpx.MockTransport(lambda _, broken=broken: broken))
