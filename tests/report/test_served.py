@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 from report.conftest import write_run
 from report.handmade import failed, record, turn
 
-from specbench.record import VANILLA, CaseRecord
+from specbench.record import CONTROL, VANILLA, CaseRecord
 from specbench.report import build_report
 from specbench.report.data.findings import gather
 from specbench.report.data.headline import find_headlines
 from specbench.report.data.served import fewest
+from specbench.report.plots.scene import scenes
 from specbench.store import Run
 
 SLO = {"ttft_ms": 600.0, "tpot_ms": None}
@@ -91,6 +93,22 @@ def test_a_stretch_in_which_a_method_failed_where_vanilla_did_not_has_no_through
     assert rows["pld"]["kept"] == 20 / 28  # the one that failed did not
 
 
+def test_the_control_is_over_stretches(make_manifest):
+    """All requests of a stretch are slow together: over cases the interval would be too narrow, and there of 2."""
+    for blocks, bounded in ((8, True), (2, False)):
+        run = run_of(make_manifest, blocks=blocks)
+        factors = [0.9, 1.2, 1.0, 0.8, 1.1, 1.3, 0.95, 1.05]
+        for each in [each for each in run.records if each.method == VANILLA]:
+            (told,), factor = each.turns, factors[each.block]
+            slow = replace(told, prefill_s=told.prefill_s / factor, decode_s=told.decode_s / factor)
+            run.records.append(replace(each, method=CONTROL, turns=[slow]))
+        control = gather([run]).reported[0].control
+        assert (control.unit, control.retimed.count) == ("stretches", blocks)
+        assert control.retimed.value == pytest.approx(np.exp(np.median(np.log(factors[:blocks]))))
+        assert (control.retimed.low is not None) is bounded
+        assert f"{blocks} stretches" in control.sentence()
+
+
 def test_waits_count_from_the_intended_arrival(rows):
     """Prompts take 500 ms, the requests of a stretch have waited 0, 40, 80 and 120 ms."""
     assert rows["pld"]["ttft_p50_ms"] == pytest.approx(560)
@@ -120,5 +138,10 @@ def test_a_line_a_method_over_the_loads(make_manifest, tmp_path):
         [count, method, ""] for count in (2, 4) for method in (VANILLA, "pld")
     ]
     assert {"load.png", "load_speedup.png"} <= {path.name for path in report.files}
+    (scene,) = scenes(report.findings)  # of the least load, but for the plots over loads
+    assert [series.name for series in scene.series] == ["pld [load.requests=2]"]
+    assert set(scene.detail["load"]["requests"]) == {2, 4}
+    assert set(scene.detail["accept_lengths"]["variant"]) == {"load.requests=2"}
+    assert ("2 requests at once" in scene.where, "several loads" in scene.everywhere) == (True, True)
     assert "4 requests at once" in (tmp_path / "out" / "report.html").read_text()
     assert "At once" in (tmp_path / "out" / "tables" / "load.md").read_text()

@@ -35,7 +35,19 @@ _PHASES = tuple(f"{phase}_s" for phase in PHASES)
 _KINDS = {  # array's letter -> columns
     "b": ("ok", "judged", "equal", "held", "drawn", "counted", "checked", "correct"),
     "i": (
-        *("record", "case", "category", "round", "shard", "turns", "tokens", "steps", "emitted", "drafted_steps"),
+        *(
+            "record",
+            "case",
+            "category",
+            "round",
+            "stretch",
+            "shard",
+            "turns",
+            "tokens",
+            "steps",
+            "emitted",
+            "drafted_steps",
+        ),
         *("violations", "positions", "ties"),
     ),
     "q": ("proposed", "fed", "state_bytes"),
@@ -62,7 +74,7 @@ class Trials:
     record: place in the run. tokens: emitted ids, the prefill's included. emitted: tokens of the decode steps.
     proposed: non-passenger nodes. drafted_steps: steps with a draft. fed: rows fed to the target. *_s: [s], a phase
     no turn recorded is NaN. time_s: prefills, then decoding; wall_s: the same turn by turn. drafter_s: in its phases.
-    energy_j: [J], NaN where a turn has none. shard: -1 without.
+    energy_j: [J], NaN where a turn has none. stretch: of a load, shard: of a merged run, -1 without.
     judged: compared with vanilla. held: equal to vanilla, or no id beyond the tolerance. close_steps: NaN where a
     record does not have them. drawn: whole drafts were recorded. counted: its case failed in no round.
     checked: its answer was compared with a reference's number; correct: and has it. in_vocabulary: emitted tokens that
@@ -164,6 +176,7 @@ def _count(record: CaseRecord) -> dict[str, Any]:
     turns = record.turns
     return {
         "round": record.round,
+        "stretch": -1 if record.stretch is None else record.block,
         "shard": -1 if record.shard is None else record.shard,
         "ok": record.status == "ok",
         "turns": len(turns),

@@ -45,7 +45,7 @@ def draw_bars(scene: Scene, figure: str) -> Figure | str:
     axes.axvline(1.0, **REFERENCE)
     where = f"{scene.where}; modelled with {scene.profile}" if figure == "predicted_speedup" else scene.where
     spread, few = bool(np.isfinite(errors).any()), any(text.startswith("(") for text in texts)
-    return finish(canvas, HEADINGS[figure], _explain(where, spread, few))
+    return finish(canvas, HEADINGS[figure], _explain(where, spread, few, scene.loaded))
 
 
 def missing(scene: Scene, figure: str) -> str:
@@ -88,7 +88,7 @@ def draw_groups(scene: Scene, figure: str) -> Figure | str:
         if len(categories) > 1 and row is rows[-1]:
             axes.axvline(len(row) - 1.5, color="#bbbbbb", linewidth=0.8)  # a rule before overall, the last
     legend = dict(zip([entry.name for entry in series], handles, strict=True))
-    note = _explain(scene.where, spread, marked != list(categories))
+    note = _explain(scene.where, spread, marked != list(categories), scene.loaded)
     return finish(canvas, f"{HEADINGS[figure]} by category", note, legend)
 
 
@@ -149,8 +149,9 @@ def _looks(series: Sequence[Series]) -> dict[str, Any]:
     }
 
 
-def _explain(where: str, spread: bool, few: bool) -> str:
-    """What was measured, and what line, whiskers and brackets mean."""
-    whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else "too few cases for intervals"
+def _explain(where: str, spread: bool, few: bool, loaded: bool) -> str:
+    """What was measured, and what line, whiskers and brackets mean. loaded: cases slowed each other."""
+    none = "no intervals: cases under load slow each other" if loaded else "too few cases for intervals"
+    whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else none
     brackets = f"; in brackets: fewer than {MIN_CASES} cases" if few else ""
     return f"{where}; dashed: vanilla; {whiskers}{brackets}"

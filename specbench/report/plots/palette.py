@@ -11,12 +11,13 @@ DPI = 200
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 HATCHES = ("", "////", "....", "xxxx")
 _LINES = ("-", "--", ":", "-.")
+_FILLS = ("full", "none", "left", "bottom")  # of markers
 _MARKERS = "osD^vP"
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How one method is drawn: bars by colour and hatch, lines by colour, dash and marker."""
+    """How one method is drawn: bars by colour and hatch, lines by colour and dash, marks by colour and filling."""
 
     colour: str
     hatch: str
@@ -24,9 +25,14 @@ class Style:
     marker: str
 
     @property
+    def filling(self) -> Any:
+        """Of its marker, as matplotlib takes it."""
+        return _FILLS[_LINES.index(self.line)]
+
+    @property
     def marks(self) -> dict[str, Any]:
         """Of a line, as matplotlib takes them."""
-        return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
+        return {"color": self.colour, "linestyle": self.line, "marker": self.marker, "fillstyle": self.filling}
 
     @property
     def fill(self) -> dict[str, Any]:

@@ -16,12 +16,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.typing import FillStyleType
 
 from specbench.record import OVERALL, VANILLA
 from specbench.report.data.choices import find_undominated
 from specbench.report.plots.canvas import REFERENCE, finish, make_sheet, set_log2
-from specbench.report.plots.palette import HATCHES
 from specbench.report.plots.scene import Scene, Series
 
 _VANILLA = (1.0, 1.0)  # one token fed, one emitted
@@ -30,7 +28,6 @@ _MOST_LINES = 6
 _GREY: dict[str, Any] = {"textcoords": "offset points", "color": "#777777", "fontsize": 8}
 _FRONTIER_TITLES = {"speedup": "Speedup against MAT", "predicted_speedup": "Predicted speedup against MAT (modelled)"}
 _FRONTIER_LABELS = {"speedup": "speedup over vanilla", "predicted_speedup": "predicted speedup"}
-_FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "bottom")  # of markers, in the order of HATCHES
 
 Point = tuple[float, float]
 
@@ -96,7 +93,7 @@ def _draw_dots(axes: Axes, dots: Sequence[Dot]) -> dict[str, Line2D]:
         for line in dot.whiskers:
             axes.plot(*zip(*line, strict=True), color=look.colour, linewidth=1.0, zorder=2)
         (mark,) = axes.plot(*dot.at, look.marker, color=look.colour, markersize=6, zorder=3)
-        mark.set_fillstyle(_FILLS[HATCHES.index(look.hatch)])
+        mark.set_fillstyle(look.filling)
         marks[dot.name] = mark
     return marks
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
 from specbench.profile import Profile
 from specbench.record import CONTROL, OVERALL, VANILLA
-from specbench.report.data.detail import Detail
+from specbench.report.data.detail import LOADED, Detail
 from specbench.report.data.facts import say_loads
 from specbench.report.data.findings import Findings
 from specbench.report.data.load import Load
@@ -41,8 +42,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """tag: file name suffix, '' when the report has one scene only. series: methods beside vanilla and its control.
+    """Of several loads the least one, but for what is drawn over loads (``detail[LOADED]``, ``everywhere``).
 
+    where, everywhere: model, suite, device and cases, with that load or with all. tag: file name suffix, '' when the
+    report has one scene only. series: methods beside vanilla and its control.
     looks: (method, variant) -> its style in every plot. spell: (method, variant) -> its name in all of them.
     timed: False where only a replayed target is in it. profile: the latency profile that predictions are made with, ''
     without one. time_only: a model driven along recorded answers is in it, and nothing else that was timed. priced: the
@@ -53,6 +56,7 @@ class Scene:
     model: str
     suite: str
     where: str
+    everywhere: str
     tag: str
     series: tuple[Series, ...]
     categories: tuple[str, ...]
@@ -64,6 +68,11 @@ class Scene:
     time_only: bool = False
     priced: tuple[Profile, int] | None = None
     load: Load | None = None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether requests shared forwards in the measurement."""
+        return not self.detail[LOADED].empty
 
 
 def first_scene(findings: Findings) -> Scene:
@@ -79,7 +88,9 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
     display: methods have the names that papers give them.
     """
     summary = findings.summary
-    drawn = summary[~summary["method"].isin([VANILLA, CONTROL])]
+    least = {place: _of_least_load(findings.reported, place) for place in {one.place for one in findings.reported}}
+    kept = {key for entries in least.values() for key in _keys(entries)}
+    drawn = _only(summary[~summary["method"].isin([VANILLA, CONTROL])], kept)
     keys = dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True))
     looks = {key: style_of(place) for place, key in enumerate(keys)}
     spell = partial(_spell, display)
@@ -89,19 +100,23 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
             Series(spell(*key) + (_LOSSY if key[0] in findings.lossy else ""), looks[key], part.set_index("category"))
             for key, part in drawn.loc[drawn.index.isin(rows.index)].groupby(["method", "variant"], sort=False)
         ]
-        entries = [entry for entry in findings.reported if entry.place == (model, suite)]
+        everyone = [entry for entry in findings.reported if entry.place == (model, suite)]
+        entries = least[model, suite]
         here = [entry.facts for entry in entries]
-        kinds = "; ".join(dict.fromkeys(facts.ran_on for facts in here if facts.ran_on))
-        kinds = "; ".join(filter(None, (kinds, say_loads(here))))
         cases = int((rows["cases"] + rows["errors"]).max())
         yield Scene(
             model=model,
             suite=suite,
-            where=f"{model} on {suite}{f' ({kinds})' if kinds else ''}, {cases} cases",
+            where=_say_where(entries, cases),
+            everywhere=_say_where(everyone, cases),
             tag="" if groups.ngroups == 1 else f"-{slug(model)}-{slug(suite)}",
             series=tuple(series),
             categories=tuple(category_order(rows.loc[rows["category"] != OVERALL, "category"])),
-            detail={name: of_place(frame, model, suite) for name, frame in findings.detail.items()},
+            detail={
+                name: found if name == LOADED else _only(found, _keys(entries))
+                for name, frame in findings.detail.items()
+                for found in [of_place(frame, model, suite)]
+            },
             looks=looks,
             spell=spell,
             timed=any(facts.timed for facts in here),
@@ -110,6 +125,34 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
             priced=_find_price(entries),
             load=load.of_place(model, suite) if load else None,
         )
+
+
+def _of_least_load(entries: Sequence[ReportedRun], place: tuple[str, str]) -> list[ReportedRun]:
+    """The runs with the least load of a model and suite: what hardly depends on it, is drawn once."""
+    here = [entry for entry in entries if entry.place == place]
+    loads = [(entry.facts.load.get("requests", 1), entry.facts.load.get("rate") or 0) for entry in here]
+    return [entry for entry, load in zip(here, loads, strict=True) if load == min(loads)]
+
+
+def _keys(entries: Sequence[ReportedRun]) -> set[tuple[str, str]]:
+    """(method, variant) of the runs."""
+    return {(name, entry.variants.get(name, "")) for entry in entries for name in entry.facts.methods}
+
+
+def _only(frame: pd.DataFrame, keys: set[tuple[str, str]]) -> pd.DataFrame:
+    """A frame's rows of these methods; the whole frame where it does not say which row is whose."""
+    if not {"method", "variant"} <= set(frame.columns):
+        return frame
+    named = zip(frame["method"], frame["variant"], strict=True)
+    return frame[np.fromiter((key in keys for key in named), bool, len(frame))]
+
+
+def _say_where(entries: Sequence[ReportedRun], cases: int) -> str:
+    model, suite = entries[0].place
+    facts = [entry.facts for entry in entries]
+    kinds = [*dict.fromkeys(each.ran_on for each in facts if each.ran_on), say_loads(facts)]
+    told = "; ".join(filter(None, kinds))
+    return f"{model} on {suite}{f' ({told})' if told else ''}, {cases} cases"
 
 
 def _spell(display: bool, method: str, variant: str) -> str:

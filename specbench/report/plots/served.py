@@ -18,6 +18,7 @@ from specbench.report.plots.palette import style_of
 from specbench.report.plots.scene import Scene
 
 _PALEST = 0.65  # grey of the smallest load
+_MARGIN = 0.12  # of the axes, so that no mark is cut
 _VANILLA: dict[str, Any] = {"color": "black", "linestyle": (0, (4, 3)), "marker": "x"}
 
 
@@ -36,11 +37,13 @@ def draw_served(scene: Scene) -> Figure | str:
             axes.annotate(f"{row['requests']}", place, (4, 4), textcoords="offset points", fontsize=8)
     axes.set_xlabel("tokens/s that a user sees")
     axes.set_ylabel("tokens/s of the server")
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
+    axes.margins(_MARGIN)
+    if frame["requests"].nunique() > 1:  # one load alone is a cloud of points far from 0
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
     axes.grid()
     loads = ", ".join(str(count) for count in sorted(frame["requests"].unique()))
-    note = f"{scene.where}; points: {loads} requests at once"
+    note = f"{scene.everywhere}; points: {loads} requests at once"
     return finish(canvas, "Throughput against speed for a user", note, drawn)
 
 
@@ -63,7 +66,7 @@ def draw_load_speedup(scene: Scene) -> Figure | str:
     _dress(axes, frame["requests"].unique().tolist(), "requests at once", "speedup of the throughput")
     axes.set_ylim(bottom=0)
     modelled = f"; dotted: modelled with {scene.profile}" if frame["modelled_speedup"].notna().any() else ""
-    note = f"{scene.where}; dashed: vanilla under the same load; bars: 95 % over stretches{modelled}"
+    note = f"{scene.everywhere}; dashed: vanilla under the same load; bars: 95 % over stretches{modelled}"
     return finish(canvas, "Speedup against load, measured", note, drawn)
 
 

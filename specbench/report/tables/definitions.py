@@ -33,9 +33,9 @@ DEFINITIONS: dict[str, str] = {
     "Inter-token latency": "The wait for the next tokens: one decode step, however many tokens it brings.",
     "Interval": f"95 % percentile bootstrap over cases ({RESAMPLES} resamples): how far the figure would move on other "
     f"prompts of this kind. None is given under {MIN_CASES} cases.",
-    "A/A control": "Vanilla timed twice: the median of the blocks' ratios, in the table too. Its interval is that of "
-    "re-timing this very suite; it should "
-    "hold 1 and be narrower than 1 %. It says nothing about other prompts.",
+    "A/A control": "Vanilla timed twice: the median of the blocks' ratios (under load, the stretches'). Its interval "
+    "is that of re-timing this very suite; it should hold 1 and be narrower than 1 %. It says nothing about other "
+    "prompts.",
     "Acceptance": "Accepted draft nodes over proposed ones. Blank for vanilla and for methods with their own loop.",
     "Position": "Depth in the draft, 1 right after the last emitted token. Accepted of drafted: of the steps whose "
     "draft was that deep. Accepted of reached: of those that had accepted every earlier position.",
