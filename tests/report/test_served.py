@@ -75,7 +75,15 @@ def test_the_headline_and_the_csv_say_what_is_of_a_request_and_what_of_the_serve
     assert re.search(r"The whole server gives 1\.43 \[.*\] times vanilla in tokens/s with pld\.", headline.under)
     assert set(findings.summary["load"]) == {"each request, 4 requests at once"}
     several = gather([run_of(make_manifest), run_of(make_manifest, requests=8)])
-    assert find_headlines(several)[0].under.endswith("What the whole server gives stands under load.")
+    (headline,) = find_headlines(several)  # ranked under the least load
+    assert [row["variant"] for row in headline.ranking] == ["load.requests=4"]
+    assert re.search(r"measured, in tokens/s over vanilla's: 4 and 8 at once: pld 1\.43 \[.*\]\.$", headline.loads)
+    slow = run_of(make_manifest, requests=16)
+    for each in slow.records:
+        if each.method == "pld":
+            each.stretch["seconds"] = 9.0
+    (headline,) = find_headlines(gather([*(run_of(make_manifest, count) for count in (4, 8)), slow]))
+    assert headline.loads.endswith("; 16 at once: none is faster than vanilla.")
 
 
 def test_a_stretch_in_which_a_method_failed_where_vanilla_did_not_has_no_throughput(make_manifest):

@@ -16,6 +16,7 @@ from specbench.report.data.findings import Findings
 from specbench.report.data.load import Load
 from specbench.report.data.pairs import find_contest
 from specbench.report.data.remarks import find_remarks
+from specbench.report.data.reported import keys_of, of_least_load, only
 from specbench.report.data.rows import of_place
 from specbench.report.text.label import format_bounded, format_number, label
 from specbench.stats import MIN_CASES, Estimate
@@ -38,8 +39,9 @@ class Headline:
     """The headline for one model and suite.
 
     figure: the column of the summary that decides. ranking: the rows of lossless methods by it, the best first.
-    lead: who is fastest; rest: by how much. under: at which load, temperature, on what. loads: under other loads.
-    good: the best is surely faster than vanilla; None where no speedup is known. remarks: see ``find_remarks``.
+    lead: who is fastest; rest: by how much. under: at which load, the least of several, temperature, on what.
+    good: the best is surely faster than vanilla; None where no speedup is known. loads: under other loads, measured and
+    modelled. loaded: cases slowed each other, so there are no intervals. remarks: see ``find_remarks``.
     """
 
     place: tuple[str, str]
@@ -50,6 +52,7 @@ class Headline:
     under: str
     good: bool | None
     loads: str = ""
+    loaded: bool = False
     remarks: tuple[str, ...] = ()
 
 
@@ -65,6 +68,8 @@ def find_headlines(findings: Findings, load: Load | None = None) -> list[Headlin
 
 def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, load: Load | None) -> Headline | None:
     """Times that were taken along recorded answers decide nothing, and neither does a method with failed cases MAT."""
+    here = of_least_load(findings.reported, place)
+    rows = only(rows, keys_of(here))
     rows = rows[rows["time_only_step_ms"].isna() & ~rows["method"].isin([VANILLA, CONTROL, *findings.lossy])]
     figure = next((name for name in _ORDER if rows[name].notna().any()), None)
     if figure is None:
@@ -75,11 +80,13 @@ def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, lo
         return None
     ranking = known.sort_values(figure, ascending=False, kind="stable").to_dict("records")
     lead, rest = _say(findings, place, figure, ranking)
-    here = [entry for entry in findings.reported if entry.place == place]
-    loads = _say_loads(load.of_place(*place) if load else None, findings.lossy)
+    everyone = [entry for entry in findings.reported if entry.place == place]
+    modelled = _say_loads(load.of_place(*place) if load else None, findings.lossy)
+    loads = " ".join(filter(None, (_say_measured(findings, place), modelled)))
     good = None if figure == "mat" else _surely_above_one(ranking[0], figure)
     under = _say_under(figure, [entry.facts for entry in here], ranking) + _say_served(findings, place, ranking[0])
-    return Headline(place, figure, tuple(ranking), lead, rest, under, good, loads, find_remarks(here))
+    loaded = any(entry.facts.load for entry in here)
+    return Headline(place, figure, tuple(ranking), lead, rest, under, good, loads, loaded, find_remarks(everyone))
 
 
 def _surely_above_one(row: Row, figure: str) -> bool:
@@ -131,8 +138,12 @@ def _say_tie(figure: str, rows: Sequence[Row], ratio: str) -> tuple[str, str]:
 
 
 def _amount(row: Row, figure: str) -> str:
-    text = format_bounded(row[figure], row[f"{figure}_low"], row[f"{figure}_high"])
+    text = _bounded(row, figure)
     return f"MAT {text}" if figure == "mat" else f"{text} times vanilla"
+
+
+def _bounded(row: Row, figure: str) -> str:
+    return format_bounded(row[figure], row[f"{figure}_low"], row[f"{figure}_high"])
 
 
 def _spell_ratio(ratio: Estimate) -> str:
@@ -159,9 +170,31 @@ def _say_served(findings: Findings, place: tuple[str, str], best: Row) -> str:
     frame = of_place(findings.detail[LOADED], *place)
     rows = frame[frame["method"] == best["method"]]
     if len(rows) != 1:
-        return "" if rows.empty else " What the whole server gives stands under load."
+        return ""
     row = rows.iloc[0].to_dict()
     return f" The whole server gives {_amount(row, 'speedup')} in tokens/s with {name_of(best)}."
+
+
+def _say_measured(findings: Findings, place: tuple[str, str]) -> str:
+    """Who gives the largest throughput at each load that was measured; '' where there is one load."""
+    frame = of_place(findings.detail[LOADED], *place)
+    rows = frame[~frame["method"].isin([VANILLA, CONTROL, *findings.lossy]) & frame["speedup"].notna()]
+    if frame.groupby(["requests", "rate"], dropna=False).ngroups < 2 or rows.empty:
+        return ""
+    best = rows.loc[rows.groupby(["requests", "rate"], dropna=False)["speedup"].idxmax()].to_dict("records")
+    rates = frame["rate"].notna().any()
+    shown = [(f"{row['requests']:g}" + (f" ({row['rate']:g} a second)" if rates else ""), _pays(row)) for row in best]
+    return f"The whole server, measured, in tokens/s over vanilla's: {_join_alike(shown)}."
+
+
+def _pays(row: Row) -> str:
+    return f"{name_of(row)} {_bounded(row, 'speedup')}" if row["speedup"] > 1 else "none is faster than vanilla"
+
+
+def _join_alike(shown: Sequence[tuple[str, str]]) -> str:
+    """'1 at once: pld 1.10; 2 and 4 at once: none ...' of loads and what is said of them."""
+    alike = ((text, [count for count, _ in some]) for text, some in itertools.groupby(shown, key=lambda each: each[1]))
+    return "; ".join(f"{' and '.join(counts)} at once: {text}" for text, counts in alike)
 
 
 def _say_loads(load: Load | None, lossy: frozenset[str]) -> str:
@@ -171,8 +204,7 @@ def _say_loads(load: Load | None, lossy: frozenset[str]) -> str:
     rows = load.speedups[~load.speedups["method"].isin(lossy)]
     best = [(int(count), *_best_at(group)) for count, group in rows.groupby("concurrency")]
     shown = [(str(count), text) for count, text, decides in best if count > 1 or decides]
-    alike = ((text, [count for count, _ in some]) for text, some in itertools.groupby(shown, key=lambda each: each[1]))
-    found = "; ".join(f"{' and '.join(counts)} at once: {text}" for text, counts in alike)
+    found = _join_alike(shown)
     where = load.where.partition(",")[0]
     return f"Under load, modelled on {where} without drafting time (in brackets with it): {found}." if found else ""
 

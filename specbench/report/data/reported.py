@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
 
 from specbench.record import CaseRecord
 from specbench.report.data.control import Control
@@ -50,3 +53,23 @@ class ReportedRun:
         """Those of cases that failed in no round, as in every other figure."""
         counted = self.trials.columns(method)["counted"]
         return [record for record, good in zip(self.records(method), counted, strict=True) if good]
+
+
+def of_least_load(entries: Sequence[ReportedRun], place: tuple[str, str]) -> list[ReportedRun]:
+    """The runs with the least load of a model and suite: methods are compared with each other under one load."""
+    here = [entry for entry in entries if entry.place == place]
+    loads = [(entry.facts.load.get("requests", 1), entry.facts.load.get("rate") or 0) for entry in here]
+    return [entry for entry, load in zip(here, loads, strict=True) if load == min(loads)]
+
+
+def keys_of(entries: Sequence[ReportedRun]) -> set[tuple[str, str]]:
+    """(method, variant) of the runs."""
+    return {(name, entry.variants.get(name, "")) for entry in entries for name in entry.facts.methods}
+
+
+def only(frame: pd.DataFrame, keys: set[tuple[str, str]]) -> pd.DataFrame:
+    """A frame's rows of these methods; the whole frame where it does not say which row is whose."""
+    if not {"method", "variant"} <= set(frame.columns):
+        return frame
+    named = zip(frame["method"], frame["variant"], strict=True)
+    return frame[np.fromiter((key in keys for key in named), bool, len(frame))]

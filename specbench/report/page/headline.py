@@ -50,7 +50,8 @@ def _bars(headline: Headline) -> str:
     more = "".join(items[_MOST_BARS:])
     folded = f'<details><summary>{len(items) - _MOST_BARS} more</summary><ol class="bars">{more}</ol></details>'
     bounded = any(pd.notna(row[f"{figure}_low"]) for row in rows)
-    note = "dashed: vanilla" + ("; lines: 95 % intervals" if bounded else "; too few cases for intervals")
+    none = "; no intervals under load" if headline.loaded else "; too few cases for intervals"
+    note = "dashed: vanilla" + ("; lines: 95 % intervals" if bounded else none)
     return (
         f'<figure class="ranks"><figcaption>{_TITLES[figure]} <span class="soft">({note})</span></figcaption>'
         f'<ol class="bars">{"".join(items[:_MOST_BARS])}</ol>{folded if more else ""}</figure>\n'

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import pandas as pd
 
 from specbench.profile import Profile
@@ -15,7 +14,7 @@ from specbench.report.data.detail import LOADED, Detail
 from specbench.report.data.facts import say_loads
 from specbench.report.data.findings import Findings
 from specbench.report.data.load import Load
-from specbench.report.data.reported import ReportedRun
+from specbench.report.data.reported import ReportedRun, keys_of, of_least_load, only
 from specbench.report.data.rows import category_order, of_place
 from specbench.report.data.steps import median
 from specbench.report.plots.canvas import slug
@@ -88,9 +87,9 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
     display: methods have the names that papers give them.
     """
     summary = findings.summary
-    least = {place: _of_least_load(findings.reported, place) for place in {one.place for one in findings.reported}}
-    kept = {key for entries in least.values() for key in _keys(entries)}
-    drawn = _only(summary[~summary["method"].isin([VANILLA, CONTROL])], kept)
+    least = {place: of_least_load(findings.reported, place) for place in {one.place for one in findings.reported}}
+    kept = {key for entries in least.values() for key in keys_of(entries)}
+    drawn = only(summary[~summary["method"].isin([VANILLA, CONTROL])], kept)
     keys = dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True))
     looks = {key: style_of(place) for place, key in enumerate(keys)}
     spell = partial(_spell, display)
@@ -113,7 +112,7 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
             series=tuple(series),
             categories=tuple(category_order(rows.loc[rows["category"] != OVERALL, "category"])),
             detail={
-                name: found if name == LOADED else _only(found, _keys(entries))
+                name: found if name == LOADED else only(found, keys_of(entries))
                 for name, frame in findings.detail.items()
                 for found in [of_place(frame, model, suite)]
             },
@@ -125,26 +124,6 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
             priced=_find_price(entries),
             load=load.of_place(model, suite) if load else None,
         )
-
-
-def _of_least_load(entries: Sequence[ReportedRun], place: tuple[str, str]) -> list[ReportedRun]:
-    """The runs with the least load of a model and suite: what hardly depends on it, is drawn once."""
-    here = [entry for entry in entries if entry.place == place]
-    loads = [(entry.facts.load.get("requests", 1), entry.facts.load.get("rate") or 0) for entry in here]
-    return [entry for entry, load in zip(here, loads, strict=True) if load == min(loads)]
-
-
-def _keys(entries: Sequence[ReportedRun]) -> set[tuple[str, str]]:
-    """(method, variant) of the runs."""
-    return {(name, entry.variants.get(name, "")) for entry in entries for name in entry.facts.methods}
-
-
-def _only(frame: pd.DataFrame, keys: set[tuple[str, str]]) -> pd.DataFrame:
-    """A frame's rows of these methods; the whole frame where it does not say which row is whose."""
-    if not {"method", "variant"} <= set(frame.columns):
-        return frame
-    named = zip(frame["method"], frame["variant"], strict=True)
-    return frame[np.fromiter((key in keys for key in named), bool, len(frame))]
 
 
 def _say_where(entries: Sequence[ReportedRun], cases: int) -> str:
