@@ -1,7 +1,6 @@
 """The schema of the harness's settings: a typo or a wrong type is an error before anything is loaded.
 
-The settings of a method are not here: its constructor is its schema (see specbench/job.py). The dataclasses are not
-frozen, because Hydra composes YAML over them; nothing below cli.py changes them.
+A method's settings are its constructor's (see specbench/job.py). Not frozen: Hydra composes YAML over the dataclasses.
 """
 
 from __future__ import annotations
@@ -221,9 +220,10 @@ class ReportConfig:
 
 @dataclass
 class RunConfig:
-    """shards: workers that share the cases of a run, each a job of ``hydra/launcher``; merged at the end."""
+    """shards: workers that share the cases, jobs of ``hydra/launcher``. retry: go on at the first block that failed."""
 
     shards: int = 1
+    retry: bool = False
 
 
 @dataclass

@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from specbench.digest import with_outside
-from specbench.growth import LOCK, blocks_of, check_growth
+from specbench.growth import LOCK, before_failed, blocks_of, check_growth
 from specbench.job import Job
 from specbench.manifest import add_warnings, build_manifest, check_same, shared
 from specbench.measure.energy import gpus_in_use, open_meter
@@ -79,6 +80,8 @@ def locked(directory: Path) -> Iterator[None]:
 
 def _execute(job: Job, directory: Path, observe: Observer) -> bool:
     writer, done = _open(job, directory)
+    if job.config.run.retry and not _begun_by(job.launch, directory):
+        done = _without_failed(writer, done)
     held = blocks_of(done)
     start, rest = plan_rest(job.plan, held, {row.name: row.reset for row in job.rows})
     earlier = read_manifest(directory) if done else {}
@@ -234,6 +237,21 @@ def _open(job: Job, directory: Path) -> tuple[RunWriter, list[CaseRecord]]:
     return writer, writer.resume()
 
 
+def _without_failed(writer: RunWriter, done: list[CaseRecord]) -> list[CaseRecord]:
+    """The records before the first block with a failed case; all of them are kept aside where that drops some."""
+    kept = before_failed(done)
+    if len(kept) == len(done):
+        return done
+    first = done[len(kept)].block
+    log.warning("run.retry: goes on at block %d, in which a case failed; what was there is kept aside", first)
+    aside = _make_aside(writer.directory)
+    for name in (MANIFEST, RECORDS):
+        shutil.copy2(writer.directory / name, aside / name)
+    for name in (AT, DEATHS):
+        (writer.directory / name).unlink(missing_ok=True)
+    return writer.rewind(first)
+
+
 def _begun_by(launch: str | None, directory: Path) -> bool:
     """Whether the run is this command's own: its job was killed, or given back to the scheduler, and starts again."""
     if launch is None or not (directory / MANIFEST).exists():
@@ -241,11 +259,16 @@ def _begun_by(launch: str | None, directory: Path) -> bool:
     return any(process.get("launch") == launch for process in read_manifest(directory).get("processes", []))
 
 
-def set_aside(directory: Path) -> None:
+def _make_aside(directory: Path) -> Path:
     number = 1
     while (aside := directory.with_name(f"{directory.name}.old{number}")).exists():
         number += 1
     aside.mkdir()
+    return aside
+
+
+def set_aside(directory: Path) -> None:
+    aside = _make_aside(directory)
     for name in OURS:
         if (directory / name).exists():
             (directory / name).rename(aside / name)

@@ -35,6 +35,12 @@ def blocks_of(records: Iterable[CaseRecord]) -> list[Held]:
     return [((frozenset(cases), turn), frozenset(names)) for cases, turn, names in found.values()]
 
 
+def before_failed(records: list[CaseRecord]) -> list[CaseRecord]:
+    """Those of the blocks before the first one with a failed case."""
+    first = min((record.block for record in records if record.error), default=None)
+    return records if first is None else [record for record in records if record.block < first]
+
+
 def refuse_settings(job: Job, manifest: Mapping[str, Any], directory: Path) -> None:
     """Raise InputError where the run of ``manifest`` has other settings than this job, or a method with others."""
     if manifest.get("config_hash") == job.digest:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.growth import blocks_of
+from specbench.growth import before_failed, blocks_of
 from specbench.job import Job
 from specbench.measure.plan import plan_rest
 from specbench.record import CaseRecord
@@ -23,6 +23,8 @@ GB, MB, MINUTE = 1e9, 1e6, 60.0
 def preview(job: Job, directory: Path) -> list[tuple[str, str]]:
     """(what, how much) of a run of ``job`` in ``directory``, a line each."""
     records = list(_records_of(directory))
+    if job.config.run.retry:
+        records = before_failed(records)
     kept, rest = plan_rest(job.plan, blocks_of(records), {row.name: row.reset for row in job.rows})
     turns = sum(len(case.turns) * len(block.order) for block in rest for case in block.cases)
     lines = [

@@ -18,6 +18,7 @@ import torch
 from filelock import FileLock
 
 import specbench.execution
+import specbench.session
 import specbench.stage
 from compose import job_for
 from specbench import cli
@@ -73,6 +74,35 @@ def test_the_same_command_goes_on(tmp_path):
     run(tmp_path / "cut")
     whole, cut = read_run(tmp_path / "whole").records, read_run(tmp_path / "cut").records
     assert [timeless(record) for record in cut] == [timeless(record) for record in whole]
+
+
+def test_a_failed_case_keeps_its_error_unless_it_is_retried(tmp_path, monkeypatch):
+    """What stood before it stays; all that was there is kept aside; a second command finds nothing to do."""
+    run(tmp_path / "whole")
+    answer = specbench.session.decode
+
+    def fails(engine, method, request, clock):
+        if type(method).__name__ == "PromptLookup" and request.names[0] == failing:
+            raise RuntimeError("the server is gone")
+        return answer(engine, method, request, clock)
+
+    failing = next(record.case for record in read_run(tmp_path / "whole").records if record.block == 3)
+    with monkeypatch.context() as broken:
+        broken.setattr("specbench.session.decode", fails)
+        run(tmp_path / "r")
+    before = (tmp_path / "r" / RECORDS).read_bytes()
+    assert run(tmp_path / "r") == list(range(7))  # all are done
+    assert (tmp_path / "r" / RECORDS).read_bytes() == before
+    held = [record for record in read_run(tmp_path / "r").records if record.block < 3]
+    assert run(tmp_path / "r", "run.retry=true")[:3] == [0, 1, 2]
+    found = read_run(tmp_path / "r").records
+    assert [timeless(each) for each in found] == [timeless(each) for each in read_run(tmp_path / "whole").records]
+    assert found[: len(held)] == held
+    assert (tmp_path / "r.old1" / RECORDS).read_bytes() == before
+    again = (tmp_path / "r" / RECORDS).read_bytes()
+    run(tmp_path / "r", "run.retry=true")
+    assert (tmp_path / "r" / RECORDS).read_bytes() == again
+    assert not (tmp_path / "r.old2").exists()
 
 
 def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
