@@ -31,7 +31,8 @@ def check_engine(engine: Engine, model: Any) -> None:
         context = [*prompt, prefill.token]
         first = int(_plain(model, context).argmax())
         second = int(_plain(model, [*context, first]).argmax())
-        draft = Draft([(first + 1) % vocab, first, 3 % vocab, second, 7 % vocab, 2 % vocab], PARENTS)
+        nodes = [(first + 1) % vocab, first, 3 % vocab, second, 7 % vocab, 2 % vocab][: engine.max_nodes]
+        draft = Draft(nodes, PARENTS[: len(nodes)])
         step = _step(engine, draft)
         worst = max(_gap(model, context, draft, step, row) for row in range(len(draft) + 1))
         context += step.emitted

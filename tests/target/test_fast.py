@@ -32,7 +32,7 @@ from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets
 from specbench.target.fast.layout import lay_out
 from specbench.target.fast.linear import Linear, can_pack
 from specbench.target.fast.static_kv import StaticKV
-from specbench.types import ROOT, CaseError, Draft, Needs
+from specbench.types import ROOT, CaseError, Draft, InputError, Needs
 
 COUNT = 28
 PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
@@ -263,6 +263,18 @@ def test_only_short_inputs_take_the_packed_copy(monkeypatch):
     for count in range(1, 300):
         linear(torch.ones(count, 16))
     assert taken == list(range(1, 129))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 6])
+def test_an_engine_of_few_nodes_is_checked_too(nodes):
+    """With another model's forwards to compare with, it is refused for its logits."""
+    model = build("llama")
+    engine = FastEngine(model, 512, frozenset(), nodes, EXACT)
+    check_engine(engine, model)
+    other = build("llama")
+    other.lm_head.weight.data = other.lm_head.weight.data.roll(1, dims=0)
+    with pytest.raises(InputError, match="does not see a draft tree"):
+        check_engine(engine, other)
 
 
 @pytest.mark.matrix
