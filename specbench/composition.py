@@ -16,6 +16,7 @@ import hydra  # not only in ``cli``, which brings torch: help and completion of 
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -35,6 +36,7 @@ OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
 NOISE = re.compile(r"\n\s*(full_key|reference_type|object_type)[:=].*|\nTo append to your config use .*")
 OPTION = re.compile(r"Could not (?:load|find) '([\w./]+)/([^'/]*)'")
 KEY = re.compile(r"Could not override '([^']+)'")
+GRAMMAR = "override_grammar"
 VALUE = re.compile(r"Error merging override (\S+)\n(.+)", re.DOTALL)
 DRY = "--dry-run"  # a flag of ours beside Hydra's
 
@@ -115,10 +117,23 @@ def explain(error: BaseException, overrides: list[str]) -> str:
         if siblings := _settings(parent, overrides):
             return f"{path}: no such setting; {near(key, siblings)}"
         return f"{path}: no such setting; choose the method or group that has it first (see specbench --cfg job)"
+    if GRAMMAR in message and (wrong := next((item for item in overrides if not _parses(item)), None)):
+        return (
+            f"{wrong}: expected SETTING=VALUE, such as method=[pld] or 'method=[pld,sam]'; a value that holds = or a"
+            " bracket of its own stands in quotes within quotes: 'suite.path=\"a=b.jsonl\"'"
+        )
     message = NOISE.sub("", message)
     if found := VALUE.search(message):
         return f"{found[1]}: {found[2].strip()}"
     return message.strip()
+
+
+def _parses(override: str) -> bool:
+    try:
+        OverridesParser.create().parse_override(override)
+    except HydraException:
+        return False
+    return True
 
 
 def _settings(path: str, overrides: list[str]) -> list[str]:

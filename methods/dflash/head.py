@@ -62,9 +62,10 @@ def markov_rank(file: HeadFile) -> int:
 
 
 def is_confident(file: HeadFile) -> bool:
-    """Whether it has a confidence head; where nothing is said, its tensors say it."""
-    said = setting(file, CONFIDENT)
-    return f"{SURE}.weight" in (file.shapes() or ()) if said is None else bool(said)
+    """Whether it has a confidence head; where nothing is said, its tensors say it, or unread, that it is DSpark's."""
+    said, shapes = setting(file, CONFIDENT), file.shapes()
+    there = is_spark(file) and not file.random if shapes is None else f"{SURE}.weight" in shapes
+    return there if said is None else bool(said)
 
 
 def reads_markov(file: HeadFile) -> bool:

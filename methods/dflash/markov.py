@@ -53,9 +53,13 @@ class MarkovHead:
         """(w,) tokens -> (w, r)."""
         return functional.embedding(ids, self._w1)
 
-    def begin(self) -> Tensor:
-        """(1, r) the recurrent state in front of a block."""
-        return self._w1.new_zeros(1, self.rank)
+    def begin(self, root: Tensor, passed: Tensor) -> Tensor:
+        """(1, r) the recurrent state in front of the first place that drafts.
+
+        root: (1,) the token in front of the block. passed: (p, D) normed states of rows that draft nothing, 0 or 1.
+        """
+        before = self._w1.new_zeros(1, self.rank)
+        return self._mix(root, passed, before)[1] if len(passed) else before
 
     def bias(self, ids: Tensor, hidden: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """The bias (w, Vd) of a level's places, and their recurrent states (w, r).
@@ -64,6 +68,11 @@ class MarkovHead:
         hidden: (w, D) the drafter's normed state of the place.
         before: (w, r) the recurrent state of the place before.
         """
+        read, before = self._mix(ids, hidden, before)
+        return functional.linear(read, self._w2), before
+
+    def _mix(self, ids: Tensor, hidden: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """m (w, r), and the recurrent states (w, r); see ``bias``."""
         read = self.embed(ids)
         if self._gate:
             read = torch.sigmoid(functional.linear(torch.cat([hidden, read], dim=-1), *self._gate)) * read
@@ -72,7 +81,7 @@ class MarkovHead:
             gate, new, written = mixed.chunk(3, dim=-1)
             gate = torch.sigmoid(gate)
             before, read = gate * before + (1 - gate) * torch.tanh(new), torch.tanh(written)
-        return functional.linear(read, self._w2), before
+        return read, before
 
 
 class ConfidenceHead:

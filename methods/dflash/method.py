@@ -24,7 +24,7 @@ class _Block(LevelsRun):
         """See ``HeadRun.root``."""
         logits = yield from super().root()
         if self.head.markov:
-            self._recurrent = self.head.markov.begin()
+            self._recurrent = self.head.markov.begin(self._root, self._passed)
         return self._biased(self._root, logits, torch.zeros_like(self._root))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
@@ -55,7 +55,7 @@ class _Block(LevelsRun):
         inputs, residual = head.inputs(head.block(self._root, rows), features[0])
         whole = head.layers.like.new_zeros(rows, memory.nodes)
         written = yield head.layers.grow(inputs, residual, memory, 0, slice(0, rows), whole)
-        self._states = head.carry(written[head.skipped :])
+        self._passed, self._states = head.carry(written).tensor_split([head.skipped])
         return (yield RowsCall(head.output, self._states))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from specbench.commands.runs import find_every_run
 from specbench.groups import list_options
 from specbench.input import InputError, counts
-from specbench.names import printable
+from specbench.names import near, printable
 from specbench.profile.analytic import GPUS, MODELS
 from specbench.store import RECORDS, read_manifest
 
@@ -39,8 +39,13 @@ def main(argv: Sequence[str]) -> int:
 
 def _find_source(named: str) -> Path:
     """The run, the trace, or the records of the newest run of a suite. Raises InputError where there is none."""
-    if Path(named).exists() or named not in list_options("suite"):
+    suites = list_options("suite")
+    if Path(named).exists():
         return Path(named)
+    if named not in suites:
+        raise InputError(
+            f"{named}: no run, trace or suite; expected a path first, or a suite's name; {near(named, suites)}"
+        )
     found = [
         (str(manifest.get("created", "")), run)
         for run in (find_every_run(RESULTS) if RESULTS.is_dir() else [])

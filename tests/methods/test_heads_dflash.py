@@ -115,6 +115,22 @@ def test_tokens_of_dspark_know_the_one_before(model, tmp_path, write, options, k
     assert torch.allclose(draft.probs, wanted.to(draft.probs.dtype), atol=1e-6)
 
 
+def test_the_recurrent_state_has_passed_the_row_of_the_root(model, tmp_path):
+    """Where the first row drafts nothing it was trained on all the same; from a state of zeros the draft differs."""
+    module, ids = DFlashModule(rank=8, kind="rnn"), [*PROMPT, 9]
+    for each in module.markov_head.values():
+        each.weight.data *= 8
+    module.markov_head["joint_proj"].weight.data[:, :8] *= 20  # of the state
+    settings = {**SPARK, "markov_head_type": "rnn", "sample_from_anchor": False}
+    method = bound(DFlash(deep_spec(module, tmp_path, **settings)), model)
+    hidden = module.norm(module.block(model, features_of(model, method, ids[:-1]), 9, 6))
+    levels, chain, wrong = module.project(hidden, model), [9], [9]
+    for place in range(1, 6):
+        chain.append(int((levels[place] + module.biases([9, *chain], hidden)[place]).argmax()))
+        wrong.append(int((levels[place] + module.biases(wrong, hidden[1:])[place - 1]).argmax()))
+    assert begun(method, model, ids).propose(ids, 64).tokens.tolist() == chain[1:] != wrong[1:]
+
+
 @pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn"])
 def test_a_node_of_a_tree_has_the_recurrent_state_of_its_own_path(model, tmp_path, kind):
     """Each path of a tree by itself; with the state of another path or the wrong kind of head, the tree differs."""
