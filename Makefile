@@ -30,10 +30,11 @@ test-all: $(VENV)/developed ## every test
 quick: $(VENV)/developed   ## the tests but the slow ones
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not exhaustive" $(ARGS)
 
-check: $(VENV)/developed   ## lint, format, types
+check: $(VENV)/developed   ## lint, format, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 
 format: $(VENV)/developed  ## write the format
 	$(BIN)/ruff format .

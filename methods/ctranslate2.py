@@ -10,7 +10,7 @@ from typing import Any
 from methods.parts.runtimes.conversion import saved_checkpoint
 from methods.parts.runtimes.runtime_peer import BUT_PHI, RuntimePeer
 from specbench.method import Emit
-from specbench.target.facade import ModelCard
+from specbench.models.facade import ModelCard
 
 MODEL = "model"
 

@@ -19,7 +19,7 @@ from methods.parts.draft_lm.chain import ChainMethod, Schedule
 from methods.parts.draft_lm.draft_lm import DraftCall, DraftLM, DraftRequest, choose_token, read_draft_card
 from methods.parts.draft_lm.draft_method import TargetTraits
 from specbench.method import Drafter, Drafting, SharedDrafter
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Prefill
 
 TAIL = 4  # tokens of the context that are cut anew with a drafted text, since a token may reach over the border

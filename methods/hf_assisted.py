@@ -14,8 +14,8 @@ from transformers import GenerationConfig
 from methods.parts.draft_lm.draft_lm import read_draft_card
 from methods.parts.hf_peer import HFPeer
 from specbench.method import Emit
-from specbench.target.facade import ModelCard, Target
-from specbench.target.load import load_model
+from specbench.models.facade import ModelCard, Target
+from specbench.models.load import load_model
 from specbench.types import require_count
 
 

@@ -16,7 +16,7 @@ from transformers.generation.configuration_utils import CompileConfig
 
 from methods.parts.hf_peer import HFPeer
 from specbench.method import Emit
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import CaseError, InputError, require_count
 
 WARM_TOKENS = 4  # the first comes of the prompt, uncompiled; the others of the compiled forward

@@ -7,7 +7,7 @@ the two rows differ in runtime and matching rule only.
 from __future__ import annotations
 
 from methods.parts.hf_peer import HFPeer
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import require_count
 
 

@@ -23,7 +23,7 @@ from methods.parts.heads.tree_head import DraftVocabulary
 from methods.parts.heads.tree_method import HeadRun, TreeDrafter
 from methods.parts.trees.tree_shape import ShapePlan
 from specbench.method import Drafter
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import InputError, Needs, Prefill
 
 FORMAT = HeadFormat(

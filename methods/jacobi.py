@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from specbench.method import Drafter, Method
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 from specbench.types import MOST, Draft, Needs, Prefill, Step, require_count, require_nodes
 
 Padding = Literal["pad", "prompt", "repeat"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from methods.parts.lookup.ngram import NgramIndex
 from methods.parts.trees.branches import Branches
 from specbench.method import Drafter, Method
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
 
 NEXT, RANKED, BEHIND = 0, 1, 2

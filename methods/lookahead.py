@@ -14,7 +14,7 @@ from typing import Literal
 from methods.parts.lookup.lookahead_window import Gram, Window, branch_of, hang_below, largest_window
 from methods.parts.lookup.lru_table import ContextWindows, LruTable
 from specbench.method import Drafter, Method
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import MOST, ROOT, Draft, Needs, Prefill, Step, require_count, require_nodes
 
 POOL, WINDOW = 0, 1

@@ -19,7 +19,7 @@ from methods.parts.heads.forwards import RowFunction, RowsCall
 from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
 from methods.parts.heads.head_method import StackedHeads
 from specbench.method import Drafter, Drafting, SharedDrafter
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, Typical
 
 FORMAT = HeadFormat(

@@ -10,7 +10,7 @@ import numpy as np
 
 from methods.parts.runtimes.runtime_peer import DRAFT, LOOKUP, NONE, RuntimePeer
 from specbench.method import Emit
-from specbench.target.facade import ModelCard
+from specbench.models.facade import ModelCard
 
 PRECISION = {"float32": "f32", "bfloat16": "bf16"}
 STEP_TOKENS = 2048

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from methods.parts.draft_lm.draft_method import DraftModelMethod
 from specbench.method import Drafter
-from specbench.target.facade import Target
-from specbench.target.transfer import upload
+from specbench.models.facade import Target
+from specbench.models.transfer import upload
 from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_count, require_nodes
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from methods.parts.runtimes.conversion import saved_checkpoint
 from methods.parts.runtimes.runtime_peer import BUT_PHI, DRAFT, LOOKUP, NONE, RuntimePeer
 from specbench.method import Emit
-from specbench.target.facade import ModelCard
+from specbench.models.facade import ModelCard
 from specbench.types import require_count
 
 MOST = 16  # tokens of a draft and of an n-gram, the runtime's limits

@@ -16,7 +16,7 @@ from methods.parts.draft_lm.tree_lm import TreeRequest
 from methods.parts.lookup.lookahead_window import Window, branch_of, hang_below
 from specbench.decode.walk import Walk
 from specbench.method import Drafter
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import EMPTY, MOST, ROOT, Draft, Needs, Prefill, Step, require_count, require_nodes
 
 Phrase = tuple[int, ...]

@@ -15,7 +15,7 @@ import torch
 from methods.parts.draft_lm.draft_lm import DraftLM, draw_one
 from methods.parts.draft_lm.draft_method import DraftModelMethod, TargetTraits
 from specbench.method import Drafter, Drafting, DraftLevel, SharedDrafter
-from specbench.target.facade import ModelCard
+from specbench.models.facade import ModelCard
 from specbench.types import EMPTY, MOST, Draft, InputError, Prefill, require_count
 
 NAMES = ("pard_token", "ptd_token_id")  # of the mask token in config.json: the authors', and vLLM's other one

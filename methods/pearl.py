@@ -19,7 +19,7 @@ from methods.parts.draft_lm.forward_time import Mark, mark, seconds_between
 from methods.parts.draft_lm.parallel_draft import DraftActor, ParallelDraft, ParallelDrafter
 from methods.parts.draft_lm.port import Backend, Ticket
 from specbench.method import Drafter
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import Draft, Prefill, Step, require_count, require_nodes
 
 

@@ -20,8 +20,8 @@ from safetensors.numpy import save_file
 from methods.parts.lookup.corpus import FORMATS, Corpus, read_built
 from methods.parts.lookup.suffix_array import CROSSING, MatchCounts, SuffixArray, Tree, cut_paths
 from specbench.method import Drafter, Method
-from specbench.target.facade import ModelCard, Target
-from specbench.target.load import locate_file
+from specbench.models.facade import ModelCard, Target
+from specbench.models.load import locate_file
 from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, require_count
 
 TYPES = {"U16": np.uint16, "U32": np.uint32, "I32": np.int32, "I64": np.int64}

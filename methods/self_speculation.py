@@ -21,8 +21,8 @@ from methods.parts.draft_lm.chain import ChainMethod, DraftChain, Schedule
 from methods.parts.draft_lm.draft_lm import CHAIN, DraftLM, DraftRequest
 from methods.parts.draft_lm.draft_method import TargetTraits
 from specbench.method import Drafter, Drafting
-from specbench.target.facade import ModelCard, Target
-from specbench.target.transfer import upload
+from specbench.models.facade import ModelCard, Target
+from specbench.models.transfer import upload
 from specbench.types import InputError, Prefill, require_count
 
 ENOUGH = 0.95  # of a window's tokens: the search ends (SWIFT's code: 0.93 to 0.95)

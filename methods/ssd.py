@@ -18,7 +18,7 @@ import numpy as np
 from methods.parts.lookup.suffix_array import MatchCounts, SuffixArray
 from methods.parts.lookup.suffix_kernels import END
 from specbench.method import Drafter, Method
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import EMPTY, Draft, Prefill, require_count
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from methods.parts.lookup.recycling import RecyclingMatrix, Update
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafter, Method
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import Draft, Needs, Prefill, Step, require_count, require_nodes
 
 

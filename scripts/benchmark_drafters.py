@@ -17,14 +17,14 @@ import numpy as np
 import torch
 
 from methods.parts.lookup.corpus import read_documents, tokenize
-from specbench.bench.drafting import COLUMNS, lines_of, repeating_tokens, time_scan
-from specbench.cli import job_of, with_exit_code
-from specbench.groups import conf_dir
+from scripts.lab.drafting import COLUMNS, lines_of, repeating_tokens, time_scan
 from specbench.method import Peer
-from specbench.record import VANILLA
-from specbench.session import Entry
-from specbench.target.facade import Target
-from specbench.target.load import load_model
+from specbench.models.facade import Target
+from specbench.models.load import load_model
+from specbench.records.record import VANILLA
+from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.groups import conf_dir
+from specbench.runs.session import Entry
 from specbench.types import InputError
 
 NODES, RESET = 256, ("turn", "case")

@@ -16,10 +16,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.cli import job_of, with_exit_code
-from specbench.composition import with_own_groups
-from specbench.execution import execute
-from specbench.store import read_run
+from specbench.records.store import read_run
+from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.composition import with_own_groups
+from specbench.runs.execution import execute
 
 PARTS = {"1/4": ["suite.part=1/4"], "all": []}
 TURNS = 3

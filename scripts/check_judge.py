@@ -14,13 +14,13 @@ from itertools import chain, product
 
 import torch
 
-from specbench.bench.faults import FAULTS, Fault
-from specbench.bench.judge import FOUND_HEAD, RATE_HEAD, SOUND_HEAD, Judged
-from specbench.bench.rounding import ROUNDING_HEAD, measure_rounding
-from specbench.cli import job_of, with_exit_code
-from specbench.record import CaseRecord
-from specbench.session import RequestSettings, Session
-from specbench.stage import set_stage
+from scripts.lab.faults import FAULTS, Fault
+from scripts.lab.judge import FOUND_HEAD, RATE_HEAD, SOUND_HEAD, Judged
+from scripts.lab.rounding import ROUNDING_HEAD, measure_rounding
+from specbench.records.record import CaseRecord
+from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.session import RequestSettings, Session
+from specbench.runs.stage import set_stage
 
 
 @with_exit_code

@@ -16,7 +16,7 @@ import sys
 os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is defined
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as before there was a choice
 
-from specbench.bench.kernels import compile_launch, list_launches
+from scripts.lab.kernels import compile_launch, list_launches
 
 
 def main() -> int:

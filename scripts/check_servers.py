@@ -20,8 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from specbench import run
-from specbench.bench.serving_engines import (
+from scripts.lab.serving_engines import (
     DRAFTING,
     ENGINES,
     LENGTH,
@@ -34,7 +33,8 @@ from specbench.bench.serving_engines import (
     list_command,
     serving,
 )
-from specbench.cli import with_exit_code
+from specbench import run
+from specbench.runs.cli import with_exit_code
 from specbench.types import InputError
 
 METHOD = (f"method=[{OURS}]", f"method.{OURS}.length={LENGTH}", f"method.{OURS}.schedule=fixed")

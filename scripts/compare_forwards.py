@@ -15,14 +15,14 @@ import sys
 import numpy as np
 import torch
 
-from specbench.bench.ceilings import measure_ceilings
-from specbench.bench.latency import Bench
-from specbench.cli import job_of, with_exit_code
+from specbench.advise.ceilings import measure_ceilings
+from specbench.advise.latency import Bench
 from specbench.input import whole_numbers
-from specbench.material import model_options
-from specbench.target.fast.attention import FastOptions
-from specbench.target.fast.engine import FastEngine
-from specbench.target.load import load_model
+from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.engine import FastEngine
+from specbench.models.load import load_model
+from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.material import model_options
 from specbench.types import EMPTY, Draft, InputError, Needs
 
 COLUMNS = (

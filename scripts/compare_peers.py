@@ -18,10 +18,10 @@ import sys
 import torch
 import transformers
 
-from specbench.bench.peers import choose_pairs, compare, format_peers, in_turn, pair_named, require_equal, time_pair
-from specbench.cli import job_of, with_exit_code
-from specbench.record import EngineKind
-from specbench.stage import set_stage
+from scripts.lab.peers import choose_pairs, compare, format_peers, in_turn, pair_named, require_equal, time_pair
+from specbench.records.record import EngineKind
+from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.stage import set_stage
 from specbench.stats import MIN_CASES
 from specbench.types import InputError
 

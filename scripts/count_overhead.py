@@ -15,14 +15,14 @@ from dataclasses import replace
 
 import torch
 
-from specbench.bench.ops import describe_overhead
-from specbench.bench.transfers import print_transfers
-from specbench.cli import job_of, with_exit_code
-from specbench.record import EngineKind
-from specbench.target.choose import make_engine
-from specbench.target.facade import Target
-from specbench.target.fast.attention import FastOptions
-from specbench.target.load import load_model
+from scripts.lab.ops import describe_overhead
+from scripts.lab.transfers import print_transfers
+from specbench.models.choose import make_engine
+from specbench.models.facade import Target
+from specbench.models.fast.attention import FastOptions
+from specbench.models.load import load_model
+from specbench.records.record import EngineKind
+from specbench.runs.cli import job_of, with_exit_code
 
 SHAPE = ["model=random", "model.draft=bundled:tiny_draft", "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
          "+model.datastore=bundled:tiny/datastore.safetensors",

@@ -19,16 +19,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specbench.bench.drafting import repeating_tokens
-from specbench.bench.memory import measure_peak
-from specbench.cli import job_of, with_exit_code
-from specbench.execution import execute
-from specbench.material import model_options
+from scripts.lab.drafting import repeating_tokens
+from scripts.lab.memory import measure_peak
+from specbench.models.choose import make_engine
+from specbench.models.engine import Engine
+from specbench.models.load import load_model
+from specbench.records.store import RECORDS
 from specbench.report import build_report
-from specbench.store import RECORDS
-from specbench.target.choose import make_engine
-from specbench.target.engine import Engine
-from specbench.target.load import load_model
+from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.execution import execute
+from specbench.runs.material import model_options
 
 PROMPT, FIRST, VOCAB, MIB = 64, 256, 2048, 1 << 20
 

@@ -18,11 +18,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from specbench.bench.client import HEADER, measure_client
-from specbench.cli import job_of, with_exit_code
+from scripts.lab.client import HEADER, measure_client
 from specbench.input import counts
 from specbench.method import Remote
-from specbench.target.facade import Target
+from specbench.models.facade import Target
+from specbench.runs.cli import job_of, with_exit_code
 
 STAND_IN = Path(__file__).resolve().parents[1] / "tests/stand_in.py"
 STEP_S = "0.01"

@@ -15,20 +15,20 @@ from functools import partial
 
 import torch
 
-from specbench.bench.drafting import repeating_tokens
-from specbench.bench.latency import shape_of
-from specbench.bench.memory import RequestBound, measure_peak
-from specbench.cli import job_of, with_exit_code
+from scripts.lab.drafting import repeating_tokens
+from scripts.lab.memory import RequestBound, measure_peak
+from specbench.advise.latency import shape_of
 from specbench.decode.loop import Request, decode
-from specbench.material import model_options
 from specbench.measure.clock import Clock
 from specbench.method import Method
+from specbench.models.choose import make_engine
+from specbench.models.engine import Engine
+from specbench.models.facade import Target
+from specbench.models.family import find_windows
+from specbench.models.load import load_model
 from specbench.profile import ModelShape
-from specbench.target.choose import make_engine
-from specbench.target.engine import Engine
-from specbench.target.facade import Target
-from specbench.target.family import find_windows
-from specbench.target.load import load_model
+from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.material import model_options
 
 NODES, MIB = 256, 1 << 20
 

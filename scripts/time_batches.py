@@ -22,13 +22,13 @@ from functools import partial
 import torch
 
 from methods.openvino_genai import OpenvinoBatches
-from specbench.bench.together import TogetherBench, answers_behind, generate_batch
-from specbench.cli import job_of, with_exit_code
+from scripts.lab.together import TogetherBench, answers_behind, generate_batch
 from specbench.input import whole_numbers
-from specbench.material import model_options
-from specbench.target.choose import make_engine
-from specbench.target.facade import Target
-from specbench.target.load import load_model
+from specbench.models.choose import make_engine
+from specbench.models.facade import Target
+from specbench.models.load import load_model
+from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.material import model_options
 
 LIBRARIES = ("transformers", "openvino")
 

@@ -18,7 +18,7 @@ from specbench.types import Draft, Needs, Prefill, Step, Typical
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.target.facade import ModelCard, Target
+    from specbench.models.facade import ModelCard, Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from methods.parts.runtimes.runtime_peer import RuntimePeer
-from specbench import cli, composition, groups
-from specbench.job import make_entry
-from specbench.session import Entry
+from specbench.runs import cli, composition, groups
+from specbench.runs.job import make_entry
+from specbench.runs.session import Entry
 
 
 def composed(*overrides: str):

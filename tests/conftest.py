@@ -37,10 +37,10 @@ def _prepare() -> None:
     import torch.multiprocessing
     import transformers
 
-    from specbench import cli, composition
     from specbench.decode import check
     from specbench.measure import environment
-    from specbench.target import load
+    from specbench.models import load
+    from specbench.runs import cli, composition
 
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
@@ -58,10 +58,10 @@ def _prepare() -> None:
     # it. A command that a test starts has none of this, and spawns.
     multiprocessing.set_forkserver_preload(
         [
-            "specbench.target.tensor_parallel.start",
+            "specbench.models.tensor_parallel.start",
             "methods.parts.draft_lm.parallel_draft",
             "ranks",
-            "specbench.cli",
+            "specbench.runs.cli",
             *(f"transformers.models.{family}.modeling_{family}" for family in _FAMILIES),
         ]
     )

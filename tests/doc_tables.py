@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
-import rooms
 import yaml
 from hand_made import HAND_MADE
 
-from specbench.record import TurnRecord
-from specbench.report.data.counting import DEFINITIONS, Requests, as_requests, count_request
-from specbench.report.data.detail import DETAILS, TIME_SPLIT
+from specbench.records.record import TurnRecord
+from specbench.report.frames.counting import DEFINITIONS, Requests, as_requests, count_request
+from specbench.report.frames.detail import DETAILS, TIME_SPLIT
 from specbench.suite.formats import format_named
 
-DOCS = rooms.ROOT / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
 PHASES_ROW = "[ms a step] by phase, and their sum `step_ms`. Peers have no phases, so no row"
 
 
@@ -61,11 +62,11 @@ def suites() -> str:
     found: dict[str, dict[str, object]] = {}
 
     def read(name: str) -> dict[str, object]:
-        own = yaml.safe_load((rooms.ROOT / f"conf/suite/{name}.yaml").read_text(encoding="utf-8"))
+        own = yaml.safe_load((ROOT / f"conf/suite/{name}.yaml").read_text(encoding="utf-8"))
         bases = [read(base) for base in own.pop("defaults", []) if base != "_self_"]
         return (bases[0] if bases else {}) | own
 
-    for path in sorted((rooms.ROOT / "conf/suite").glob("*.yaml")):
+    for path in sorted((ROOT / "conf/suite").glob("*.yaml")):
         if (settings := read(path.stem)).get("name") and settings.get("format") != "trace":
             found[path.stem] = settings
     for name, settings in found.items():
@@ -76,7 +77,6 @@ def suites() -> str:
 
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {  # page -> name of a table -> what makes it
-    "architecture.md": {"rooms": rooms.table},
     "suites.md": {"readers": suites},
     "measurement.md": {"frames": frames, "definitions": definitions},
 }

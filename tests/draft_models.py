@@ -14,7 +14,7 @@ from methods.parts.draft_lm.draft_method import TargetTraits
 from models import VOCAB
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.target.eager.engine import EagerEngine
+from specbench.models.eager.engine import EagerEngine
 from specbench.types import Prefill
 
 CONTEXT = 512

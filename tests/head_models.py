@@ -17,8 +17,8 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from models import VOCAB
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.target.eager.engine import EagerEngine
-from specbench.target.facade import ModelCard, Target
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.facade import ModelCard, Target
 
 CONTEXT = 512
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,

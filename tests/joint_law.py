@@ -15,8 +15,8 @@ from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.measure.clock import Clock
 from specbench.method import Method
-from specbench.target.eager.engine import EagerEngine, EagerRequest
-from specbench.target.engine import Engine, Silent
+from specbench.models.eager.engine import EagerEngine, EagerRequest
+from specbench.models.engine import Engine, Silent
 from specbench.types import Needs
 
 LEAST = 5.0  # expected count of an outcome; rarer ones are put together, as the chi-square test wants it

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.graphs import Graphs, _tensors
+from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.graphs import Graphs, _tensors
 
 
 def played(engine: FastEngine) -> FastEngine:

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import torch
 
-from specbench.target.facade import ModelCard
-from specbench.target.fast.graphs import Graphs
-from specbench.target.tensor_parallel.engine import Follower
-from specbench.target.tensor_parallel.start import TeamSettings, start
-from specbench.target.tensor_parallel.team import Op
+from specbench.models.facade import ModelCard
+from specbench.models.fast.graphs import Graphs
+from specbench.models.tensor_parallel.engine import Follower
+from specbench.models.tensor_parallel.start import TeamSettings, start
+from specbench.models.tensor_parallel.team import Op
 
 NODES = 64
 

@@ -20,7 +20,7 @@ import pytest
 
 from compose import composed
 from specbench import commands
-from specbench.composition import with_own_groups
+from specbench.runs.composition import with_own_groups
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "results/README.md", *sorted(ROOT.glob("docs/**/*.md"))]

@@ -1,4 +1,4 @@
-"""docs/architecture.md names rooms and files, README and the index all pages, and every link leads to a file."""
+"""README and the index name all pages, every link leads to a file, and tables follow the code that they list."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from doc_tables import TABLES, page_with_table
 from site_pages import FORMULA, on_page_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,24 +21,6 @@ def words(*pages: Path) -> set[str]:
     """Every name, with its suffix and without, that the pages hold."""
     found = set(re.findall(r"[\w.]+", "\n".join(page.read_text(encoding="utf-8") for page in pages)))
     return found | {name.rpartition(".")[0] for name in found}
-
-
-@pytest.mark.parametrize("place", ["scripts/*.py", "notebooks/*.ipynb"])
-def test_the_map_names_every_entry_point(place):
-    names = {path.stem for path in ROOT.glob(place)}
-    assert names
-    assert names <= words(ARCHITECTURE), names - words(ARCHITECTURE)
-
-
-def test_the_map_has_a_line_for_every_room():
-    """Every package of the harness, and every folder of the checkout that belongs to the project."""
-    [files] = re.findall(
-        r"^## Files\n\n```\n(.*?)^```", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    lines = {line.split()[0] for line in files.splitlines()}
-    rooms = {f"{path.parent.name}/" for path in ROOT.glob("specbench/*/__init__.py")}
-    outer = {"conf/", "specbench/", "methods/", "scripts/", "notebooks/", "results/", "docs/", "tests/"}
-    assert lines - {"assets/"} == rooms | outer
 
 
 @pytest.mark.parametrize("place", ["docs/*.md", "results/*", "*.md"])
@@ -81,3 +64,9 @@ def test_links_lead_somewhere():
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
+
+
+@pytest.mark.parametrize("page", TABLES)
+def test_tables_of_the_docs_follow_the_code(page):
+    """``python tests/doc_tables.py`` writes them."""
+    assert (ROOT / "docs" / page).read_text(encoding="utf-8") == page_with_table(page)

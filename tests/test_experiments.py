@@ -14,16 +14,16 @@ from in_process import run_main
 from omegaconf import OmegaConf
 
 from compose import composed, job_for
-from specbench import cli
-from specbench.composition import plain_values, spell_cell
-from specbench.digest import digest
-from specbench.execution import execute
-from specbench.job import make_entry
-from specbench.record import PHASES, VANILLA
+from specbench.records.record import PHASES, VANILLA
+from specbench.records.store import read_run
 from specbench.report.build import read_findings
-from specbench.report.data.findings import Findings, gather
+from specbench.report.frames.findings import Findings, gather
 from specbench.report.locate import find_runs
-from specbench.store import read_run
+from specbench.runs import cli
+from specbench.runs.composition import plain_values, spell_cell
+from specbench.runs.digest import digest
+from specbench.runs.execution import execute
+from specbench.runs.job import make_entry
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 CATEGORIES = {"overall", "multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag", "code"}

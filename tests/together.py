@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from compose import explain_missing, job_for
-from specbench.execution import execute
-from specbench.record import VANILLA, CaseRecord
-from specbench.store import read_run
+from specbench.records.record import VANILLA, CaseRecord
+from specbench.records.store import read_run
+from specbench.runs.execution import execute
 
 SIZE = 12  # methods a run
 UNCOMPILED = "method.hf_compiled.compile=false"  # a compiler takes longer than a run; its tests compile

@@ -14,8 +14,8 @@ from methods.cacheback.frozen_table import FrozenTable, Gram
 from methods.parts.lookup.lru_table import ContextWindows, LruTable
 from methods.parts.trees.branches import Branches
 from specbench.method import Drafter, Method
-from specbench.target.facade import ModelCard, Target
-from specbench.target.load import locate_file
+from specbench.models.facade import ModelCard, Target
+from specbench.models.load import locate_file
 from specbench.types import ROOT, Draft, InputError, Prefill, Step, require_count
 
 End = tuple[int, Gram]  # a node that followers may hang from, and the LL tokens that end there

@@ -22,7 +22,7 @@ from methods.parts.draft_lm.parallel_draft import DraftActor, ParallelDraft, Par
 from methods.parts.draft_lm.port import Backend, Ticket
 from methods.parts.draft_lm.tree_lm import TreeRequest
 from specbench.method import Drafter
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import MOST, ROOT, Draft, InputError, Prefill, Step, require_count
 
 

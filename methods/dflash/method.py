@@ -11,7 +11,7 @@ from methods.parts.heads.forwards import Forwards, RowsCall
 from methods.parts.heads.head_method import WIDEST
 from methods.parts.heads.tree_method import LevelsMethod, LevelsRun
 from methods.parts.trees.tree_shape import TreeShape
-from specbench.target.facade import ModelCard
+from specbench.models.facade import ModelCard
 from specbench.types import InputError, require_count
 
 RANDOM_BLOCK, LONGEST = 8, 1024  # the speculators library's default; of any block

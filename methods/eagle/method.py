@@ -23,7 +23,7 @@ from methods.parts.heads.tree_head import TreeHead
 from methods.parts.heads.tree_method import HeadRun, TreeMethod
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Drafting, GoesOn
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 from specbench.types import InputError, require_count
 
 

@@ -25,7 +25,7 @@ from methods.parts.heads.head_method import TargetEnds
 from methods.parts.heads.layer_config import biased, head_norms, require_known
 from methods.parts.heads.tree_head import EMBEDDING, TreeHead, require_width
 from methods.parts.heads.tree_method import HeadRun
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 from specbench.types import InputError, require_count
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
-from specbench.target.compiled_code import njit
+from specbench.models.compiled_code import njit
 from specbench.types import ROOT, CaseError, Draft
 
 SIZES = 7  # of a drafter's whole draft, by doubling: drafters that know how sure they are draft more

@@ -13,7 +13,7 @@ from functools import reduce
 
 from methods.hybrid.merged_tree import AcceptanceRates, MergedTree
 from specbench.method import Drafter, Method, Peer
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 from specbench.types import Draft, InputError, Needs, Prefill, Step, named, require_count
 
 

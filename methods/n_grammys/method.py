@@ -18,7 +18,7 @@ import numpy as np
 from methods.n_grammys.target_ngrams import Measure, TableCache, bigram_ids, fingerprint, greedy_rows, unigram_ids
 from methods.parts.trees.branches import Branches
 from specbench.method import Drafter, Method
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
 
 Row = tuple[int, ...]

@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from specbench.store import write_atomically
-from specbench.target.facade import Target
+from specbench.models.facade import Target
+from specbench.records.store import write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from specbench.method import Emit, Peer
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 
 
 class _Reporter(BaseStreamer):

@@ -18,8 +18,8 @@ from methods.parts.lookup.suffix_automaton import SuffixAutomaton
 from methods.parts.trees.tree_shape import TreeShape
 from methods.sam.static_automaton import StaticAutomaton, build_automaton
 from specbench.method import Drafter, Method
-from specbench.target.facade import ModelCard, Target
-from specbench.target.load import locate_file
+from specbench.models.facade import ModelCard, Target
+from specbench.models.load import locate_file
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
 
 DYNAMIC, STATIC, AUXILIARY = 0, 1, 2

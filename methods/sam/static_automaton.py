@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from methods.parts.lookup import automaton_kernels as kernels
 from methods.parts.lookup.corpus import FORMATS, read_built
 from methods.parts.lookup.suffix_automaton import SuffixAutomaton
-from specbench.target.compiled_code import njit
+from specbench.models.compiled_code import njit
 from specbench.types import InputError
 
 LINK, LENGTH, FIRST, COUNT = range(4)  # columns of a packed state

@@ -21,7 +21,7 @@ from methods.server.dialect import Asked, choose
 from methods.server.identity import TEXTS, Beginning, Identity, require_same_first_tokens, require_tokenizer
 from methods.server.law import DRAWS, LEVEL, TOKENS, compare_draws, show_alike
 from specbench.method import Emit, Remote, Settled
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 from specbench.types import CaseError, InputError
 
 log = logging.getLogger(__name__)

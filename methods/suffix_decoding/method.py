@@ -12,7 +12,7 @@ from typing import Literal
 
 from methods.suffix_decoding.suffix_tree import Limits, SuffixTree, Text, Ties
 from specbench.method import Drafter, Method
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import EMPTY, Draft, InputError, Prefill, require_count
 
 LOCAL, GLOBAL = 0, 1

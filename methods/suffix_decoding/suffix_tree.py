@@ -14,7 +14,7 @@ import numpy as np
 
 from methods.parts.lookup import automaton_kernels as kernels
 from methods.parts.lookup.suffix_automaton import allocate, make_room, nbytes
-from specbench.target.compiled_code import njit
+from specbench.models.compiled_code import njit
 
 NONE = kernels.NONE
 TOKEN, PARENT, STATE, COUNT, LEVEL, WAITING, CHILD = range(7)  # columns of a drafted row

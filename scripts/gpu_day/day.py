@@ -17,15 +17,15 @@ from methods.pld import PromptLookup
 from methods.sam.method import SAM
 from methods.token_recycling import TokenRecycling
 from methods.vanilla import Vanilla
-from specbench.bench.engine_check import CASES, random_model
-from specbench.bench.goals import Goal, goals_text
+from scripts.lab.engine_check import CASES, random_model
+from scripts.lab.goals import Goal, goals_text
 from specbench.measure.environment import machine, versions
 from specbench.method import Method
-from specbench.store import write_atomically
-from specbench.target.attention import allow_cudnn_attention
-from specbench.target.facade import ModelCard, Target
-from specbench.target.fast.attention import SDPA, FastOptions
-from specbench.target.fast.engine import FastEngine
+from specbench.models.attention import allow_cudnn_attention
+from specbench.models.facade import ModelCard, Target
+from specbench.models.fast.attention import SDPA, FastOptions
+from specbench.models.fast.engine import FastEngine
+from specbench.records.store import write_atomically
 
 SHAPE_7B = {
     "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,

@@ -12,13 +12,13 @@ from day import Day
 from torch.profiler import ProfilerActivity, profile
 
 from methods.hf_compiled import HFCompiled
-from specbench.bench.engine_check import ids_of
-from specbench.bench.goals import Goal, against_generate, roofline, steadiness, steps
+from scripts.lab.engine_check import ids_of
+from scripts.lab.goals import Goal, against_generate, roofline, steadiness, steps
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.fast.attention import FLEX, FUSED, SDPA, TRITON
-from specbench.target.fast.engine import FastEngine
+from specbench.models.fast.attention import FLEX, FUSED, SDPA, TRITON
+from specbench.models.fast.engine import FastEngine
 from specbench.types import EMPTY, Draft, Needs
 
 FED = (1, 2, 4, 8, 16, 64, 96)

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from specbench.bench.ceilings import measure_ceilings, wait
-from specbench.target.fast.attention import FLEX, TRITON, TreeMask, find_attention, pack_bits
+from specbench.advise.ceilings import measure_ceilings, wait
+from specbench.models.fast.attention import FLEX, TRITON, TreeMask, find_attention, pack_bits
 from specbench.types import InputError
 
 BACKENDS = {

@@ -16,9 +16,9 @@ from day import SHAPE_SMALL, Day
 from transformers import AutoTokenizer
 from truth import missing_packages
 
-from specbench.bench.engine_check import random_model
-from specbench.record import OVERALL
-from specbench.target.load import ASSETS
+from scripts.lab.engine_check import random_model
+from specbench.models.load import ASSETS
+from specbench.records.record import OVERALL
 
 FED = "1,2,4,8,16,32,64,96,128"
 ROOT = Path(__file__).resolve().parents[2]

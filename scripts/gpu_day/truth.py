@@ -12,10 +12,10 @@ import torch
 from day import Day
 from kernels import compare_kernels, multiply_few_rows, plan_attention
 
-from specbench.bench.engine_check import SMALL, equality, ids_of, random_model, ties
-from specbench.bench.goals import Goal
+from scripts.lab.engine_check import SMALL, equality, ids_of, random_model, ties
+from scripts.lab.goals import Goal
 from specbench.measure.environment import machine, versions
-from specbench.target.load import ASSETS, load_model, read_card
+from specbench.models.load import ASSETS, load_model, read_card
 
 ROOT = Path(__file__).resolve().parents[2]
 

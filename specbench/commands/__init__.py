@@ -27,11 +27,13 @@ class Command:
 
 COMMANDS = {
     DEFAULT: Command("specbench.commands.run", "compare methods; the name may be left out: specbench model=tiny"),
-    "report": Command("specbench.report.cli", "the report of one run or of several, and the papers' figures beside it"),
+    "report": Command(
+        "specbench.commands.report", "the report of one run or of several, and the papers' figures beside it"
+    ),
     "list": Command("specbench.commands.runs", "the runs of results/: what, when, the best method, complete or not"),
     "diff": Command("specbench.commands.diff", "two runs: what they were set to, and their figures"),
     "compare": Command("specbench.commands.compare", "two methods of a run: how much faster one is, where, and why"),
-    "merge": Command("specbench.merge", "the parts of a run, made anywhere, become the run"),
+    "merge": Command("specbench.runs.merge", "the parts of a run, made anywhere, become the run"),
     "tune": Command("specbench.commands.tune", "the parameters of a method with the best modelled speedup"),
     "choose": Command("specbench.commands.choose", "method and parameters for a GPU, a model and a load"),
     "profile": Command("specbench.commands.profile", "measure what a forward costs on this machine"),

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.commands.runs import find_every_run
-from specbench.groups import list_options
 from specbench.input import InputError, counts
 from specbench.names import near, printable
 from specbench.profile.analytic import GPUS, MODELS
-from specbench.store import RECORDS, read_manifest
+from specbench.records.store import RECORDS, read_manifest
+from specbench.runs.groups import list_options
 
 RESULTS = Path("results")
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the answer. Raises InputError."""
     options = _parser().parse_intermixed_args(argv)
     source = _find_source(options.source)
-    from specbench.choose import advise  # brings torch
+    from specbench.advise.choose import advise  # brings torch
     from specbench.measure.environment import spell_busy
     from specbench.profile import find_pair, open_profile
 

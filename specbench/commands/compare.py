@@ -10,12 +10,12 @@ import pandas as pd
 
 from specbench.input import InputError
 from specbench.names import near, printable
-from specbench.record import OVERALL, VANILLA
+from specbench.records.record import OVERALL, VANILLA
 from specbench.report.build import read_findings
-from specbench.report.data.factors import FACTORS, explain
-from specbench.report.data.findings import Findings
-from specbench.report.data.pairs import find_contest
-from specbench.report.data.rows import category_order
+from specbench.report.frames.factors import FACTORS, explain
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.pairs import find_contest
+from specbench.report.frames.rows import category_order
 from specbench.report.locate import DEFAULT_RUN, find_runs
 from specbench.report.tables.pairs import ratio_cell
 from specbench.report.tables.terminal import open_console, print_table

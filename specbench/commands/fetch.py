@@ -11,11 +11,11 @@ from typing import Any
 
 from huggingface_hub import HfApi, constants, snapshot_download
 
-from specbench.composition import plain_settings
 from specbench.input import InputError
+from specbench.models.load import locate
+from specbench.models.weights import TORCH_WEIGHTS, WEIGHTS
+from specbench.runs.composition import plain_settings
 from specbench.suite.sources import locate as locate_suite
-from specbench.target.load import locate
-from specbench.target.weights import TORCH_WEIGHTS, WEIGHTS
 
 OTHERS = ("*.json", "*.model", "*.txt", "*.jinja")  # configuration, tokenizer, chat template
 FAULTS = (OSError, ValueError)  # the hub's own errors are one or both, by their base classes

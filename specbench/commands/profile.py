@@ -50,13 +50,13 @@ def measure(given: argparse.Namespace) -> Profile:
     """Load what the overrides name and time it. Raises InputError."""
     import torch  # here, as --help needs none of these
 
-    from specbench.bench.ceilings import best_of, measure_ceilings
-    from specbench.bench.latency import Bench, Reach, sweep, sweep_rows, traits_of
-    from specbench.cli import job_of
+    from specbench.advise.ceilings import best_of, measure_ceilings
+    from specbench.advise.latency import Bench, Reach, sweep, sweep_rows, traits_of
     from specbench.measure.environment import machine, versions
+    from specbench.models.choose import TENSOR
     from specbench.profile import Profile, device_name
-    from specbench.stage import set_stage
-    from specbench.target.choose import TENSOR
+    from specbench.runs.cli import job_of
+    from specbench.runs.stage import set_stage
 
     widest = max(256, *given.fed, max(given.k) * max(given.w))
     job = job_of([f"engine.max_nodes={widest}", "method=[]", *given.overrides])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specbench.composition import inform
+from specbench.runs.composition import inform
 
 
 def main(argv: Sequence[str]) -> int:
     """Exit code: 0 done, 1 a method failed, 2 the settings do not allow it, 130 interrupted."""
     if inform(argv):
         return 0
-    from specbench import cli
+    from specbench.runs import cli
 
     return cli.main(argv)

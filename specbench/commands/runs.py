@@ -20,9 +20,9 @@ from rich.text import Text
 
 from specbench.input import InputError
 from specbench.names import printable
-from specbench.record import CONTROL, OVERALL, VANILLA
+from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.records.store import MANIFEST, RECORDS, SET_ASIDE, SHARDS, read_manifest
 from specbench.screen import Screen
-from specbench.store import MANIFEST, RECORDS, SET_ASIDE, SHARDS, read_manifest
 
 SUMMARY = "summary.csv"
 WIDTH = 120

@@ -40,12 +40,12 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_intermixed_args(argv)
     if given.load < 1:
         raise InputError(f"--load {given.load}: expected the requests at once, 1 or more")
-    from specbench.cli import job_of  # brings torch, which --help does without
-    from specbench.composition import with_own_groups
+    from specbench.advise.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
     from specbench.measure.environment import spell_busy
     from specbench.profile import open_profile
+    from specbench.runs.cli import job_of  # brings torch, which --help does without
+    from specbench.runs.composition import with_own_groups
     from specbench.stats import MIN_CASES
-    from specbench.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
 
     profile = open_profile(given.profile)
     tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid), requests=given.load)

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.target.transfer import upload
-from specbench.target.verify import find_accepted_path
+from specbench.models.transfer import upload
+from specbench.models.verify import find_accepted_path
 from specbench.types import ROOT, Typical
 
 

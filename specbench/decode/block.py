@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from specbench.decode.acceptance import Uniforms, draw, residuals
-from specbench.target.transfer import upload
+from specbench.models.transfer import upload
 from specbench.types import ROOT
 
 

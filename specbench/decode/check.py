@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from specbench.decode.walk import Walk
-from specbench.target.engine import Engine, Silent
+from specbench.models.engine import Engine, Silent
 from specbench.types import ROOT, CaseError, Draft, InputError, Needs, Step
 
 TOP = 8

@@ -18,8 +18,8 @@ from specbench.decode.sampling import Sampling
 from specbench.decode.trimming import Budgets, in_whole_draft
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, Method, Peer, Remote, Settled
-from specbench.target.engine import Engine
-from specbench.target.verify import cut
+from specbench.models.engine import Engine
+from specbench.models.verify import cut
 from specbench.types import CaseError, Draft, Step
 
 
@@ -74,7 +74,7 @@ class Request:
 
 @dataclass(slots=True)
 class Transcript:
-    """What one request did; the lists have one entry a decode step (see ``specbench.record.TurnRecord``)."""
+    """What one request did; the lists have one entry a decode step (see ``specbench.records.record.TurnRecord``)."""
 
     ids: list[int] = field(default_factory=list)
     finish: str = "length"

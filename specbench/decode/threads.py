@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from specbench.decode.walk import Walk
-from specbench.target.engine import Engine, Silent
+from specbench.models.engine import Engine, Silent
 from specbench.types import Draft, Needs
 
 PROMPT = (5, 3, 7, 4, 6, 5)

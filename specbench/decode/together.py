@@ -29,7 +29,7 @@ from specbench.decode.shared_request import (
 from specbench.decode.trimming import Budgets, TrimmedDraft
 from specbench.decode.walk import Walk
 from specbench.method import Drafting, SharedDrafter
-from specbench.target.engine import Batch
+from specbench.models.engine import Batch
 from specbench.types import EMPTY, CaseError
 
 

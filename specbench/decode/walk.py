@@ -21,10 +21,10 @@ from torch import Tensor
 from specbench.decode.acceptance import RatioTest, Uniforms, draw, follow_typical, judge_typical, verify_one_by_one
 from specbench.decode.block import BlockTest
 from specbench.decode.sampling import Sampling
-from specbench.target.engine import Verdict
-from specbench.target.transfer import read_numbers, upload
-from specbench.target.tree import is_chain
-from specbench.target.verify import find_accepted_path, require_finite
+from specbench.models.engine import Verdict
+from specbench.models.transfer import read_numbers, upload
+from specbench.models.tree import is_chain
+from specbench.models.verify import find_accepted_path, require_finite
 from specbench.types import CaseError, Draft, Typical
 
 

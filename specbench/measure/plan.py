@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from specbench.record import CONTROL, VANILLA
+from specbench.records.record import CONTROL, VANILLA
 from specbench.types import Case
 
 # ``never`` resets with each round, so that rounds can be compared; ``run`` does not: a second pass over the cases.

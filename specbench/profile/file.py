@@ -17,7 +17,7 @@ from specbench.input import InputError, parse_json, read_file
 from specbench.profile.analytic import find_pair
 from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, ModelShape, Profile, ProfileError, RowGrid
 from specbench.profile.surface import Fit, Floats, Grid
-from specbench.store import write_atomically
+from specbench.records.store import write_atomically
 
 LOG = logging.getLogger(__name__)
 SCHEMA = 1

@@ -3,12 +3,12 @@
 What draws needs matplotlib and is imported by its module in ``plots``.
 """
 
-from specbench.answers import Answer, AnswerTurn, read_answers
+from specbench.records.answers import Answer, AnswerTurn, read_answers
 from specbench.report.build import Report, build_report, read_findings
-from specbench.report.data.choices import rank
-from specbench.report.data.factors import explain
-from specbench.report.data.findings import Findings, gather
-from specbench.report.data.sweep import default_grids
+from specbench.report.frames.choices import rank
+from specbench.report.frames.factors import explain
+from specbench.report.frames.findings import Findings, gather
+from specbench.report.frames.sweep import default_grids
 from specbench.report.locate import chosen_profile, chosen_runs
 from specbench.report.published.figures import read_published
 from specbench.report.published.match import compare

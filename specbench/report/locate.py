@@ -12,7 +12,7 @@ import fsspec
 
 from specbench.names import file_name
 from specbench.profile import published_profiles
-from specbench.store import MANIFEST, PIECES, RECORDS, SET_ASIDE, RunError, read_manifest
+from specbench.records.store import MANIFEST, PIECES, RECORDS, SET_ASIDE, RunError, read_manifest
 
 DEFAULT_RUN = Path("results/latest")
 RUN, PROFILE = "SPECBENCH_RUN", "SPECBENCH_PROFILE"

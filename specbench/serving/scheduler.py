@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from specbench.record import StretchRecord
+from specbench.records.record import StretchRecord
 
 NEVER = float("inf")
 

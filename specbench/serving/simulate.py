@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specbench.profile import Profile
-from specbench.record import CaseRecord
+from specbench.records.record import CaseRecord
 from specbench.serving.scheduler import NEVER, Served, Stretch, serve
 
 

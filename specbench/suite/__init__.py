@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.record import OVERALL
+from specbench.records.record import OVERALL
 from specbench.suite.format import Wording
 from specbench.suite.formats import format_named
 from specbench.suite.number import count_unread

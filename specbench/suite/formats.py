@@ -9,8 +9,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from specbench.answers import MT_BENCH, task_of
 from specbench.input import decode_text, numbered_lines
+from specbench.records.answers import MT_BENCH, task_of
 from specbench.suite.format import SuiteFormat, Wording
 from specbench.suite.own import OWN
 from specbench.suite.rows import SourceRow, kind

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from specbench.answers import task_of
 from specbench.input import InputError, decode_text, parse_json, refuse_repeated_keys
+from specbench.records.answers import task_of
 from specbench.suite.format import SuiteFormat, Wording
 from specbench.suite.rows import SourceRow, kind, parse_json_lines
 from specbench.types import Case

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from specbench.answers import FAILED, Answer, read_answers
+from specbench.records.answers import FAILED, Answer, read_answers
 from specbench.suite.prompt import PromptBuilder
 from specbench.trace.recorded import Recorded, RecordedTurn, Trace, conversation_ids, digest_of
 from specbench.types import Case, InputError, named

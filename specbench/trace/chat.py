@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from specbench.input import numbered_lines, parse_as, read_file
-from specbench.record import OVERALL
+from specbench.records.record import OVERALL
 from specbench.suite.prompt import PromptBuilder
 from specbench.trace.recorded import Recorded, RecordedTurn, Trace, conversation_ids, digest_of
 from specbench.types import Case, InputError

@@ -11,8 +11,8 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, numbered_lines, parse_as, parse_json, read_file
-from specbench.record import OVERALL, VANILLA, Count, Tokens
-from specbench.store import MANIFEST, read_manifest
+from specbench.records.record import OVERALL, VANILLA, Count, Tokens
+from specbench.records.store import MANIFEST, read_manifest
 from specbench.trace.recorded import Recorded, RecordedTurn, Trace, digest_of
 from specbench.types import Case, named
 

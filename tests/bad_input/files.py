@@ -9,7 +9,7 @@ from typing import Any
 
 from bad_input.case import DEEP, Bad, bad, bad_report
 
-from specbench import groups
+from specbench.runs import groups
 
 GOOD = '{"question_id": 1, "category": "qa", "turns": ["a"]}\n'
 TINY = groups.PACKAGE / "assets" / "tiny"

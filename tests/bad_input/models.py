@@ -12,7 +12,7 @@ import numpy as np
 from bad_input.case import Bad, bad
 from safetensors.numpy import load, save
 
-from specbench import groups
+from specbench.runs import groups
 
 
 def copy_tiny(folder: Path, *leave_out: str) -> Path:

@@ -13,7 +13,8 @@ from bad_input.models import MODELS
 from bad_input.runs import RUNS
 from bad_input.settings import NUMBERS, SETTINGS, TARGETS
 
-from specbench import commands, stage
+from specbench import commands
+from specbench.runs import stage
 
 CASES = (*FILES, *RUNS, *SETTINGS, *TARGETS, *MODELS, *NUMBERS)
 

@@ -10,8 +10,8 @@ from models import BASE, FAMILIES, Scripted, build, plain_greedy, scripts
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.target.eager import engine as eager
-from specbench.target.eager.engine import EagerEngine
+from specbench.models.eager import engine as eager
+from specbench.models.eager.engine import EagerEngine
 from specbench.types import InputError
 
 PROMPT = list(range(20, 50))

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from models import VOCAB, Scripted, build, plain_greedy, scripts
-from specbench.bench.faults import FAULTS, AnyToken, Fault, LateToken, SecondBest, ShiftedSlot, StaleMask
-from specbench.bench.judge import Judged, chance_of_finding
+from scripts.lab.faults import FAULTS, AnyToken, Fault, LateToken, SecondBest, ShiftedSlot, StaleMask
+from scripts.lab.judge import Judged, chance_of_finding
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
-from specbench.lossless import TOLERANCE
 from specbench.measure.clock import Clock
-from specbench.record import CaseRecord, Lossless, TurnRecord
-from specbench.target.engine import Silent
-from specbench.target.fast.engine import FastEngine
+from specbench.measure.lossless import TOLERANCE
+from specbench.models.engine import Silent
+from specbench.models.fast.engine import FastEngine
+from specbench.records.record import CaseRecord, Lossless, TurnRecord
 from specbench.types import Draft, Needs
 
 PROMPT, COUNT = list(range(20, 50)), 60

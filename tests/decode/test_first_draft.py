@@ -8,14 +8,14 @@ from transformers import AutoModelForCausalLM
 
 from compose import job_for
 from specbench.decode.loop import Request, decode
-from specbench.execution import execute
 from specbench.measure.clock import Clock
 from specbench.method import Drafter, Method
-from specbench.record import VANILLA
-from specbench.report.compat.export import answers_of
-from specbench.report.data.facts import read_facts
-from specbench.store import read_run
-from specbench.target.replay import ReplayEngine
+from specbench.models.replay import ReplayEngine
+from specbench.records.record import VANILLA
+from specbench.records.store import read_run
+from specbench.report.exchange.answer_files import answers_of
+from specbench.report.frames.facts import read_facts
+from specbench.runs.execution import execute
 from specbench.types import CaseError, Draft, InputError
 from twins.variants import TINY
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specbench.lossless import ROUNDING_STEP, TOLERANCE, count_close, judge_block
-from specbench.record import VANILLA, CaseRecord, TurnRecord
-from specbench.target.verify import compute_gaps
+from specbench.measure.lossless import ROUNDING_STEP, TOLERANCE, count_close, judge_block
+from specbench.models.verify import compute_gaps
+from specbench.records.record import VANILLA, CaseRecord, TurnRecord
 from specbench.types import CaseError
 
 

@@ -9,9 +9,9 @@ from compose import job_for
 from models import build
 from specbench.decode import threads
 from specbench.decode.threads import ThreadChoice, choose_threads, list_counts, pick_count, time_steps
-from specbench.execution import execute
-from specbench.store import read_manifest
-from specbench.target.eager.engine import EagerEngine
+from specbench.models.eager.engine import EagerEngine
+from specbench.records.store import read_manifest
+from specbench.runs.execution import execute
 
 
 @pytest.fixture

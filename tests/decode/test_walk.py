@@ -15,7 +15,7 @@ from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.eager.engine import EagerEngine
+from specbench.models.eager.engine import EagerEngine
 
 
 @st.composite

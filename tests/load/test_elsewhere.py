@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 import stand_in
 
-from specbench import cli
 from specbench.decode.elsewhere import RemoteServer
 from specbench.decode.loop import Request
 from specbench.method import Remote, Settled
+from specbench.records.store import read_run
+from specbench.runs import cli
 from specbench.serving.elsewhere import serve_elsewhere
 from specbench.serving.scheduler import Stretch
-from specbench.store import read_run
 
 SERVICE_S, LATE_S = 0.04, 1.0  # [s] of an answer, one after the other; what a busy machine may add
 

@@ -15,12 +15,12 @@ from compose import job_for
 from methods.pld import _Lookup
 from specbench.decode.budgets import Controller
 from specbench.decode.stopping import Bandit
-from specbench.execution import execute
 from specbench.method import Method
-from specbench.record import CaseRecord
-from specbench.serving.session import LoadSession
+from specbench.records.record import CaseRecord
+from specbench.records.store import RECORDS, read_run
+from specbench.runs.execution import execute
+from specbench.runs.load_session import LoadSession
 from specbench.serving.settings import LoadConfig
-from specbench.store import RECORDS, read_run
 from specbench.types import InputError
 
 LOADED = ("load=closed", "load.requests=3", "load.block=5", "load.ramp=2", "load.chunk=7")
@@ -182,7 +182,7 @@ class _Turns(Controller):
 
 def test_steps_that_a_drafter_left_out_leave_no_trace(tmp_path, trace, monkeypatch):
     """It drafts as if it had been asked for nothing and told of each step; while nothing drafts, nobody is asked."""
-    monkeypatch.setattr("specbench.serving.session.make_budgets", lambda *_: _Turns())
+    monkeypatch.setattr("specbench.runs.load_session.make_budgets", lambda *_: _Turns())
     calls = {0: 0, 256: 0}
     real = _Lookup.propose
 
@@ -202,7 +202,7 @@ def test_steps_that_a_drafter_left_out_leave_no_trace(tmp_path, trace, monkeypat
     assert work("asked") == paused
     assert left_out < calls[0] / 2
     monkeypatch.undo()
-    monkeypatch.setattr("specbench.serving.session.make_budgets", lambda *_: _Turns())
+    monkeypatch.setattr("specbench.runs.load_session.make_budgets", lambda *_: _Turns())
     monkeypatch.setattr("specbench.decode.shared_request.SharedRequest.missed", property(lambda _: [], lambda *_: None))
     assert work("forgetful") != paused
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from profiles import FIT
 
-from specbench.bench import loads
+from scripts.lab import loads
 from specbench.profile import Fit, Profile
 from specbench.serving.arrivals import draw_poisson, repeat_recorded
 from specbench.serving.scheduler import NEVER, Served, Stretch

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from models import build
-from specbench.bench import peers
-from specbench.bench.peers import (
+from scripts.lab import peers
+from scripts.lab.peers import (
     FASTER,
     NONE,
     PAIRS,
@@ -27,7 +27,7 @@ from specbench.bench.peers import (
     time_pair,
 )
 from specbench.method import Peer
-from specbench.target.eager.engine import EagerEngine
+from specbench.models.eager.engine import EagerEngine
 from specbench.types import InputError
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_peers.py"

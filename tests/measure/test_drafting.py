@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from methods.logit_spec import LogitSpec
 from methods.pld import PromptLookup
-from specbench.bench.drafting import COLUMNS, cost_at, follow, repeating_tokens, replay, scan, time_scan
+from scripts.lab.drafting import COLUMNS, cost_at, follow, repeating_tokens, replay, scan, time_scan
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, Needs, Prefill

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from compose import job_for
-from specbench.execution import execute
 from specbench.measure.energy import NVML, Meter, gpus_in_use, open_meter
-from specbench.store import read_run
+from specbench.records.store import read_run
+from specbench.runs.execution import execute
 
 
 class FakeError(Exception):
@@ -109,6 +109,6 @@ def test_a_run_records_every_requests_energy(tmp_path, monkeypatch):
     execute(job_for(*options), tmp_path / "without", lambda *_: None)
     assert {turn.energy_j for each in read_run(tmp_path / "without").records for turn in each.turns} == {None}
     nvml = FakeNvml()
-    monkeypatch.setattr("specbench.execution.open_meter", lambda gpus: Meter(nvml, ["GPU-a"]))
+    monkeypatch.setattr("specbench.runs.execution.open_meter", lambda gpus: Meter(nvml, ["GPU-a"]))
     execute(job_for(*options), tmp_path / "with", lambda *_: None)
     assert {turn.energy_j for each in read_run(tmp_path / "with").records for turn in each.turns} == {0.005}

@@ -18,11 +18,11 @@ from in_process import run_main, run_script
 
 from methods.pld import PromptLookup
 from methods.vanilla import Vanilla
+from scripts.lab import ceilings, engine_check
+from scripts.lab.engine_check import equality
+from scripts.lab.goals import Goal, goals_text
 from specbench import commands
-from specbench.bench import ceilings, engine_check
-from specbench.bench.engine_check import equality
-from specbench.bench.goals import Goal, goals_text
-from specbench.target.fast import compact
+from specbench.models.fast import compact
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from compose import job_for
-from specbench.bench import latency
-from specbench.bench.ceilings import best_of, measure_ceilings
-from specbench.bench.latency import (
+from scripts.lab import latency
+from specbench.advise.ceilings import best_of, measure_ceilings
+from specbench.advise.latency import (
     Bench,
     Reach,
     shape_of,
@@ -19,10 +19,10 @@ from specbench.bench.latency import (
     traits_of,
 )
 from specbench.input import whole_numbers
+from specbench.models.engine import Engine
+from specbench.models.fast.graphs import GRAPHED
 from specbench.profile import Ceilings, ModelShape
-from specbench.stage import set_stage
-from specbench.target.engine import Engine
-from specbench.target.fast.graphs import GRAPHED
+from specbench.runs.stage import set_stage
 from specbench.types import InputError, Prefill, Step
 
 CPU = torch.device("cpu")

@@ -11,14 +11,14 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from models import BASE
-from specbench.bench.latency import shape_of
-from specbench.bench.memory import RequestBound, measure_peak
+from scripts.lab.memory import RequestBound, measure_peak
+from specbench.advise.latency import shape_of
 from specbench.decode.walk import Walk
+from specbench.models import chunks
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.engine import SILENT
+from specbench.models.fast.engine import FastEngine
 from specbench.profile import ModelShape
-from specbench.target import chunks
-from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import SILENT
-from specbench.target.fast.engine import FastEngine
 from specbench.types import Needs
 
 LENGTH, CHUNK, NODES = 4096, 256, 4

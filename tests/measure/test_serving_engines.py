@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from specbench import cli
-from specbench.bench import serving_engines
-from specbench.bench.serving_engines import compare_rows, install
+from scripts.lab import serving_engines
+from scripts.lab.serving_engines import compare_rows, install
+from specbench.runs import cli
 from specbench.types import InputError
 
 

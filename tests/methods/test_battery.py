@@ -9,12 +9,12 @@ import pytest
 from omegaconf import Container
 
 from compose import entry_of, job_for, method_names, settings_of
-from specbench import groups
-from specbench.execution import execute
 from specbench.measure.plan import RESETS
 from specbench.method import Peer
-from specbench.record import VANILLA
-from specbench.store import read_run
+from specbench.records.record import VANILLA
+from specbench.records.store import read_run
+from specbench.runs import groups
+from specbench.runs.execution import execute
 from specbench.types import InputError
 
 DRAFT, FROZEN = "bundled:tiny_draft", "bundled:tiny/frozen_table.safetensors"

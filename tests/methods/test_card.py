@@ -10,7 +10,7 @@ from draft_models import MarkovLM, begin, fitted, noisy, run
 from methods.card.draft_cache import DraftCache
 from methods.card.method import Card, CardActor
 from models import build, plain_greedy
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import InputError, Step
 
 PROMPT, LIMIT = [5, 6, 7], 61

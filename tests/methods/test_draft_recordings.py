@@ -23,11 +23,11 @@ from methods.speculative_sampling import SpeculativeSampling
 from models import VOCAB, build
 from playback import Playback
 from specbench.decode.sampling import Sampling
-from specbench.target import runner as runners
-from specbench.target.fast.attention import SDPA, TRITON
-from specbench.target.fast.graphs import Buckets
-from specbench.target.runner import CompactRunner
-from specbench.target.tree import TreeRows
+from specbench.models import runner as runners
+from specbench.models.fast.attention import SDPA, TRITON
+from specbench.models.fast.graphs import Buckets
+from specbench.models.runner import CompactRunner
+from specbench.models.tree import TreeRows
 
 FEW = Buckets((1, 2, 4, 8, 16, 32, 64), (64, 128, 256, 512))
 LIMIT = 30
@@ -169,7 +169,7 @@ def test_a_cache_that_moves_under_its_recordings_is_found(monkeypatch):
 @pytest.mark.parametrize("name", ["speculative_sampling", "specinfer"])
 def test_our_kernel_drafts_what_sdpa_drafts(name):
     """In its interpreter: of each shape there is one recording, though the second request reads more keys."""
-    pytest.importorskip("specbench.target.fast.kernels.tree_attention", reason="pip install '.[triton]'")
+    pytest.importorskip("specbench.models.fast.kernels.tree_attention", reason="pip install '.[triton]'")
     model = build("mistral-window")
     draft = noisy(model, 0.02)
     found = []

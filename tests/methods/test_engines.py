@@ -12,8 +12,8 @@ import torch
 from compose import entry_of, method_names, one_of_each_class, settings_of
 from specbench.decode.budgets import FullBudget
 from specbench.method import Method, Peer
-from specbench.serving.session import PRIVATE
-from specbench.target.fast.engine import FastEngine
+from specbench.models.fast.engine import FastEngine
+from specbench.runs.load_session import PRIVATE
 
 QUICK = ("decode.max_new_tokens=10", "measure=quick", "measure.warmup=0", "measure.lossless=false")
 SUITE = ("suite.limit=1", "suite.first=1", *QUICK)

@@ -9,7 +9,7 @@ from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov
 from methods.foreign_draft import ForeignDraft, Vocabularies
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
-from specbench.target.load import read_card
+from specbench.models.load import read_card
 from specbench.types import InputError
 
 

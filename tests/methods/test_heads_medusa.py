@@ -15,8 +15,8 @@ from methods.medusa import Medusa, head_count
 from methods.parts.heads.forwards import RowFunction
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
-from specbench.execution import execute
-from specbench.store import read_manifest
+from specbench.records.store import read_manifest
+from specbench.runs.execution import execute
 from specbench.types import InputError, Prefill, Step
 
 PROMPT = [5, 6, 7, 8]

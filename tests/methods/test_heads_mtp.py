@@ -20,9 +20,9 @@ from models import BASE, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.decode.shared_request import SharedRequest, draft_on
 from specbench.method import complete
-from specbench.target.facade import ModelCard, Target
-from specbench.target.library_config import LibraryConfig
-from specbench.target.load import load_model
+from specbench.models.facade import ModelCard, Target
+from specbench.models.library_config import LibraryConfig
+from specbench.models.load import load_model
 from specbench.types import InputError, Prefill
 
 LAYERS = BASE["num_hidden_layers"]

@@ -13,7 +13,7 @@ from methods.eagle.method import EagleRun
 from methods.parts.heads.draft_layer import LayerMemory
 from models import BASE, VOCAB
 from specbench.method import complete
-from specbench.target.load import load_model
+from specbench.models.load import load_model
 from tiny.head_modules import Eagle3Module, EagleModule, MtpModule, PEagleModule, attend, visible
 from tiny.head_training import HeadSettings, head_config, new_head, save_head
 from tiny.train import held_out_figures, train

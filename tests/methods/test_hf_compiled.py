@@ -7,7 +7,7 @@ import torch
 
 from methods.hf_compiled import HFCompiled
 from models import build, plain_greedy
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 from specbench.types import CaseError, InputError
 
 PROMPTS = ([5, 6], [9, 8, 7, 6, 5, 4, 3], [11], [5, 6])

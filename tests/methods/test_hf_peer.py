@@ -6,7 +6,7 @@ import torch
 
 from methods.hf_generate import HFGenerate
 from models import VOCAB, build, plain_greedy
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 
 
 def decode(model, limit: int = 30) -> list[int]:

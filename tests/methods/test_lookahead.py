@@ -14,7 +14,7 @@ from models import build
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.eager.engine import EagerEngine
+from specbench.models.eager.engine import EagerEngine
 from specbench.types import ROOT, Prefill, Step, TopK
 
 

@@ -16,8 +16,8 @@ from methods.parts.trees.branches import Branches
 from models import VOCAB, build, plain_greedy
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.target.eager.engine import EagerEngine
-from specbench.target.facade import ModelCard, Target
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.facade import ModelCard, Target
 from specbench.types import InputError, Prefill, Step
 
 EXAMPLE = [1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 3, 9, 1, 5, 6, 1]

@@ -18,9 +18,9 @@ from methods.pearl import Pearl, PearlActor
 from methods.vanilla import Vanilla
 from models import EVERY_FAMILY, build, plain_greedy
 from specbench.decode.sampling import Sampling
-from specbench.execution import execute
-from specbench.record import VANILLA
-from specbench.store import read_run
+from specbench.records.record import VANILLA
+from specbench.records.store import read_run
+from specbench.runs.execution import execute
 from specbench.types import CaseError, Draft, Step
 
 PROMPT, LIMIT = [5, 6, 7], 41

@@ -12,7 +12,7 @@ from methods.pard import Pard
 from methods.parts.draft_lm.draft_lm import DraftRequest
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
-from specbench.target.load import read_card
+from specbench.models.load import read_card
 from specbench.types import InputError
 
 MASK, LENGTH = 11, 5

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from specbench import cli
-from specbench.bench.serving_engines import BATCHING, copy_model, free_port, list_command, serving
-from specbench.store import read_run
+from scripts.lab.serving_engines import BATCHING, copy_model, free_port, list_command, serving
+from specbench.records.store import read_run
+from specbench.runs import cli
 
 NEEDED = ("fastapi", "uvicorn", "openai")
 

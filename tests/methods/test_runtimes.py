@@ -16,8 +16,8 @@ from methods.ort_genai import OrtGenai
 from methods.parts.runtimes import runtime_peer
 from methods.parts.runtimes.conversion import convert, find_cache
 from models import FAMILIES, WINDOW, build, plain_greedy
-from specbench.target.facade import ModelCard, Target
-from specbench.target.load import locate, read_tokenizer
+from specbench.models.facade import ModelCard, Target
+from specbench.models.load import locate, read_tokenizer
 from specbench.types import InputError
 
 KINDS = (OrtGenai, OpenvinoGenai, CTranslate2)
@@ -110,7 +110,7 @@ def test_ids_are_those_of_the_loaded_model(name, family):
 def test_a_draft_model_that_is_the_target_is_accepted_whole(name):
     if missing := explain_missing(name):
         pytest.skip(f"the package {missing} is not installed")
-    from specbench.target.load import load_model, read_card
+    from specbench.models.load import load_model, read_card
 
     card = read_card(path="bundled:tiny", dtype="float32", device="cpu")
     model, method = load_model(card), type(entry_of(name).method)("draft", "bundled:tiny", num_draft=3)

@@ -15,9 +15,10 @@ from methods.parts.lookup.automaton_kernels import EDGES, STATES
 from methods.parts.lookup.suffix_automaton import SuffixAutomaton
 from methods.sam.method import AUXILIARY, DYNAMIC, SAM, STATIC
 from methods.sam.static_automaton import StaticAutomaton, build_automaton
-from specbench import commands, composition
-from specbench.execution import execute
-from specbench.store import read_run
+from specbench import commands
+from specbench.records.store import read_run
+from specbench.runs import composition
+from specbench.runs.execution import execute
 from specbench.types import InputError, Prefill, Step, TopK
 
 TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 2, 3]

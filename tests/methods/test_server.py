@@ -20,16 +20,16 @@ from methods.server.connection import KEY
 from methods.server.identity import TEXTS, read_totals
 from methods.server.law import DRAWS, LEVEL, TOKENS, compare_draws
 from methods.server.method import ServerPeer
-from specbench import cli
-from specbench.bench.client import measure_client
+from scripts.lab.client import measure_client
 from specbench.decode.loop import Request, decode
-from specbench.lossless import compare_block, judge_block
 from specbench.measure.clock import Clock
-from specbench.record import CaseRecord, TurnRecord
-from specbench.store import read_run
-from specbench.target.facade import ModelCard, Target
-from specbench.target.load import locate, read_tokenizer
-from specbench.target.replay import ServerEngine
+from specbench.measure.lossless import compare_block, judge_block
+from specbench.models.facade import ModelCard, Target
+from specbench.models.load import locate, read_tokenizer
+from specbench.models.replay import ServerEngine
+from specbench.records.record import CaseRecord, TurnRecord
+from specbench.records.store import read_run
+from specbench.runs import cli
 from specbench.types import CaseError, InputError
 
 PROMPT, LIMIT = [5, 6, 7, 8], 24

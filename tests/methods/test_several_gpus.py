@@ -7,11 +7,11 @@ import contextlib
 import pytest
 from places import Places, spread_layers
 
-import specbench.stage
+import specbench.runs.stage
 from compose import job_for
-from specbench.execution import execute
-from specbench.record import VANILLA
-from specbench.store import read_run
+from specbench.records.record import VANILLA
+from specbench.records.store import read_run
+from specbench.runs.execution import execute
 
 SUITE = (
     "suite.limit=1",
@@ -47,8 +47,10 @@ def compare(one, two):
 def two_devices():
     """The model's last layers lie on a device of their own."""
     with pytest.MonkeyPatch.context() as patch, Places() as places:
-        load = specbench.stage.load_model
-        patch.setattr(specbench.stage, "load_model", lambda card, **given: spread_layers(load(card, **given), 2, patch))
+        load = specbench.runs.stage.load_model
+        patch.setattr(
+            specbench.runs.stage, "load_model", lambda card, **given: spread_layers(load(card, **given), 2, patch)
+        )
         yield
     assert places.moved["cpu:0", "cpu:1"]
 

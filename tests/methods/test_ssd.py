@@ -13,8 +13,8 @@ from compose import job_for
 from methods.parts.lookup.suffix_array import SuffixArray
 from methods.parts.lookup.suffix_kernels import END
 from methods.ssd import CACHE, RANDOM, Spacelike, TokenRing
-from specbench.execution import execute
-from specbench.store import read_run
+from specbench.records.store import read_run
+from specbench.runs.execution import execute
 from specbench.types import Prefill
 
 REQUESTS = [[1, 2, 3, 4], [1, 2, 3, 5], [8, 2, 3, 4]]

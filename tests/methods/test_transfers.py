@@ -7,17 +7,17 @@ import functools
 import pytest
 
 from compose import entry_of, job_for, method_names, settings_of
-from specbench.bench import transfers
-from specbench.bench.transfers import count_transfers
+from scripts.lab import transfers
+from scripts.lab.transfers import count_transfers
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.measure.clock import Clock
 from specbench.method import Peer
-from specbench.record import VANILLA
-from specbench.target.facade import Target
-from specbench.target.fast.engine import FastEngine
-from specbench.target.load import load_model
-from specbench.target.timed import TimedFast
+from specbench.models.facade import Target
+from specbench.models.fast.engine import FastEngine
+from specbench.models.load import load_model
+from specbench.models.timed import TimedFast
+from specbench.records.record import VANILLA
 
 DRAWN = Sampling(0.8)
 SHAPE = ("num_hidden_layers=2", "hidden_size=64", "intermediate_size=128", "vocab_size=2048")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods.parts.trees.tree_shape import TreeShape, find_best_shape, parents_of_widths
-from specbench.target.tree import compute_depths
+from specbench.models.tree import compute_depths
 
 
 def test_expansion_configurations():

@@ -10,9 +10,9 @@ import pytest
 
 from compose import job_for
 from methods.sam.static_automaton import build_automaton
-from specbench.execution import execute
-from specbench.record import VANILLA, CaseRecord, TurnRecord
-from specbench.store import read_run
+from specbench.records.record import VANILLA, CaseRecord, TurnRecord
+from specbench.records.store import read_run
+from specbench.runs.execution import execute
 from twins.loop import Played, Turn, replay
 from twins.variants import EOS, STATIC, VARIANTS, VOCAB, Variant, documents
 

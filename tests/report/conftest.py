@@ -17,10 +17,10 @@ import pytest
 from matplotlib.figure import Figure
 from report.handmade import record, turn
 
-from specbench.record import CONTROL, PHASES, VANILLA, CaseRecord, Lossless, TurnRecord
+from specbench.records.record import CONTROL, PHASES, VANILLA, CaseRecord, Lossless, TurnRecord
+from specbench.records.store import MANIFEST, RECORDS
 from specbench.report import Report, build_report
 from specbench.report.plots import canvas
-from specbench.store import MANIFEST, RECORDS
 
 CATEGORIES = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")
 _FORWARD_S = 0.025

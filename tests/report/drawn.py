@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specbench.record import VANILLA, CaseRecord, TurnRecord
+from specbench.records.record import VANILLA, CaseRecord, TurnRecord
 
 
 def draw_trees(turn: TurnRecord, sources: tuple[str, ...] = (), width: int = 2) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specbench.record import CaseRecord, Lossless, TurnRecord
+from specbench.records.record import CaseRecord, Lossless, TurnRecord
+from specbench.records.store import Run
 from specbench.report import gather
-from specbench.report.data.rows import COLUMNS
-from specbench.report.data.trials import MethodTrials, read_trials
-from specbench.store import Run
+from specbench.report.frames.rows import COLUMNS
+from specbench.report.frames.trials import MethodTrials, read_trials
 
 EQUAL = Lossless(True, None, 10, 0, 0, 0.0)
 

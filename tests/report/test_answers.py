@@ -15,12 +15,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from specbench.record import VANILLA
+from specbench.commands.report import main
+from specbench.records.record import VANILLA
+from specbench.records.store import Run
 from specbench.report import read_answers
-from specbench.report.cli import main
-from specbench.report.compat.export import answers_of
-from specbench.report.data.facts import read_facts
-from specbench.store import Run
+from specbench.report.exchange.answer_files import answers_of
+from specbench.report.frames.facts import read_facts
 
 MULTI_TURN = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities", "multi-turn"}
 
@@ -200,7 +200,7 @@ def test_answer_files_alone(exported, capsys, tmp_path):
 def test_compat_needs_neither_torch_nor_transformers(exported):
     run, _, tokenizer = exported
     code = (
-        "import sys; from specbench.report.cli import main; "
+        "import sys; from specbench.commands.report import main; "
         f"assert main([{str(run)!r}, '--compat', 'spec_bench', '--tokenizer', {str(tokenizer)!r}]) == 0; "
         "heavy = {'torch', 'hydra', 'omegaconf', 'transformers', 'datasets', 'matplotlib'} & set(sys.modules); "
         "assert not heavy, heavy"

@@ -17,9 +17,9 @@ from methods.pld import PromptLookup
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.profile import write_profile
-from specbench.record import VANILLA
+from specbench.records.record import VANILLA
 from specbench.report import build_report, read_findings
-from specbench.report.data.audit import _count_steps
+from specbench.report.frames.audit import _count_steps
 from specbench.report.tables.audit import audit_tables
 from specbench.types import Draft, Prefill
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from specbench.report.cli import main
+from specbench.commands.report import main
 
 
 def test_command_writes_a_report(make_run, tmp_path, capsys):

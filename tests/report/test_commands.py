@@ -16,7 +16,7 @@ from specbench.commands import completion, fetch
 from specbench.commands.completion import complete_line
 from specbench.commands.diff import say_equal
 from specbench.input import InputError
-from specbench.store import MANIFEST, RECORDS, read_run
+from specbench.records.store import MANIFEST, RECORDS, read_run
 
 LIGHT = ("runs", "completion", "tune", "profile", "choose")
 
@@ -33,7 +33,7 @@ def test_every_command_has_its_module_and_its_line(capsys):
 
 def test_what_needs_no_torch_starts_without_it():
     """Settings, index and completions also without pandas; one fresh process for all of them."""
-    light = ["specbench.composition", *(f"specbench.commands.{each}" for each in LIGHT)]
+    light = ["specbench.runs.composition", *(f"specbench.commands.{each}" for each in LIGHT)]
     middle = [f"specbench.{name}" for name in ("report.cli", "merge", "commands.diff", "commands.compare")]
     code = (
         "import sys, importlib\nfor name in {!r}: importlib.import_module(name)\nassert not {!r} & {{*sys.modules}}\n"
@@ -150,7 +150,7 @@ def test_what_a_run_reads_is_downloaded(monkeypatch, capsys):
 
 def test_a_run_from_python_is_that_of_the_command(tmp_path, monkeypatch):
     """The same directory, so that a second call has nothing left to do; the functions are no modules of that name."""
-    import specbench.execution  # noqa: F401  (brings every module of a run)
+    import specbench.runs.execution  # noqa: F401  (brings every module of a run)
     from specbench import load, run
 
     monkeypatch.chdir(tmp_path)

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from report.handmade import failed, record, tried, turn
 
-from specbench.record import CONTROL, VANILLA, CaseRecord, TurnRecord
+from specbench.records.record import CONTROL, VANILLA, CaseRecord, TurnRecord
+from specbench.records.store import Run
 from specbench.report import build_report, gather
-from specbench.report.data.detail import count_gains, count_own_figures, count_positions, count_sources
-from specbench.store import Run
+from specbench.report.frames.detail import count_gains, count_own_figures, count_positions, count_sources
 
 SKIPPED = "specbench.report.plots.catalogue"  # the log that says why a plot is left out
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from report.conftest import manifest_of
 from report.handmade import record
 
+from specbench.commands.report import main
 from specbench.input import InputError
-from specbench.report.cli import main
-from specbench.report.data.counting import DEFINITIONS, count_all_ways, kept_lengths
-from specbench.report.data.facts import read_facts
+from specbench.records.store import Run
 from specbench.report.exchange.figures import Measured, conditionals, count_values, survival
 from specbench.report.exchange.formats import FORMATS, Imported, read_imported
 from specbench.report.exchange.table import imported_frame, imported_table
+from specbench.report.frames.counting import DEFINITIONS, count_all_ways, kept_lengths
+from specbench.report.frames.facts import read_facts
 from specbench.report.text.table import to_markdown
-from specbench.store import Run
 
 # NVIDIA/Model-Optimizer c170403, examples/specdec_bench/tests/test_speculation_profile.py: histogram of lengths -> the
 # marginal and the conditional rates, and the mean of the steps

@@ -5,12 +5,12 @@ import pytest
 from profiles import FIT
 
 from specbench.profile import write_profile
+from specbench.records.store import RunError
 from specbench.report import build_report, explain, rank, read_findings
-from specbench.report.data.factors import FACTORS, MEASURED, MODELLED
+from specbench.report.frames.factors import FACTORS, MEASURED, MODELLED
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scatter import draw_front
 from specbench.report.plots.scene import first_scene, scenes
-from specbench.store import RunError
 
 METHODS = {"pld": (4.0, 0.35, 4e-4), "sam": (20.0, 0.5, 9e-3), "hf_assisted": (5.0, 0.6, 4e-3)}
 

@@ -7,7 +7,7 @@ from report.conftest import manifest_of, write_run
 from report.handmade import record, turn
 
 from specbench.profile import write_profile
-from specbench.record import VANILLA
+from specbench.records.record import VANILLA
 from specbench.report import build_report, read_findings
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scatter import draw_frontier, find_gains

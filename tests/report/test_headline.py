@@ -17,21 +17,21 @@ from rich.console import Console
 
 from specbench import stats
 from specbench.profile import find_pair
-from specbench.record import OVERALL
+from specbench.records.record import OVERALL
+from specbench.records.store import read_run
 from specbench.report import build_report, gather
 from specbench.report.build import read_findings
-from specbench.report.data.control import Control
-from specbench.report.data.headline import _say_loads, find_headlines
-from specbench.report.data.load import Load
-from specbench.report.data.pairs import find_contest, is_alone
-from specbench.report.data.remarks import find_remarks, read_size
+from specbench.report.frames.control import Control
+from specbench.report.frames.headline import _say_loads, find_headlines
+from specbench.report.frames.load import Load
+from specbench.report.frames.pairs import find_contest, is_alone
+from specbench.report.frames.remarks import find_remarks, read_size
 from specbench.report.page.elements import table_html
 from specbench.report.page.headline import headlines_html
 from specbench.report.tables.pairs import pair_frame, pair_tables
 from specbench.report.tables.tables import FEW, build_tables
 from specbench.report.tables.terminal import print_findings, print_page
 from specbench.stats import MIN_CASES
-from specbench.store import read_run
 
 FAST, SAME, SLOW = (8.0, 0.9, 1e-4), (8.0, 0.9, 1e-4), (4.0, 0.05, 4e-2)
 

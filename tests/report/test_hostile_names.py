@@ -12,9 +12,9 @@ import pytest
 from report.browser import Browser, find_browser
 from report.conftest import build_run, fail
 
+from specbench.commands.report import main
 from specbench.names import file_name, printable
 from specbench.report import build_report
-from specbench.report.cli import main
 from specbench.report.plots.canvas import slug
 from specbench.report.text.label import Cell
 from specbench.report.text.table import Table, to_csv, to_latex, to_markdown

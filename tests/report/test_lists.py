@@ -4,13 +4,13 @@ from pathlib import Path
 
 from report.handmade import record, turn
 
-from specbench.record import VANILLA
+from specbench.records.record import VANILLA
+from specbench.records.store import Run
 from specbench.report import gather
-from specbench.report.data.detail import AUDIT, DETAILS, LOADED, QUALITY, TIME_SPLIT, DetailFrame
+from specbench.report.frames.detail import AUDIT, DETAILS, LOADED, QUALITY, TIME_SPLIT, DetailFrame
 from specbench.report.page.elements import gallery
 from specbench.report.plots.catalogue import PLOTS, title_of
 from specbench.report.tables.tables import build_tables
-from specbench.store import Run
 
 
 def test_every_picture_is_in_the_list_of_plots(built):

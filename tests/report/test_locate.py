@@ -5,10 +5,10 @@ import os
 import fsspec
 import pytest
 
+from specbench.commands.report import EXIT_OK, EXIT_USAGE, main
 from specbench.profile import file as profile_file
-from specbench.report.cli import EXIT_OK, EXIT_USAGE, main
+from specbench.records.store import RunError
 from specbench.report.locate import PROFILE, RUN, chosen_profile, chosen_runs
-from specbench.store import RunError
 
 
 @pytest.fixture

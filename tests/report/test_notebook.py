@@ -108,7 +108,7 @@ def test_the_others_say_what_there_is_nothing_of(execute, make_run, tmp_path, no
 def live(tmp_path_factory):
     """A real run of two methods on the bundled model, a few tokens a case."""
     from compose import job_for
-    from specbench.execution import execute as execute_run
+    from specbench.runs.execution import execute as execute_run
 
     folder = tmp_path_factory.mktemp("live")
     settings = ["model=tiny", "suite=mini", "suite.limit=2", "measure=quick", "decode.max_new_tokens=24"]
@@ -120,7 +120,7 @@ def live(tmp_path_factory):
 def sweep(live, tmp_path_factory):
     """Its answers replayed with four settings of a method."""
     from compose import job_for
-    from specbench.execution import execute as execute_run
+    from specbench.runs.execution import execute as execute_run
 
     folder = tmp_path_factory.mktemp("sweep")
     for leader in (1, 2):

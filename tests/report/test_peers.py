@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specbench.bench.peers import FASTER, NONE, SLOWER, Timed, compare, format_peers
+from scripts.lab.peers import FASTER, NONE, SLOWER, Timed, compare, format_peers
 
 PROMPTS, ROUNDS, TOKENS = 12, 4, 20
 

@@ -18,10 +18,10 @@ from report.conftest import build_run
 from report.handmade import turn
 
 from specbench.profile import RowGrid, write_profile
-from specbench.record import CONTROL, VANILLA
+from specbench.records.record import CONTROL, VANILLA
 from specbench.report import read_findings
-from specbench.report.data.load import model_load
-from specbench.report.data.sweep import Heatmap
+from specbench.report.frames.load import model_load
+from specbench.report.frames.sweep import Heatmap
 from specbench.report.plots import canvas
 from specbench.report.plots.bars import draw_groups
 from specbench.report.plots.canvas import COLUMN_INCH, SHEET_INCH, STYLE, drawing, save

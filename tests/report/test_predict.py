@@ -12,16 +12,16 @@ from profiles import FIT, MEASURED
 from report.handmade import failed, record, tried, turn
 from report.test_replayed import write_replay
 
+from specbench.commands.report import main
 from specbench.profile import Fit, Grid, device_name, write_profile
-from specbench.record import CONTROL, VANILLA
+from specbench.records.record import CONTROL, VANILLA
+from specbench.records.store import Run, RunError
 from specbench.report import build_report, gather, read_findings
-from specbench.report.cli import main
-from specbench.report.data.facts import TIME_ONLY, read_facts
-from specbench.report.data.load import MOST, model_load
-from specbench.report.data.profiles import choose_profiles, is_own
-from specbench.report.data.steps import contexts_of_tokens
+from specbench.report.frames.facts import TIME_ONLY, read_facts
+from specbench.report.frames.load import MOST, model_load
+from specbench.report.frames.profiles import choose_profiles, is_own
+from specbench.report.frames.steps import contexts_of_tokens
 from specbench.report.tables.modelled import crossover_table, prediction_table
-from specbench.store import Run, RunError
 
 
 def row_of(records, manifest, profile, method="pld", category="overall"):

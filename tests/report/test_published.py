@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from report.conftest import build_run
 
+from specbench.commands.report import main
 from specbench.report.build import read_findings
-from specbench.report.cli import main
 from specbench.report.published.figures import PublishedFigure, read_published
 from specbench.report.published.match import MAT_TOLERANCE, compare
 from specbench.report.published.table import published_frame, published_tables, summarise_verdicts, write_published
@@ -257,7 +257,7 @@ def test_command(make_run, tmp_path, capsys):
 def test_replay_reproduces_the_leaderboard(data, tmp_path, monkeypatch):
     """Prompt lookup on the recorded answers of Vicuna 7B: every published MAT of it, within the tolerance."""
     from compose import job_for
-    from specbench.execution import execute
+    from specbench.runs.execution import execute
 
     monkeypatch.setenv("SPECBENCH_DATA", str(data))
     trace = data / "traces/vicuna-7b-v1.3/spec_bench_vanilla_run1.jsonl"

@@ -12,11 +12,11 @@ from report.handmade import failed, record, turn
 
 import specbench
 from compose import job_for
-from specbench.execution import execute
 from specbench.input import InputError
-from specbench.record import VANILLA, CaseRecord
+from specbench.records.record import VANILLA, CaseRecord
 from specbench.report import build_report
 from specbench.report.build import read_findings
+from specbench.runs.execution import execute
 
 RIGHT = {VANILLA: 9, "pld": 9, "medusa": 4}  # of twelve problems
 
@@ -103,7 +103,7 @@ def code_run(tmp_path):
 
 def rows_of_sandbox(run, tmp_path):
     """What a sandbox makes of the exported samples: each with its verdict beside it."""
-    from specbench.report.cli import main
+    from specbench.commands.report import main
 
     assert main([str(run), "--export", "samples", "--output", str(tmp_path), "--tokenizer", str(TINY)]) == 0
     samples = [json.loads(line) for name in PASSED for line in (tmp_path / name / "samples.jsonl").open()]

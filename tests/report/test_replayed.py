@@ -10,7 +10,7 @@ from report.conftest import CATEGORIES, build_run
 from report.test_report_files import outline, printed
 from report.test_tables import check_latex
 
-from specbench.record import VANILLA
+from specbench.records.record import VANILLA
 from specbench.report import build_report
 
 SKIPPED = "specbench.report.plots.catalogue"  # the log that says why a plot is left out

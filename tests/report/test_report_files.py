@@ -12,10 +12,10 @@ import pytest
 from report.conftest import fail
 from rich.console import Console
 
-from specbench.record import CONTROL, VANILLA, Lossless
+from specbench.records.record import CONTROL, VANILLA, Lossless
 from specbench.report import build_report, print_findings
-from specbench.report.data import detail
-from specbench.report.data.rows import COLUMNS
+from specbench.report.frames import detail
+from specbench.report.frames.rows import COLUMNS
 from specbench.report.plots import bars, catalogue
 from specbench.report.plots.canvas import slug
 from specbench.report.plots.radar import draw_radar
@@ -232,7 +232,7 @@ def test_terminal_shows_blanks_and_warnings(make_run):
 
 def test_report_needs_neither_torch_nor_hydra(built, tmp_path):
     code = (
-        "import sys; from specbench.report.cli import main; "
+        "import sys; from specbench.commands.report import main; "
         "from specbench.report.plots import canvas; canvas.FORMATS = ('png',); "
         f"assert main([{str(built.output)!r}, '--output', {str(tmp_path)!r}]) == 0; "
         "heavy = {'torch', 'hydra', 'omegaconf', 'transformers', 'datasets'} & set(sys.modules); "

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from report.handmade import failed, record, rows_of, turn
 
-from specbench.record import CONTROL, OVERALL, VANILLA, CaseRecord, Lossless
+from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord, Lossless
+from specbench.records.store import Run, RunError
 from specbench.report import gather
 from specbench.report.locate import find_runs
-from specbench.store import Run, RunError
 
 
 def sweep(make_manifest, records, *parameters):

@@ -12,13 +12,13 @@ import pytest
 from report.conftest import write_run
 from report.handmade import failed, record, turn
 
-from specbench.record import CONTROL, VANILLA, CaseRecord
+from specbench.records.record import CONTROL, VANILLA, CaseRecord
+from specbench.records.store import Run
 from specbench.report import build_report
-from specbench.report.data.findings import gather
-from specbench.report.data.headline import find_headlines
-from specbench.report.data.served import fewest
+from specbench.report.frames.findings import gather
+from specbench.report.frames.headline import find_headlines
+from specbench.report.frames.served import fewest
 from specbench.report.plots.scene import scenes
-from specbench.store import Run
 
 SLO = {"ttft_ms": 600.0, "tpot_ms": None}
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from report.handmade import record, turn
 
-from specbench.report.data.control import Control
-from specbench.report.data.facts import read_facts
-from specbench.report.data.findings import gather
-from specbench.report.data.shards import MeasuredShard, doubt_shards, read_shards
-from specbench.report.data.trials import read_trials
+from specbench.records.store import Run
+from specbench.report.frames.control import Control
+from specbench.report.frames.facts import read_facts
+from specbench.report.frames.findings import gather
+from specbench.report.frames.shards import MeasuredShard, doubt_shards, read_shards
+from specbench.report.frames.trials import read_trials
 from specbench.report.tables.shards import shards_tables
 from specbench.stats import Estimate
-from specbench.store import Run
 
 
 def shard(part: str, seconds: float, noise: float = 0.001, width: float = 0.0001) -> MeasuredShard:

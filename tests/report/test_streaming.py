@@ -7,11 +7,11 @@ import pytest
 from report.conftest import build_run
 from report.test_predict import FIT
 
+from specbench.records.store import open_run, read_run
 from specbench.report import gather
-from specbench.report.data import steps
-from specbench.report.data.load import model_load
-from specbench.report.data.trials import Tally, read_trials
-from specbench.store import open_run, read_run
+from specbench.report.frames import steps
+from specbench.report.frames.load import model_load
+from specbench.report.frames.trials import Tally, read_trials
 
 
 @pytest.fixture(scope="module")

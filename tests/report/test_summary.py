@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from report.handmade import EQUAL, failed, record, rows_of, turn
 
-from specbench.record import CONTROL, OVERALL, VANILLA, Lossless
+from specbench.records.record import CONTROL, OVERALL, VANILLA, Lossless
+from specbench.records.store import Run
 from specbench.report import gather
-from specbench.store import Run
 
 
 def test_figures_by_hand(two_cases):

@@ -5,11 +5,11 @@ import pytest
 from profiles import FIT
 from report.conftest import build_run
 
+from specbench.commands.report import main
 from specbench.profile import write_profile
+from specbench.records.store import RunError
 from specbench.report import build_report, read_findings
-from specbench.report.cli import main
-from specbench.report.data.sweep import Heatmap, asked_grids, best_settings, default_grids
-from specbench.store import RunError
+from specbench.report.frames.sweep import Heatmap, asked_grids, best_settings, default_grids
 
 PAIRS = [(leader, follower) for leader in (1, 2, 10) for follower in (None, 3, 20) if (leader, follower) != (2, 3)]
 

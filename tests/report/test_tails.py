@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from report.handmade import record, rows_of, tried, turn
 
-from specbench.record import VANILLA
+from specbench.records.record import VANILLA
 from specbench.report import build_report
-from specbench.report.data.detail import DETAILS, count_lengths, count_tails
-from specbench.report.data.trials import read_trials
+from specbench.report.frames.detail import DETAILS, count_lengths, count_tails
+from specbench.report.frames.trials import read_trials
 from specbench.report.tables.detail import lengths_tables, tails_table
 
 

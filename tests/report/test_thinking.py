@@ -8,14 +8,14 @@ import pytest
 from report.handmade import record, tried, turn
 
 import specbench
-from specbench.record import VANILLA, CaseRecord
+from specbench.records.record import VANILLA, CaseRecord
+from specbench.records.store import Run
 from specbench.report import gather
-from specbench.report.data.detail import DETAILS, split_answers
-from specbench.report.data.reported import ROW
+from specbench.report.frames.detail import DETAILS, split_answers
+from specbench.report.frames.reported import ROW
 from specbench.report.tables.detail import thinking_tables
 from specbench.report.text.tokenizer import read_tokenizer
-from specbench.session import Session
-from specbench.store import Run
+from specbench.runs.session import Session
 from specbench.suite import prompt
 
 

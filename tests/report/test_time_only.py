@@ -8,12 +8,12 @@ import pytest
 from report.conftest import build_run
 from report.test_report_files import printed
 
+from specbench.records.store import RunError, read_run
 from specbench.report import build_report
-from specbench.report.compat.compare import compare
-from specbench.report.compat.export import export_answers
-from specbench.report.data.facts import TIME_ONLY
-from specbench.report.data.findings import gather
-from specbench.store import RunError, read_run
+from specbench.report.exchange.answer_files import export_answers
+from specbench.report.exchange.compat import compare
+from specbench.report.frames.facts import TIME_ONLY
+from specbench.report.frames.findings import gather
 
 SKIPPED = "specbench.report.plots.catalogue"  # the log that says why a plot is left out
 TRACE = "answers: 12 conversations, 14 answers, 640 tokens; 13 of 14 answers have the recorded number of tokens"
@@ -133,8 +133,8 @@ def test_it_is_no_answer_file(report, tmp_path):
 
 
 def test_other_harnesses_formulas_claim_no_times(report, monkeypatch):
-    monkeypatch.setattr("specbench.report.compat.compare.find_tokenizer", lambda run: None)
-    monkeypatch.setattr("specbench.report.compat.compare.read_counter", lambda path: lambda text: 1 + len(text))
+    monkeypatch.setattr("specbench.report.exchange.compat.find_tokenizer", lambda run: None)
+    monkeypatch.setattr("specbench.report.exchange.compat.read_counter", lambda path: lambda text: 1 + len(text))
     frame, _ = compare(gather([read_run(report.output)]))
     assert set(frame["method"]) == {"vanilla", "vanilla_aa", "pld"}
     assert frame[["speedup", "tokens_per_s"]].isna().all(axis=None)

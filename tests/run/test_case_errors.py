@@ -9,9 +9,9 @@ import torch
 
 from compose import job_for
 from methods.pld import PromptLookup
-from specbench import stage
-from specbench.execution import execute
-from specbench.store import read_run
+from specbench.records.store import read_run
+from specbench.runs import stage
+from specbench.runs.execution import execute
 
 OPTIONS = ("method=[pld]", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0")
 
@@ -116,7 +116,7 @@ def test_drafts_of_numpy_numbers_are_written(tmp_path, suite, monkeypatch):
 
 
 def test_a_case_that_cannot_be_judged_stays(tmp_path, suite, monkeypatch):
-    from specbench.target.fast.engine import FastEngine
+    from specbench.models.fast.engine import FastEngine
 
     def gaps(self, prompt, ids):
         raise torch.OutOfMemoryError("judge")
@@ -128,7 +128,7 @@ def test_a_case_that_cannot_be_judged_stays(tmp_path, suite, monkeypatch):
 
 
 def test_a_run_without_one_good_case_fails(tmp_path, suite, monkeypatch):
-    from specbench.launch import FAILED, run_job
+    from specbench.runs.launch import FAILED, run_job
 
     monkeypatch.setattr(PromptLookup, "begin", lambda *a: (_ for _ in ()).throw(ValueError("broken")))
     job = job_for(*OPTIONS, "suite=spec_bench", suite, "suite.ids=[1,3]", "report.plots=false")

@@ -12,12 +12,13 @@ import pytest
 from profiles import FIT
 
 from compose import job_for
-from specbench import choose as room
-from specbench import commands, job
-from specbench.choose import candidates_of, choose
+from specbench import commands
+from specbench.advise import choose as room
+from specbench.advise.choose import candidates_of, choose
+from specbench.advise.tune import Tuner, speedup_of
 from specbench.profile import Fit, find_pair
 from specbench.profile.file import write_profile
-from specbench.tune import Tuner, speedup_of
+from specbench.runs import job
 
 PHRASES = ("the red boat lies in the old harbour and waits", "seven grey geese fly north over the wide fields")
 NUMBERS = (1, 3, 10)

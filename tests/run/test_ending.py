@@ -12,10 +12,11 @@ import sys
 import pytest
 
 from compose import job_for
-from specbench import launch, report
+from specbench import report
+from specbench.records.store import RunWriter, write_atomically
 from specbench.report import cli as report_cli
+from specbench.runs import launch
 from specbench.screen import Screen, ending_as_interrupts
-from specbench.store import RunWriter, write_atomically
 
 JOB = ("method=[pld]", "suite.limit=1", "decode.max_new_tokens=8", "measure=quick", "measure.warmup=0")
 

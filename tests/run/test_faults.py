@@ -17,10 +17,10 @@ import pytest
 from run.test_resume import timeless
 
 from compose import job_for
-from specbench.execution import execute
 from specbench.input import InputError
 from specbench.measure import environment
-from specbench.store import MANIFEST, RECORDS, read_run
+from specbench.records.store import MANIFEST, RECORDS, read_run
+from specbench.runs.execution import execute
 
 CASES = 2
 NOBODY = 999_999_999  # no process has this number

@@ -10,11 +10,11 @@ import pytest
 from run.test_merge import counted
 
 from compose import job_for
-from specbench import cli
-from specbench.execution import execute
-from specbench.merge import main as merge
+from specbench.records.store import MANIFEST, RECORDS, read_manifest
 from specbench.report import read_findings
-from specbench.store import MANIFEST, RECORDS, read_manifest
+from specbench.runs import cli
+from specbench.runs.execution import execute
+from specbench.runs.merge import main as merge
 from specbench.types import InputError
 
 CASES = 6

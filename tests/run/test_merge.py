@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from compose import job_for
-from specbench.execution import execute
-from specbench.merge import main, merge
-from specbench.part import join_parts, split_part
+from specbench.records.store import MANIFEST, RECORDS, RunError, read_run
 from specbench.report import read_findings
-from specbench.store import MANIFEST, RECORDS, RunError, read_run
+from specbench.runs.execution import execute
+from specbench.runs.merge import main, merge
+from specbench.runs.part import join_parts, split_part
 
 METHODS = ("vanilla", "vanilla_aa", "pld")
 CASES = 7

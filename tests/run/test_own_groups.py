@@ -7,8 +7,8 @@ import json
 import pytest
 
 from compose import job_for
-from specbench import composition, groups
 from specbench.input import InputError
+from specbench.runs import composition, groups
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import pytest
 
-import specbench.stage
-import specbench.target.tensor_parallel.start
+import specbench.models.tensor_parallel.start
+import specbench.runs.stage
 from compose import job_for
 from methods.pld import PromptLookup
-from specbench.execution import execute
-from specbench.launch import FAILED, run_job
-from specbench.store import read_manifest, read_run
-from specbench.target.choose import choose_parallelism
-from specbench.target.tensor_parallel.start import start
+from specbench.models.choose import choose_parallelism
+from specbench.models.tensor_parallel.start import start
+from specbench.records.store import read_manifest, read_run
+from specbench.runs.execution import execute
+from specbench.runs.launch import FAILED, run_job
 from specbench.types import InputError
 
 METHODS = {  # greedy ones of every kind: tests/methods/test_several_gpus.py
@@ -87,7 +87,7 @@ def test_random_models_of_a_family(family, tmp_path):
 def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
     whole = turns(tmp_path / "whole", "method=[pld]", "engine=fast")
     engines, blocks = [], []
-    monkeypatch.setattr(specbench.stage, "start", lambda terms: engines.append(start(terms)) or engines[-1])
+    monkeypatch.setattr(specbench.runs.stage, "start", lambda terms: engines.append(start(terms)) or engines[-1])
     begin = PromptLookup.begin
 
     def shoot(self, *given):
@@ -153,7 +153,7 @@ def test_a_team_that_fails_to_load_leaves_nothing_behind(tmp_path, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("no room")
 
-    monkeypatch.setattr(specbench.target.tensor_parallel.start, "load_share", broken)
+    monkeypatch.setattr(specbench.models.tensor_parallel.start, "load_share", broken)
     with pytest.raises(RuntimeError, match="no room"):
         execute(job, tmp_path, lambda *_: None)
     assert not [each for each in multiprocessing.active_children() if each.name.startswith("rank")]

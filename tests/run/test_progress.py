@@ -6,7 +6,7 @@ import pytest
 from report.handmade import record, turn
 from rich.console import Console
 
-from specbench import launch
+from specbench.runs import launch
 
 
 @pytest.mark.parametrize(

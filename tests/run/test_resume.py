@@ -17,15 +17,15 @@ import pytest
 import torch
 from filelock import FileLock
 
-import specbench.execution
-import specbench.session
-import specbench.stage
+import specbench.runs.execution
+import specbench.runs.session
+import specbench.runs.stage
 from compose import job_for
-from specbench import cli
-from specbench.digest import ADDED, digest
-from specbench.execution import execute
-from specbench.record import CaseRecord
-from specbench.store import MANIFEST, RECORDS, point_latest, read_run
+from specbench.records.record import CaseRecord
+from specbench.records.store import MANIFEST, RECORDS, point_latest, read_run
+from specbench.runs import cli
+from specbench.runs.digest import ADDED, digest
+from specbench.runs.execution import execute
 from specbench.types import InputError
 
 OPTIONS = ("method=[pld]", "suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
@@ -79,7 +79,7 @@ def test_the_same_command_goes_on(tmp_path):
 def test_a_failed_case_keeps_its_error_unless_it_is_retried(tmp_path, monkeypatch):
     """What stood before it stays; all that was there is kept aside; a second command finds nothing to do."""
     run(tmp_path / "whole")
-    answer = specbench.session.decode
+    answer = specbench.runs.session.decode
 
     def fails(engine, method, request, clock):
         if type(method).__name__ == "PromptLookup" and request.names[0] == failing:
@@ -88,7 +88,7 @@ def test_a_failed_case_keeps_its_error_unless_it_is_retried(tmp_path, monkeypatc
 
     failing = next(record.case for record in read_run(tmp_path / "whole").records if record.block == 3)
     with monkeypatch.context() as broken:
-        broken.setattr("specbench.session.decode", fails)
+        broken.setattr("specbench.runs.session.decode", fails)
         run(tmp_path / "r")
     before = (tmp_path / "r" / RECORDS).read_bytes()
     assert run(tmp_path / "r") == list(range(7))  # all are done
@@ -108,7 +108,7 @@ def test_a_failed_case_keeps_its_error_unless_it_is_retried(tmp_path, monkeypatc
 def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
     run(tmp_path / "r")
     before = (tmp_path / "r" / RECORDS).read_bytes()
-    monkeypatch.setattr("specbench.stage.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
+    monkeypatch.setattr("specbench.runs.stage.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
     run(tmp_path / "r")
     assert (tmp_path / "r" / RECORDS).read_bytes() == before
 
@@ -178,7 +178,7 @@ def test_latest_points_to_no_run_that_was_refused(tmp_path, monkeypatch):
         raise InputError("method.pld: cannot be bound")
 
     with monkeypatch.context() as patch:
-        patch.setattr(specbench.execution, "set_stage", refuse)
+        patch.setattr(specbench.runs.execution, "set_stage", refuse)
         with pytest.raises(InputError, match="cannot be bound"):
             run(tmp_path / "r")
     assert (tmp_path / "latest").readlink() == Path("refused")
@@ -219,13 +219,13 @@ def test_two_processes_do_not_share_a_directory(tmp_path):
 def test_threads_are_this_runs_only(tmp_path, monkeypatch):
     """One inside of the run, whose decoding several would slow down here, and as many as before behind it."""
     before, seen = torch.get_num_threads(), []
-    load = specbench.stage.load_model
+    load = specbench.runs.stage.load_model
 
     def watched(*given, **options):
         seen.append(torch.get_num_threads())
         return load(*given, **options)
 
-    monkeypatch.setattr(specbench.stage, "load_model", watched)
+    monkeypatch.setattr(specbench.runs.stage, "load_model", watched)
     torch.set_num_threads(before + 1)
     try:
         run(tmp_path / "r", f"model.threads={before}", "suite.first=1")

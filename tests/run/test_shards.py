@@ -10,9 +10,9 @@ import pytest
 from run.test_merge import counted
 
 from compose import job_for
-from specbench import cli
-from specbench.execution import AT, DEATHS, execute
-from specbench.store import MANIFEST, RECORDS, read_run
+from specbench.records.store import MANIFEST, RECORDS, read_run
+from specbench.runs import cli
+from specbench.runs.execution import AT, DEATHS, execute
 
 METHODS = 2
 CASES = 5

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.input import InputError
-from specbench.record import CaseRecord, Lossless, TurnRecord
-from specbench.store import RECORDS, RunError, RunWriter, read_manifest, read_run
+from specbench.records.record import CaseRecord, Lossless, TurnRecord
+from specbench.records.store import RECORDS, RunError, RunWriter, read_manifest, read_run
 
 METHODS = ("vanilla", "pld")
 

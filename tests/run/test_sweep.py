@@ -12,10 +12,10 @@ import pytest
 from hydra._internal.hydra import Hydra
 
 from compose import composed, job_for
-from specbench import cli, sweep
-from specbench.execution import execute
 from specbench.input import InputError
-from specbench.store import RECORDS, read_run
+from specbench.records.store import RECORDS, read_run
+from specbench.runs import cli, sweep
+from specbench.runs.execution import execute
 
 LINES = [
     {"case": str(case), "turns": [{"prompt_ids": [1, 5, 6, 7], "ids": [5, 6, 7, 5, 6, 2], "finish": "eos"}]}

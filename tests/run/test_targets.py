@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from specbench import job
+from specbench.runs import job
 from specbench.types import InputError
 
 MODULE = """

@@ -8,9 +8,9 @@ from profiles import FIT
 
 from compose import job_for
 from specbench import commands
+from specbench.advise.tune import Tuner, gain_of, speedup_of, spell
 from specbench.profile import Fit, write_profile
 from specbench.stats import Estimate
-from specbench.tune import Tuner, gain_of, speedup_of, spell
 from specbench.types import InputError
 
 PHRASES = ("the red boat lies in the old harbour and waits", "seven grey geese fly north over the wide fields")

@@ -7,7 +7,7 @@ import pytest
 from hand_made import HAND_MADE
 
 from compose import job_for
-from specbench import groups
+from specbench.runs import groups
 from specbench.suite.formats import LANGUAGES
 
 BUNDLED = "mini"

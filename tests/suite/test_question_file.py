@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from bad_input.case import DEEP
 
-from specbench.answers import MT_BENCH
-from specbench.report.data.rows import TASKS
+from specbench.records.answers import MT_BENCH
+from specbench.report.frames.rows import TASKS
 from specbench.suite.format import Wording
 from specbench.suite.formats import FORMATS
 from specbench.types import Case, InputError

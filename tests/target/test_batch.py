@@ -19,20 +19,20 @@ from hypothesis import strategies as st
 from ranks import Forgetful, team
 
 from models import VOCAB, Scripted, build, plain_greedy, scripts
-from specbench.bench.together import answers_behind
+from scripts.lab.together import answers_behind
 from specbench.decode.loop import Request, decode, derive_seed
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import Silent
-from specbench.target.fast.batch import FastBatch
-from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.host.forward import CompiledForward
-from specbench.target.padded import PaddedRows
-from specbench.target.replay import ReplayEngine
-from specbench.target.tensor_parallel.team import TeamError
-from specbench.target.timed import TimedEager, TimedFast
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.engine import Silent
+from specbench.models.fast.batch import FastBatch
+from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.host.forward import CompiledForward
+from specbench.models.padded import PaddedRows
+from specbench.models.replay import ReplayEngine
+from specbench.models.tensor_parallel.team import TeamError
+from specbench.models.timed import TimedEager, TimedFast
 from specbench.types import CaseError, Draft, InputError, Needs, Step
 
 TRUTHS: dict[tuple[int, ...], list[int]] = {}

@@ -11,11 +11,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from models import BASE, FAMILIES
 from specbench.decode.walk import Walk
-from specbench.target import chunks
-from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import SILENT
-from specbench.target.fast.engine import FastEngine
-from specbench.target.runner import CompactRunner
+from specbench.models import chunks
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.engine import SILENT
+from specbench.models.fast.engine import FastEngine
+from specbench.models.runner import CompactRunner
 from specbench.types import Needs
 
 CHUNK, LONG, CONTEXT, VOCAB = 32, 256, 600, 1024  # a row of logits is larger than one of any layer

@@ -27,12 +27,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from models import BASE, EVERY_FAMILY, FAMILIES, VOCAB, build, plain_greedy, scripts
 from specbench.decode.walk import Walk
-from specbench.target.engine import Silent
-from specbench.target.fast.accept import accept
-from specbench.target.fast.attention import FastOptions
-from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.host import kernels, packed, small_kernels, vectors
-from specbench.target.fast.host.vectors import exponential
+from specbench.models.engine import Silent
+from specbench.models.fast.accept import accept
+from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.host import kernels, packed, small_kernels, vectors
+from specbench.models.fast.host.vectors import exponential
 from specbench.types import CaseError, Draft, Needs
 
 ROOT = Path(__file__).parents[2]
@@ -290,7 +290,7 @@ def test_without_a_folder_for_compiled_code_torch_computes(tmp_path):
     shutil.copytree(ROOT / "specbench", tmp_path / "specbench", ignore=shutil.ignore_patterns("__pycache__", "assets"))
     code = (
         "import torch, transformers\n"
-        "from specbench.target.fast.engine import FastEngine\n"
+        "from specbench.models.fast.engine import FastEngine\n"
         f"config = transformers.AutoConfig.for_model('llama', **{BASE!r})\n"
         "model = transformers.AutoModelForCausalLM.from_config(config).eval()\n"
         "print(FastEngine(model, 64, frozenset(), 8).describe_forward())\n"
@@ -306,7 +306,7 @@ def test_without_a_folder_for_compiled_code_torch_computes(tmp_path):
 
 def test_it_is_of_what_numba_compiles_for(monkeypatch):
     """The environment may ask numba for less than the processor has, and for code in Python."""
-    code = "from specbench.target.fast.host import vectors; print(vectors.LANES, vectors.PAIRED)"
+    code = "from specbench.models.fast.host import vectors; print(vectors.LANES, vectors.PAIRED)"
     asked = {**os.environ, "NUMBA_CPU_NAME": "generic"}
     told = subprocess.run([sys.executable, "-c", code], env=asked, cwd=ROOT, capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["8", "False"]

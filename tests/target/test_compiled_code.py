@@ -10,7 +10,7 @@ import numba
 import pytest
 from numba.core.caching import IndexDataCacheFile
 
-from specbench.target.compiled_code import _CodeFiles, njit
+from specbench.models.compiled_code import _CodeFiles, njit
 
 KINDS = pytest.mark.parametrize("kind", [_CodeFiles, pytest.param(IndexDataCacheFile, id="numba's, the wrong variant")])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from transformers import AutoConfig
 
-from specbench.target.family import check_family, find_steady_context, find_windows
-from specbench.target.library_config import override
+from specbench.models.family import check_family, find_steady_context, find_windows
+from specbench.models.library_config import override
 from specbench.types import InputError
 
 

@@ -14,24 +14,24 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from models import EVERY_FAMILY, VOCAB, Scripted, build, plain_greedy, scripts
-from specbench.bench.latency import shape_of
+from specbench.advise.latency import shape_of
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.engine import Silent
+from specbench.models.fast.accept import Outcome, accept
+from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.compact import explain_unfit
+from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.frame import Frame
+from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets
+from specbench.models.fast.layout import lay_out
+from specbench.models.fast.linear import Linear, can_pack
+from specbench.models.fast.static_kv import StaticKV
 from specbench.profile import ModelShape
-from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import Silent
-from specbench.target.fast.accept import Outcome, accept
-from specbench.target.fast.attention import FastOptions
-from specbench.target.fast.compact import explain_unfit
-from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.frame import Frame
-from specbench.target.fast.graphs import EXACT, GRAPHED, Buckets
-from specbench.target.fast.layout import lay_out
-from specbench.target.fast.linear import Linear, can_pack
-from specbench.target.fast.static_kv import StaticKV
 from specbench.types import ROOT, CaseError, Draft, InputError, Needs
 
 COUNT = 28

@@ -8,7 +8,7 @@ import torch
 from models import EVERY_FAMILY, Scripted, build, plain_greedy, scripts
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.target.eager.engine import EagerEngine
+from specbench.models.eager.engine import EagerEngine
 
 COUNT = 28
 PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}

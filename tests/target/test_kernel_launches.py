@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from rooms import ROOT
 
 pytest.importorskip("triton", exc_type=ImportError, reason="Triton is not installed: pip install '.[triton]'")
 
+ROOT = Path(__file__).resolve().parents[2]
+
 TOO_WIDE = """
 import runpy, sys
-from specbench.target.fast.kernels import tiles
+from specbench.models.fast.kernels import tiles
 tiles.TILES = (tiles.Tile(128, 128, 4, 3),)  # its sums alone are 128 registers of each lane
 sys.argv = ["check_kernels.py", "--sizes", "128", "--dtypes", "bf16"]
 runpy.run_path("scripts/check_kernels.py", run_name="__main__")

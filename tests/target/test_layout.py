@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.target.fast.attention import attend_flex
-from specbench.target.fast.device_layout import DeviceLayout, Layouts
-from specbench.target.fast.frame import Frame
+from specbench.models.fast.attention import attend_flex
+from specbench.models.fast.device_layout import DeviceLayout, Layouts
+from specbench.models.fast.frame import Frame
 from specbench.types import Draft
 
 WIDTHS = (1, 8, 40, 72)

@@ -15,18 +15,18 @@ import pytest
 import torch
 from ranks import NODES, Dawdling, Dying, Failing, Forgetful, Narrow, Recorder, Recording, Twisted, card_of, team
 
-import specbench.target.fast.engine as fast_engine
+import specbench.models.fast.engine as fast_engine
 from models import VOCAB, Scripted, build, plain_greedy, scripts
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.engine import Silent
-from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.graphs import GRAPHED, Buckets
-from specbench.target.tensor_parallel.start import TeamSettings, start
-from specbench.target.tensor_parallel.team import TeamError
+from specbench.models.engine import Silent
+from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.graphs import GRAPHED, Buckets
+from specbench.models.tensor_parallel.start import TeamSettings, start
+from specbench.models.tensor_parallel.team import TeamError
 from specbench.types import ROOT, CaseError, Draft, Needs
 
 COUNT = 20

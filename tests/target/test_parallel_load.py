@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from ranks import card_of
 from transformers import AutoConfig, AutoModelForCausalLM
 
-import specbench.target.tensor_parallel.share as parallel_load
+import specbench.models.tensor_parallel.share as parallel_load
 from models import BASE, FAMILIES, build
-from specbench.target.tensor_parallel.share import load_share
-from specbench.target.tensor_parallel.team import Message, MessageFormat, Op
+from specbench.models.tensor_parallel.share import load_share
+from specbench.models.tensor_parallel.team import Message, MessageFormat, Op
 from specbench.types import InputError
 
 PLAIN = {"revision": None, "safetensors": True, "seed": 0}

@@ -22,11 +22,11 @@ from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import Silent
-from specbench.target.facade import ModelCard, Target
-from specbench.target.fast.engine import FastEngine
-from specbench.target.load import choose_device, load_model
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.engine import Silent
+from specbench.models.facade import ModelCard, Target
+from specbench.models.fast.engine import FastEngine
+from specbench.models.load import choose_device, load_model
 from specbench.types import ROOT, Draft, InputError, Needs
 
 COUNT = 32

@@ -14,16 +14,16 @@ from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.eager import engine as eager_engine
-from specbench.target.eager.engine import EagerEngine, EagerRequest
-from specbench.target.engine import Silent
-from specbench.target.fast import engine as fast_engine
-from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.frame import Frame
-from specbench.target.fast.graphs import GRAPHED, Buckets
-from specbench.target.runner import CompactRunner
-from specbench.target.tensor_parallel.engine import Follower, Leader
-from specbench.target.tensor_parallel.team import Message, Op
+from specbench.models.eager import engine as eager_engine
+from specbench.models.eager.engine import EagerEngine, EagerRequest
+from specbench.models.engine import Silent
+from specbench.models.fast import engine as fast_engine
+from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.frame import Frame
+from specbench.models.fast.graphs import GRAPHED, Buckets
+from specbench.models.runner import CompactRunner
+from specbench.models.tensor_parallel.engine import Follower, Leader
+from specbench.models.tensor_parallel.team import Message, Op
 from specbench.types import Draft, InputError, Needs
 
 COUNT = 28

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from compose import job_for
 from models import Scripted
-from specbench.answers import read_answers
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
-from specbench.execution import execute
 from specbench.measure.clock import Clock
-from specbench.record import VANILLA
-from specbench.store import read_run
-from specbench.target.engine import Silent
-from specbench.target.replay import ReplayEngine
+from specbench.models.engine import Silent
+from specbench.models.replay import ReplayEngine
+from specbench.records.answers import read_answers
+from specbench.records.record import VANILLA
+from specbench.records.store import read_run
+from specbench.runs.execution import execute
 from specbench.trace import kind_of
 from specbench.types import CaseError, Draft, InputError, Needs
 

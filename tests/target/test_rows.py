@@ -10,9 +10,9 @@ from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
-from specbench.target.eager.cache import RowCopies
-from specbench.target.eager.engine import EagerEngine
-from specbench.target.tree import RowBatch
+from specbench.models.eager.cache import RowCopies
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.tree import RowBatch
 from specbench.types import ROOT, CaseError, Draft, Needs
 
 COUNT = 28

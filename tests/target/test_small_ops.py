@@ -8,12 +8,12 @@ import torch
 from models import Scripted, build, plain_greedy, scripts
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.target.fast.attention import FastOptions
-from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.small_ops import Norm, SmallOps
+from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.small_ops import Norm, SmallOps
 
 FusedOps = pytest.importorskip(
-    "specbench.target.fast.kernels.fused", reason="Triton is not installed: pip install '.[triton]'",
+    "specbench.models.fast.kernels.fused", reason="Triton is not installed: pip install '.[triton]'",
     exc_type=ImportError,
 ).FusedOps  # fmt: skip
 NEAR = {torch.float32: 1e-6, torch.float16: 2e-3}

@@ -11,21 +11,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from compose import job_for
 from models import VOCAB, Scripted, build, scripts
-from specbench import cli
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
-from specbench.execution import execute
 from specbench.measure.clock import Clock
-from specbench.store import read_manifest, read_run
-from specbench.target import weights
-from specbench.target.eager.engine import EagerEngine
-from specbench.target.engine import Silent
-from specbench.target.fast.attention import FastOptions
-from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.graphs import EXACT, GRAPHED
-from specbench.target.replay import ReplayEngine
-from specbench.target.timed import TimedEager, TimedFast
+from specbench.models import weights
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.engine import Silent
+from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.graphs import EXACT, GRAPHED
+from specbench.models.replay import ReplayEngine
+from specbench.models.timed import TimedEager, TimedFast
+from specbench.records.store import read_manifest, read_run
+from specbench.runs import cli
+from specbench.runs.execution import execute
 from specbench.types import Draft, InputError, Needs
 
 CPU = torch.device("cpu")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from compose import job_for
-from specbench.execution import execute
-from specbench.material import _trace_warnings
-from specbench.store import read_run
+from specbench.models.load import locate, read_tokenizer
+from specbench.records.store import read_run
+from specbench.runs.execution import execute
+from specbench.runs.material import _trace_warnings
 from specbench.suite.prompt import PromptBuilder
-from specbench.target.load import locate, read_tokenizer
 from specbench.trace import read_trace
 from specbench.trace.recorded import conversation_ids
 from specbench.types import Case, InputError
@@ -99,7 +99,7 @@ def test_questions_without_a_good_answer_are_left_out_and_counted(tmp_path):
 
 
 def test_records_of_failed_cases_are_counted_and_twins_refused(tmp_path):
-    from specbench.record import CaseRecord, TurnRecord
+    from specbench.records.record import CaseRecord, TurnRecord
 
     def line(case, status="ok"):
         turn = TurnRecord(2, [7, 8], "length", [1], [0], [0], [1], 0.1, 0.1, {}, prompt_ids=[1, 2])

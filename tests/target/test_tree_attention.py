@@ -18,17 +18,17 @@ from torch.nn.functional import scaled_dot_product_attention
 from models import Scripted, build, plain_greedy, scripts
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.target.eager.engine import EagerEngine
-from specbench.target.fast import attention
-from specbench.target.fast.attention import FastOptions, TreeMask, attend_flex, find_attention, pack_bits
-from specbench.target.fast.engine import FastEngine
-from specbench.target.fast.graphs import EXACT, GRAPHED
-from specbench.target.fast.kernels.tiles import SINGLE, TILES, Tile, choose_splits, choose_tile
-from specbench.target.load import ASSETS, load_model, read_card
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.fast import attention
+from specbench.models.fast.attention import FastOptions, TreeMask, attend_flex, find_attention, pack_bits
+from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.graphs import EXACT, GRAPHED
+from specbench.models.fast.kernels.tiles import SINGLE, TILES, Tile, choose_splits, choose_tile
+from specbench.models.load import ASSETS, load_model, read_card
 from specbench.types import Draft, InputError
 
 kernel = pytest.importorskip(
-    "specbench.target.fast.kernels.tree_attention", reason="Triton is not installed: pip install '.[triton]'",
+    "specbench.models.fast.kernels.tree_attention", reason="Triton is not installed: pip install '.[triton]'",
     exc_type=ImportError,
 )  # fmt: skip
 SMALL = Tile(16, 16, 4, 1)  # blocks of few keys: more edges in less time

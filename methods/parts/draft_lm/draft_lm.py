@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.target.facade import ModelCard
-from specbench.target.load import load_model, read_card
-from specbench.target.runner import HeldCache, Run, Shape, make_runner
-from specbench.target.tree import TreeRows
+from specbench.models.facade import ModelCard
+from specbench.models.load import load_model, read_card
+from specbench.models.runner import HeldCache, Run, Shape, make_runner
+from specbench.models.tree import TreeRows
 from specbench.types import InputError
 
 CHAIN = ((1, 1, 1), (2, 2, 1))  # a chain's forwards: a step; what was accepted last, and the token behind it

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest, Sampler, read_draft_card
 from methods.parts.draft_lm.tree_lm import TreeRequest
 from specbench.method import Method
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 from specbench.types import InputError
 
 

@@ -25,7 +25,7 @@ from methods.parts.draft_lm.draft_method import DraftModelMethod, TargetTraits
 from methods.parts.draft_lm.forward_time import RoundTimes
 from methods.parts.draft_lm.port import Backend, Port, open_port
 from specbench.method import Drafter
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 from specbench.types import CaseError, InputError, Needs
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_lm.draft_lm import DraftCall, DraftLM, DraftRequest
-from specbench.target.tree import TreeRows
+from specbench.models.tree import TreeRows
 from specbench.types import ROOT
 
 START = 64  # nodes that the bookkeeping has room for at first; it doubles

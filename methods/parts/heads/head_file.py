@@ -19,7 +19,7 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntr
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from specbench.target.load import locate
+from specbench.models.load import locate
 from specbench.types import InputError
 
 RANDOM = "random"

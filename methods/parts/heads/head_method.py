@@ -24,8 +24,8 @@ from methods.parts.heads.head_file import (
 )
 from methods.parts.trees.tree_shape import TreeShape
 from specbench.method import Method
-from specbench.target.facade import ModelCard, Target
-from specbench.target.transfer import upload
+from specbench.models.facade import ModelCard, Target
+from specbench.models.transfer import upload
 from specbench.types import InputError, require_count
 
 MEDUSA = (  # github.com/FasterDecoding/Medusa, medusa_choices.py, mc_sim_7b_63; Hydra uses the same: 63 nodes, 4 levels

@@ -18,7 +18,7 @@ from methods.parts.heads.layer_config import layer_config
 from methods.parts.heads.tree_head import TreeHead
 from methods.parts.trees.tree_shape import ShapePlan, TreeShape
 from specbench.method import Drafter, Drafting, GoesOn, SharedDrafter
-from specbench.target.facade import ModelCard, Target
+from specbench.models.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count
 
 EVERY = torch.zeros(1)  # offsets of a vocabulary that is the target's

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.target.compiled_code import njit
+from specbench.models.compiled_code import njit
 
 STATE = np.dtype([(name, "i4") for name in ("link", "length", "head", "tail", "first", "last", "count")])
 EDGE = np.dtype([(name, "i4") for name in ("owner", "token", "target", "next", "previous", "group", "front", "mixed")])

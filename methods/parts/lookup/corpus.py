@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from specbench.target.load import locate, read_tokenizer
+from specbench.models.load import locate, read_tokenizer
 from specbench.types import InputError
 
 OVERLAP = 13  # [words in a row] that two texts share by copying, hardly by chance (Brown et al. 2020, appendix C)

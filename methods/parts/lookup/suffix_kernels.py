@@ -13,7 +13,7 @@ import heapq
 
 import numpy as np
 
-from specbench.target.compiled_code import njit
+from specbench.models.compiled_code import njit
 
 END = -1  # what follows the last token, and what separates texts; it sorts before every token
 

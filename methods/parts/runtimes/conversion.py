@@ -22,7 +22,7 @@ import torch
 from filelock import FileLock
 from safetensors.torch import save_file
 
-from specbench.target.facade import ModelCard
+from specbench.models.facade import ModelCard
 
 _UNRELATED = ("_name_or_path", "transformers_version")  # of a configuration
 Write = Callable[[ModelCard, Any, Path], None]

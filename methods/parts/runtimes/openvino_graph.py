@@ -15,7 +15,7 @@ from openvino import opset13 as ops
 from openvino.op.util import Variable, VariableInfo
 from torch import Tensor
 
-from specbench.target.fast.compact import CompactModel, Layer
+from specbench.models.fast.compact import CompactModel, Layer
 
 NEVER = -1e30
 

@@ -15,10 +15,10 @@ import torch
 from methods.parts.draft_lm.draft_lm import read_draft_card
 from methods.parts.runtimes.conversion import convert
 from specbench.method import Emit, Peer
-from specbench.target.facade import ModelCard, Target
-from specbench.target.family import find_windows
-from specbench.target.fast.compact import FAMILIES, explain_unsupported
-from specbench.target.load import load_model
+from specbench.models.facade import ModelCard, Target
+from specbench.models.family import find_windows
+from specbench.models.fast.compact import FAMILIES, explain_unsupported
+from specbench.models.load import load_model
 from specbench.types import InputError, require_count
 
 NONE, LOOKUP, DRAFT = "none", "lookup", "draft"

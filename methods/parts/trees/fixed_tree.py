@@ -18,7 +18,7 @@ from methods.parts.draft_lm.draft_method import DraftModelMethod, TargetTraits
 from methods.parts.trees.siblings import draw_children
 from methods.parts.trees.tree_shape import Level, ShapePlan, TreeShape
 from specbench.method import Drafter, Drafting, SharedDrafter
-from specbench.target.facade import Target
+from specbench.models.facade import Target
 from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step, require_nodes
 
 

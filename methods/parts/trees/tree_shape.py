@@ -18,7 +18,7 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from specbench.target.tree import compute_depths
+from specbench.models.tree import compute_depths
 from specbench.types import ROOT, InputError
 
 REFERENCE = (  # github.com/Luowaterbi/TokenRecycling, model/recycling/tree_template.py: 80 nodes on 6 levels

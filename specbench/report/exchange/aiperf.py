@@ -16,8 +16,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, numbered_lines
-from specbench.record import Count, Nodes, TurnRecord
-from specbench.report.data.counting import drafted_steps, first_s
+from specbench.records.record import Count, Nodes, TurnRecord
 from specbench.report.exchange.figures import (
     Figures,
     Length,
@@ -30,6 +29,7 @@ from specbench.report.exchange.figures import (
     survival,
     token_s,
 )
+from specbench.report.frames.counting import drafted_steps, first_s
 
 _NS = 1_000_000_000
 _OF = "spec_decode_acceptance"

@@ -13,9 +13,9 @@ from pydantic import AliasPath, BaseModel, Field, TypeAdapter
 from pydantic_core import PydanticUndefined
 
 from specbench.input import InputError, parse_as
-from specbench.record import OVERALL, CaseRecord, TurnRecord
-from specbench.report.data.counting import drafted_steps, first_s
-from specbench.report.data.facts import Facts
+from specbench.records.record import OVERALL, CaseRecord, TurnRecord
+from specbench.report.frames.counting import drafted_steps, first_s
+from specbench.report.frames.facts import Facts
 
 SLACK = 1e-3  # by which rounded figures of a file may differ from what they follow from
 Share = Annotated[float, Field(ge=0, le=1)]

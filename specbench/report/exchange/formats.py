@@ -10,8 +10,8 @@ from pydantic_core import from_json
 
 from specbench.input import InputError, decode_text, parse_json, read_file
 from specbench.names import file_name
-from specbench.record import CONTROL
-from specbench.report.data.findings import Findings
+from specbench.records.record import CONTROL
+from specbench.records.store import RunError, write_atomically
 from specbench.report.exchange.aiperf import read_requests, write_requests
 from specbench.report.exchange.figures import Figures, Measured
 from specbench.report.exchange.nvidia import (
@@ -25,7 +25,7 @@ from specbench.report.exchange.nvidia import (
 from specbench.report.exchange.samples import SAMPLES, write_samples
 from specbench.report.exchange.specforge import read_report, write_report
 from specbench.report.exchange.vllm import read_bench, read_csv, write_bench, write_csv
-from specbench.store import RunError, write_atomically
+from specbench.report.frames.findings import Findings
 
 
 @dataclass(frozen=True, slots=True)

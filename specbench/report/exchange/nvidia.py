@@ -15,8 +15,7 @@ import pandas as pd
 from pydantic import Field
 
 from specbench.input import InputError
-from specbench.record import Count
-from specbench.report.data.counting import first_s, kept_lengths
+from specbench.records.record import Count
 from specbench.report.exchange.figures import (
     SLACK,
     Figures,
@@ -33,6 +32,7 @@ from specbench.report.exchange.figures import (
     survival,
     token_s,
 )
+from specbench.report.frames.counting import first_s, kept_lengths
 
 _HARNESS = "specdec_bench"
 _DIGITS = 6  # of a profile

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from specbench.record import CONTROL, CaseRecord
-from specbench.report.data.findings import Findings
+from specbench.records.record import CONTROL, CaseRecord
+from specbench.report.frames.findings import Findings
 from specbench.report.text.tokenizer import find_tokenizer, read_tokenizer
 
 SAMPLES = "samples"

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from specbench.record import Count
+from specbench.records.record import Count
 from specbench.report.exchange.figures import Figures, Length, Measured, at, check_close, parse
 
 

@@ -17,8 +17,7 @@ import pandas as pd
 from pydantic import AfterValidator, Field, ValidationError
 
 from specbench.input import InputError, decode_text, describe
-from specbench.record import LARGEST, Count
-from specbench.report.data.counting import first_s
+from specbench.records.record import LARGEST, Count
 from specbench.report.exchange.figures import (
     Figures,
     Length,
@@ -30,6 +29,7 @@ from specbench.report.exchange.figures import (
     parse,
     token_s,
 )
+from specbench.report.frames.counting import first_s
 
 _COUNTED = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
 _OF = "spec_decode_"

@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd
 
 from specbench.measure.identity import hide_identity
-from specbench.record import VANILLA, CaseRecord
-from specbench.report.data.facts import flatten
-from specbench.report.data.findings import Findings
-from specbench.report.data.reported import ReportedRun
+from specbench.records.record import VANILLA, CaseRecord
+from specbench.records.store import Run
+from specbench.report.frames.facts import flatten
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.reported import ReportedRun
 from specbench.report.page.elements import escape, table_html
 from specbench.report.text.label import BLANK, Cell, format_share, label
 from specbench.report.text.table import Table
-from specbench.store import Run
 
 MAX_ROWS = 100  # a page stays readable; records.jsonl has them all
 _SECTIONS = (

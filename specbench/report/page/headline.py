@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from specbench.report.data.headline import Headline, Row, name_of
+from specbench.report.frames.headline import Headline, Row, name_of
 from specbench.report.page.elements import cell_html, escape
 from specbench.report.text.label import Cell, format_interval, format_number
 

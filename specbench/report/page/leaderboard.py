@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pandas as pd
 
-from specbench.record import CONTROL, OVERALL, VANILLA
-from specbench.report.data.facts import Facts
-from specbench.report.data.pairs import Contest, is_alone
-from specbench.report.data.rows import category_order, drop_repeated_rows, with_drafting
+from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.report.frames.facts import Facts
+from specbench.report.frames.pairs import Contest, is_alone
+from specbench.report.frames.rows import category_order, drop_repeated_rows, with_drafting
 from specbench.report.page.elements import cell_html, escape, sheet_html, tag
 from specbench.report.tables.columns import Heading, Row, method_table
 from specbench.report.tables.tables import OVERALL_COLUMNS, meaning, split_lossy

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.record import OVERALL, VANILLA
-from specbench.report.data.detail import LOADED
-from specbench.report.data.facts import TIME_ONLY
-from specbench.report.data.findings import Findings
-from specbench.report.data.headline import Headline, find_headlines
-from specbench.report.data.load import Load
+from specbench.records.record import OVERALL, VANILLA
+from specbench.records.store import PAGE, write_atomically
+from specbench.report.frames.detail import LOADED
+from specbench.report.frames.facts import TIME_ONLY
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.headline import Headline, find_headlines
+from specbench.report.frames.load import Load
 from specbench.report.page.elements import escape, gallery, policy, script, style, table_html
 from specbench.report.page.evidence import environment, failures, lossless_section
 from specbench.report.page.headline import headlines_html
@@ -32,7 +33,6 @@ from specbench.report.tables.shards import shards_tables
 from specbench.report.tables.tables import build_tables, caption, steps_table
 from specbench.report.text.label import format_share, label
 from specbench.report.text.table import Table
-from specbench.store import PAGE, write_atomically
 
 _GLOSSARY = "What each number means"
 _FOLDED = {  # heading -> what is folded below it

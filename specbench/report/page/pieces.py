@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.input import parse_json, read_file
+from specbench.records.store import PIECES, Run, RunError, write_atomically
 from specbench.report.text.tokenizer import find_tokenizer, read_tokenizer
-from specbench.store import PIECES, Run, RunError, write_atomically
 
 UNKNOWN = "<{}>"  # of an id without a known text
 _BROKEN = "\N{REPLACEMENT CHARACTER}"  # part of a character that several tokens make up

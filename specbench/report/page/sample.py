@@ -9,12 +9,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from specbench.record import CONTROL, CaseRecord
-from specbench.report.data.findings import Findings
-from specbench.report.data.reported import ReportedRun
-from specbench.report.data.trials import Column, Columns
+from specbench.records.record import CONTROL, CaseRecord
+from specbench.records.store import Run
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.reported import ReportedRun
+from specbench.report.frames.trials import Column, Columns
 from specbench.report.text.label import label
-from specbench.store import Run
 
 MOST_CASES = 12
 MOST_ANSWERS = 24  # of one case: a sweep has hundreds

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from specbench.names import printable
-from specbench.record import VANILLA, TurnRecord
-from specbench.report.data.findings import Findings
+from specbench.records.record import VANILLA, TurnRecord
+from specbench.records.store import Run
+from specbench.report.frames.findings import Findings
 from specbench.report.page.elements import escape
 from specbench.report.page.pieces import UNKNOWN, spell_ids, write_pieces
 from specbench.report.page.sample import SampledAnswer, SampledCase, has_trees, sample_cases
-from specbench.store import Run
 
 TREE_BYTES = 1_200_000  # all drafts of a page together
 PROMPT_CHARS = 4000

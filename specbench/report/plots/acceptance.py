@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.record import CONTROL, VANILLA
+from specbench.records.record import CONTROL, VANILLA
 from specbench.report.plots.canvas import NOTE, OVER_LINE, REFERENCE, finish, make_sheet, plain
 from specbench.report.plots.scene import Scene
 from specbench.report.text.label import break_lines

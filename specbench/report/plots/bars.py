@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.record import OVERALL
-from specbench.report.data.rows import mark_few
+from specbench.records.record import OVERALL
+from specbench.report.frames.rows import mark_few
 from specbench.report.plots.canvas import REFERENCE, finish, inner_inch, make_rows, make_sheet, plain, write_ends
 from specbench.report.plots.scene import Scene, Series
 from specbench.report.text.label import break_lines

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from specbench.report.data.findings import Findings
-from specbench.report.data.load import Load
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.load import Load
 from specbench.report.plots.acceptance import draw_accept_lengths, draw_accept_positions
 from specbench.report.plots.bars import draw_bars, draw_groups
 from specbench.report.plots.canvas import drawing, save_all

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from specbench.report.data.detail import HELD
+from specbench.report.frames.detail import HELD
 from specbench.report.plots.canvas import REFERENCE, finish, make_sheet
 from specbench.report.plots.scene import Scene, Series
 from specbench.stats import MIN_CASES

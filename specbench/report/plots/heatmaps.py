@@ -14,7 +14,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from specbench.report.data.sweep import Heatmap
+from specbench.report.frames.sweep import Heatmap
 from specbench.report.plots.canvas import drawing, finish, fit, make_sheet, plain, save_all, slug
 from specbench.report.text.label import (
     break_lines,

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from specbench.record import VANILLA
+from specbench.records.record import VANILLA
 from specbench.report.plots.acceptance import MIN_STEPS, with_enough_steps
 from specbench.report.plots.canvas import REFERENCE, finish, make_sheet
 from specbench.report.plots.scene import Scene

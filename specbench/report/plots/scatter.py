@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from specbench.record import OVERALL, VANILLA
-from specbench.report.data.choices import find_undominated
+from specbench.records.record import OVERALL, VANILLA
+from specbench.report.frames.choices import find_undominated
 from specbench.report.plots.canvas import REFERENCE, finish, make_sheet, set_log2
 from specbench.report.plots.scene import Scene, Series
 

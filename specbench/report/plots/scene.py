@@ -9,18 +9,18 @@ from functools import partial
 import pandas as pd
 
 from specbench.profile import Profile
-from specbench.record import CONTROL, OVERALL, VANILLA
-from specbench.report.data.detail import LOADED, Detail
-from specbench.report.data.facts import say_loads
-from specbench.report.data.findings import Findings
-from specbench.report.data.load import Load
-from specbench.report.data.reported import ReportedRun, keys_of, of_least_load, only
-from specbench.report.data.rows import category_order, of_place
-from specbench.report.data.steps import median
+from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.records.store import RunError
+from specbench.report.frames.detail import LOADED, Detail
+from specbench.report.frames.facts import say_loads
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.load import Load
+from specbench.report.frames.reported import ReportedRun, keys_of, of_least_load, only
+from specbench.report.frames.rows import category_order, of_place
+from specbench.report.frames.steps import median
 from specbench.report.plots.canvas import slug
 from specbench.report.plots.palette import Style, style_of
 from specbench.report.text.label import display_name, label
-from specbench.store import RunError
 
 _LOSSY = " (lossy)"
 

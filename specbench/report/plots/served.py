@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from specbench.record import CONTROL, VANILLA
-from specbench.report.data.detail import LOADED
-from specbench.report.data.load import FEW, LABELLED
+from specbench.records.record import CONTROL, VANILLA
+from specbench.report.frames.detail import LOADED
+from specbench.report.frames.load import FEW, LABELLED
 from specbench.report.plots.canvas import REFERENCE, finish, make_sheet, set_log2
 from specbench.report.plots.palette import style_of
 from specbench.report.plots.scene import Scene

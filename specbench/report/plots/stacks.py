@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from specbench.record import PHASES, VANILLA
-from specbench.report.data.detail import drop_repeats
-from specbench.report.data.trials import DRAFTER_PHASES
+from specbench.records.record import PHASES, VANILLA
+from specbench.report.frames.detail import drop_repeats
+from specbench.report.frames.trials import DRAFTER_PHASES
 from specbench.report.plots.canvas import finish, make_rows, write_ends
 from specbench.report.plots.palette import PARTS, Style, style_of
 from specbench.report.plots.scene import Scene

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.store import RunError
+from specbench.records.store import RunError
 
 PACKAGE = Path(__file__).resolve().parents[2]
 COLUMNS = (

@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.report.data.facts import Facts
-from specbench.report.data.findings import Findings
-from specbench.report.data.reported import ReportedRun
-from specbench.report.data.variant import read_parameters, read_settings, spell_value
+from specbench.records.store import Run
+from specbench.report.frames.facts import Facts
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.reported import ReportedRun
+from specbench.report.frames.variant import read_parameters, read_settings, spell_value
 from specbench.report.published.figures import DEFINITION, HARDWARE, PublishedFigure
-from specbench.store import Run
 
 MAT_TOLERANCE = 0.03  # half of it is rounding, the rest near ties and how the prefill is counted
 REPRODUCED, DIFFERS, SHOWN = "reproduced", "differs", ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from specbench.record import OVERALL
-from specbench.report.data.detail import AUDIT
-from specbench.report.data.findings import Findings
-from specbench.report.data.rows import KEYS
+from specbench.records.record import OVERALL
+from specbench.report.frames.detail import AUDIT
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.rows import KEYS
 from specbench.report.tables.columns import INTERVALS, Heading, method_table
 from specbench.report.text.label import format_milliseconds, format_number, format_share
 from specbench.report.text.table import Table

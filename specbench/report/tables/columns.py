@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.record import CONTROL
-from specbench.report.data.reported import ROW
-from specbench.report.data.rows import mark_few
+from specbench.records.record import CONTROL
+from specbench.report.frames.reported import ROW
+from specbench.report.frames.rows import mark_few
 from specbench.report.text.label import Cell, format_interval, format_number, label
 from specbench.report.text.table import Table, without_blanks
 from specbench.stats import MIN_CASES

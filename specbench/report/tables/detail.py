@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from specbench.record import CONTROL, VANILLA
-from specbench.report.data.counting import DEFINITIONS
-from specbench.report.data.detail import MIN_VALUES, PERCENTILES, WAITS
-from specbench.report.data.reported import ROW
+from specbench.records.record import CONTROL, VANILLA
+from specbench.report.frames.counting import DEFINITIONS
+from specbench.report.frames.detail import MIN_VALUES, PERCENTILES, WAITS
+from specbench.report.frames.reported import ROW
 from specbench.report.tables.columns import Heading, method_table, widen
 from specbench.report.text.label import format_number, format_share
 from specbench.report.text.table import Table

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.record import OVERALL
-from specbench.report.data.findings import Findings
-from specbench.report.data.load import FEW, LABELLED, MOST, Load
-from specbench.report.data.reported import ROW
+from specbench.records.record import OVERALL
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.load import FEW, LABELLED, MOST, Load
+from specbench.report.frames.reported import ROW
 from specbench.report.tables.columns import Heading, method_table, widen
 from specbench.report.text.table import Table
 

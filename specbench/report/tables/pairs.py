@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from specbench.report.data.findings import Findings
-from specbench.report.data.headline import Headline, Row, name_of
-from specbench.report.data.pairs import Contest, Entrant, find_contest
-from specbench.report.data.sweep import best_settings
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.headline import Headline, Row, name_of
+from specbench.report.frames.pairs import Contest, Entrant, find_contest
+from specbench.report.frames.sweep import best_settings
 from specbench.report.tables.columns import Heading
 from specbench.report.text.label import Cell, format_interval, format_number, label
 from specbench.report.text.table import Table

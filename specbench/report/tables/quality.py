@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from specbench.record import OVERALL
-from specbench.report.data.detail import QUALITY
-from specbench.report.data.findings import Findings
-from specbench.report.data.reported import ROW
+from specbench.records.record import OVERALL
+from specbench.report.frames.detail import QUALITY
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.reported import ROW
 from specbench.report.tables.columns import INTERVALS, Heading, method_table
 from specbench.report.text.label import BLANK, format_interval, format_share
 from specbench.report.text.table import Table

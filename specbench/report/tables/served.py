@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from specbench.report.data.served import SHARES, WAITED, fewest
+from specbench.report.frames.served import SHARES, WAITED, fewest
 from specbench.report.tables.columns import Heading, method_table
 from specbench.report.tables.detail import waiting_columns
 from specbench.report.text.label import BLANK, format_count

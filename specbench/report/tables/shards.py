@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specbench.report.data.findings import Findings
+from specbench.report.frames.findings import Findings
 from specbench.report.text.label import BLANK, Cell, format_bounded, format_rate
 from specbench.report.text.table import Table, without_blanks
 

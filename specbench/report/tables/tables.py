@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.record import CONTROL, OVERALL, PHASES, VANILLA
-from specbench.report.data.detail import AUDIT, LOADED, QUALITY, Detail
-from specbench.report.data.facts import TIME_ONLY, Facts, say_decoding, say_loads
-from specbench.report.data.findings import Findings
-from specbench.report.data.pairs import Contest, is_alone
-from specbench.report.data.reported import ROW
-from specbench.report.data.rows import COLUMNS, FEW, category_order, drop_repeated_rows, of_place, with_drafting
-from specbench.report.data.trials import DRAFTER_PHASES
+from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
+from specbench.report.frames.detail import AUDIT, LOADED, QUALITY, Detail
+from specbench.report.frames.facts import TIME_ONLY, Facts, say_decoding, say_loads
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.pairs import Contest, is_alone
+from specbench.report.frames.reported import ROW
+from specbench.report.frames.rows import COLUMNS, FEW, category_order, drop_repeated_rows, of_place, with_drafting
+from specbench.report.frames.trials import DRAFTER_PHASES
 from specbench.report.tables.columns import INTERVALS, Heading, Row, method_table, widen
 from specbench.report.tables.detail import lengths_tables, tails_table
 from specbench.report.text.label import (

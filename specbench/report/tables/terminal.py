@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.names import printable
-from specbench.record import CONTROL, OVERALL, VANILLA
-from specbench.report.data.detail import LOADED
-from specbench.report.data.facts import TIME_ONLY, Facts, say_decoding
-from specbench.report.data.findings import Findings
-from specbench.report.data.headline import Headline, find_headlines, sort_rows
-from specbench.report.data.load import Load
-from specbench.report.data.rows import FEW, category_order, drop_repeated_rows, with_drafting
+from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.report.frames.detail import LOADED
+from specbench.report.frames.facts import TIME_ONLY, Facts, say_decoding
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.headline import Headline, find_headlines, sort_rows
+from specbench.report.frames.load import Load
+from specbench.report.frames.rows import FEW, category_order, drop_repeated_rows, with_drafting
 from specbench.report.tables.columns import Heading, method_table, widen
 from specbench.report.tables.served import served_tables
 from specbench.report.tables.shards import shards_tables

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from specbench.record import CONTROL
+from specbench.records.record import CONTROL
 
 BLANK = "\N{EN DASH}"
 _DISPLAY = {  # as papers write them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specbench.store import RunError
+from specbench.records.store import RunError
 
 SCREEN, PAPER = "screen", "paper"
 _SUFFIX = ".mplstyle"

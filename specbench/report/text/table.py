@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from specbench.names import printable
+from specbench.records.store import RunError, remove_partials, write_atomically
 from specbench.report.text.label import BLANK, Cell, display_name
-from specbench.store import RunError, remove_partials, write_atomically
 
 _LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},

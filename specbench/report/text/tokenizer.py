@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specbench.store import Run, RunError
+from specbench.records.store import Run, RunError
 
 FILE = "tokenizer.json"
 _ASSETS = Path(__file__).resolve().parents[2] / "assets"

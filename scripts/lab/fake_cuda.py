@@ -1,0 +1,288 @@
+"""Tensors labelled cuda:0 on a machine without a GPU, which a CPU computes: a whole decode loop runs on them.
+
+An operation over the CPU's tensors and labelled ones raises as it would on a GPU, and so does NumPy; every transfer
+between the two is counted. A labelled tensor holds the CPU's result, so ids are those of a run on the CPU.
+Random numbers are the CPU's too. What a GPU computes otherwise, and how long it takes, cannot be seen here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from specbench.models.fast.graphs import Graphs
+
+DEVICE = torch.device("cuda", 0)
+READ, UPLOAD = "read-back", "upload"
+INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
+# Their result, or its shape, is read by the host; multinomial tests its input twice.
+WAITING = {"nonzero": 1, "is_nonzero": 1, "equal": 1, "masked_select": 1, "argwhere": 1, "bincount": 1, "_unique2": 1,
+           "unique_dim": 1, "unique_consecutive": 1, "allclose": 1, "multinomial": 2}  # fmt: skip
+# The first makes tensor(list) a visible copy, the second a module's move new parameters.
+_SWITCHES = ((torch._C._only_lift_cpu_tensors, torch._C._set_only_lift_cpu_tensors),
+             (torch.__future__.get_overwrite_module_params_on_conversion,
+              torch.__future__.set_overwrite_module_params_on_conversion))  # fmt: skip
+
+
+class DeviceMixError(RuntimeError):
+    """An operation that a GPU would refuse."""
+
+
+class Labelled(Tensor):
+    """A tensor that says it is on cuda:0. held: the CPU's. counter: of its transfers."""
+
+    held: Tensor
+    counter: FakeCuda
+
+    @staticmethod
+    def __new__(cls, held: Tensor, counter: FakeCuda) -> Labelled:
+        """held: a tensor on the CPU."""
+        out: Labelled = Tensor._make_wrapper_subclass(
+            cls, held.size(), strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype
+        )
+        out.held, out.counter = held, counter
+        return out
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise DeviceMixError(f"{func} on a labelled tensor outside FakeCuda")
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """What Python sees. To torch's own code it is the CPU, which a build without CUDA has."""
+        return DEVICE
+
+    def _read(self) -> Tensor:
+        self.counter.count(READ, True, "a value")
+        return self.held
+
+    def item(self) -> Any:
+        """Waits."""
+        return self._read().item()
+
+    def tolist(self) -> Any:
+        """Waits."""
+        return self._read().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Raises, as on a GPU."""
+        raise DeviceMixError(f"NumPy cannot read {tuple(self.shape)} on {DEVICE}; expected a tensor on the CPU")
+
+    def data_ptr(self) -> int:
+        """Of what it holds."""
+        return self.held.data_ptr()
+
+    def untyped_storage(self) -> Any:
+        """Of what it holds."""
+        return self.held.untyped_storage()
+
+    def new_tensor(self, data: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:  # type: ignore[override]
+        """On the same device: an upload."""
+        return torch.tensor(data, dtype=dtype or self.dtype, device=DEVICE)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self.numpy()
+
+    def __bool__(self) -> bool:
+        return bool(self._read())
+
+    def __int__(self) -> int:
+        return int(self._read())
+
+    def __float__(self) -> float:
+        return float(self._read())
+
+    def __index__(self) -> int:
+        return int(self._read())
+
+
+class FakeCuda(TorchDispatchMode):
+    """While it is entered, ``device="cuda"`` labels, and what a graph would hold is called, and must not transfer.
+
+    blocking, free: transfers by kind, those that wait for the device and those from pinned memory that do not.
+    launched: operations on the device, views left out, and calls that a graph would hold, one each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocking: Counter[str] = Counter()
+        self.free: Counter[str] = Counter()
+        self.launched = 0
+        self._captured = False
+        self._pinned: dict[int, Tensor] = {}  # kept, so that no other tensor gets its place
+        self._patches = contextlib.ExitStack()
+
+    def __enter__(self) -> FakeCuda:
+        stubs: dict[str, Any] = {"_lazy_init": lambda: None, "device_count": lambda: 1, "synchronize": lambda *_: None,
+                 "get_device_properties": lambda *_: _Properties(), "current_stream": lambda *_: _Event(),
+                 "Event": _Event}  # fmt: skip
+        self._patches.enter_context(mock.patch.multiple(torch.cuda, **stubs))
+        self._patches.enter_context(mock.patch.object(torch, "Generator", _Random))
+        self._patches.enter_context(mock.patch.multiple(Graphs, run=self._call, prepare=lambda *_: None))
+        self._patches.enter_context(torch.inference_mode())
+        for read, write in _SWITCHES:
+            self._patches.callback(write, read())
+            write(True)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        super().__exit__(*problem)
+        self._patches.close()
+
+    def _call(self, key: Any, call: Callable[[], Any]) -> Any:
+        """In place of ``Graphs.run``."""
+        self.launched += 1
+        with self.captured():
+            return call()
+
+    @contextlib.contextmanager
+    def captured(self) -> Iterator[None]:
+        """Inside the block, which a graph would hold, every transfer raises."""
+        self._captured = True
+        try:
+            yield
+        finally:
+            self._captured = False
+
+    def count(self, kind: str, blocking: bool, what: object, times: int = 1) -> None:
+        """Note a transfer. Raises DeviceMixError where a graph is captured."""
+        if self._captured:
+            raise DeviceMixError(f"{kind} by {what} in a captured call")
+        (self.blocking if blocking else self.free)[kind] += times
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
+        name = func._schema.name.removeprefix("aten::")
+        if name in ("pin_memory", "_pin_memory") or given.get("pin_memory"):
+            return self._pin(
+                given["self"].clone() if "self" in given else func(*args, **{**kwargs, "pin_memory": False})
+            )
+        tensors = list[Tensor]()
+        _replace((*args, *kwargs.values()), Tensor, tensors.append)
+        labelled = {id(each.held): each for each in tensors if isinstance(each, Labelled)}
+        device = given.get("device")
+        if name == "_has_compatible_shallow_copy_type":  # a module that moves asks
+            return True
+        if name in ("to", "_to_copy"):
+            there = given["other"].device if "other" in given else device
+            if there is not None and (there.type == "cuda") != bool(labelled):
+                return self._transfer(given, given["self"], there.type == "cuda")
+        elif name == "copy_" and isinstance(given["self"], Labelled) != isinstance(given["src"], Labelled):
+            return self._copy(given)
+        elif labelled:
+            self._check(func, given, name, tensors)
+        on_device = bool(labelled) if device is None else device.type == "cuda"
+        if not on_device and not labelled:
+            return func(*args, **kwargs)
+        if device is not None and "device" in kwargs:
+            kwargs["device"] = torch.device("cpu")
+        elif device is not None:
+            args = tuple(torch.device("cpu") if each is device else each for each in args)
+        held = {key: _replace(each, Labelled, _held) for key, each in kwargs.items()}
+        out = func(*_replace(args, Labelled, _held), **held)
+        self.launched += not (self._captured or func.is_view)
+        return _replace(out, Tensor, lambda held: labelled[id(held)] if id(held) in labelled else Labelled(held, self))
+
+    def _pin(self, host: Tensor) -> Tensor:
+        self._pinned[host.untyped_storage().data_ptr()] = host
+        return host
+
+    def _note(self, source: Tensor, up: bool, non_blocking: bool, what: str) -> None:
+        """A copy out of pageable memory may wait; one into it that nobody waits for is a race."""
+        if up:
+            pinned = source.untyped_storage().data_ptr() in self._pinned
+            self.count(UPLOAD, not (non_blocking and pinned), what)
+        elif non_blocking:
+            raise DeviceMixError("a copy to the host with non_blocking, which nothing waits for")
+        else:
+            self.count(READ, True, what)
+
+    def _transfer(self, given: dict[str, Any], source: Any, up: bool) -> Tensor:
+        self._note(source, up, bool(given.get("non_blocking")), "to()")
+        held = source if up else source.held
+        copy = held.to(given.get("dtype") or held.dtype, copy=True)
+        return Labelled(copy, self) if up else copy
+
+    def _copy(self, given: dict[str, Any]) -> Tensor:
+        target, source = given["self"], given["src"]
+        up = isinstance(target, Labelled)
+        if not (up and source.dim() == 0):
+            self._note(source, up, bool(given.get("non_blocking")), "copy_()")
+        _held(target).copy_(_held(source))
+        return target
+
+    def _check(self, func: Any, given: dict[str, Any], name: str, tensors: list[Tensor]) -> None:
+        """Raise where devices mix; note what waits. A CPU tensor without dimensions is a number."""
+        indices = [each for each in given.get("indices") or () if each is not None] if name in INDEXING else []
+        for each in tensors:
+            if isinstance(each, Labelled) or each.dim() == 0:
+                continue
+            if not any(each is index for index in indices):
+                raise DeviceMixError(f"{func} has {tuple(each.shape)} on the CPU among tensors on {DEVICE}")
+            self.count(UPLOAD, True, func)
+        for each in indices:
+            if each.dtype == torch.bool:
+                self.count(READ, True, func)
+        sized = name == "repeat_interleave" and isinstance(given.get("repeats"), Tensor)
+        if (sized and given.get("output_size") is None) or (name == "where" and len(given) == 1):
+            self.count(READ, True, func)
+        many = name == "multinomial" and given["num_samples"] > 1 and given.get("replacement")
+        if name in WAITING and not many:
+            self.count(READ, True, func, WAITING[name])
+
+
+class _Random(torch.Generator):
+    """The CPU's, whatever the device."""
+
+    def __new__(cls, *_: Any) -> _Random:
+        """Seeded anew."""
+        return super().__new__(cls)
+
+
+class _Properties:
+    """Of a device with room for any model of a test."""
+
+    total_memory = 1 << 40
+
+
+class _Event:
+    """In place of an event or a stream: no time passes."""
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+    def record(self, *_: Any) -> None:
+        """Nothing."""
+
+    def record_event(self, event: _Event) -> _Event:
+        """The event."""
+        return event
+
+    def elapsed_time(self, other: _Event) -> float:
+        """None."""
+        return 0.0
+
+
+def _held(tensor: Any) -> Tensor:
+    return tensor.held if isinstance(tensor, Labelled) else tensor
+
+
+def _replace(value: Any, kind: type[Tensor], change: Callable[[Any], Any]) -> Any:
+    """Of an operation's arguments or results, the tensors of a kind changed: they stand in lists and tuples only."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        found = [_replace(each, kind, change) for each in value]
+        return found if isinstance(value, list) else tuple(found)
+    return value

@@ -1,0 +1,197 @@
+"""Which method, with which parameters, for a GPU, a model and a load: candidates, and the best of them.
+
+Recorded steps are priced by a latency profile, as in a report. Candidates are the methods of runs, or, of a trace, the
+drafters that need no weights at a few settings each. They are chosen on one half of the cases and judged on the other.
+Drafting counts with its median, once for every request: a server whose drafters run side by side is nearer to the
+column without. Both columns are of the same cases and steps.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pandas as pd
+
+from specbench.advise.tune import gain_of, speedup_of, spell
+from specbench.profile import Fit, Profile, find_pair, read_profile
+from specbench.profile.analytic import error_of
+from specbench.profile.profile import PUBLISHED
+from specbench.report import read_findings
+from specbench.report.frames.predict import Prediction, predict, with_drafting
+from specbench.report.frames.remarks import find_remarks
+from specbench.report.frames.reported import ReportedRun
+from specbench.report.locate import chosen_profile, find_runs
+from specbench.report.text.label import label
+from specbench.runs.cli import job_of
+from specbench.runs.composition import with_own_groups
+from specbench.runs.execution import execute
+from specbench.runs.job import Job
+from specbench.stats import MIN_CASES, Estimate
+from specbench.types import InputError
+
+# Of a trace: what is replayed, the first setting of every method in one run, then the second.
+POINTS: dict[str, dict[str, tuple[int, ...]]] = {
+    "pld": {"num_draft": (1, 3, 5, 10, 16)},
+    "sam": {"n_predicts": (4, 8, 16, 40, 60)},
+    "suffix_decoding_local": {"num_draft": (2, 4, 8, 16, 32)},
+    "cacheback_no_frozen": {"total_draft_length": (4, 8, 16, 48, 96), "chaining_reserve": (0, 0, 4, 8, 16)},
+    "n_grammys_trie": {"k": (2, 2, 4, 6, 10), "w": (4, 6, 6, 10, 10)},
+}
+FIXED = ("method.n_grammys_trie.strategy=context", "measure=replay", "measure.warmup=0")
+FREE = Profile("", "", "", "", PUBLISHED, Fit(1.0, 0.0, 0.0, 0.0), "")  # every forward as long
+COSTS = (0.75, 1.25)  # of a token fed, under which the answer is asked again
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A method with its parameters. name: as a report prints it."""
+
+    name: str
+    entry: ReportedRun
+    method: str
+
+    def cases(self, profile: Profile, requests: int, drafting: bool) -> pd.DataFrame:
+        """A row a case under so many requests at once, by name; drafting at its median, or free."""
+        others = self.entry.trials.methods.keys() - {self.method}
+        found = predict(self.entry.trials, others, profile.shared(requests)).cases[self.method]
+        return with_drafting(found, requests if drafting else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is best under a load. speedup: of the held-out cases. ties: whom it cannot be told from. next_best: of the
+    others, with the ratio.
+    """
+
+    requests: int
+    best: Candidate
+    speedup: Estimate
+    ties: tuple[str, ...]
+    next_best: str
+
+
+def candidates_of(directories: Sequence[Path]) -> list[Candidate]:
+    """Every method of these runs whose drafts are recorded. Raises InputError where there is none to choose from."""
+    findings = read_findings(find_runs(directories))
+    found = [
+        Candidate(label(method, entry.variants.get(method, "")), entry, method)
+        for entry in findings.reported
+        for method in predict(entry.trials, entry.facts.peers | entry.facts.unaccepted, FREE).cases
+        if method not in entry.facts.lossy
+    ]
+    if not found:
+        raise InputError("no method of these runs has recorded drafts; expected a run with one, such as method=[pld]")
+    if len(places := {entry.place for entry in findings.reported}) > 1:
+        named = " and ".join(f"{model} on {suite}" for model, suite in sorted(places))
+        raise InputError(f"got runs of {named}; expected those of one model and suite")
+    return found
+
+
+def choose(found: Sequence[Candidate], profile: Profile, requests: int, drafting: bool = True) -> Advice | None:
+    """The best on every second case, judged on the others; None where none is faster than vanilla."""
+    priced = [each.cases(profile, requests, drafting) for each in found]
+    names = priced[0].index
+    names = names[names.isin(set(names).intersection(*(cases.index for cases in priced)))]
+    tuning, held_out = names[::2], names[1::2] if len(names) > 1 else names
+    speeds = [speedup_of(cases.loc[tuning]).value for cases in priced]
+    order = sorted(range(len(found)), key=lambda place: -speeds[place])
+    best = order[0]
+    if speeds[best] <= 1:
+        return None
+    ratios = {place: gain_of(priced[place].loc[held_out], priced[best].loc[held_out]) for place in order[1:]}
+    tied = [place for place, ratio in ratios.items() if ratio.low is not None and ratio.low <= 1]
+    rest = next((place for place in ratios if place not in tied), None)
+    behind = "" if rest is None else f"{found[rest].name}; the best is {spell(ratios[rest])} times as fast"
+    ties = tuple(found[place].name for place in tied)
+    return Advice(requests, found[best], speedup_of(priced[best].loc[held_out]), ties, behind)
+
+
+def answer(found: Sequence[Candidate], profile: Profile, loads: Sequence[int]) -> Iterator[str]:
+    """The lines of an answer: of each load the best, with and without drafting, and what would change it."""
+    for requests in loads:
+        with_drafting, without = (choose(found, profile, requests, drafting) for drafting in (True, False))
+        at = f"{requests} at once"
+        if with_drafting is None:
+            yield f"{at}: none is faster than vanilla; decode without a draft"
+        else:
+            best = with_drafting
+            yield f"{at}: {best.best.name}, {spell(best.speedup)} times vanilla"
+            if best.ties:
+                yield f"    not told from: {', '.join(best.ties)}"
+            if best.next_best:
+                yield f"    next: {best.next_best}"
+        moved = _name(without) != _name(with_drafting)
+        if without is not None:
+            mark = "  * drafting decides" if moved else ""
+            yield f"    without drafting: {without.best.name}, {spell(without.speedup)}{mark}"
+        for factor, other in _at_other_costs(found, profile, requests):
+            if other != _name(with_drafting):
+                yield f"    if a token fed costs {factor:.0%} of that: {other}"
+
+
+def _at_other_costs(found: Sequence[Candidate], profile: Profile, requests: int) -> Iterator[tuple[float, str]]:
+    """Who is best where a token fed costs so much of what a fit says."""
+    fit = profile.surface
+    for factor in COSTS if isinstance(fit, Fit) else ():
+        assert isinstance(fit, Fit)
+        other = replace(fit, per_fed_us=factor * fit.per_fed_us)
+        yield factor, _name(choose(found, replace(profile, surface=other), requests))
+
+
+def _name(found: Advice | None) -> str:
+    return found.best.name if found else "none is faster than vanilla"
+
+
+def replay_points(trace: Path, overrides: Sequence[str], folder: Path) -> list[Path]:
+    """The runs of ``POINTS`` over recorded answers. Raises InputError."""
+    methods = f"method=[{','.join(POINTS)}]"
+    job: Job | None = None  # of which the next ones take the trace
+    runs, count = [], max(len(values) for keys in POINTS.values() for values in keys.values())
+    begun = time.monotonic()
+    for number in range(count):
+        left_s = (time.monotonic() - begun) / number * (count - number) if number else 0.0
+        about = f", about {timedelta(seconds=round(left_s))} left" if number else ""
+        print(f"replaying {', '.join(POINTS)}: settings {number + 1} of {count}{about}", file=sys.stderr, flush=True)
+        point = [
+            f"method.{name}.{key}={values[number]}" for name, keys in POINTS.items() for key, values in keys.items()
+        ]
+        given = with_own_groups([f"model.trace={trace}", methods, *FIXED, *point, *overrides])
+        job = job_of(given, job)
+        execute(job, folder / str(number), lambda *_: None)
+        runs.append(folder / str(number))
+    return runs
+
+
+def advise(source: Path, overrides: Sequence[str], profile: Profile, loads: Sequence[int]) -> list[str]:
+    """The lines of ``specbench choose``. source: a run, a sweep's directory, or a trace, which is replayed.
+
+    Raises InputError.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        directories = [source] if source.is_dir() else replay_points(source, overrides, Path(folder))
+        found = candidates_of(directories)
+        return [*_about(found, profile), *answer(found, profile, loads)]
+
+
+def _about(found: Sequence[Candidate], profile: Profile) -> Iterator[str]:
+    facts, cases = found[0].entry.facts, len(found[0].entry.trials.cases)
+    few = "" if cases >= 2 * MIN_CASES else f"; no intervals under {2 * MIN_CASES} cases"
+    yield f"{facts.model} on {facts.suite}, {cases} cases, {len(found)} candidates; half choose, half judge{few}"
+    yield f"candidates: {', '.join(each.name for each in found)}"
+    yield f"modelled on {profile.label}"
+    known = chosen_profile()
+    published = read_profile(known) if known else None
+    if published is not None and published.kind == PUBLISHED and published is not profile:
+        pair = find_pair("h100-8b")
+        assert pair is not None
+        errors = ", ".join(f"{error_of(pair, published, fed, 500):+.0%} at {fed}" for fed in (1, 64))
+        yield f"the analytic profile of H100 and 8B against the published fit, by tokens fed: {errors}"
+    yield "drafting as it was timed on the machine of the records"
+    priced = [replace(each.entry, prediction=Prediction(profile, {})) for each in found]
+    yield from find_remarks(priced)

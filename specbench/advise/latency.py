@@ -1,0 +1,241 @@
+"""T(tokens fed, context) of a loaded target: an engine's own forwards, the points measured in turn.
+
+Every round visits all points of a context once, in an order of its own; all contexts are passed several times, a few
+rounds each, and a point's time is its median over the rounds. What counts is a forward behind others of its width, so
+many as take ``_SETTLING`` ms together: in decoding, too, a step follows those of its kind, and behind a wide one the
+caches hold other things. A processor's last cache takes several short forwards until it holds the weights again.
+The single token is in each round twice, as two series: the difference of their medians is the noise of this machine
+(the A/A control).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
+from specbench.models.engine import Engine
+from specbench.models.tree import RowBatch, compute_depths
+from specbench.profile.profile import ModelShape, RowGrid
+from specbench.profile.surface import Floats, Grid
+from specbench.types import EMPTY, ROOT, Draft, InputError, Needs
+
+PASSES = 3  # over the contexts
+_WARM = 1  # visits of every point before the clock counts, at the start of each visit of a context
+_SETTLING, _MOST_SETTLING = 12.0, 12  # [ms] and forwards of a width in front of the one that counts: at least one
+_DRIFT, _LEAST_DRIFT = 0.05, 8  # a forward commits one token; this far around a context, as a share and in tokens
+
+
+Axes = tuple[Sequence[int], Sequence[int], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep gave. control: (C,) the single token's second series over its first."""
+
+    grid: Grid
+    control: tuple[float, ...]
+
+
+class Bench:
+    """One engine at a given context: times the forward and the whole step of any draft. Nothing is ever accepted."""
+
+    def __init__(self, engine: Engine, device: torch.device, vocab: int, seed: int = 0) -> None:
+        """vocab: prompts and drafts are uniform ids below it."""
+        self._engine, self._clock = engine, Clock(device)
+        self._vocab, self._random = vocab, np.random.default_rng(seed)
+
+    def ids(self, count: int) -> list[int]:
+        """Random tokens."""
+        return [int(token) for token in self._random.integers(0, self._vocab, count)]
+
+    @torch.inference_mode()
+    def visit(self, drafts: Sequence[Draft], context: int, rounds: int, needs: Needs) -> Floats:
+        """(rounds, points, 2) [ms] of forward and step for each draft behind ``context`` tokens."""
+        self._engine.prepare(needs, True)
+        times = np.empty((rounds + _WARM, len(drafts), 2))
+        held, (low, high) = 0, self._find_span(drafts, context, needs.rows)
+        for number in range(rounds + _WARM):
+            for place in self._random.permutation(len(drafts)):
+                most = min(_MOST_SETTLING, max(1, high - low - 1))
+                if not held or held + most + 1 > high:
+                    held = self._read(max(1, min(low, high - most - 1)), high, needs)
+                held += self._settle(drafts[place], most) + 1
+                times[number, place] = self._time(drafts[place])
+        return times[_WARM:]
+
+    def _find_span(self, drafts: Sequence[Draft], context: int, rows: bool) -> tuple[int, int]:
+        """[tokens] the first context that is read and the end of those that are timed: not far from ``context``.
+
+        All of them are in front of the same step of lengths, or behind it, as ``context`` itself.
+        """
+        far = _drift(context)
+        low, high = context - far, context + far
+        if buckets := getattr(self._engine, "buckets", None):
+            for width in {buckets.width(_count_fed(draft, rows)) for draft in drafts}:
+                fewest, most = buckets.reads_alike(context + width)
+                low, high = max(low, fewest - width), min(high, most - width + 1)
+        return low, high
+
+    def _read(self, tokens: int, end: int, needs: Needs) -> int:
+        """Put so long a prompt into the cache, with room up to ``end``."""
+        self._engine.reserve(end + 1)
+        self._engine.start(self.ids(tokens), end - tokens + 1, Walk(None, 0), needs, self._clock)
+        return tokens
+
+    def _settle(self, draft: Draft, most: int) -> int:
+        """Forwards of a draft until the caches hold what it needs: how many."""
+        count, spent = 0, 0.0
+        while count < most and spent < _SETTLING:
+            spent += self._time(draft)[1]
+            count += 1
+        return count
+
+    def _time(self, draft: Draft) -> tuple[float, float]:
+        self._clock.start()
+        self._engine.forward(draft)
+        self._engine.settle(1)  # room for one token: whatever the draft was, the walk is cut to none of it
+        step_s = self._clock.elapsed()
+        return 1e3 * self._clock.phases()["forward"], 1e3 * step_s
+
+
+def _count_fed(draft: Draft, rows: bool) -> int:
+    """Rows of a forward: the root's and the nodes', or those of a batch of rows."""
+    parents: Any = draft.parents if rows else ()
+    batch = RowBatch.of(parents, compute_depths(parents))
+    return len(draft) + 1 if batch is None else batch.places.numel()
+
+
+def _drift(context: int) -> int:
+    """[tokens] by which the cache may be off a context while its points are timed."""
+    return max(_LEAST_DRIFT, int(_DRIFT * context))
+
+
+def sweep(bench: Bench, fed: Sequence[int], contexts: Sequence[int], rounds: int) -> Sweep:
+    """Chains of ``fed`` tokens, the root among them, behind each context."""
+    drafts = [_chain(bench, count) for count in (1, *fed)]
+    planes, control = [], []
+    for times in _passes(bench, drafts, contexts, rounds, Needs()):
+        middle = np.median(times, axis=0)
+        control.append(float(middle[1, 0] / middle[0, 0]))
+        low, high = np.quantile(times[:, :, 0], [0.25, 0.75], axis=0)
+        planes.append((middle[1:, 0], middle[1:, 1] - middle[1:, 0], ((high - low) / 2 / middle[:, 0])[1:]))
+    ms, host_ms, spread = (np.stack(plane) for plane in zip(*planes, strict=True))
+    return Sweep(Grid(np.array(fed, float), np.array(contexts, float), ms, host_ms, spread), tuple(control))
+
+
+def sweep_rows(bench: Bench, k: Sequence[int], w: Sequence[int], contexts: Sequence[int], rounds: int) -> RowGrid:
+    """Batches of k rows of w + 1 tokens (N-Grammys, figure 1); k rows without a token are no draft, so blank."""
+    shapes = [(rows, width) for rows in k for width in w if width or rows == 1]
+    drafts = [_rows(bench, rows, width) for rows, width in shapes]
+    ms = np.full((len(contexts), len(k), len(w)), np.nan)
+    for plane, times in zip(ms, _passes(bench, drafts, contexts, rounds, Needs(rows=True)), strict=True):
+        for (rows, width), value in zip(shapes, np.median(times[:, :, 0], axis=0), strict=True):
+            plane[list(k).index(rows), list(w).index(width)] = value
+    return RowGrid(tuple(k), tuple(w), tuple(contexts), ms)
+
+
+def _passes(bench: Bench, drafts: Sequence[Draft], contexts: Sequence[int], rounds: int, needs: Needs) -> list[Floats]:
+    """For each context (rounds, points, 2) [ms], as ``Bench.visit`` gives them, collected over the passes."""
+    shares = [len(share) for share in np.array_split(np.arange(rounds), min(PASSES, rounds))]
+    visits = [[bench.visit(drafts, context, share, needs) for context in contexts] for share in shares]
+    return [np.concatenate(each) for each in zip(*visits, strict=True)]
+
+
+def _chain(bench: Bench, fed: int) -> Draft:
+    return Draft.chain(bench.ids(fed - 1)) if fed > 1 else EMPTY
+
+
+def _rows(bench: Bench, rows: int, width: int) -> Draft:
+    if not width:
+        return EMPTY
+    parents = chain.from_iterable((ROOT, *range(row * width, row * width + width - 1)) for row in range(rows))
+    return Draft(bench.ids(rows * width), tuple(parents))
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What may be asked of an engine. max_nodes: of a draft. context: [tokens] of the model."""
+
+    max_nodes: int
+    context: int
+
+    def check(self, rounds: int, fed: Sequence[int], contexts: Sequence[int], rows: Axes | None = None) -> None:
+        """Raises InputError for sweeps that the engine cannot be driven through, or without the single token.
+
+        rows: k, w and contexts of row batches.
+        """
+        if rounds < 1:
+            raise InputError(f"rounds={rounds}: expected at least 1")
+        _check_axis("fed", fed, 1)
+        _check_axis("contexts", contexts)
+        self._check("fed", fed[-1], "contexts", contexts[-1])
+        if rows is not None:
+            k, w, behind = rows
+            _check_axis("k", k, 1)
+            _check_axis("w", w, 0)
+            _check_axis("row-contexts", behind)
+            self._check("k x w", k[-1] * w[-1] + 1, "row-contexts", behind[-1])
+
+    def _check(self, option: str, widest: int, where: str, context: int) -> None:
+        if widest - 1 > self.max_nodes:
+            raise InputError(
+                f"{option}={widest}: the engine takes {self.max_nodes} nodes and the root; raise engine.max_nodes"
+            )
+        most = context + _drift(context) + widest
+        if most > self.context:
+            raise InputError(
+                f"{where}={context}: with {widest} tokens fed and {_drift(context)} committed on the way {most} tokens,"
+                f" beyond the model's {self.context}; expected shorter --{where}"
+            )
+
+
+def _check_axis(option: str, values: Sequence[int], first: int | None = None) -> None:
+    """first: what the axis must begin with, None = anything from 1 up."""
+    least = 1 if first is None else first
+    if not values or list(values) != sorted(set(values)) or values[0] < least:
+        raise InputError(f"{option}={list(values)}: expected ascending whole numbers from {least} up")
+    if first is not None and values[0] != first:
+        raise InputError(
+            f"{option}={list(values)}: expected {first} to be the first, as every slowdown is against one token alone"
+        )
+
+
+def traits_of(engine: Engine, model: Any, shared: bool) -> dict[str, Any]:
+    """What a profile holds of an engine and its model beside times.
+
+    shared: several devices read the weights at once, so that one device's ceilings bound nothing: no shape.
+    """
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "shape": None if shared else ModelShape(**shape_of(model)),
+        "buckets": tuple(getattr(getattr(engine, "buckets", None), "widths", ())),
+    }
+
+
+def shape_of(model: Any) -> dict[str, int]:
+    """The sizes that ``specbench.profile.ModelShape`` wants, from a causal LM of the library."""
+    text = model.config.get_text_config()
+    heads = int(text.num_attention_heads)
+    weights = {parameter.data_ptr(): parameter for parameter in model.parameters()}
+    total = sum(parameter.numel() for parameter in weights.values())
+    head = model.get_output_embeddings().weight
+    embedding = model.get_input_embeddings().weight
+    tied = head.data_ptr() == embedding.data_ptr()
+    return {
+        "streamed": total - (0 if tied else embedding.numel()),
+        "hidden": int(text.hidden_size),
+        "inner": int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size),
+        "vocab": int(text.vocab_size),
+        "layers": int(text.num_hidden_layers),
+        "heads": heads,
+        "kv_heads": int(getattr(text, "num_key_value_heads", None) or heads),
+        "head_dim": int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+        "value_bytes": embedding.element_size(),
+    }

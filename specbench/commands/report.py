@@ -1,0 +1,289 @@
+"""The command ``specbench report RUN...``: the report of one run or of several, and Spec-Bench's files and formulas."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from specbench.input import InputError, counts
+from specbench.names import Plain, printable
+from specbench.records.store import DISK_FAULTS, RunError
+from specbench.report.build import build_report, default_output, read_findings
+from specbench.report.exchange.answer_files import export_answers, left_out
+from specbench.report.exchange.compat import compare, compare_table, files_table, score_files, write_compat
+from specbench.report.exchange.formats import FORMATS, export_run
+from specbench.report.exchange.samples import SAMPLES
+from specbench.report.exchange.table import show_imported
+from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
+from specbench.report.published.figures import read_published
+from specbench.report.published.match import compare as find_matches
+from specbench.report.published.table import published_tables, summarise_verdicts, write_published
+from specbench.report.tables.modelled import crossover_table, prediction_table
+from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
+from specbench.report.text.style import SCREEN
+from specbench.screen import ending_as_interrupts, showing
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+_INSTEAD = ("answers", "compat", "export_answers", "export", "import", "published")  # of a report
+_WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a folder; expected a file"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 done, 1 the disk is full, 2 the options or the runs do not allow it, 130 interrupted."""
+    options = _parser().parse_intermixed_args(argv)
+    logging.basicConfig(level=logging.INFO)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(Plain("%(message)s"))
+    try:
+        with ending_as_interrupts(), tempfile.TemporaryDirectory(prefix="specbench-") as folder:
+            _fetch(options, Path(folder))
+            _do(options)
+        return EXIT_OK
+    except KeyboardInterrupt:
+        code, said = EXIT_INTERRUPTED, "interrupted; the same command writes every file again"
+    except InputError as error:
+        code, said = EXIT_USAGE, str(error)
+    except OSError as error:
+        code = EXIT_FAILED if error.errno in DISK_FAULTS else EXIT_USAGE
+        said = _name_fault(error, "--export-answers" if options.export_answers else "--output")
+    with contextlib.suppress(OSError):  # the terminal may have gone
+        print(printable(f"specbench report: {said}"), file=sys.stderr)
+    return code
+
+
+def _fetch(options: argparse.Namespace, folder: Path) -> None:
+    """Runs of an object store are copied here, and are reported from the copy. Raises RunError."""
+    remote = [named for named in options.runs if is_remote(named)]
+    if remote and not (options.output or options.export_answers):
+        raise RunError(f"{remote[0]}: a report is written on this machine; say where with --output DIR")
+    places = []
+    for number, named in enumerate(options.runs):
+        places.append(folder / str(number) if is_remote(named) else Path(named))
+        if is_remote(named):
+            places[-1].mkdir()
+            fetch_runs(named, places[-1])
+    options.runs = places
+
+
+def _do(options: argparse.Namespace) -> None:
+    _check(options)
+    if options.answers:
+        _score_files(options)
+    if options.compat:
+        _compare(options)
+    if options.export_answers:
+        _export(options)
+    if options.export:
+        findings = read_findings(_runs(options))
+        folder = options.output or default_output(findings) / "exchange"
+        files, left = export_run(findings, options.export, folder, options.tokenizer)
+        print_warnings([f"{text}; it has no file" for text in left])
+        print("\n".join(map(str, files)))
+    if getattr(options, "import"):
+        beside = read_findings(find_runs(options.runs)) if options.runs else None  # without RUN the files alone
+        output = options.output or (default_output(beside) if beside else None)
+        show_imported(getattr(options, "import"), beside, output)
+    if options.published:
+        _published(options)
+    if not any(getattr(options, name) for name in _INSTEAD):
+        _report(options)
+
+
+def _name_fault(error: OSError, option: str) -> str:
+    """Which file or folder cannot be written, what is wrong with it, and the fix."""
+    wrong = _WRONG.get(error.errno or 0, f"cannot be used ({error.strerror or error})")
+    found = f"{error.filename}: " if error.filename else ""
+    return f"{found}{wrong}; change that, or write into another folder with {option} DIR"
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises RunError for options that do not go together."""
+    if options.answers and (options.runs or options.compat or options.export_answers):
+        raise RunError("--answers: reads answer files alone; expected no RUN, --compat or --export-answers beside it")
+    if options.answers and len(options.answers) < 2:
+        raise RunError("--answers: got one file; expected the baseline's and at least one method's")
+    instead = [name for name in _INSTEAD if getattr(options, name)]
+    if instead and (options.profile or options.concurrency or options.heatmaps or options.passed):
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in instead)
+        raise RunError(
+            f"--profile, --passed, --concurrency and --heatmap belong to the report; give them without {named}"
+        )
+    if options.tokenizer and not (options.answers or options.compat or options.export == SAMPLES):
+        raise RunError(
+            f"--tokenizer: counts tokens of texts; expected --answers, --compat or --export {SAMPLES} beside it"
+        )
+    if options.published and options.answers:
+        raise RunError("--published: compares runs; expected no --answers beside it")
+    if options.heatmaps and not options.plots:
+        raise RunError("--heatmap is a plot; leave out --no-plots")
+
+
+def _report(options: argparse.Namespace) -> None:
+    names = ("plots", "heatmaps", "profile", "concurrency", "style", "passed")
+    console, runs = open_console(), _runs(options)
+    with showing(console, "writing the report", "specbench.report.build"):
+        report = build_report(runs, options.output, **{name: getattr(options, name) for name in names})
+    print_findings(report.findings, console, report.load)
+    predicted = prediction_table(report.findings)
+    if predicted is not None:
+        print_table(predicted, console)
+    if report.load is not None:
+        print_table(crossover_table(report.load), console)
+    console.print(f"\n{len(report.files)} files in {report.output}", markup=False, soft_wrap=True)
+    print_page(report.output, console)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    findings = read_findings(_runs(options))
+    frame, notes = compare(findings, options.tokenizer)
+    table = compare_table(frame, findings)
+    files = write_compat(frame, table, options.output or default_output(findings))
+    console = open_console()
+    print_table(table, console)
+    print_warnings(notes, console)
+    console.print("\n".join(map(str, files)), markup=False, soft_wrap=True)
+
+
+def _export(options: argparse.Namespace) -> None:
+    findings = read_findings(_runs(options))
+    if (count := len({run.directory for run in findings.runs})) > 1:
+        raise RunError(f"--export-answers: got {count} runs; expected one, its methods are the files' names")
+    runs = list(zip(findings.runs, findings.facts, strict=True))
+    files = [file for run, facts in runs for file in export_answers(run, facts, options.export_answers)]
+    print_warnings([text for run, facts in runs for text in left_out(run, facts)])
+    print("\n".join(map(str, files)))
+
+
+def _published(options: argparse.Namespace) -> None:
+    console, figures = open_console(), read_published()
+    findings = read_findings(_runs(options))
+    matches = find_matches(findings, figures)
+    if not matches:
+        ran = ", ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
+        suites = ", ".join(dict.fromkeys(figure.suite for figure in figures if figure.model and figure.method))
+        text = "No published figure is of these methods, as they were set, on this suite: "
+        console.print(printable(f"{text}got {ran}; published are {suites}."), markup=False, soft_wrap=True)
+        return
+    tables = published_tables(matches, figures)
+    for table in tables:
+        print_table(table, console)
+    console.print(printable(summarise_verdicts(matches)), markup=False)
+    files = write_published(matches, tables, options.output or default_output(findings))
+    console.print("\n".join(map(str, files)), markup=False, soft_wrap=True)
+
+
+def _score_files(options: argparse.Namespace) -> None:
+    baseline, *methods = options.answers
+    frame, notes = score_files(baseline, methods, options.tokenizer)
+    table = files_table(frame, baseline)
+    console = open_console()
+    print_table(table, console)
+    print_warnings(notes, console)
+    if options.output:
+        console.print("\n".join(map(str, write_compat(frame, table, options.output))), markup=False, soft_wrap=True)
+
+
+def _runs(options: argparse.Namespace) -> list[Path]:
+    return find_runs(options.runs or [DEFAULT_RUN])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specbench report",
+        description="Write summary.csv, tables/, plots/ and report.html of a run, or of several runs together.",
+    )
+    add = parser.add_argument
+    add(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help=f"run directory, or a sweep's (default {DEFAULT_RUN}); also of an object store: s3://BUCKET/RUN",
+    )
+    add("--output", type=Path, metavar="DIR", help="where to write (default: the run's own directory)")
+    add(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="a latency profile, or an analytic one such as h100-8b: predicted speedup of every method, and efficiency"
+        " where it was measured (default: that of the run's own device, model and engine, if profiles/ beside the run"
+        " has it)",
+    )
+    add(
+        "--concurrency",
+        type=counts,
+        default=(),
+        metavar="B,B,...",
+        help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128",
+    )
+    add(
+        "--passed",
+        nargs="+",
+        type=Path,
+        default=(),
+        metavar="FILE",
+        help="results of a sandbox for code, JSON lines with task_id, method, passed (and round): the share that passed"
+        f" beside the speed. --export {SAMPLES} writes what it tests; nothing is run here",
+    )
+    _add_plots(add)
+    _add_others(parser.add_argument_group("instead of a report").add_argument)
+    return parser
+
+
+def _add_plots(add: Callable[..., object]) -> None:
+    """Options of the plots."""
+    add("--no-plots", dest="plots", action="store_false", help="tables and page only")
+    add(
+        "--heatmap",
+        dest="heatmaps",
+        nargs=3,
+        action="append",
+        default=[],
+        metavar=("METRIC", "X", "Y"),
+        help="a column of summary.csv over two parameters that the runs vary, such as: mat pld.max_ngram "
+        "pld.num_draft; may be given again. Where exactly two vary, MAT, tokens fed and speedup are drawn anyway",
+    )
+    add(
+        "--style",
+        default=SCREEN,
+        metavar="STYLE",
+        help="of the plots: screen, paper (no title inside, papers' names, 3.3 inch wide), or a style file of"
+        " matplotlib (*.mplstyle: fonts, and as figure.figsize the width)",
+    )
+
+
+def _add_others(add: Callable[..., object]) -> None:
+    """Options for something other than a report."""
+    add("--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas beside ours, and the difference")
+    add(
+        "--published",
+        action="store_true",
+        help="published figures of papers and leaderboards beside the runs': how much and in what they differ",
+    )
+    add("--export-answers", type=Path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
+    add(
+        "--export",
+        choices=[*FORMATS, SAMPLES],
+        metavar="FORMAT",
+        help=f"write the files of another harness, METHOD/FILE below --output: {', '.join([*FORMATS, SAMPLES])}",
+    )
+    add(
+        "--import",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="files of these formats, beside the methods of RUN counted in the same way, or alone",
+    )
+    add(
+        "--answers",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="Spec-Bench's table from answer files alone, the baseline's first",
+    )
+    add("--tokenizer", type=Path, metavar="DIR", help="holds the model's tokenizer.json, if the run does not name one")

@@ -1,0 +1,135 @@
+"""The lossless check: whether a method's output is the target's own, token by token; ties are counted apart.
+
+(a) the greedy ids equal vanilla's, else where they first part; (b) teacher forcing: the emitted ids go through the
+target in one pass, and each must be the argmax there, or lie within a tolerance of it (a tie: the forward that emitted
+it had another shape and rounded otherwise), or it is a violation. Vanilla is judged alike: its ties are the noise
+floor.
+
+The same pass counts the steps that rounding may decide otherwise: those with an id whose best rival is within a
+rounding step of the dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+
+from specbench.records.record import VANILLA, CaseRecord, Lossless
+
+# [logits] Distance of neighbouring numbers from 16 to 32, the size of a model's largest logits.
+ROUNDING_STEP = {"float64": 2.0**-48, "float32": 2.0**-19, "float16": 2.0**-6, "bfloat16": 2.0**-3}
+# [logits] Largest gap that rounding explains, fixed per dtype before any run: docs/measurement.md derives it.
+TOLERANCE = {
+    "float64": 1e-5,
+    "float32": 1e-3,
+    "float16": 8 * ROUNDING_STEP["float16"],
+    "bfloat16": 8 * ROUNDING_STEP["bfloat16"],
+}
+
+TEXT_ONLY = "text_only"  # figure of a turn: a server gave its text alone, its ids are how our tokenizer reads it
+
+Gap = Callable[[Sequence[int], int, int], float | None]  # (context, its token, another) -> [nats], None if not told
+Gaps = Callable[[Sequence[int], Sequence[int]], list[float]]
+
+
+def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gaps: Gaps, dtype: str) -> None:
+    """Enter a ``Lossless`` into every good record of one block.
+
+    prompts: method -> token ids of each turn's prompt. gaps: teacher forcing (``Engine.gaps``).
+    """
+    tolerance, step = TOLERANCE[dtype], ROUNDING_STEP[dtype]
+    known: dict[tuple[tuple[int, ...], tuple[int, ...]], list[float]] = {}
+    vanilla = next((record for record in records if record.method == VANILLA and record.status == "ok"), None)
+    for record in records:
+        if record.status != "ok":
+            continue
+        if is_text(record):
+            record.lossless = compare_text(vanilla, record)
+            continue
+        found, close = list[float](), 0
+        for prompt, turn in zip(prompts[record.method], record.turns, strict=True):
+            key = (tuple(prompt), tuple(turn.ids))
+            if key not in known:
+                known[key] = gaps(prompt, turn.ids)
+            found += known[key]
+            close += count_close(known[key], turn.accept, step)
+        parted = divergence(vanilla, record) if vanilla else None
+        record.lossless = Lossless(
+            equal=vanilla is not None and parted is None,
+            divergence=parted,
+            positions=len(found),
+            ties=sum(0 < gap <= tolerance for gap in found),
+            violations=sum(gap > tolerance for gap in found),
+            worst_gap=max([0.0, *found]),
+            close_steps=close,
+        )
+
+
+def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gap: Gap, dtype: str) -> None:
+    """Enter a ``Lossless`` into every good record of a block whose target is not here: ids against vanilla's.
+
+    Only the first place that differs is judged, by what the baseline itself says there: a tie, a violation, or nothing.
+    dtype: of the served model; auto: bfloat16.
+    """
+    vanilla = next((record for record in records if record.method == VANILLA and record.status == "ok"), None)
+    for record in records if vanilla else ():
+        if record.status != "ok":
+            continue
+        assert vanilla is not None
+        if is_text(record) or is_text(vanilla):
+            record.lossless = compare_text(vanilla, record)
+            continue
+        parted, found = divergence(vanilla, record), None
+        if parted:
+            turn, place = parted
+            ours, theirs = record.turns[turn].ids, vanilla.turns[turn].ids
+            if place < min(len(ours), len(theirs)):
+                found = gap([*prompts[record.method][turn], *ours[:place]], theirs[place], ours[place])
+        tie = found is not None and found <= TOLERANCE.get(dtype, TOLERANCE["bfloat16"])
+        record.lossless = Lossless(
+            equal=parted is None,
+            divergence=parted,
+            positions=int(found is not None),
+            ties=int(tie),
+            violations=int(found is not None and not tie),
+            worst_gap=max(0.0, found or 0.0),
+        )
+
+
+def is_text(record: CaseRecord) -> bool:
+    """Whether a server gave text alone for some of its turns."""
+    return any(TEXT_ONLY in turn.stats for turn in record.turns)
+
+
+def compare_text(vanilla: CaseRecord | None, record: CaseRecord) -> Lossless:
+    """Equal where each answer's text is vanilla's; no id is judged, since several ids are one text.
+
+    divergence: in the first turn whose text differs, the first id that does.
+    """
+    parted = None
+    pairs = zip(record.turns, vanilla.turns, strict=True) if vanilla else ()
+    for turn, (ours, theirs) in enumerate(pairs):
+        if parted is None and ours.text != theirs.text:
+            same = [mine == other for mine, other in zip(ours.ids, theirs.ids, strict=False)]
+            parted = [turn, (*same, False).index(False)]
+    return Lossless(vanilla is not None and parted is None, parted, 0, 0, 0, 0.0)
+
+
+def count_close(gaps: Sequence[float], accept: Sequence[int], step: float) -> int:
+    """Decode steps with an id that is at most ``step`` [logits] apart from the best of the others.
+
+    gaps: (n,) of a turn's ids. accept: tokens of each decode step; the ids in front of them are the prefill's.
+    """
+    ends = list(accumulate(accept, initial=len(gaps) - sum(accept)))
+    return sum(any(abs(gap) <= step for gap in gaps[start:end]) for start, end in pairwise(ends))
+
+
+def divergence(vanilla: CaseRecord, record: CaseRecord) -> list[int] | None:
+    """[turn, position] of the first id that differs from vanilla's; None if all are equal."""
+    for turn, (ours, theirs) in enumerate(zip(record.turns, vanilla.turns, strict=True)):
+        for place, (mine, other) in enumerate(zip(ours.ids, theirs.ids, strict=False)):
+            if mine != other:
+                return [turn, place]
+        if len(ours.ids) != len(theirs.ids):
+            return [turn, min(len(ours.ids), len(theirs.ids))]
+    return None

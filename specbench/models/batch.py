@@ -1,0 +1,255 @@
+"""A batch on a model: each request has a place with slots of its own, its own draft, and its own random numbers.
+
+A forward feeds the rows of its requests one behind the other; a row sees its own request alone. What is here is the
+same for every engine: places, prompts in chunks, verification with one read-back for all. An engine adds the forward
+and the compaction.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specbench.models.chunks import list_masked_chunks
+from specbench.models.engine import Batch, Engine, Laps, Verifier, require_place
+from specbench.models.packed import Handle, PackedRows
+from specbench.models.transfer import upload
+from specbench.models.verify import continues, cut, find_top, read_with_top, require_finite
+from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
+
+# number of a request in the rows -> its accepted nodes and the tokens to emit; raises CaseError
+Accepted = Callable[[int], tuple[list[int], list[int]]]
+
+
+class SlotBatch(Batch):
+    """Requests of a model: each place has slots of its own."""
+
+    def __init__(self, engine: Engine, requests: int, tokens: int, laps: Laps) -> None:
+        """See ``Engine.batch``."""
+        self.requests, self.tokens = requests, min(tokens, engine.context)
+        self.room = self.tokens + engine.max_nodes + 1  # [slots] of a place
+        self.fed = 0
+        self.engine, self._laps = engine, laps
+        self._open: dict[int, Handle] = {}  # by place
+        self._drafted: Sequence[Handle] = ()  # of the last forward, those whose draft was refused among them
+        self._rows = PackedRows((), (), (0,), torch.empty(0))
+        self._logits = torch.empty(0)
+        self._hidden: Mapping[int, Tensor] = {}
+
+    @abstractmethod
+    def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """Enqueue a forward: logits (wanted, V) of the last rows, and layer -> (n, D) hidden states.
+
+        Row i of a request goes to slot ``length`` + i of its place.
+        """
+
+    @abstractmethod
+    def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy keys and values (m,) from slots to slots of the same place, all in one operation; both may overlap."""
+
+    def accept_greedily(self, rows: PackedRows, logits: Tensor) -> Accepted | None:
+        """Verify every draft by the rows' argmax and move the accepted paths, on the device; None: it is not done."""
+        return None
+
+    @abstractmethod
+    def wipe(self, place: int) -> None:
+        """Zero the slots of a place: a request left numbers there that are not finite."""
+
+    @property
+    def free(self) -> int:
+        """See ``Batch``."""
+        return self.requests - len(self._open)
+
+    def lengths(self) -> list[int]:
+        """[tokens] that each place holds."""
+        found = [0] * self.requests
+        for place, handle in self._open.items():
+            found[place] = handle.length
+        return found
+
+    def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Handle:
+        """See ``Batch``."""
+        if len(prompt) + limit > self.tokens:
+            raise CaseError(
+                f"prompt of {len(prompt)} and answer of {limit} tokens; expected at most {self.tokens} together, which"
+                " a place in the batch has room for"
+            )
+        require_place(self)
+        place = next(each for each in range(self.requests) if each not in self._open)
+        handle = self._open[place] = Handle(needs, self._laps, prompt=prompt, place=place)
+        handle.plain, handle.walk = Needs(hidden=needs.hidden), self.engine.bound_walk(walk)
+        return handle
+
+    @torch.inference_mode()
+    def close(self, handle: Handle) -> None:
+        """See ``Batch``."""
+        if self._open.get(handle.place) is handle:
+            del self._open[handle.place]
+            if not handle.clean:
+                self.wipe(handle.place)
+
+    @torch.inference_mode()
+    def prefill(self, handle: Handle, most: int | None = None) -> Prefill | None:
+        """See ``Batch``."""
+        handle.clean = False
+        end = len(handle.prompt) if most is None else min(handle.length + most, len(handle.prompt))
+        for part in list_masked_chunks(end, handle.length):
+            logits, hidden = self._read_chunk(handle, part.stop)
+        if end < len(handle.prompt):
+            return None
+        prefill = handle.emit_first(logits, hidden)
+        handle.clean = True
+        return prefill
+
+    def _read_chunk(self, handle: Handle, end: int) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """Of the prompt up to ``end``; what is asked for is kept, unless it is the prompt's last chunk."""
+        needs, chunk = handle.needs, handle.prompt[handle.length : end]
+        rows = PackedRows([handle], [range(ROOT, len(chunk) - 2)], [0, len(chunk)], upload(chunk, self.engine.device))
+        logits, hidden = self.feed(rows, needs.hidden, len(chunk) if needs.prompt_topk else 1)
+        handle.length = end
+        if end < len(handle.prompt):
+            handle.keep_chunk(logits if needs.prompt_topk else None, hidden)
+        return logits, hidden
+
+    @torch.inference_mode()
+    def forward(self, drafts: Sequence[tuple[Handle, Draft | None]]) -> None:
+        """See ``Batch``."""
+        self._drafted, fed, most = [handle for handle, _ in drafts], [], self.engine.max_nodes
+        for handle, draft in drafts:
+            handle.refused, handle.clean, handle.topk = None, False, None
+            handle.asked = handle.needs if draft is not None else handle.plain
+            try:
+                handle.take(EMPTY if draft is None else draft, most)
+                fed.append(handle)
+            except CaseError as error:
+                handle.refused = error
+        self._rows = rows = self._pack(fed)
+        self._laps.lap("prepare")
+        if fed:
+            asked = [handle.asked.hidden for handle in fed if handle.asked.hidden]
+            self._logits, self._hidden = self.feed(rows, sorted({tap for taps in asked for tap in taps}), len(rows))
+        self.fed = len(rows)
+        self._laps.lap("forward")
+
+    def _pack(self, handles: Sequence[Handle]) -> PackedRows:
+        bounds, parts, ids, end = [0], [], [], 0  # parts: ids on the device; ids: those behind them, on the host
+        for handle in handles:
+            tokens = handle.draft.tokens
+            ids.append(handle.root)
+            if isinstance(tokens, Tensor):
+                parts += [upload(ids, self.engine.device), tokens.to(self.engine.device)]
+                ids = []
+            else:
+                ids.extend(tokens)
+            end += 1 + len(tokens)
+            bounds.append(end)
+        rest = upload(ids, self.engine.device)
+        packed = torch.cat([*parts, rest]) if parts else rest
+        return PackedRows(handles, [handle.host_parents for handle in handles], bounds, packed)
+
+    @torch.inference_mode()
+    def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
+        """See ``Batch``."""
+        back = self._read_back() if self._rows.handles else _ReadBack([], [], None, None)
+        found: list[Step | CaseError] = []
+        fed = iter(range(len(self._rows.handles)))
+        for handle, most, late in zip(self._drafted, left, lates or [None] * len(left), strict=True):
+            if handle.refused is not None:
+                found.append(handle.refused)
+                continue
+            try:
+                found.append(self._accept(handle, next(fed), back, most, late))
+            except CaseError as error:
+                found.append(error)
+        if back.moves:
+            self.move(*zip(*back.moves, strict=True))
+        self._laps.lap("verify")
+        return found
+
+    def _read_back(self) -> _ReadBack:
+        """The only wait for the device, but for drafts whose nodes were drawn."""
+        rows, logits = self._rows, self._logits
+        top = find_top(logits, max((handle.asked.node_topk for handle in rows.handles), default=0))
+        best = all(handle.walk.picks_best for handle in rows.handles)
+        if best and (accepted := self.accept_greedily(rows, logits)):
+            return _ReadBack([], [], None, top, accepted)
+        peaks, picks = logits.max(-1)
+        if not best:
+            picks = self._draw(picks)
+        parts = [peaks, picks]
+        if any(isinstance(handle.draft.tokens, Tensor) for handle in rows.handles):
+            parts.append(rows.ids)
+        found, top = read_with_top(parts, top, any(handle.asked.read_topk for handle in rows.handles))
+        return _ReadBack(found[0], [int(pick) for pick in found[1]], [*map(int, found[2])] if parts[2:] else None, top)
+
+    def _draw(self, best: Tensor) -> Tensor:
+        """(n,) the rows' picks, each by its own request's numbers; in one operation where all sample alike."""
+        rows, walks = self._rows, [handle.walk for handle in self._rows.handles]
+        if all(handle.is_drawn(None) for handle in rows.handles):
+            return best  # distributions are compared, and no pick is read
+        depths = [rows.depths_of(number) for number in range(len(walks))]
+        numbers = [walk.numbers(own) for walk, own in zip(walks, depths, strict=True)]
+        alike = all(walk.sampling == walks[0].sampling for walk in walks)
+        if alike and None not in numbers:
+            return walks[0].draw(self._logits, [number for own in numbers if own for number in own])
+        picks = [
+            best[part] if walk.picks_best else walk.pick(self._logits[part], own)
+            for walk, own, part in zip(walks, depths, map(rows.slice_of, range(len(walks))), strict=True)
+        ]
+        return torch.cat(picks)
+
+    def _accept(self, handle: Handle, number: int, back: _ReadBack, left: int, late: Draft | None) -> Step:
+        """The step of the request whose rows are the ``number``-th. Raises CaseError."""
+        past, fed, hidden = handle.length, None, {}
+        if back.accepted:
+            path, tokens = back.accepted(number)
+            kept = late is not None and continues(late, len(path) == len(handle.draft), tokens[-1])
+        else:
+            path, tokens, kept = self._follow(handle, self._rows.slice_of(number), back, late)
+        emitted, done = cut(tokens, self.engine.eos, left)
+        if not back.accepted:
+            moved = enumerate(path[: len(emitted) - 1])
+            back.moves += [(handle.place, past + 1 + node, past + 1 + to) for to, node in moved if node != to]
+        handle.length, handle.clean = past + len(emitted), True
+        if back.top is not None or self._hidden:
+            part, needs = self._rows.slice_of(number), handle.asked
+            handle.topk = back.top_of(part, needs.node_topk)
+            hidden = {layer: self._hidden[layer][part] for layer in needs.hidden}
+            fed = self._rows.ids[part] if needs.node_topk or hidden else None
+        return handle.close_step(emitted, path, done, kept and len(emitted) == len(tokens), fed, hidden)
+
+    def _follow(
+        self, handle: Handle, part: slice, back: _ReadBack, late: Draft | None
+    ) -> tuple[list[int], list[int], bool]:
+        """See ``ActiveRequest.verify``."""
+        require_finite(back.peaks[part], self._logits.dtype)
+        if handle.is_drawn(late):
+            verdict = handle.walk.verify(self._logits[part], handle.draft, self._rows.ids[part], late)
+            return verdict.path, verdict.tokens, verdict.late
+        fed = back.ids[part][1:] if back.ids else cast(Sequence[int], handle.draft.tokens)
+        return handle.follow(fed, back.picks[part], late)
+
+
+@dataclass(slots=True)
+class _ReadBack:
+    """Of a forward's n rows: the largest logits, the picks, and on the host the ids where some were on the device.
+
+    top: (n, k). accepted: where the device has done it all; peaks and picks are empty then.
+    moves: (place, source, target) of accepted nodes, as they are found.
+    """
+
+    peaks: list[float]
+    picks: list[int]
+    ids: list[int] | None
+    top: TopK | None
+    accepted: Accepted | None = None
+    moves: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def top_of(self, part: slice, k: int) -> TopK | None:
+        """The best ``k`` of one request's rows."""
+        return None if self.top is None or not k else TopK(self.top.ids[part, :k], self.top.logits[part, :k])

@@ -1,0 +1,123 @@
+"""Which engine drives a loaded model, and how several GPUs share it: by tensor parallelism or layer after layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.engine import Engine
+from specbench.models.facade import ModelCard
+from specbench.models.fast.attention import SDPA, FastOptions, require_attention
+from specbench.models.fast.compact import explain_unfit, explain_unsupported
+from specbench.models.fast.engine import STANDARD, FastEngine
+from specbench.models.tensor_parallel.share import ShardShape
+from specbench.models.timed import TimedEager, TimedEngine, TimedFast
+from specbench.records.record import EngineKind
+from specbench.types import InputError
+
+AUTO, TENSOR, PIPELINE = "auto", "tensor", "pipeline"
+WAYS = (AUTO, TENSOR, PIPELINE)
+SHARED = (EngineKind.AUTO, EngineKind.FAST)  # engines that can run on several ranks
+
+
+def make_engine(
+    kind: str,
+    model: Any,
+    card: ModelCard,
+    max_nodes: int,
+    attention: str,
+    options: FastOptions = STANDARD,
+) -> tuple[Engine, str | None]:
+    """The engine, and the reason where ``auto`` did not choose the fast one.
+
+    kind: auto, fast or eager. attention: ``model.attention``. options: of the fast engine.
+    Raises InputError where kind is fast and the fast engine cannot drive the model, or has no such attention.
+    """
+    reason = None if kind == EngineKind.EAGER else _explain_unfit(model, attention)
+    if kind == EngineKind.FAST and reason:
+        raise InputError(f"engine.kind=fast: cannot drive model={card.name}, {reason}; expected engine=eager or auto")
+    if options.attention != SDPA and reason:
+        raise InputError(
+            f"engine.attention={options.attention}: is the fast engine's, which cannot drive model={card.name},"
+            f" {reason}; expected engine.attention=sdpa"
+        )
+    if kind == EngineKind.EAGER or reason:
+        return EagerEngine(model, card.context, card.eos, max_nodes), reason
+    return FastEngine(model, card.context, card.eos, max_nodes, options=options), None
+
+
+def make_timed(
+    model: Any, card: ModelCard, max_nodes: int, attention: str, options: FastOptions = STANDARD
+) -> tuple[TimedEngine, str | None]:
+    """The engine along a record, fast where it can drive the model; and the reason where it is not."""
+    reason = _explain_unfit(model, attention)
+    if reason:
+        return TimedEager(model, card.context, card.eos, max_nodes), reason
+    return TimedFast(model, card.context, card.eos, max_nodes, options=options), None
+
+
+def check_attention(way: str, engine: str, card: ModelCard) -> None:
+    """Raises InputError where the run's engine has no such attention (``engine.attention``)."""
+    if way != SDPA and engine in (EngineKind.EAGER, EngineKind.REPLAY):
+        raise InputError(
+            f"engine.attention={way}: is the fast engine's, got engine.kind={engine}; expected engine=fast, or"
+            " engine.attention=sdpa"
+        )
+    require_attention(way, card.device, card.dtype)
+
+
+def _explain_unfit(model: Any, attention: str) -> str | None:
+    devices = {parameter.device for parameter in model.parameters()}
+    if len(devices) > 1:
+        return f"its layers are on {len(devices)} devices"
+    if attention != "sdpa":
+        return f"model.attention={attention} asks for the library's own attention"
+    return explain_unfit(model)
+
+
+def choose_parallelism(
+    card: ModelCard, *, parallel: str, gpus: int | None, engine: str, attention: str, peers: Sequence[str]
+) -> tuple[str | None, str | None]:
+    """(tensor, pipeline, or None for one device; why ``auto`` did not choose tensor).
+
+    peers: names of the run's methods with their own decoding loops. Raises InputError where the settings contradict.
+    """
+    if parallel not in WAYS:
+        raise InputError(f"model.parallel={parallel}: expected one of {', '.join(WAYS)}")
+    ranks = gpus or 1
+    if ranks == 1:
+        if parallel != AUTO:
+            raise InputError(f"model.parallel={parallel}: is for several GPUs, model.gpus={gpus}; expected 2 to 4")
+        return None, None
+    reason = _obstacle(card, ranks, engine, attention, peers)
+    if parallel == TENSOR or (parallel == AUTO and engine == EngineKind.FAST):
+        if reason:
+            raise InputError(f"model.gpus={gpus} by model.parallel=tensor: {reason}")
+        return TENSOR, None
+    if engine == EngineKind.FAST:
+        raise InputError("model.parallel=pipeline with engine=fast: expected engine=eager, or model.parallel=tensor")
+    if parallel == AUTO and reason is None:
+        return TENSOR, None
+    if card.device == "cpu":
+        raise InputError(
+            f"model.gpus={gpus} on model.device=cpu: layers are spread over GPUs only, and for tensor parallelism"
+            f" {reason or 'model.parallel=tensor is expected'}"
+        )
+    return PIPELINE, reason
+
+
+def _obstacle(card: ModelCard, ranks: int, engine: str, attention: str, peers: Sequence[str]) -> str | None:
+    """Why tensor parallelism is not possible, and the fix; None = it is possible."""
+    if engine not in SHARED:
+        return f"engine={engine} cannot run on several ranks; expected engine=fast or auto"
+    if attention != "sdpa":
+        return f"model.attention={attention} asks for the library's own attention; expected sdpa"
+    if family := explain_unsupported(card.config):
+        return f"{card.name}: {family}; expected model.parallel=pipeline"
+    if uneven := ShardShape.of(card.config).obstacle(ranks):
+        return f"{card.name}: {uneven}; expected another model.gpus, or model.parallel=pipeline"
+    if peers:
+        named = ", ".join(f"method.{name}" for name in peers)
+        return f"{named} decodes with the library's own model, which no process holds; leave it out (method=[...])"
+    return None

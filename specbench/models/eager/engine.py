@@ -1,0 +1,249 @@
+"""The eager engine: any Hugging Face causal LM, tree attention by a 4-D mask and explicit positions.
+
+Invariant between forwards: the cache holds every token of the context but the last one, the root.
+A forward feeds the root and N draft nodes; the accepted nodes' slots are then moved together and the rest forgotten.
+Where a method needs rows, its draft is fed as a batch of rows instead, and the accepted row's slots are appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from specbench.models.chunks import list_masked_chunks
+from specbench.models.eager.batch import EagerBatch
+from specbench.models.eager.cache import SlotCache
+from specbench.models.engine import SILENT, Engine, Laps, Verifier
+from specbench.models.family import find_windows
+from specbench.models.transfer import upload
+from specbench.models.tree import RowBatch, build_causal_mask, build_tree_mask, compute_depths
+from specbench.models.verify import ActiveRequest, compute_gaps, cut, find_top
+from specbench.records.record import EngineKind
+from specbench.types import ROOT, Draft, Needs, Prefill, Step
+
+
+@dataclass(slots=True)
+class EagerRequest(ActiveRequest):
+    """The last forward. fed: (N+1,) int64 tokens of root and draft. depths: (N,). batch: where the draft was rows.
+
+    output: the model's, with logits (k, T, V) and hidden states (k, T, D); k = 1 but for a batch of rows.
+    """
+
+    fed: Tensor = field(init=False)
+    depths: list[int] = field(init=False)
+    batch: RowBatch | None = field(init=False)
+    output: Any = field(init=False)
+
+    def select(self, computed: Tensor) -> Tensor:
+        """(k, T, X) of the last forward -> (N+1, X): row 0 the root, row i + 1 node i of the draft."""
+        return computed[0] if self.batch is None else self.batch.collect(computed)
+
+
+class EagerEngine(Engine):
+    """Drives one loaded model, one request at a time.
+
+    Hooks, for a test without a model: ``run_model``, the forward; ``commit``, what is kept of an accepted path.
+    """
+
+    kind = EngineKind.EAGER
+
+    def __init__(self, model: Any, context: int, eos: frozenset[int], max_nodes: int) -> None:
+        """model: a causal LM in eval mode. context: [tokens] its limit. max_nodes: the largest draft."""
+        self.model = model
+        self.context, self.max_nodes, self.eos = context, max_nodes, eos
+        self.fed = 0
+        self.device: torch.device = model.get_input_embeddings().weight.device
+        self.dtype: torch.dtype = model.dtype
+        self.windows = find_windows(model.config)
+        self.cache = SlotCache.for_model(model)
+        self._moves = DeviceMoves.of(model)
+        self.request = EagerRequest(Needs(), SILENT)
+
+    @torch.inference_mode()
+    def reserve(self, tokens: int) -> None:
+        """Empty the cache and make room for ``tokens`` and the largest draft; allocates only if it has to grow."""
+        self.cache.reserve(min(tokens, self.context) + self.max_nodes + 1)
+
+    @torch.inference_mode()
+    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
+        """Read ``prompt`` and pick the first token; see ``Engine.start``."""
+        request = self.request = EagerRequest(needs, laps)
+        request.walk = walk
+        self.reserve(len(prompt) + limit)
+        if not needs.rows:
+            self.cache.drop_copies()
+        ids = torch.tensor(prompt, device=self.device)[None]
+        *parts, last = list_masked_chunks(len(prompt))
+        for part in parts:
+            logits, hidden = self._read(ids[:, part], needs)
+            request.keep_chunk(logits if needs.prompt_topk else None, hidden)
+        return request.emit_first(*self._read(ids[:, last], needs))
+
+    def _read(self, ids: Tensor, needs: Needs) -> tuple[Tensor, dict[int, Tensor]]:
+        """A chunk of a prompt (1, m): logits (m, V), of its last row alone (1, V), and layer -> (m, D)."""
+        output = self.run_model(ids, None, (), 0 if needs.prompt_topk else 1, bool(needs.hidden))
+        return output.logits[0], {layer: output.hidden_states[layer][0] for layer in needs.hidden}
+
+    @torch.inference_mode()
+    def forward(self, draft: Draft) -> None:
+        """Feed the root and the draft's nodes; the result waits for ``settle``."""
+        request = self.request
+        request.take(draft, self.max_nodes)
+        parents, depths = request.host_parents, compute_depths(request.host_parents)
+        if isinstance(draft.tokens, Tensor):  # drafted on the device: they come back with the picks, in one read
+            fed = torch.cat([upload([request.root], self.device), draft.tokens.to(self.device)])
+        else:
+            fed = upload([request.root, *draft.tokens], self.device)
+        batch = RowBatch.of(parents, depths) if request.needs.rows else None
+        request.fed, request.depths, request.batch = fed, depths, batch
+        block: Tensor = fed[None]
+        given: tuple[Sequence[int], Sequence[int]] = parents, depths
+        if batch is not None:
+            block, given = batch.lay_out(fed), (range(ROOT, batch.width - 1), range(1, batch.width + 1))
+        request.output = self.run_model(block, *given, 0, bool(request.needs.hidden))
+        self.fed = block.numel()
+        request.laps.lap("forward")
+
+    @torch.inference_mode()
+    def settle(self, left: int, late: Draft | None = None) -> Step:
+        """Accept, cut and commit; see ``Engine.settle``."""
+        request = self.request
+        needs, output = request.needs, request.output
+        logits = request.select(output.logits)
+        request.topk = find_top(logits, needs.node_topk)  # enqueued before the device is waited for
+        given: Any = {
+            "fed": request.fed if needs.node_topk or needs.hidden else None,
+            "hidden": {layer: request.select(output.hidden_states[layer]) for layer in needs.hidden},
+        }
+        path, tokens, kept = request.verify(logits, [0, *request.depths], request.fed, late)
+        emitted, done = cut(tokens, self.eos, left)
+        self.commit(path[: len(emitted) - 1])
+        request.laps.lap("verify")
+        request.output = None
+        return request.close_step(emitted, path, done, kept and len(emitted) == len(tokens), **given)
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keep the keys and values of the root and the accepted path, forget the other nodes'."""
+        batch = self.request.batch
+        if batch is None:
+            past = self.cache.length - len(self.request.draft) - 1
+            self.cache.keep(past, [past, *(past + 1 + node for node in path)])
+        else:
+            self.cache.keep_row(batch.row_of(path), len(path) + 1)
+
+    @torch.inference_mode()
+    def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+        """Judge ``ids`` in one pass over prompt and ids, chunk by chunk; see ``Engine.gaps``."""
+        self.cache.reserve(len(prompt) + len(ids))
+        tokens = torch.tensor([*prompt, *ids[:-1]], device=self.device)[None]
+        first, gaps = len(prompt) - 1, list[float]()  # the row that is judged by the first id
+        for part in list_masked_chunks(tokens.shape[1]):
+            wanted = part.stop - max(part.start, first)
+            logits = self.run_model(tokens[:, part], None, (), max(wanted, 1), False).logits[0]
+            if wanted > 0:
+                gaps += compute_gaps(logits, ids[part.stop - wanted - first : part.stop - first])
+        return gaps
+
+    @torch.inference_mode()
+    def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> EagerBatch:
+        """See ``Engine.batch``."""
+        return EagerBatch(self, requests, tokens, laps)
+
+    def run_model(
+        self, tokens: Tensor, parents: Sequence[int] | None, depths: Sequence[int], last: int, want_hidden: bool
+    ) -> Any:
+        """One call of the model over (k, T) tokens, the same tree of them in each of the k rows.
+
+        parents: None = the next chunk of a prompt. depths: of ``parents``. last: so many rows' logits, 0 = all.
+        """
+        length, past = tokens.shape[1], self.cache.length
+        at = range(past, past + length) if parents is None else [past, *(past + depth for depth in depths)]
+        end = self.context - 1  # nodes beyond the context can never be accepted, but their position must exist
+        positions = upload([[min(place, end) for place in at]], self.device)
+        mask = self._mask(length, parents, depths, past)
+        if parents is not None:
+            self.request.laps.lap("prepare")
+        return self.call_model(tokens, positions, mask, self.cache, last, want_hidden)
+
+    def call_model(
+        self, tokens: Tensor, positions: Tensor, mask: Any, cache: Cache, last: int, want_hidden: bool
+    ) -> Any:
+        """The library's forward. tokens: (k, T). positions: (k, T) or (1, T). mask, last: see ``run_model``."""
+        if self._moves:
+            self._moves.forget()
+        return self.model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=last,
+            output_hidden_states=want_hidden,
+        )
+
+    def _mask(self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int) -> Any:
+        """One mask, or one a kind of layer; None where causal attention over everything is meant: the fastest path."""
+        plain = length == 1 or (parents is None and not past)
+        if plain and list(self.windows.values()) == [None]:
+            return None
+        masks = {kind: self._build(length, parents, depths, past, size) for kind, size in self.windows.items()}
+        return next(iter(masks.values())) if len(masks) == 1 else masks
+
+    def _build(
+        self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int, window: int | None
+    ) -> Tensor:
+        if parents is None:
+            mask = build_causal_mask(past + length, window, self.dtype, past)
+        else:
+            mask = build_tree_mask(parents, depths, past, window, self.dtype)
+        return mask.to(self.device, non_blocking=True)
+
+
+class DeviceMoves:
+    """Layers on several devices: mask, positions and rotation are moved to a device once a forward.
+
+    The library's hooks would move them for each layer. Here the first layer of a device moves them for the next ones.
+    """
+
+    def __init__(self, layers: nn.ModuleList) -> None:
+        """layers: those of the model, each with the library's hook, which has its device."""
+        self._moved: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}  # the first one keeps its id in use
+        for layer in layers:
+            layer.register_forward_pre_hook(self._move_inputs, with_kwargs=True)
+
+    @classmethod
+    def of(cls, model: Any) -> DeviceMoves | None:
+        """None where the model is on one device."""
+        if len(set(getattr(model, "hf_device_map", {}).values())) < 2:
+            return None
+        count = model.config.get_text_config().num_hidden_layers
+        lists = (each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each) == count)
+        layers = next(lists, None)
+        return cls(layers) if layers is not None else None
+
+    def forget(self) -> None:
+        """A new forward begins."""
+        self._moved.clear()
+
+    def _move_inputs(self, layer: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        hook = getattr(layer, "_hf_hook", None)
+        place = getattr(hook, "execution_device", None)
+        if place is None:
+            return args, kwargs
+        device = torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
+        return args, {name: self._move(value, device) for name, value in kwargs.items()}
+
+    def _move(self, value: Any, device: torch.device) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._move(each, device) for each in value)
+        if not isinstance(value, Tensor) or value.device == device:
+            return value
+        key = id(value), device
+        if key not in self._moved:
+            self._moved[key] = value, value.to(device, non_blocking=True)
+        return self._moved[key][1]

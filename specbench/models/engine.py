@@ -1,0 +1,201 @@
+"""The interface of an engine: it reads prompts, runs drafts through the target, and commits the accepted path.
+
+The decode loop uses only this interface: it gives drafts and gets a ``Step``. Logits, masks, caches and device buffers
+stay behind it, so that eager, fast, timed and replay are values of one setting.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.records.record import EngineKind
+from specbench.types import CaseError, Draft, InputError, Needs, Prefill, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """path: accepted nodes, root side first. tokens: theirs and one more. late: that is the late draft's first."""
+
+    path: list[int]
+    tokens: list[int]
+    late: bool
+
+
+class Verifier(Protocol):
+    """The walker as an engine sees it (``specbench.decode.walk.Walk``)."""
+
+    def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
+        """(rows, V) raw logits -> (rows,) chosen tokens. depths: (rows,) 0 = the root, on the host or the device."""
+
+    def numbers(self, depths: Sequence[int]) -> list[float] | None:
+        """The uniform numbers that rows at these depths are drawn by; None where ``pick`` does not draw."""
+
+    def draw(self, logits: Tensor, numbers: Sequence[float]) -> Tensor:
+        """(rows, V) raw logits -> (rows,) tokens drawn by ``numbers``, which may be of several requests."""
+
+    def follow(
+        self, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
+    ) -> list[int]:
+        """The accepted path."""
+
+    @property
+    def sampling(self) -> Callable[[Tensor], Tensor] | None:
+        """Raw logits -> probabilities; None is greedy."""
+
+    @property
+    def picks_best(self) -> bool:
+        """Each pick is the row's argmax, whatever its depth."""
+
+    @property
+    def lossy(self) -> bool:
+        """Every draft goes to ``verify``."""
+
+    def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
+        """Verify a drawn draft and the late chain behind it; only when sampling."""
+
+    def advance(self, emitted: int) -> None:
+        """``emitted`` tokens were committed."""
+
+
+class Laps(Protocol):
+    """The clock as an engine sees it: time since the last lap belongs to ``phase``."""
+
+    def lap(self, phase: str) -> None:
+        """Close a phase."""
+
+
+class Silent:
+    """A clock that takes no time."""
+
+    def lap(self, phase: str) -> None:
+        """Close a phase."""
+
+
+SILENT = Silent()
+
+
+class Batch(ABC):
+    """Places for requests that share forwards, and join and leave between steps.
+
+    A step is ``forward``, then ``settle``; ``open``, ``prefill`` and ``close`` come between two steps. Tensors of a
+    ``Step`` are valid until the next forward or prefill. A handle is what ``open`` returns.
+    requests: places. tokens: [tokens] of prompt and answer that each has room for. fed: rows of the last forward.
+    """
+
+    requests: int
+    tokens: int
+    fed: int
+
+    @property
+    @abstractmethod
+    def free(self) -> int:
+        """Places that no request has."""
+
+    @abstractmethod
+    def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Any:
+        """Give a request a place; computes nothing. Raises CaseError where prompt and ``limit`` do not fit."""
+
+    @abstractmethod
+    def prefill(self, handle: Any, most: int | None = None) -> Prefill | None:
+        """Read the next ``most`` tokens of the prompt, None = all; None until its last one is read.
+
+        Raises CaseError where logits are not finite.
+        """
+
+    @abstractmethod
+    def forward(self, drafts: Sequence[tuple[Any, Draft | None]]) -> None:
+        """Enqueue one forward over root and draft of each; a draft that is refused fails in ``settle``, alone.
+
+        None: its root alone, as plain decoding feeds it; of ``Needs`` its step has the hidden states only.
+        """
+
+    @abstractmethod
+    def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
+        """Of each draft of the last forward: verified, cut at EOS and at ``left`` tokens, its accepted path committed.
+
+        A request that cannot go on has the error in place of its step; close it. The others' steps are good.
+        left: (B,). lates: (B,) see ``Engine.settle``.
+        """
+
+    @abstractmethod
+    def close(self, handle: Any) -> None:
+        """Take a request's place back, whatever state it is in; a second time it does nothing."""
+
+    def nbytes(self) -> int:
+        """Bytes of its cache."""
+        return 0
+
+    def end(self) -> None:
+        """Free the memory."""
+
+
+def require_place(batch: Batch) -> None:
+    """Raise RuntimeError where none is free: the scheduler counts places."""
+    if not batch.free:
+        raise RuntimeError(f"all of {batch.requests} places are taken; expected a request to be closed first")
+
+
+class Engine(ABC):
+    """One loaded target; one request at a time, or a batch of them beside it."""
+
+    kind: EngineKind
+    device: torch.device  # where its tensors are
+    context: int  # [tokens] the longest prompt and answer together
+    max_nodes: int  # the largest draft
+    eos: frozenset[int]
+    fed: int  # rows that the last forward fed to the target: root and nodes, or every token of a batch of rows
+
+    def describe_forward(self) -> str | None:
+        """What computes a draft's forward, and why not the compiled code; None where there is one way only."""
+        return None
+
+    def prepare(self, needs: Needs, greedy: bool) -> None:
+        """Compile or record before the first case what a method with these needs runs."""
+
+    @abstractmethod
+    def reserve(self, tokens: int) -> None:
+        """Make room for a request of ``tokens`` in all; called before the clock starts, since it may allocate."""
+
+    @abstractmethod
+    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
+        """Read the prompt into an empty cache and choose the first token; at most ``limit`` tokens will follow.
+
+        The prompt leaves room in the context. Raises CaseError when a logit is not finite.
+        """
+
+    @abstractmethod
+    def forward(self, draft: Draft) -> None:
+        """Enqueue the target's forward over the root and ``draft``."""
+
+    @abstractmethod
+    def settle(self, left: int, late: Draft | None = None) -> Step:
+        """Walk the draft, cut at EOS and at ``left`` tokens, commit the accepted path's keys and values.
+
+        late: what was drafted behind a chain meanwhile; see ``Drafter.join``.
+        """
+
+    @abstractmethod
+    def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+        """Teacher-forced: how far the logit of each of ``ids`` is below the best of the others (< 0: it is ahead)."""
+
+    def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> Batch:
+        """A batch with a cache of its own. Raises InputError where the engine has none.
+
+        requests, tokens: see ``Batch``. laps: the clock of its steps.
+        """
+        raise InputError(
+            f"engine={self.kind.value}: it decodes one request at a time; expected engine=fast or eager on one process"
+        )
+
+    def bound_walk(self, walk: Verifier) -> Verifier:
+        """The verifier of the next request, given the walk's."""
+        return walk
+
+    def close(self) -> None:
+        """Free what outlives the engine, such as processes."""

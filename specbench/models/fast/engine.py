@@ -1,0 +1,300 @@
+"""The fast engine: a compact forward on static buffers; a draft changes the values of the buffers, never their shapes.
+
+A step is two calls on tensors: the target's forward over a frame, then acceptance and compaction on the device. On a
+GPU both are captured into CUDA graphs, the first for each width and key length, the second for each width and number of
+rows that it may move; on a CPU the same two functions run uncaptured. One read-back a step brings the accepted tokens
+to the host. Sampling verifies on the host as in the eager engine, from the same logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.models.chunks import list_chunks
+from specbench.models.engine import SILENT, Engine, Laps, Verifier
+from specbench.models.fast.accept import Outcome, accept
+from specbench.models.fast.attention import SDPA, FastOptions, TreeMask, find_attention, find_small_ops
+from specbench.models.fast.batch import FastBatch
+from specbench.models.fast.compact import ForwardInput
+from specbench.models.fast.device_layout import Layouts
+from specbench.models.fast.frame import FastRequest, Frame
+from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
+from specbench.models.fast.host.forward import SHORT, build_forward
+from specbench.models.fast.prompt import list_prompt_inputs, read_prompt
+from specbench.models.transfer import upload
+from specbench.models.verify import compute_gaps, continues, cut, find_top
+from specbench.records.record import EngineKind
+from specbench.types import Draft, Needs, Prefill, Step
+
+STANDING = 8192  # [tokens] of context that a GPU holds room for from the start; a longer request records anew
+FRAMES = 256  # widths whose buffers are kept on a CPU
+STANDARD = FastOptions()
+
+
+class FastEngine(Engine):
+    """Drives one loaded model of the Llama family, one request at a time.
+
+    Tensors of a ``Step`` are valid until the next ``forward``: on a GPU they lie in the graphs' own memory.
+    Hooks, for an engine on a share of the weights or along a record:
+
+    read_prompt: the forward over a prompt.
+    make_frame: the buffers of one width.
+    announce: the draft is laid out; a forward of this width comes next.
+    compute: the forward over a frame, captured on a GPU.
+    accept: greedy acceptance on the device.
+    note_accepted: the path that was accepted.
+    record: the graphs of one method's needs.
+    """
+
+    kind = EngineKind.FAST
+    lays_out = True  # drafts whose parents are on the device, without reading them
+
+    def __init__(
+        self,
+        model: Any,
+        context: int,
+        eos: frozenset[int],
+        max_nodes: int,
+        buckets: Buckets | None = None,
+        options: FastOptions = STANDARD,
+    ) -> None:
+        """model: the library's, of a supported family (``compact.explain_unsupported``), on one device, in eval mode.
+
+        context: [tokens]. max_nodes: the largest draft. buckets: default by device. Raises InputError of the options.
+        """
+        self.context, self.max_nodes, self.eos = context, max_nodes, eos
+        self.fed = 0
+        self.device: torch.device = model.get_input_embeddings().weight.device
+        self.dtype: torch.dtype = model.get_input_embeddings().weight.dtype
+        buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
+        attention = options.attention
+        compiled = options.compiled and attention == SDPA and buckets == EXACT
+        self.buckets = replace(buckets, whole=buckets.whole or attention != SDPA)
+        self._widest = self.buckets.width(max_nodes + 1)  # grows with the batches of rows that come
+        with torch.no_grad():
+            table, small = context + self._widest, find_small_ops(attention, self.device, self.dtype)
+            built = build_forward(model, table, context, pack=options.pack, compiled=compiled, small=small)
+        self.compact, self.compiled, self.uncompiled = built
+        self.accept_rows = self.compiled.accept if self.compiled else accept
+        self._attend = find_attention(attention, self.device, self.dtype, self.compact.size)
+        windows = self.compact.windows.items()  # one that no position leaves is none
+        self.windows = {kind: window if window and window < context else None for kind, window in windows}
+        self.frames: dict[int, Frame] = {}
+        self.graphs = Graphs(self.device)
+        # Memory of their own: else they, recorded once a width, would write over the hidden states of later forwards.
+        self.acceptances = Graphs(self.device)
+        self.shared_logits = torch.empty(0)  # shared by all graphs: one for each would take gigabytes
+        self._layouts = Layouts()
+        self._standing = 0  # [tokens] of context that there is always room for
+        self._prepared: dict[tuple[tuple[int, ...], bool], None] = {}
+        self.cache = self.compact.new_cache()
+        self._clean = True  # the cache holds finite numbers: no request broke off in the middle
+        self.request = FastRequest(Needs(), SILENT)
+
+    def describe_forward(self) -> str:
+        """See ``Engine``."""
+        reason = f", since {self.uncompiled}" if self.uncompiled else ""
+        return "compiled code" if self.compiled else f"operations of torch{reason}"
+
+    def _begin(self) -> None:
+        """Zero the cache where the last request left numbers that may not be finite."""
+        if not self._clean:
+            self.cache.clear()
+        self._clean = False
+
+    @torch.inference_mode()
+    def reserve(self, tokens: int) -> None:
+        """Make room for ``tokens`` and the largest forward; see ``Engine.reserve``."""
+        wanted = self.count_slots(tokens)
+        if wanted > self.cache.capacity and self._move_cache(self.buckets.room(wanted)):
+            for taps, greedy in self._prepared:
+                self.record(taps, greedy)
+
+    def count_slots(self, tokens: int) -> int:
+        """Slots that a request of ``tokens`` is given, the largest forward included."""
+        return min(max(tokens, self._standing), self.context) + self._widest + 1
+
+    def _move_cache(self, slots: int, keep: int = 0) -> bool:
+        """True if the cache has moved to have room for ``slots``; its first ``keep`` are kept, and no recording."""
+        if slots > self.cache.capacity:
+            self.drop_recordings()  # before memory is asked for, which there may not be
+        return self.cache.reserve(slots, keep)
+
+    def drop_recordings(self) -> None:
+        """Forget what is recorded, and free its memory."""
+        self.graphs.drop()
+        self.acceptances.drop()
+
+    @torch.inference_mode()
+    def prepare(self, needs: Needs, greedy: bool) -> None:
+        """Record the graphs of every width and key length; see ``Engine.prepare``."""
+        widest = max((self._widest, *self.buckets.widths)) if needs.rows else self._widest
+        prepared = (needs.hidden, greedy) in self._prepared and widest == self._widest
+        if not self.graphs.capturing or prepared:
+            return
+        self._widest = widest
+        self._prepared[needs.hidden, greedy] = None
+        self._standing = STANDING
+        self._move_cache(self.count_slots(0))  # away from what the engine's check recorded on a smaller one
+        for taps, each in self._prepared:
+            self.record(taps, each)
+
+    def record(self, taps: tuple[int, ...], greedy: bool) -> None:
+        """Record every width and key length. taps: hidden states to return. greedy: acceptance on the device too."""
+        with many_recordings():
+            for width in (size for size in self.buckets.widths if size <= self._widest):
+                frame = self.make_frame(width)
+                frame.clear()
+                for length in self.buckets.list_lengths(width, self.cache.capacity):
+                    logits, _ = self.graphs.run((width, length, taps), partial(self.compute, frame, length, taps))
+                for moved in self.buckets.list_moved(width) if greedy else ():
+                    self.acceptances.run((width, moved), partial(accept, logits, frame, self.cache, moved))
+
+    @torch.inference_mode()
+    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
+        """Read ``prompt`` and pick the first token; see ``Engine.start``."""
+        self._begin()
+        request = self.request = FastRequest(needs, laps)
+        request.walk = walk
+        self.reserve(len(prompt) + limit)
+        states, hidden = self.read_prompt(prompt, needs.hidden)
+        *parts, last = list_chunks(len(prompt)) if needs.prompt_topk else [slice(-1, None)]
+        for part in parts:
+            request.keep_chunk(self.compact.head(states[part]), {})
+        prefill = request.emit_first(self.compact.head(states[last]), hidden)
+        request.length = len(prompt)
+        self._clean = True
+        return prefill
+
+    def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """(T, D) states of a prompt's tokens, read into an empty cache, and layer -> (T, D) of ``taps``."""
+        if self.compiled and len(prompt) <= SHORT:
+            return self.compiled.read(self.cache, prompt, taps)
+        inputs = self.list_prompt_inputs(upload(prompt, self.device))
+        return read_prompt(self.compact, self.cache, inputs, len(prompt), tuple(taps))
+
+    def list_prompt_inputs(self, ids: Tensor, start: int = 0) -> Iterator[ForwardInput]:
+        """The forwards of a prompt (n,) in empty slots from ``start`` on."""
+        return list_prompt_inputs(ids, self.windows, self.dtype, start, self.context)
+
+    @torch.inference_mode()
+    def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> FastBatch:
+        """See ``Engine.batch``."""
+        return FastBatch(self, requests, tokens, laps)
+
+    @torch.inference_mode()
+    def forward(self, draft: Draft) -> None:
+        """Feed the root and the draft's nodes; the result waits for ``settle``."""
+        request = self.request
+        request.take(draft, self.max_nodes, self.lays_out)
+        self._clean = False
+        layout = request.layout = self._layouts.find(request.parents, request.draft, request.needs.rows)
+        width = self.buckets.width(len(layout))
+        self.announce(width)
+        self._make_room(width)
+        frame = request.frame = self.make_frame(width)
+        frame.fill(request.root, draft.tokens, request.length, layout, self.acceptances.run)
+        self.fed = len(layout)
+        length = self.buckets.length(request.length + width, self.cache.capacity)
+        request.laps.lap("prepare")
+        taps = request.needs.hidden
+        request.key = (width, length, taps)
+        request.moved = 0 if layout.chain else self.buckets.moved(layout.depth, width)
+        call = partial(self.compute, frame, length, taps)
+        request.logits, request.hidden = self.graphs.run(request.key, call)
+        request.laps.lap("forward")
+
+    def announce(self, width: int) -> None:
+        """Nothing here; see the class."""
+
+    def _make_room(self, width: int) -> None:
+        """A batch of rows may be wider than any draft: k rows of w tokens are k (w + 1) rows of a forward."""
+        self._widest = max(self._widest, width)
+        self._move_cache(self.request.length + width + 1, keep=self.request.length)
+
+    def make_frame(self, width: int) -> Frame:
+        """The buffers of forwards of ``width`` rows, the same ones at every call."""
+        if self.graphs.capturing and width > len(self.shared_logits):
+            # Earlier recordings keep their memory, and work on.
+            shape = max(width, self._widest), len(self.compact.head.weight)
+            self.shared_logits = torch.empty(shape, dtype=self.dtype, device=self.device)
+        if width not in self.frames:
+            if len(self.frames) == FRAMES and not self.graphs.capturing:
+                self.frames.clear()
+            frame = self.frames[width] = Frame(width, self.windows, self.dtype, self.device, self._attend)
+            frame.logits = self.shared_logits[:width] if self.graphs.capturing else None
+        return self.frames[width]
+
+    def compute(self, frame: Frame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """The forward over a frame, reading keys of ``length`` slots: logits and hidden of ``FastRequest``."""
+        slots = torch.add(frame.past, frame.steps, out=frame.slots)[:-1]
+        if self.compiled:
+            return self.compiled(frame, self.cache, taps)
+        positions = frame.past + frame.depths
+        masks: dict[str, Tensor | TreeMask | None] = dict.fromkeys(self.windows)
+        for kind, window in self.windows.items():
+            if frame.width > 1 or window is not None or self.buckets.whole or self.buckets.lengths:
+                masks[kind] = frame.build_mask(kind, length, positions, self.compact.groups)  # else the row sees all
+        states, hidden = self.compact(ForwardInput(frame.ids, positions, slots, length, masks), self.cache, taps)
+        return self.compact.head(states, frame.logits), hidden
+
+    @torch.inference_mode()
+    def settle(self, left: int, late: Draft | None = None) -> Step:
+        """Accept, cut and commit; see ``Engine.settle``."""
+        request = self.request
+        best = request.needs.node_topk
+        request.topk = find_top(request.select(request.logits), best) if best else None  # enqueued before the wait
+        given: Any = {
+            "fed": request.select(request.frame.ids) if best or request.needs.hidden else None,
+            "hidden": {layer: request.select(states) for layer, states in request.hidden.items()},
+        }
+        if request.walk.sampling is None:
+            path, tokens = self.accept()
+            kept = continues(late, len(path) == len(request.draft), tokens[-1])
+        else:
+            path, tokens, kept = self._verify(late)
+        self.note_accepted(path)
+        emitted, done = cut(tokens, self.eos, left)
+        request.length += len(emitted)
+        request.laps.lap("verify")
+        return request.close_step(emitted, path, done, kept and len(emitted) == len(tokens), **given)
+
+    def accept(self) -> tuple[list[int], list[int]]:
+        """Greedy acceptance of the last draft: accepted nodes, and the tokens to emit."""
+        request = self.request
+        frame, moved = request.frame, request.moved
+        call = partial(self.accept_rows, request.logits, frame, self.cache, moved)
+        (numbers,) = request.read(self.acceptances.run((frame.width, moved), call))
+        outcome = Outcome.read(numbers, moved, self.dtype)
+        return [request.layout.node_of(row) for row in outcome.rows], outcome.tokens
+
+    def _verify(self, late: Draft | None) -> tuple[list[int], list[int], bool]:
+        """See ``ActiveRequest.verify``; then the accepted rows are moved together."""
+        request = self.request
+        fed = request.select(request.frame.ids)
+        path, tokens, kept = request.verify(
+            request.select(request.logits), request.layout.depths_in(request.frame), fed, late
+        )
+        if rows := request.layout.rows_to_move(path):
+            slots = request.frame.slots
+            self.cache.move(slots[upload(rows, self.device)], slots[1 : len(rows) + 1])
+        return path, tokens, kept
+
+    def note_accepted(self, path: Sequence[int]) -> None:
+        """Nothing here; see the class."""
+
+    @torch.inference_mode()
+    def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+        """Judge ``ids`` in one pass over prompt and ids, their logits in chunks; see ``Engine.gaps``."""
+        self._begin()
+        self.reserve(len(prompt) + len(ids))
+        judged = self.read_prompt([*prompt, *ids[:-1]], ())[0][len(prompt) - 1 :]
+        gaps = [compute_gaps(self.compact.head(judged[part]), ids[part]) for part in list_chunks(len(ids))]
+        self._clean = True
+        return [gap for part in gaps for gap in part]

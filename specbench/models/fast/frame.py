@@ -1,0 +1,196 @@
+"""The buffers of one width that a draft is written into.
+
+The buffers never move: a draft is only their content. On a CPU host and device share them; on a GPU the host's are
+pinned and copied without waiting, which is safe because every step ends with a read-back before the next one is filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.models.fast.attention import Attend, TreeMask, count_words, pack_bits
+from specbench.models.fast.layout import DraftLayout, Layout, Run, lay_out
+from specbench.models.transfer import upload
+from specbench.models.verify import ActiveRequest
+from specbench.types import EMPTY
+
+NEVER = float("-inf")
+INFINITE_BITS = -0x80  # 0xff80, minus infinity in bfloat16, read as int16
+
+
+_ALONE = lay_out((), EMPTY, None)
+
+
+class Frame:
+    """Buffers of ``width`` rows. Rows behind a draft's own are padding: they see the context and themselves.
+
+    past: (1,) int64 [tokens] held before these. slots: (width + 1,) int64, theirs and one behind; a forward sets them.
+    ids, depths, parents: (width,) int64.
+    reach: (width,) float32, the depth where a row may be accepted, else -1.
+    above: (width, width) float32, 1 where a row hangs from another or is it, roots left out.
+    wrong: (width,) float32 scratch.
+    bias: attention kind -> (width, width) additive, what the rows see of each other; or (width, words) int32, a bit
+    for each row that is seen.
+    forced: (width,) int64 picks in place of the argmax; None: the argmax.
+    logits: (width, V) memory of a recorded forward's result; None: new at every call.
+    """
+
+    logits: Tensor | None = None
+
+    def __init__(
+        self,
+        width: int,
+        windows: Mapping[str, int | None],
+        dtype: torch.dtype,
+        device: torch.device,
+        attend: Attend | None = None,
+    ) -> None:
+        """windows: attention kind -> sliding window [positions]. attend: the attention by bits, None = by a mask."""
+        self.width, self.windows, self._attend = width, windows, attend
+        step = [Buffer(size, torch.int64, device) for size in (1, width)]
+        lying = [Buffer(width, torch.int64, device), Buffer(width, torch.int64, device)]
+        lying += [Buffer(shape, torch.float32, device) for shape in ((width,), (width, width))]
+        bias = ((width, count_words(width)), torch.int32) if attend else ((width, width), dtype)
+        biases = [Buffer(*bias, device) for _ in windows]
+        self.past, self.ids = (each.device for each in step)
+        self.depths, self.parents, self.reach, self.above = (each.device for each in lying)
+        self.bias = {kind: each.device for kind, each in zip(windows, biases, strict=True)}
+        self.steps = torch.arange(width + 1, device=device)
+        self.slots = torch.zeros_like(self.steps)
+        self.wrong = torch.zeros(width, dtype=torch.float32, device=device)
+        self._step, self._lying, self._biases = step, lying, biases
+        self.layout: Layout | None = None
+        self._forced: Buffer | None = None
+
+    def read(self) -> tuple[int, np.ndarray, np.ndarray, list[np.ndarray]]:
+        """On a CPU: past, ids (width,), depths (width,), and the (width, width) bias of each kind as it is stored."""
+        past, ids = (each.values for each in self._step)
+        return int(past[0]), ids, self._lying[0].values, [each.values for each in self._biases]
+
+    def build_mask(self, kind: str, length: int, positions: Tensor, groups: int) -> Tensor | TreeMask:
+        """What the rows see, the context within the window and each other: additive (groups * width, length), or bits.
+
+        length: [slots] of keys. positions: (width,). groups: query heads that share keys.
+        """
+        window, bias = self.windows[kind], self.bias[kind]
+        if self._attend:
+            return TreeMask(self._attend, self.past, self.depths, bias, window)
+        column = torch.arange(length, device=bias.device)
+        held = column < self.past
+        if window is not None:
+            held = held & (positions[:, None] - column < window)
+        mask = torch.where(held, 0.0, NEVER).to(bias.dtype).expand(self.width, -1).clone()
+        mask.index_copy_(1, self.slots[:-1], bias)
+        return mask if groups == 1 else mask.repeat(groups, 1)
+
+    @property
+    def forced(self) -> Tensor | None:
+        """See the class."""
+        return None if self._forced is None else self._forced.device
+
+    def add_forced(self) -> None:
+        """From now on acceptance reads ``forced``; before it is called or recorded."""
+        if self._forced is None:
+            self._forced = Buffer(self.width, torch.int64, self.ids.device)
+
+    def force(self, picks: np.ndarray) -> None:
+        """Enter the (n,) picks of the draft's own rows; those of the padding are never read."""
+        assert self._forced is not None
+        self._forced.values[: len(picks)] = picks
+        self._forced.send()
+
+    def fill(
+        self, root: int, tokens: Sequence[int] | Tensor, past: int, layout: Layout, run: Run | None = None
+    ) -> None:
+        """Enter a draft. tokens: of its nodes, on the host or the device. run: of ``Graphs``, see ``DeviceLayout``."""
+        if layout is not self.layout:
+            layout.enter(self, run)
+            self.layout = layout
+        held, ids = (each.values for each in self._step)
+        held[0], ids[0] = past, root
+        on_host = not isinstance(tokens, Tensor)
+        if on_host and layout.source is None:
+            ids[1 : len(layout)] = tokens
+        elif on_host:
+            ids[: len(layout)] = np.array([root, *tokens])[layout.source]
+        for each in self._step:
+            each.send()
+        if isinstance(tokens, Tensor):
+            self._enter(tokens.to(self.ids.device), layout)
+
+    def clear(self) -> None:
+        """Enter a root alone in front of all slots: the last draft may lie behind the keys that a recording reads."""
+        self.fill(0, (), 0, _ALONE)
+
+    def _enter(self, tokens: Tensor, layout: Layout) -> None:
+        """Tokens that were drafted on the device stay there."""
+        if layout.source is None:
+            self.ids[1 : len(layout)] = tokens
+        else:
+            source = upload(layout.source, self.ids.device)
+            self.ids[: len(layout)] = torch.cat([self.ids[:1], tokens])[source]
+
+    def lay_out(self, layout: DraftLayout) -> None:
+        """Enter a layout that the host knows."""
+        count = len(layout)
+        depths, parents, reach, above = (each.values for each in self._lying)
+        seen = np.eye(self.width, dtype=bool)
+        seen[:count, :count] = layout.seen()
+        depths[:], parents[:], reach[:] = 0, 0, -1
+        depths[:count], parents[:count], reach[:count] = layout.depths, layout.parents, layout.reach
+        above[:] = seen & (depths > 0)
+        for bias, window in zip(self._biases, self.windows.values(), strict=True):
+            near = seen if window is None else seen & (depths[:, None] - depths[None, :] < window)
+            bias.values[:] = pack_bits(near) if self._attend else np.where(near, 0, bias.never)
+        for each in (*self._lying, *self._biases):
+            each.send()
+
+
+class Buffer:
+    """One tensor twice: ``values`` writes the host's, ``send`` brings it to the device's. On a CPU they are one."""
+
+    def __init__(self, shape: int | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        """Zeros of ``shape``. bfloat16, which numpy lacks, has its bits in ``values``; ``never`` is minus infinity."""
+        bits = dtype == torch.bfloat16
+        here = device.type == "cpu"
+        self.host = torch.zeros(shape, dtype=dtype, pin_memory=not here)
+        self.device = self.host if here else torch.zeros(shape, dtype=dtype, device=device)
+        self.values = (self.host.view(torch.int16) if bits else self.host).numpy()
+        self.never: float = INFINITE_BITS if bits else NEVER
+
+    def send(self) -> None:
+        """Enqueue the copy."""
+        if self.device is not self.host:
+            self.device.copy_(self.host, non_blocking=True)
+
+
+@dataclass(slots=True)
+class FastRequest(ActiveRequest):
+    """length: [tokens] held by the cache: the context without its last one, the root. Of the last forward:
+
+    layout, frame: where the draft lies in it.
+    key: width, key length and taps.
+    moved: rows that acceptance moves.
+    logits: (width, V).
+    hidden: layer -> (width, D).
+    """
+
+    length: int = 0
+    layout: Layout = field(init=False)
+    frame: Frame = field(init=False)
+    key: tuple[int, int, tuple[int, ...]] = field(init=False)
+    moved: int = field(init=False)
+    logits: Tensor = field(init=False)
+    hidden: Mapping[int, Tensor] = field(init=False)
+
+    def select(self, computed: Tensor) -> Tensor:
+        """(width, ...) -> (N+1, ...): row 0 the root, row i + 1 node i of the draft."""
+        nodes = self.layout.nodes
+        if nodes is None:
+            return computed[: len(self.layout)]
+        return computed[upload(nodes, computed.device)]

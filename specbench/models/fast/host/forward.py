@@ -1,0 +1,282 @@
+"""The compact forward of drafts on a CPU, as one call of compiled code.
+
+A decode step of a small model is some hundred operations of torch, each of which costs more than its computing, and
+torch's product of one row with a matrix reads memory at a third of its speed. Here a step is one call, and a product
+reads the weights where they are, about as fast as memory gives them, for one row and for eight.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.models.fast.compact import CompactModel
+from specbench.models.fast.frame import Frame
+from specbench.models.fast.linear import can_pack
+from specbench.models.fast.small_ops import SmallOps
+from specbench.models.fast.static_kv import StaticKV
+from specbench.models.packed import PackedRows
+from specbench.models.tree import TreeRows
+from specbench.types import ROOT
+
+DTYPES = (torch.float32, torch.bfloat16)
+# Numbers of which heads and rows of weights are multiples, so that no vector is filled in part.
+HEAD, ROW = 16, 32
+NO_PICKS = np.empty(0, dtype=np.int64)
+SHORT = 128  # [tokens] of a prompt that is read faster than by torch, which multiplies and attends to blocks of rows
+ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; a draft model may run beside the target
+
+
+def build_forward(
+    model: Any, positions: int, limit: int, *, pack: bool, compiled: bool, small: type[SmallOps] = SmallOps
+) -> tuple[CompactModel, CompiledForward | None, str | None]:
+    """A library's model as a compact one, and see ``find_compiled``; packed where torch computes.
+
+    positions, limit, small: see ``CompactModel``.
+    """
+    compact = CompactModel(model, positions, limit, False, small)
+    found, reason = find_compiled(compact, compiled)
+    if found is None and pack and can_pack(compact.dtype, compact.device):
+        compact = CompactModel(model, positions, limit, True, small)
+    return compact, found, reason
+
+
+def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | None, str | None]:
+    """The compiled forward of a model on a CPU, if it is wanted and can run it; else why not, if that is news."""
+    if not wanted or model.device.type != "cpu":
+        return None, None
+    if reason := _explain_unfit(model):
+        return None, reason
+    try:
+        # numba, which takes a while to load
+        from specbench.models.fast.host import kernels, packed
+    except RuntimeError:  # numba's, which holds a path
+        return None, "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
+    if isinstance(kernels.forward, FunctionType):
+        return None, "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
+    return CompiledForward(model, kernels, packed), None
+
+
+def _explain_unfit(model: CompactModel) -> str | None:
+    if model.dtype not in DTYPES:
+        return f"it is for float32 and bfloat16, the model is {str(model.dtype).removeprefix('torch.')}"
+    if model.size % HEAD:
+        return f"a head has {model.size} numbers, not a multiple of {HEAD}"
+    sizes = [each.weight.shape[1] for layer in model.layers for each in _products(layer)]
+    if odd := [size for size in sizes if size % ROW]:
+        return f"a row of weights has {odd[0]} numbers, not a multiple of {ROW}"
+    if len(model.windows) > 2:
+        return f"its layers are of {len(model.windows)} kinds, not of one or two"
+    if any(window is not None and window < 1 for window in model.windows.values()):
+        return "a sliding window has no position"
+    if any(each.bias is not None for layer in model.layers for each in _products(layer)[1:]):
+        return "maps other than those of q, k and v have a bias"
+    if model.head.bias is not None:
+        return "its head has a bias"
+    products = [model.head, *(each for layer in model.layers for each in _products(layer))]
+    if not all(each.weight.is_contiguous() for each in products):
+        return "a map's weights do not lie row behind row"
+    return None
+
+
+def _products(layer: Any) -> list[Any]:
+    return [layer.qkv, layer.out, layer.gate_up, layer.down]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayout:
+    """Where the rows of several requests lie; see ``packed.lay_out``."""
+
+    parents: np.ndarray
+    spans: np.ndarray
+    places: np.ndarray
+    reach: np.ndarray
+    biases: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """Rows of one request behind what its cache holds. ids: (m,). turned: (m,) positions that the embedding turns to.
+
+    base: the first of its slots; start: counted from there, that of its first row. rows: what they see.
+    """
+
+    ids: np.ndarray
+    turned: np.ndarray
+    base: int
+    start: int
+    rows: TreeRows
+
+
+class CompiledForward:
+    """The forward over frames of one compact model, whose weights it reads in place.
+
+    A row's result has the same bits in a frame of any width: see ``kernels``. Tensors are valid until the next call.
+    """
+
+    def __init__(self, model: CompactModel, kernels: Any, packed: Any) -> None:
+        """model: one that ``find_compiled`` takes. kernels, packed: modules, which are loaded where they are needed."""
+        self._packed = packed
+        self._forward, self._accept, self._wake = kernels.forward, packed.accept, kernels.wake
+        self._model = model
+        layers, kinds = model.layers, list(model.windows)
+        norms = [layers[0].before]
+        for layer, after in zip(layers, [*layers[1:], None], strict=True):
+            norms += [layer.after, model.norm if after is None else after.before]
+        addresses = [[each.weight.data_ptr() for each in _products(layer)] for layer in layers]
+        windows = [model.windows[kind] for kind in kinds] * 2
+        self._constants = (
+            np.array([-1 if window is None else window for window in windows[:2]]),
+            np.array([kinds.index(layer.kind) for layer in layers]),
+            model.query_heads,
+            _products(layers[0])[-1].weight.shape[1],
+            _stored(model.embedding),
+            np.array([*addresses, [model.head.weight.data_ptr(), 0, 0, 0]]),
+            self._stack([norm.weight for norm in norms]),
+            self._stack([self._head_norms(layer) for layer in layers]),
+            self._stack([self._head_bias(layer) for layer in layers]),
+            norms[0].epsilon,
+            self._stack(list(model.small.cos)),
+            self._stack(list(model.small.sin)),
+        )
+        self._taps: dict[tuple[int, ...], np.ndarray] = {}
+        self._logits = torch.empty(0, len(model.head.weight), dtype=torch.float32)
+
+    def _stack(self, parts: Sequence[Tensor]) -> np.ndarray:
+        stacked: np.ndarray = torch.stack([part.float() for part in parts]).numpy()
+        return stacked
+
+    def _head_norms(self, layer: Any) -> Tensor:
+        """(H + K, size), or no rows."""
+        counts = (self._model.query_heads, self._model.key_heads) if layer.heads else (0, 0)
+        weights = [norm.weight for norm in layer.heads or (layer.before, layer.before)]
+        rows = [weight[: self._model.size].expand(count, -1) for weight, count in zip(weights, counts, strict=True)]
+        return torch.cat(rows)
+
+    def _head_bias(self, layer: Any) -> Tensor:
+        """(H + 2K, size), or no rows."""
+        bias, size = layer.qkv.bias, self._model.size
+        return self._model.embedding.new_empty(0, size) if bias is None else bias.view(-1, size)
+
+    def __call__(self, frame: Frame, cache: StaticKV, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """Logits (width, V) and layer -> (width, D) hidden states, see ``CompactModel``; writes keys and values."""
+        past, ids, depths, biases = frame.read()
+        positions = past + depths
+        span = [[0, frame.width, 0, past, past]]
+        return self._run(cache, ids, positions, positions, span, biases, frame.width, taps)
+
+    def accept(self, logits: Tensor, frame: Frame, cache: StaticKV, moved: int) -> Tensor:
+        """See ``specbench.models.fast.accept.accept``."""
+        out = np.empty(3 + (2 * moved or frame.width), dtype=np.float32)
+        forced = NO_PICKS if frame.forced is None else frame.forced.numpy()
+        shape = frame.ids.numpy(), frame.parents.numpy(), frame.reach.numpy(), int(frame.past[0])
+        self._accept(_stored(logits), forced, *shape, _stored(cache.whole), moved, out)
+        return torch.from_numpy(out)
+
+    def lay_out(self, rows: PackedRows, room: int) -> PackedLayout:
+        """room: [slots] of a place."""
+        above: list[int] = []
+        for parents in rows.parents:
+            above.append(ROOT)
+            above.extend(parents)
+        ends, windows = iter(rows.bounds[1:]), self._constants[0]
+        spans = np.array([(first, next(ends) - first, each.place * room, each.length, each.length)
+                          for first, each in zip(rows.bounds, rows.handles, strict=False)])  # fmt: skip
+        count, most, stored = len(rows), int(spans[:, 1].max()), _stored(self._model.embedding).dtype
+        found = PackedLayout(np.array(above), spans, np.empty(count, np.int64), np.empty(count, np.float32),
+                             np.empty((len(windows), count, most), stored))  # fmt: skip
+        self._packed.lay_out(found.parents, spans, windows, found.places, found.reach, found.biases)
+        return found
+
+    def feed_packed(
+        self, cache: StaticKV, ids: Tensor, layout: PackedLayout, wanted: int, taps: Sequence[int]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Logits (wanted, V) of the last rows, and layer -> (n, D) hidden states. ids: (n,)."""
+        biases = [layout.biases[0], layout.biases[-1]]
+        return self._run(cache, ids.numpy(), layout.places, layout.places, layout.spans, biases, wanted, taps)
+
+    def accept_packed(
+        self, logits: Tensor, ids: Tensor, layout: PackedLayout, cache: StaticKV, moved: int
+    ) -> list[list[int]]:
+        """``found`` of ``packed.accept_all``. moved: at least 1."""
+        found = np.empty((len(layout.spans), 2 + 2 * moved), dtype=np.int64)
+        shape = ids.numpy(), layout.parents, layout.reach, layout.spans
+        self._packed.accept_all(_stored(logits), NO_PICKS, *shape, _stored(cache.whole), moved, found)
+        numbers: list[list[int]] = found.tolist()
+        return numbers
+
+    def read(self, cache: StaticKV, ids: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """A prompt's (T, D) states into an empty cache, and layer -> (T, D) of ``taps``."""
+        places, last = np.arange(len(ids)), len(self._model.layers)
+        rows, span = TreeRows(None, range(len(ids))), [[0, len(ids), 0, 0, 0]]
+        _, hidden = self._run(cache, np.array(ids), places, places, span, self._list_biases([rows]), 0, [*taps, last])
+        return hidden[last], {tap: hidden[tap] for tap in taps}
+
+    def feed(self, cache: StaticKV, parts: Sequence[HeldRows], wanted: int) -> Tensor:
+        """(wanted, V) logits of the last of all rows."""
+        spans, first = [], 0
+        for part in parts:
+            count = len(part.ids)
+            spans.append((first, count, part.base, part.start, part.start + count - len(part.rows.places)))
+            first += count
+        ids, turned = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "turned"))
+        places = np.concatenate([part.rows.places[-len(part.ids) :] for part in parts])
+        return self._run(cache, ids, places, turned, spans, self._list_biases([p.rows for p in parts]), wanted, ())[0]
+
+    def _list_biases(self, parts: Sequence[TreeRows]) -> list[np.ndarray]:
+        """Of each kind of attention (m, n), 0 where a row sees a node of its own request."""
+        found = []
+        for window in self._model.windows.values():
+            seen = [rows.list_near(window) for rows in parts]
+            shape = sum(map(len, seen)), max(near.shape[1] for near in seen)
+            bias, first = np.ones(shape, _stored(self._model.embedding).dtype), 0
+            for near in seen:
+                bias[first : first + len(near), : near.shape[1]] = ~near
+                first += len(near)
+            found.append(bias)
+        return found
+
+    def _run(
+        self,
+        cache: StaticKV,
+        ids: np.ndarray,
+        places: np.ndarray,
+        turned: np.ndarray,
+        spans: Sequence[Sequence[int]] | np.ndarray,
+        biases: Sequence[np.ndarray],
+        wanted: int,
+        asked: Sequence[int],
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """See ``kernels.forward``. biases: of each kind of attention. asked: taps."""
+        taps = tuple(sorted({*asked}))
+        if taps not in self._taps:
+            self._taps[taps] = np.array(taps, dtype=np.int64)
+        if wanted > len(self._logits):
+            self._logits = self._logits.new_empty(wanted, self._logits.shape[1])
+        tapped = torch.empty(len(taps), len(ids), self._model.embedding.shape[1], dtype=torch.float32)
+        logits, threads = self._logits[:wanted], torch.get_num_threads()
+        given = (ids, places, turned, np.asarray(spans), biases[0], biases[-1], *self._constants,
+                 _stored(cache.whole), self._taps[taps], tapped.numpy(), logits.numpy())  # fmt: skip
+        if threads == 1:
+            self._forward(*given, None)
+        else:
+            with ONE_AT_A_TIME:
+                self._wake(threads)
+                if torch.get_num_threads() != threads:  # numba's first start sets OpenMP's count, which is torch's too
+                    torch.set_num_threads(threads)
+                self._forward(*given, threads)
+        hidden = {tap: states.to(self._model.dtype) for tap, states in zip(taps, tapped, strict=True)}
+        return logits.to(self._model.dtype), hidden
+
+
+def _stored(numbers: Tensor) -> np.ndarray:
+    """A tensor's own memory; of bfloat16, which numpy lacks, the bits."""
+    array: np.ndarray = (numbers.view(torch.int16) if numbers.dtype == torch.bfloat16 else numbers).numpy()
+    return array

@@ -1,0 +1,283 @@
+"""The compact forward as one compiled call, for drafts on a CPU, of one request or of several.
+
+Each row is computed by the same operations in the same order whichever rows are fed beside it: its products by
+``dot_tile``, its attention over the tokens that it sees in the order of the text. So verifying a draft gives the bits
+that decoding token by token gives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import config, prange, set_num_threads
+
+from specbench.models.compiled_code import njit
+from specbench.models.fast.host.small_kernels import (
+    add_norm,
+    copy,
+    enter,
+    finish,
+    gate,
+    normalise,
+    rotate,
+    soften,
+)
+from specbench.models.fast.host.vectors import ITEM, LANES, dot_tile, mix_tile, narrow, widen
+
+SETTINGS: Any = config  # numba's, from the environment
+BUILT_ON = "7ab1b2b3"  # small_kernels.py: numba's cache notices a change of this file, not of those that it imports
+TILE = 4  # rows of weights that are multiplied together
+COLUMNS = 4 if LANES == 16 else 3  # rows of inputs beside them: 16 registers do not hold the sums of a fourth one
+ROWS = 64  # of a request attend to one key head at a time: their scores take memory for every slot of its context
+# [bytes] of an input row for which one row of weights after the other is fastest: it stays in the first cache, and the
+# ends of rows do not count; measured, weights in memory.
+SHORTEST, LONGEST = 1536, 16 << 10
+
+
+def wake(threads):
+    """Of numba's threads, one a core, only those that have work are woken by the calling thread's next forward."""
+    set_num_threads(min(threads, SETTINGS.NUMBA_NUM_THREADS))
+
+
+@njit(error_model="numpy")
+def multiply(rows, count, size, weights, like, out, width, start, stop):
+    """out[m, n] = weights[n] . rows[m]. rows: (M, K). weights, out: addresses of (N, K) and (M, N).
+
+    count, size, width: M, K, N. start, stop: of n, in whole tiles but for the last.
+    """
+    whole, stored, item = stop - stop % TILE, like.itemsize, rows.itemsize
+    for first in range(start, whole, TILE):
+        weight, row = weights + first * size * stored, 0
+        while row < count:
+            given, made = rows.ctypes.data + row * size * item, out + (row * width + first) * ITEM
+            left = count - row
+            left = min(left, COLUMNS) if left != COLUMNS + 1 else 2  # none of them is left alone
+            if left == 4:
+                dot_tile(TILE, 4, TILE, weight, given, size, made, width, like, rows)
+            elif left == 3:
+                dot_tile(TILE, 3, TILE, weight, given, size, made, width, like, rows)
+            elif left == 2:
+                dot_tile(TILE, 2, TILE, weight, given, size, made, width, like, rows)
+            elif count == 1 and SHORTEST <= size * item <= LONGEST:
+                dot_tile(TILE, 1, 1, weight, given, size, made, width, like, rows)
+            else:
+                dot_tile(TILE, 1, TILE, weight, given, size, made, width, like, rows)
+            row += left
+    for first in range(whole, stop):
+        for row in range(count):
+            given, made = rows.ctypes.data + row * size * item, out + (row * width + first) * ITEM
+            dot_tile(1, 1, 1, weights + first * size * stored, given, size, made, width, like, rows)
+
+
+@njit(error_model="numpy", parallel=True)
+def multiply_shared(rows, count, size, weights, like, out, width, threads):
+    """See ``multiply``; each thread computes its share of the N."""
+    share = -(-width // (TILE * threads)) * TILE
+    for thread in prange(threads):
+        multiply(rows, count, size, weights, like, out, width, thread * share, min((thread + 1) * share, width))
+
+
+@njit(error_model="numpy")
+def project(rows, weights, like, out, width, threads):
+    """out (M, N), an address, = weights (N, K) times rows (M, K), which are rounded as ``like`` is stored already."""
+    entered = enter(rows, like)
+    count, size = entered.shape
+    if threads is None:
+        multiply(entered, count, size, weights, like, out, width, 0, width)
+    else:
+        multiply_shared(entered, count, size, weights, like, out, width, threads)
+
+
+@njit(error_model="numpy")
+def mix(shares, step, values, like, start, stop, out, count, size):
+    """out[m, :] += shares[m, t] values[t, :] for t in [start, stop), in order.
+
+    shares, values, out: addresses, of rows ``step`` apart, and of rows of ``size`` numbers, whole vectors. count: M.
+    """
+    place = 0
+    while place < size:
+        wide, row, source = place + 2 * LANES <= size, 0, values + place * like.itemsize
+        while row < count:
+            given, target = shares + row * step * ITEM, out + (row * size + place) * ITEM
+            four = row + 4 <= count
+            if four and wide:
+                mix_tile(4, 2, given, step, source, size, start, stop, target, size, like)
+            elif four:
+                mix_tile(4, 1, given, step, source, size, start, stop, target, size, like)
+            elif wide:
+                mix_tile(1, 2, given, step, source, size, start, stop, target, size, like)
+            else:
+                mix_tile(1, 1, given, step, source, size, start, stop, target, size, like)
+            row += 4 if four else 1
+        place += 2 * LANES if wide else LANES
+
+
+@njit(error_model="numpy")
+def list_seen(bias, positions, window, span, order, seen, oldest):
+    """What rows see: ``oldest`` (n,) on of the slots that are held, behind them the ``seen`` (n,) first of ``order``.
+
+    bias: (n, m) 0 where a row sees the j-th slot behind those held. window: [positions], below 0 for all.
+    span: of the n rows, see ``forward``. order: (n, m) slots, counted from the request's first.
+    """
+    _, count, _, begin, held = span
+    for row in range(count):
+        oldest[row] = 0 if window < 0 else min(max(positions[row] - window + 1, 0), held)
+        seen[row] = 0
+        for other in range(begin + count - held):
+            if bias[row, other] == 0:
+                order[row, seen[row]] = held + other
+                seen[row] += 1
+
+
+@njit(error_model="numpy")
+def attend_head(heads, slots, key, span, order, seen, oldest, room, query, mixed, out):
+    """out[i, h] = attention of row i, heads h that read one key head. heads: (n, H + 2K, size), q scaled.
+
+    slots: (2K, S, size), as stored. span: of the request that the rows are of, see ``forward``.
+    order, seen, oldest: see ``list_seen``.
+    room: (n * groups, held + m) scratch, or more. query, mixed: (n * groups, size) scratch. out: (n, H, size).
+    """
+    (count, _, size), (_, fed, base, begin, held) = heads.shape, span
+    keys, step, end = len(slots) // 2, room.shape[1], begin + fed
+    groups, head = out.shape[1] // keys, slots.shape[1] * size * slots.itemsize
+    first, start = held, slots.ctypes.data + key * head + base * size * slots.itemsize
+    values = start + keys * head
+    for row in range(count):
+        first = min(first, oldest[row])
+        for group in range(groups):
+            for place in range(size):
+                query[row * groups + group, place] = heads[row, key * groups + group, place]
+                mixed[row * groups + group, place] = 0
+    multiply(query, count * groups, size, start, slots, room.ctypes.data, step, 0, end)
+    for place in range(count * groups):
+        row, scores = place // groups, room[place]
+        for each in range(seen[row]):
+            scores[held + each] = scores[order[row, each]]
+        peak, total = soften(scores[oldest[row] : held + seen[row]])
+        query[place, 0] = 1 / total if abs(peak) < np.inf else np.nan
+        for each in range(oldest[row]):
+            scores[each] = 0
+    mix(room.ctypes.data, step, values, slots, first, held, mixed.ctypes.data, count * groups, size)
+    for place in range(count * groups):
+        row, result = place // groups, mixed.ctypes.data + place * size * ITEM
+        for each in range(seen[row]):
+            share = room.ctypes.data + (place * step + held + each) * ITEM
+            mix(share, step, values + order[row, each] * size * slots.itemsize, slots, 0, 1, result, 1, size)
+        for number in range(size):
+            out[row, key * groups + place % groups, number] = widen(
+                narrow(mixed[place, number] * query[place, 0], slots)
+            )
+
+
+@njit(error_model="numpy")
+def attend(heads, slots, start, every, spans, order, seen, oldest, room, query, mixed, out):
+    """See ``attend_head``, for pairs of a request and a key head, from ``start`` on, one of ``every``."""
+    keys = len(slots) // 2
+    for pair in range(start, len(spans) * keys, every):
+        span = spans[pair // keys]
+        end = span[0] + span[1]
+        for row in range(span[0], end, ROWS):
+            own = slice(row, min(row + ROWS, end))
+            shape = span, order[own], seen[own], oldest[own]
+            attend_head(heads[own], slots, pair % keys, *shape, room, query, mixed, out[own])
+
+
+@njit(error_model="numpy", parallel=True)
+def attend_shared(heads, slots, spans, order, seen, oldest, room, query, mixed, out):
+    """See ``attend``; each thread has its share of the pairs, and of the scratch."""
+    threads = len(room)
+    for thread in prange(threads):
+        attend(
+            heads, slots, thread, threads, spans, order, seen, oldest, room[thread], query[thread], mixed[thread], out
+        )
+
+
+@njit(error_model="numpy")
+def rotate_all(heads, queries, cos, sin, positions, slots, spans):
+    """See ``rotate``, for the rows of each request."""
+    for first, count, base, begin, _ in spans:
+        own = slice(first, first + count)
+        rotate(heads[own], queries, cos, sin, positions[own], slots, base + begin)
+
+
+@njit(error_model="numpy")
+def make_rows(count, width, queries, keys, size, inner):
+    """Memory of what n rows are on their way through a layer."""
+    rows, normed = np.empty((count, width), np.float32), np.empty((count, width), np.float32)
+    added, mixed = np.empty((count, width), np.float32), np.empty((count, queries, size), np.float32)
+    heads, gated = np.empty((count, queries + 2 * keys, size), np.float32), np.empty((count, inner), np.float32)
+    return rows, normed, added, heads, mixed, np.empty((count, 2 * inner), np.float32), gated
+
+
+@njit(error_model="numpy")
+def make_scratch(shares, count, size, columns):
+    """Memory of attention to one key head, for each thread: queries, results and scores."""
+    query, result = np.empty((shares, count, size), np.float32), np.empty((shares, count, size), np.float32)
+    return query, result, np.empty((shares, count, columns), np.float32)
+
+
+@njit(error_model="numpy")
+def require_rows(ids, turned, table, cos):
+    """Raises IndexError where memory beyond a table would be read."""
+    for each in ids:
+        if not 0 <= each < len(table):
+            raise IndexError("a token id has no row in the embedding; expected ids that the model's vocabulary holds")
+    for each in turned:
+        if not 0 <= each < len(cos):
+            raise IndexError("a position has no row in the table of rotations; expected those of the model's context")
+
+
+@njit(error_model="numpy", nogil=True)
+def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, queries, inner, table, addresses, norms,
+            head_norms, head_bias, epsilon, cos, sin, slots, taps, tapped, logits, threads):  # fmt: skip
+    """Feed n rows: logits (m, V) of the last m, and tapped (taps, n, D), in single precision.
+
+    ids, places, turned: (n,); positions, and where the embedding turns them to.
+    spans: (B, 5) of each request its first row and its rows; the first of its slots, and counted from there the slot
+    of its first row, which the others follow, and the slots held, which all rows see.
+    bias, other_bias: see ``list_seen``; one for the layers of each kind, 0 and 1, as are windows (2,).
+    kinds: (L,). queries, inner: H, I. table: (V, D) of the embeddings, as stored.
+    addresses: (L + 1, 4) of the weights of q, k and v, of what follows attention, of gate and up, of down; in the last
+    row of the head.
+    norms: (2L + 1, D). head_norms: (L, H + K, size), or (L, 0, size). head_bias: (L, H + 2K, size), or (L, 0, size).
+    cos, sin: (P, size). slots: (L, 2K, S, size), as stored. taps: which states, ascending.
+    """
+    require_rows(ids, turned, table, cos)
+    count, width, layers, shares = len(ids), table.shape[1], len(slots), 1 if threads is None else threads
+    keys, size = slots.shape[1] // 2, slots.shape[3]
+    rows, normed, added, heads, mixed, pairs, gated = make_rows(count, width, queries, keys, size, inner)
+    most = (min(spans[:, 1].max(), ROWS) * queries // keys, size, (spans[:, 3] + spans[:, 1]).max())
+    query, result, room = make_scratch(shares, *most)
+    order, seen, oldest = np.empty(bias.shape, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    for row in range(count):
+        for place in range(width):
+            rows[row, place] = widen(table[ids[row], place])
+        normalise(rows[row], norms[0], epsilon, table, normed[row])
+    tap, kind = 0, -1
+    for layer in range(layers):
+        if tap < len(taps) and taps[tap] == layer:
+            copy(rows, tapped[tap])
+            tap += 1
+        if kinds[layer] != kind:
+            kind = kinds[layer]
+            for span in spans:
+                own, given = slice(span[0], span[0] + span[1]), other_bias if kind else bias
+                list_seen(given[own], places[own], windows[kind], span, order[own], seen[own], oldest[own])
+        qkv, out, up, down = addresses[layer, 0], addresses[layer, 1], addresses[layer, 2], addresses[layer, 3]
+        project(normed, qkv, table, heads.ctypes.data, heads.shape[1] * size, threads)
+        finish(heads, head_bias[layer], head_norms[layer], epsilon, table)
+        rotate_all(heads, queries, cos, sin, turned, slots[layer], spans)
+        if threads is None:
+            attend(heads, slots[layer], 0, 1, spans, order, seen, oldest, room[0], query[0], result[0], mixed)
+        else:
+            attend_shared(heads, slots[layer], spans, order, seen, oldest, room, query, result, mixed)
+        project(mixed.reshape(count, queries * size), out, table, added.ctypes.data, width, threads)
+        add_norm(rows, added, norms[2 * layer + 1], epsilon, table, normed)
+        project(normed, up, table, pairs.ctypes.data, 2 * inner, threads)
+        gate(pairs, table, gated)
+        project(gated, down, table, added.ctypes.data, width, threads)
+        add_norm(rows, added, norms[2 * layer + 2], epsilon, table, normed)
+    if tap < len(taps):
+        copy(normed, tapped[tap])
+    project(normed[count - len(logits) :], addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)

@@ -1,0 +1,257 @@
+"""Vector operations in LLVM's own terms, for functions that numba compiles.
+
+A sum over a row is one chain of fused multiply-adds in ``LANES`` partial sums, which are then added in a fixed order.
+So a row's result has the same bits whichever other rows are computed beside it. numba would choose another order for
+each number of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import extending, types
+from numba.core import cgutils
+from numba.core.errors import TypingError
+from numba.core.registry import cpu_target
+
+from specbench.models.compiled_code import njit
+
+intrinsic: Any = extending.intrinsic
+FEATURES = cpu_target.target_context.codegen().magic_tuple()[-1].split(",")  # that numba compiles for
+LANES = 16 if "+avx512f" in FEATURES else 8  # partial sums of a row
+PAIRED = LANES == 16 and "+avx512bf16" in FEATURES  # an instruction multiplies bfloat16 two at a time
+if PAIRED:
+    llvm.initialize_native_asmparser()  # which numba needs for an instruction that is given by name
+AHEAD = 3  # tiles in single precision, whose bytes are fetched ahead
+WORD, HALF_WORD, SINGLE = ir.IntType(32), ir.IntType(16), ir.FloatType()
+VECTOR = ir.VectorType(SINGLE, LANES)
+ITEM = 4  # [bytes] of a number in single precision
+BFLOAT16 = types.int16  # the storage of a bfloat16: its bits
+LOG2_E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+C2, C3, C4, C5, C6, C7 = (np.float32(1 / math.factorial(each)) for each in range(2, 8))
+ONE, LEAST, MOST = np.float32(1), np.float32(-87), np.float32(88)
+STORED = {types.float32: SINGLE, BFLOAT16: HALF_WORD}
+
+
+def _stored(like: Any) -> Any:
+    """The type of numba that an array's numbers are stored in."""
+    if like.dtype not in STORED:
+        raise TypingError(f"stored numbers are float32, or bfloat16 as int16, got {like.dtype}")
+    return like.dtype
+
+
+def _widen(builder: Any, bits: Any) -> Any:
+    """bfloat16 bits, or a vector of them, to single precision."""
+    vector = isinstance(bits.type, ir.VectorType)
+    whole = builder.zext(bits, ir.VectorType(WORD, LANES) if vector else WORD)
+    up = whole.type([16] * LANES) if vector else WORD(16)
+    return builder.bitcast(builder.shl(whole, up), VECTOR if vector else SINGLE)
+
+
+class _Rows:
+    """Vectors of rows at an address."""
+
+    def __init__(self, builder: Any, address: Any, step: Any, stored: Any) -> None:
+        """step: [elements] from a row to the next."""
+        self.builder, self.address, self.stored = builder, address, stored
+        self.size = 4 if stored == types.float32 else 2
+        self.step = builder.mul(step, step.type(self.size))
+
+    def load(self, row: int, place: Any, ahead: Any = None, pairs: bool = False) -> Any:
+        """The vector at element ``place`` of a row, in single precision; or as words of two bfloat16 numbers.
+
+        ahead: [elements] to what is fetched too.
+        """
+        builder = self.builder
+        at = builder.add(self.address, builder.mul(self.step, self.step.type(row)))
+        at = builder.add(at, builder.mul(place, place.type(self.size)))
+        if ahead is not None:
+            _prefetch(builder, builder.add(at, builder.mul(ahead, ahead.type(self.size))))
+        vector = ir.VectorType(WORD if pairs else STORED[self.stored], LANES)
+        loaded = builder.load(builder.inttoptr(at, vector.as_pointer()))
+        loaded.align = self.size
+        return _widen(builder, loaded) if self.stored == BFLOAT16 and not pairs else loaded
+
+
+def _prefetch(builder: Any, address: Any) -> None:
+    """Ask for a line of memory, to the second level of caches: the first has fewer requests in flight."""
+    pointer, second_level = ir.IntType(8).as_pointer(), 2
+    kind = ir.FunctionType(ir.VoidType(), [pointer, WORD, WORD, WORD])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [builder.inttoptr(address, pointer), WORD(0), WORD(second_level), WORD(1)])
+
+
+def _multiply_add(builder: Any, left: Any, right: Any, total: Any) -> Any:
+    """left * right + total, rounded once."""
+    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
+    return builder.call(function, [left, right, total])
+
+
+def _multiply_pairs(builder: Any, left: Any, right: Any, total: Any) -> Any:
+    """total + the products of two bfloat16 numbers in each word of left and right."""
+    kind = ir.FunctionType(VECTOR, [left.type, left.type, VECTOR])
+    return builder.asm(kind, "vdpbf16ps $2, $1, $0", "=v,v,v,0", [left, right, total], side_effect=False)
+
+
+def _splat(builder: Any, value: Any) -> Any:
+    lane = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), value, WORD(0))
+    return builder.shuffle_vector(lane, lane, ir.Constant(ir.VectorType(WORD, LANES), [0] * LANES))
+
+
+def _add_lanes(builder: Any, vectors: Sequence[Any]) -> Any:
+    """The sums of the lanes of 1, 2 or 4 vectors, as one vector; of each the upper half is added onto the lower one.
+
+    Vectors share operations, and the order of a sum does not depend on how many do.
+    """
+    length = LANES  # lanes of one sum
+    while length > 1:
+        half, pairs = length // 2, len(vectors) > 1
+        lanes = vectors[0].type.count * (2 if pairs else 1)
+        low = [start + lane for start in range(0, lanes, length) for lane in range(half)]
+        places = [ir.Constant(ir.VectorType(WORD, len(low)), [each + up for each in low]) for up in (0, half)]
+        chosen = zip(vectors[::2], vectors[1::2], strict=True) if pairs else [(vectors[0], vectors[0])]
+        vectors = [builder.fadd(*(builder.shuffle_vector(*two, place) for place in places)) for two in chosen]
+        length = half
+    return vectors[0]
+
+
+def _store(builder: Any, address: Any, place: Any, value: Any) -> None:
+    at = builder.add(address, builder.mul(place, place.type(ITEM)))
+    builder.store(value, builder.inttoptr(at, value.type.as_pointer())).align = ITEM
+
+
+def _accumulate(builder: Any, multiply: Any, held: Sequence[Any], loaded: Iterable[tuple[int, Any]], sums: Any) -> None:
+    """Add to sums[row][column] the products of a row's vector and those of the columns."""
+    for row, weight in loaded:
+        for total, vector in zip(sums[row], held, strict=True):
+            builder.store(multiply(builder, weight, vector, builder.load(total)), total)
+
+
+@intrinsic(prefer_literal=True)
+def dot_tile(typing, rows, columns, together, weight, inputs, size, out, out_step, like, given):
+    """out[c, r] = weight[r] . inputs[c], rows of ``size`` numbers, whole vectors, for ``rows`` r and ``columns`` c.
+
+    rows, columns: literal counts. together: literal, how many rows of weights are read side by side; one row after the
+    other is one stream, which the processor fetches ahead by itself.
+    weight, inputs, out: addresses. out_step: [elements] between its rows.
+    like, given: arrays of the types that weights and inputs are stored in; out is single.
+    """
+    high, wide, stored, entered = rows.literal_value, columns.literal_value, _stored(like), _stored(given)
+    side = together.literal_value
+    pairs = stored == entered == BFLOAT16
+    step, multiply = (2 * LANES, _multiply_pairs) if pairs else (LANES, _multiply_add)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address, given, size, out, out_step = args[3:8]
+        weights, vectors = _Rows(builder, address, size, stored), _Rows(builder, given, size, entered)
+        distance = size.type(high * AHEAD * (2 if stored == BFLOAT16 else 1))
+        ahead = builder.mul(size, distance) if side > 1 else None
+        sums = [[cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES)) for _ in range(wide)]
+                for _ in range(high)]  # fmt: skip
+        for first in range(0, high, side):
+            near = range(first, first + side)
+            with cgutils.for_range_slice(builder, size.type(0), size, size.type(step), size.type) as (place, _):
+                held = [vectors.load(column, place, None, pairs) for column in range(wide)]
+                loaded = ((row, weights.load(row, place, ahead, pairs)) for row in near)
+                _accumulate(builder, multiply, held, loaded, sums)
+        for column in range(wide):
+            place = builder.mul(out_step, out_step.type(column))
+            _store(builder, out, place, _add_lanes(builder, [builder.load(each[column]) for each in sums]))
+        return context.get_dummy_value()
+
+    return types.void(rows, columns, together, *[types.intp] * 5, like, given), generate
+
+
+@intrinsic(prefer_literal=True)
+def mix_tile(typing, rows, vectors, shares, shares_step, values, step, start, stop, out, out_step, like):
+    """out[r, :] += sum over t in [start, stop) of shares[r, t] values[t, :], for ``vectors`` vectors of numbers.
+
+    rows, vectors: literal counts. shares, values, out: addresses. like: an array of the values' stored type.
+    """
+    high, wide, stored = rows.literal_value, vectors.literal_value, _stored(like)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        shares, shares_step, address, step, start, stop, out, out_step = args[2:10]
+        values, results = _Rows(builder, address, step, stored), _Rows(builder, out, out_step, types.float32)
+        places = [step.type(LANES * each) for each in range(wide)]
+        sums = [[cgutils.alloca_once_value(builder, results.load(row, place)) for place in places]
+                for row in range(high)]  # fmt: skip
+        with cgutils.for_range_slice(builder, start, stop, step.type(1), step.type) as (time, _):
+            moment = builder.mul(time, step)
+            loaded = [values.load(0, builder.add(moment, place)) for place in places]
+            for row in range(high):
+                at = builder.add(builder.mul(shares_step, shares_step.type(row)), time)
+                at = builder.add(shares, builder.mul(at, at.type(ITEM)))
+                share = _splat(builder, builder.load(builder.inttoptr(at, SINGLE.as_pointer())))
+                for total, value in zip(sums[row], loaded, strict=True):
+                    builder.store(_multiply_add(builder, share, value, builder.load(total)), total)
+        for row in range(high):
+            for total, place in zip(sums[row], places, strict=True):
+                at = builder.add(builder.mul(out_step, out_step.type(row)), place)
+                _store(builder, out, at, builder.load(total))
+        return context.get_dummy_value()
+
+    return types.void(rows, vectors, *[types.intp] * 8, like), generate
+
+
+@intrinsic
+def widen(typing, number):
+    """A stored number in single precision."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _widen(builder, args[0]) if number == BFLOAT16 else args[0]
+
+    return types.float32(number), generate
+
+
+@intrinsic
+def narrow(typing, number, like):
+    """A single number as an array stores it: bfloat16 to the nearest, ties to even."""
+    stored = _stored(like)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if stored != BFLOAT16:
+            return args[0]
+        bits = builder.bitcast(args[0], WORD)
+        odd = builder.and_(builder.lshr(bits, WORD(16)), WORD(1))
+        bits = builder.add(bits, builder.add(odd, WORD(0x7FFF)))
+        return builder.trunc(builder.lshr(bits, WORD(16)), HALF_WORD)
+
+    return stored(types.float32, like), generate
+
+
+@intrinsic
+def round_whole(typing, number):
+    """The nearest whole number, in single precision."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.call(builder.module.declare_intrinsic("llvm.rint", [args[0].type]), args)
+
+    return types.float32(types.float32), generate
+
+
+@intrinsic
+def two_to_the(typing, exponent):
+    """2 ** exponent in single precision, for whole exponents (int32) of -126 to 127."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(builder.shl(builder.add(args[0], WORD(127)), WORD(23)), SINGLE)
+
+    return types.float32(types.int32), generate
+
+
+@njit(error_model="numpy")
+def exponential(number):
+    """e ** number to 2 units in the last place, for -87 to 88; beyond, the value at the nearest of these."""
+    number = min(max(number, LEAST), MOST)
+    whole = round_whole(number * LOG2_E)
+    left = number - whole * LN2_HIGH
+    left = left - whole * LN2_LOW
+    series = ((((C7 * left + C6) * left + C5) * left + C4) * left + C3) * left + C2
+    return ((series * left + ONE) * left + ONE) * two_to_the(np.int32(whole))

@@ -1,0 +1,189 @@
+"""The replay engine: recorded greedy tokens in place of a model.
+
+Greedy decoding is a function of the context: whatever a drafter proposes, the target's picks along the recorded answer
+are the recorded tokens, and nodes off that path are never accepted. Every drafter that needs no logits therefore
+decodes exactly as with the model, at the cost of a few comparisons a step.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specbench.models.engine import SILENT, Batch, Engine, Laps, Verifier, require_place
+from specbench.models.facade import ModelCard
+from specbench.models.verify import ActiveRequest, continues, cut, find_accepted_path
+from specbench.records.record import EngineKind
+from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step
+
+
+class ReplayEngine(Engine):
+    """Replays one recorded answer at a time: ``load`` it, then decode as with any engine."""
+
+    kind = EngineKind.REPLAY
+    device = torch.device("cpu")
+
+    def __init__(self, eos: frozenset[int], max_nodes: int) -> None:
+        """eos: ids that end an answer. max_nodes: the largest draft."""
+        self.eos, self.max_nodes = eos, max_nodes
+        self.context = 0
+        self.fed = 0
+        self._answer: Sequence[int] = ()
+
+    def load(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
+        """The next request's ``prompt`` and the ids that were recorded for it."""
+        self.context = len(prompt) + len(answer)
+        self._answer = answer
+
+    def reserve(self, tokens: int) -> None:
+        """Nothing to make room in."""
+
+    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
+        """The recorded answer's first token."""
+        self._request = ActiveRequest(needs, laps)
+        self._emitted = 1
+        return Prefill(self._answer[0])
+
+    def forward(self, draft: Draft) -> None:
+        """Take the draft; there is nothing to compute."""
+        request = self._request
+        request.take(draft, self.max_nodes)
+        self.fed = _count_batch(request.host_parents) if request.needs.rows else len(draft.tokens) + 1
+        request.laps.lap("forward")
+
+    def settle(self, left: int, late: Draft | None = None) -> Step:
+        """Accept what agrees with the recording; see ``Engine.settle``."""
+        draft, parents, start = self._request.draft, self._request.host_parents, self._emitted
+        upcoming = self._answer[start : start + min(left, len(draft.tokens) + 1)]
+        tokens = cast(Sequence[int], draft.tokens.tolist()) if isinstance(draft.tokens, Tensor) else draft.tokens
+        if isinstance(parents, range) and draft.passenger is None:
+            path: Sequence[int] = range(_count_agreeing(tokens, upcoming))
+        else:
+            picks = [*upcoming, None]  # no token equals None: nothing is accepted behind the recording's end
+            path = find_accepted_path(tokens, parents, draft.passenger, picks, by_depth=True)
+        emitted, done = cut(upcoming[: len(path) + 1], self.eos, left)
+        self._emitted = start + len(emitted)
+        whole = len(path) == len(tokens) and len(emitted) == len(path) + 1
+        step = Step(
+            root=self._answer[start - 1],
+            emitted=tuple(emitted),
+            path=tuple(path[: len(emitted) - 1]),
+            done=done or self._emitted == len(self._answer),
+            late=int(continues(late, whole, emitted[-1])),
+        )
+        self._request.laps.lap("verify")
+        return step
+
+    def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> ReplayBatch:
+        """See ``Engine.batch``; ``load`` what a request replays before it is opened."""
+        return ReplayBatch(self, requests, laps)
+
+    def load_another(self) -> ReplayEngine:
+        """An engine of its own for the answer that is loaded."""
+        other = ReplayEngine(self.eos, self.max_nodes)
+        other.context, other._answer = self.context, self._answer
+        return other
+
+    def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+        """Nothing can be judged: there are no logits."""
+        raise CaseError("a replay has no logits to compare; expected measure.lossless=false")
+
+
+class ServerEngine(ReplayEngine):
+    """No target here: servers decode, and what they emit can only be compared."""
+
+    kind = EngineKind.SERVER
+
+    def __init__(self, card: ModelCard, max_nodes: int) -> None:
+        """card: of the servers' model, without weights."""
+        super().__init__(card.eos, max_nodes)
+        self.context = card.context
+
+
+@dataclass(slots=True, eq=False)
+class Replayed:
+    """A request of a ``ReplayBatch``. refused: why its last draft was not taken."""
+
+    prompt: Sequence[int]
+    engine: ReplayEngine
+    first: Prefill
+    prompt_read: int = 0
+    refused: CaseError | None = None
+
+
+class ReplayBatch(Batch):
+    """A replay for each request; nothing is shared, since nothing is computed."""
+
+    def __init__(self, engine: ReplayEngine, requests: int, laps: Laps) -> None:
+        """See ``Engine.batch``."""
+        self.requests, self.tokens, self.fed = requests, sys.maxsize, 0
+        self._engine, self._laps = engine, laps
+        self._open: set[Replayed] = set()
+        self._drafted: list[Replayed] = []
+
+    @property
+    def free(self) -> int:
+        """See ``Batch``."""
+        return self.requests - len(self._open)
+
+    def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Replayed:
+        """See ``Batch``."""
+        require_place(self)
+        engine = self._engine.load_another()
+        handle = Replayed(prompt, engine, engine.start(prompt, limit, walk, needs, SILENT))
+        self._open.add(handle)
+        return handle
+
+    def prefill(self, handle: Replayed, most: int | None = None) -> Prefill | None:
+        """See ``Batch``."""
+        count = len(handle.prompt)
+        handle.prompt_read = count if most is None else min(count, handle.prompt_read + most)
+        return handle.first if handle.prompt_read == count else None
+
+    def forward(self, drafts: Sequence[tuple[Replayed, Draft | None]]) -> None:
+        """See ``Batch``."""
+        self._drafted, self.fed = [handle for handle, _ in drafts], 0
+        for handle, draft in drafts:
+            handle.refused = None
+            try:
+                handle.engine.forward(EMPTY if draft is None else draft)
+                self.fed += handle.engine.fed
+            except CaseError as error:
+                handle.refused = error
+        self._laps.lap("forward")
+
+    def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
+        """See ``Batch``."""
+        given = zip(self._drafted, left, lates or [None] * len(left), strict=True)
+        found = [handle.refused or handle.engine.settle(most, late) for handle, most, late in given]
+        self._laps.lap("verify")
+        return found
+
+    def close(self, handle: Replayed) -> None:
+        """See ``Batch``."""
+        self._open.discard(handle)
+
+
+def _count_batch(parents: Sequence[int]) -> int:
+    """Tokens of the batch that a draft of rows would be: every row as long as the longest, each with the root."""
+    if not len(parents):
+        return 1
+    starts = [node for node, parent in enumerate(parents) if parent == ROOT]
+    ends = [*starts[1:], len(parents)]
+    longest = max(end - start for start, end in zip(starts, ends, strict=True))
+    return len(starts) * (longest + 1)
+
+
+def _count_agreeing(tokens: Sequence[int], upcoming: Sequence[int]) -> int:
+    """Tokens of a chain that agree with the recording, from the first on."""
+    count = 0
+    for token, right in zip(tokens, upcoming, strict=False):
+        if token != right:
+            break
+        count += 1
+    return count

@@ -1,0 +1,290 @@
+"""Runs a draft language model on tokens behind those in its cache.
+
+Two ways of running one, chosen by the model: the compact forward for the Llama family, recorded on a GPU as the
+target's is; the library's for all others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.models.eager.cache import SlotCache
+from specbench.models.family import find_windows
+from specbench.models.fast.attention import SDPA, find_for_drafts
+from specbench.models.fast.compact import ForwardInput, explain_unfit
+from specbench.models.fast.engine import FRAMES, STANDING
+from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
+from specbench.models.fast.held_kv import HeldKV, HeldPlace, SharedKV
+from specbench.models.fast.host.forward import SHORT, HeldRows, build_forward
+from specbench.models.fast.prompt import list_prompt_inputs, read_prompt
+from specbench.models.fast.row_frame import ROOMS, RowFrame
+from specbench.models.transfer import upload
+from specbench.models.tree import TreeRows, build_additive_mask
+
+Ids = Sequence[int] | Tensor
+Run = tuple[Any, Ids, Sequence[int], TreeRows | None, int]  # the arguments of ``Runner.run``
+EXTRA = 16  # rows of a request fed beside others whose logits nobody wants
+Shape = tuple[int, int, int]  # of a forward: rows, nodes behind the context with them, rows whose logits are wanted
+
+
+class HeldCache(Protocol):
+    """Keys and values of a context, and behind it of a tree; the first ``length`` slots are held."""
+
+    length: int
+    capacity: int
+
+    def truncate(self, length: int) -> None:
+        """Forget every token from ``length`` on."""
+
+    def keep(self, start: int, slots: Sequence[int]) -> None:
+        """Of the tokens from ``start`` on keep those in ``slots`` (absolute, in path order), moved together."""
+
+    def grow(self, slots: int) -> None:
+        """Make room for ``slots``; what is held stays."""
+
+
+class Runner(ABC):
+    """One loaded model. device, dtype: of its weights. rows: of its embedding. windows: see ``family.find_windows``."""
+
+    def __init__(self, model: Any, context: int) -> None:
+        """context: [tokens] of the model; behind it every token stands at its last position."""
+        embedding = model.get_input_embeddings().weight
+        self.device: torch.device = embedding.device
+        self.dtype: torch.dtype = embedding.dtype
+        self.rows: int = embedding.shape[0]
+        self.windows = find_windows(model.config)
+        self._context, self._standing = context, 0  # [tokens]; of these a cache has room for from the start
+
+    @abstractmethod
+    def new_cache(self) -> Any:
+        """An empty ``HeldCache``."""
+
+    @abstractmethod
+    def run(self, cache: Any, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
+        """Read (m,) ids at positions ``places`` behind what the cache holds -> (wanted, V) logits of the last rows.
+
+        ids: on the host or the device; those that the embedding lacks (padding of the target) are its last one.
+        tree: what they see of the nodes behind the context; None = causal over everything.
+        wanted: 1 to m. The logits are valid until the next call.
+        """
+
+    def run_together(self, asked: Sequence[Run]) -> list[Tensor]:
+        """``run`` for several requests, in one forward where that is built; all are valid until the next call."""
+        return [self.run(*each).clone() for each in asked]
+
+    def empty(self, cache: Any) -> None:
+        """A new request has the cache."""
+        cache.truncate(0)
+
+    def prepare(self, cache: Any, shapes: Iterable[Shape]) -> None:
+        """Record forwards of these shapes at every length of keys, on an empty cache, where forwards are recorded."""
+
+    def _make_room(self, cache: Any, slots: int) -> None:
+        """What the cache holds stays."""
+        if slots > cache.capacity:
+            cache.grow(max(2 * slots, self._standing))
+
+    def _on_device(self, ids: Ids) -> Tensor:
+        found = ids.to(self.device) if isinstance(ids, Tensor) else upload(ids, self.device)
+        return found.clamp(max=self.rows - 1)
+
+
+class LibraryRunner(Runner):
+    """The library's own forward."""
+
+    def __init__(self, model: Any, context: int) -> None:
+        super().__init__(model, context)
+        self._model = model
+
+    def new_cache(self) -> SlotCache:
+        """See ``Runner.new_cache``."""
+        return SlotCache.for_model(self._model)
+
+    def run(self, cache: SlotCache, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
+        """See ``Runner.run``."""
+        self._make_room(cache, cache.length + len(ids))
+        output = self._model(
+            input_ids=self._on_device(ids)[None],
+            attention_mask=None if tree is None else self._masks(tree, cache.length + len(ids)),
+            position_ids=upload([[min(place, self._context - 1) for place in places]], self.device),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=wanted,
+        )
+        return output.logits[0]
+
+    def _masks(self, tree: TreeRows, keys: int) -> Tensor | Mapping[str, Tensor]:
+        """Additive masks (1, 1, m, keys) of the rows: one, or one by kind of layer."""
+        near, held = tree.list_near(None), keys - len(tree.places)
+        seen = np.ones((len(near), keys), dtype=bool)
+        seen[:, held:] = near
+        whole = TreeRows(seen, [*range(held), *tree.places])
+        masks = {
+            kind: upload(build_additive_mask(whole.list_near(window), self.dtype), self.device, self.dtype)
+            for kind, window in self.windows.items()
+        }
+        return next(iter(masks.values())) if len(masks) == 1 else masks
+
+
+class CompactRunner(Runner):
+    """The compact forward. A prompt apart, it is recorded on a GPU by rows, nodes, length of keys and rows wanted."""
+
+    def __init__(
+        self, model: Any, context: int, buckets: Buckets | None = None, compiled: bool = True, attention: str = SDPA
+    ) -> None:
+        """buckets: default by device. compiled: see ``find_compiled``. attention: see ``find_for_drafts``."""
+        super().__init__(model, context)
+        self.buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
+        with torch.no_grad():
+            self._model, self._compiled, _ = build_forward(
+                model, context, context, pack=True, compiled=compiled and self.buckets == EXACT
+            )
+        self._attend = find_for_drafts(attention, self.device, self.dtype, self._model.size)
+        if self._attend:
+            self._compiled, self.buckets = None, replace(self.buckets, whole=True)
+        self._rooms = Buckets(ROOMS) if self.buckets.widths else EXACT
+        self._standing = min(STANDING, context) + self.buckets.widths[-1] if self.buckets.widths else 0
+        self._frames: dict[tuple[int, int], RowFrame] = {}
+        body = self._model
+        self._shape = len(body.layers), body.key_heads, body.size, body.dtype, body.device
+        self._shared = SharedKV(*self._shape)  # where requests are fed together
+        self.shared_logits = torch.empty(0)  # of all graphs, since one for each would take gigabytes
+
+    def new_cache(self) -> HeldKV | HeldPlace:
+        """See ``Runner.new_cache``."""
+        return self._shared.add() if self._compiled else HeldKV(*self._shape)
+
+    def empty(self, cache: HeldKV) -> None:
+        """Where keys are read beyond those that are held, what the last request left there must be finite."""
+        cache.truncate(0)
+        if self.buckets.lengths and cache.capacity:
+            cache.clear()
+
+    def run(self, cache: HeldKV, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
+        """See ``Runner.run``."""
+        start, count, last = cache.length, len(ids), wanted == 1
+        if start == 0 and tree is None and not (self._compiled and count <= SHORT):
+            return self._read_prompt(cache, ids, wanted)
+        rows = tree or TreeRows(None, places)
+        if self._compiled:
+            return self._feed([(cache, ids, places, tree, wanted)], wanted)
+        graphed = count <= max(self.buckets.widths, default=count)
+        buckets, rooms = (self.buckets, self._rooms) if graphed else (EXACT, EXACT)
+        width, room = buckets.width(count), rooms.width(len(rows.places))
+        self._make_room(cache, self._count_slots(start + count - len(rows.places), start + width, room))
+        length = buckets.length(start + width, cache.capacity)
+        frame = self._frame(width, room) if graphed else self._new_frame(width, room)
+        masked = [kind for kind in self.windows if self._is_masked(kind, width, room, length)]
+        frame.fill(ids, start, rows, masked, self._context - 1)
+        call = partial(self.compute, cache, frame, length, masked, last)
+        logits = cache.graphs.run((width, room, length, last), call) if graphed else call()
+        cache.length = start + count
+        return logits[-wanted:]
+
+    def run_together(self, asked: Sequence[Run]) -> list[Tensor]:
+        """See ``Runner.run_together``: by compiled code, but for prompts, of whose rows only the last is wanted."""
+        packed = [each for each in asked if self._compiled and len(each[1]) - each[-1] <= EXTRA]
+        if len(packed) < 2:
+            return super().run_together(asked)
+        alone = [None if each in packed else self.run(*each).clone() for each in asked]
+        logits, end, found = self._feed(packed, sum(len(each[1]) for each in packed)), 0, []
+        for each, own in zip(asked, alone, strict=True):
+            if own is None:
+                end += len(each[1])
+                own = logits[end - each[-1] : end]
+            found.append(own)
+        return found
+
+    def _feed(self, asked: Sequence[Run], wanted: int) -> Tensor:
+        """(wanted, V) logits of the last of all rows, by compiled code."""
+        for cache, ids, *_ in asked:
+            self._make_room(cache, cache.length + len(ids))
+        parts = []
+        for cache, ids, places, tree, _ in asked:
+            rows, fed = tree or TreeRows(None, places), np.minimum(np.asarray(ids), self.rows - 1)
+            turned = np.minimum(rows.places[-len(ids) :], self._context - 1)
+            parts.append(HeldRows(fed, turned, cache.base, cache.length, rows))
+            cache.length += len(ids)
+        assert self._compiled is not None
+        return self._compiled.feed(self._shared, parts, wanted)
+
+    def compute(self, cache: HeldKV, frame: RowFrame, length: int, masked: Sequence[str], last: bool) -> Tensor:
+        """The forward over a frame: (width, V) logits, or (1, V) of the last row. masked: see ``RowFrame.fill``."""
+        masks = {kind: frame.build_mask(kind, length, self._model.groups) if kind in masked else None
+                 for kind in self.windows}  # fmt: skip
+        ids = frame.ids.clamp(max=self.rows - 1)
+        states, _ = self._model(ForwardInput(ids, frame.turned, frame.slots, length, masks), cache)
+        if last:
+            states = states[-1:]
+        return self._model.head(states, None if frame.logits is None else frame.logits[: len(states)])
+
+    def prepare(self, cache: HeldKV, shapes: Iterable[Shape]) -> None:
+        """See ``Runner.prepare``."""
+        if self._compiled:  # before a request waits for it
+            self.run(cache, [0], [0], None, 1)
+            cache.truncate(0)
+        if not self.buckets.widths:
+            return
+        self._make_room(cache, 1)
+        with many_recordings():
+            for count, nodes, wanted in shapes:
+                width, room = self.buckets.width(count), self._rooms.width(nodes)
+                self._make_room(cache, self._count_slots(0, width, room))
+                frame = self._frame(width, room)
+                frame.fill([0] * count, 0, TreeRows(None, range(count)), [*self.windows], 0)
+                for length in self.buckets.list_lengths(width, cache.capacity):
+                    call = partial(self.compute, cache, frame, length, [*self.windows], wanted == 1)
+                    cache.graphs.prepare((width, room, length, wanted == 1), call)
+
+    def _is_masked(self, kind: str, width: int, room: int, length: int) -> bool:
+        """Whether a row sees less than all keys that are read."""
+        window = self.windows[kind]
+        return (
+            self._attend is not None
+            or bool(self.buckets.lengths)
+            or max(width, room) > 1
+            or (window is not None and window < length)
+        )
+
+    def _frame(self, width: int, room: int) -> RowFrame:
+        """The buffers of forwards of one size, the same ones at every call."""
+        if self.buckets.widths and not len(self.shared_logits):
+            shape = self.buckets.widths[-1], len(self._model.head.weight)
+            self.shared_logits = torch.empty(shape, dtype=self.dtype, device=self.device)
+        if (width, room) not in self._frames:
+            if len(self._frames) == FRAMES and not self.buckets.widths:
+                self._frames.clear()
+            frame = self._frames[width, room] = self._new_frame(width, room)
+            frame.logits = self.shared_logits[:width] if self.buckets.widths else None
+        return self._frames[width, room]
+
+    def _new_frame(self, width: int, room: int) -> RowFrame:
+        return RowFrame(width, room, self.windows, self.dtype, self.device, self._attend)
+
+    def _count_slots(self, held: int, end: int, room: int) -> int:
+        """Of a forward: up to ``end``, and where bits are read the ``room`` columns behind those held."""
+        return max(end, held + room) if self._attend else end
+
+    def _read_prompt(self, cache: HeldKV | HeldPlace, ids: Ids, wanted: int) -> Tensor:
+        count = len(ids)
+        self._make_room(cache, count)
+        cache.length = count
+        inputs = list_prompt_inputs(self._on_device(ids), self.windows, self.dtype, cache.base, self._context)
+        states, _ = read_prompt(self._model, cache.memory, inputs, count, ())
+        return self._model.head(states[-wanted:])
+
+
+def make_runner(model: Any, context: int, attention: str = SDPA) -> Runner:
+    """context: [tokens] of the model. attention: of the target's drafts, ``engine.attention``."""
+    single = len({parameter.device for parameter in model.parameters()}) == 1
+    if single and explain_unfit(model) is None and model.config._attn_implementation == "sdpa":
+        return CompactRunner(model, context, attention=attention)
+    return LibraryRunner(model, context)

@@ -1,0 +1,195 @@
+"""One rank's share of a model: which part of each weight it is, and how it is read without the whole model in memory.
+
+q, k, v, gate and up are split by rows of the weight, out and down by columns (Megatron-LM, Shoeybi et al. 2019): a rank
+computes its own heads and inner columns, and one sum over the ranks closes each half of a layer. Embeddings and norms
+are on every rank; the output head is whole on rank 0 alone, which chooses the tokens.
+The library's modules are built without memory; then each parameter's part is read from the file, cast, and put on the
+rank's device, one after the other. Random weights are drawn whole, on the host: all parts are of one model, and on CPUs
+it is that of one process.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+from transformers.utils.hub import cached_file
+
+from specbench.models.facade import ModelCard
+from specbench.models.random_weights import draw_weights
+from specbench.models.weights import refuse_shapes, refuse_unused
+from specbench.types import InputError
+
+Range = tuple[int, int]
+
+BY_ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "qkv_proj", "gate_up_proj")
+BY_COLUMNS = ("o_proj", "down_proj")
+HEAD = "lm_head"
+SAFE = ("model.safetensors", "model.safetensors.index.json")
+TORCH = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """ranges: what is kept along ``dim``, in this order; none at all = the parameter is left out."""
+
+    dim: int
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardShape:
+    """What of a configuration decides how its weights are cut. size: of a head."""
+
+    query_heads: int
+    key_heads: int
+    size: int
+    inner: int
+
+    @classmethod
+    def of(cls, config: Any) -> ShardShape:
+        """Of a supported family (``compact.explain_unsupported``)."""
+        text = config.get_text_config()
+        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        return cls(text.num_attention_heads, text.num_key_value_heads, size, text.intermediate_size)
+
+    def obstacle(self, ranks: int) -> str | None:
+        """Why ``ranks`` cannot share the weights; None = they can."""
+        counts = (
+            (self.query_heads, "query heads"),
+            (self.key_heads, "key-value heads"),
+            (self.inner, "inner columns (intermediate_size)"),
+        )
+        for count, what in counts:
+            if count % ranks:
+                return f"its {count} {what} do not divide by {ranks}"
+        return None
+
+
+def find_cut(name: str, size: tuple[int, ...], shape: ShardShape, rank: int, ranks: int) -> Cut | None:
+    """What rank ``rank`` keeps of parameter ``name`` of ``size``; None = all of it."""
+    *_, module, kind = name.split(".")
+    if module in BY_ROWS:
+        return Cut(0, _portions(_sections(module, size[0], shape), rank, ranks))
+    if module in BY_COLUMNS and kind == "weight":
+        return Cut(1, _portions((size[1],), rank, ranks))
+    if module in BY_COLUMNS and rank:
+        return Cut(0, ())  # a bias behind a sum is added once
+    if module == HEAD and rank:
+        return Cut(0, ((0, 1),))  # its logits are never read
+    return None
+
+
+def _sections(module: str, rows: int, shape: ShardShape) -> tuple[int, ...]:
+    """Rows of the weights that are stored joined (Phi-3), each of which is split."""
+    if module == "qkv_proj":
+        return shape.query_heads * shape.size, shape.key_heads * shape.size, shape.key_heads * shape.size
+    return (rows // 2, rows // 2) if module == "gate_up_proj" else (rows,)
+
+
+def _portions(sections: tuple[int, ...], rank: int, ranks: int) -> tuple[Range, ...]:
+    found: list[Range] = []
+    start = 0
+    for count in sections:
+        part = count // ranks
+        found.append((start + rank * part, start + (rank + 1) * part))
+        start += count
+    return tuple(found)
+
+
+def make_share_config(config: Any, ranks: int) -> Any:
+    """The configuration of one rank's share: a model of fewer heads, and of the same width."""
+    found = copy.deepcopy(config)
+    text, shape = found.get_text_config(), ShardShape.of(config)
+    text.head_dim = shape.size
+    text.num_attention_heads //= ranks
+    text.num_key_value_heads //= ranks
+    return found
+
+
+def _part(weight: Any, cut: Cut | None) -> Tensor:
+    """A part of a weight, on the host. weight: a tensor, or a slice of a file, of which only the part is read."""
+    if cut is None:
+        return weight[:]
+    parts = [weight[start:end] if cut.dim == 0 else weight[:, start:end] for start, end in cut.ranges]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def load_share(
+    card: ModelCard, device: str, rank: int, ranks: int, *, revision: str | None, safetensors: bool, seed: int
+) -> Any:
+    """The library's model with one rank's share of the weights on ``device``, in eval mode; for ``CompactModel`` only.
+
+    Its own forward would leave the other ranks out. Raises InputError for files that lack a weight.
+    """
+    dtype = getattr(torch, card.dtype)
+    if card.path == "random":
+        source: Mapping[str, Any] = draw_weights(card, seed, "cpu").state_dict()
+    else:
+        source = _open(card.path, revision, safetensors)
+        refuse_shapes(card, f"model={card.name}")
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(card.config, dtype=dtype)
+    if card.path != "random":
+        refuse_unused(source.keys() - model.state_dict().keys(), card.config, f"model={card.name}")
+    shape = ShardShape.of(card.config)
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        if name.startswith(f"{HEAD}.") and name not in source and card.config.get_text_config().tie_word_embeddings:
+            continue
+        if name not in source:
+            raise InputError(
+                f"model.path={card.path}: its files hold no weight {name}; expected the family's own names"
+            )
+        cut = find_cut(name, tuple(parameter.shape), shape, rank, ranks)
+        _put(model, name, None if cut and not cut.ranges else _part(source[name], cut).to(device, dtype, copy=True))
+    body: Any = model.model
+    if model.lm_head.weight.is_meta:  # the embeddings' own, and where it is never read one row of them
+        embedding = model.get_input_embeddings().weight
+        _put(model, f"{HEAD}.weight", embedding.data[:1] if rank else embedding.data)
+    with torch.device("cpu"):
+        body.rotary_emb = type(body.rotary_emb)(config=card.config.get_text_config()).to(device)
+    model.config = make_share_config(card.config, ranks)
+    return model.eval()
+
+
+def _put(model: Any, name: str, weight: Tensor | None) -> None:
+    owner, _, kind = name.rpartition(".")
+    held = None if weight is None else nn.Parameter(weight, requires_grad=False)
+    model.get_submodule(owner).register_parameter(kind, held)
+
+
+def _open(path: str, revision: str | None, safetensors: bool) -> dict[str, Any]:
+    """The weights of a folder or hub id by name: slices of safetensors files, or tensors mapped from torch files."""
+    found: dict[str, Any] = {}
+    if files := _files(path, revision, SAFE):
+        for file in files:
+            held = safe_open(file, framework="pt")
+            found.update({name: held.get_slice(name) for name in held.keys()})  # noqa: SIM118 - no mapping
+    elif not safetensors and (files := _files(path, revision, TORCH)):
+        for file in files:
+            found.update(torch.load(file, map_location="cpu", weights_only=True, mmap=True))
+    else:
+        kind = "*.safetensors" if safetensors else "*.safetensors or torch files"
+        raise InputError(f"model.path={path}: no weights found to share between ranks; expected {kind}")
+    return found
+
+
+def _files(path: str, revision: str | None, names: tuple[str, str]) -> list[str]:
+    """All files of one kind, one or those that an index lists; none where there is none."""
+    options: Any = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
+    single, index = (cached_file(path, name, **options) for name in names)
+    if single:
+        return [single]
+    if not index:
+        return []
+    listed = sorted(set(json.loads(Path(index).read_text())["weight_map"].values()))
+    found = [cached_file(path, name, revision=revision) for name in listed]
+    return [file for file in found if file]

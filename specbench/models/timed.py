@@ -1,0 +1,150 @@
+"""The timed engines: forwards of any model, random weights too, along a recorded answer (forced acceptance).
+
+Acceptance compares every drafted token with the pick of its parent's row. So a step along a record is a live step whose
+picks are replaced: forward, argmax, acceptance, compaction and read-back all run, each once and on tensors of the same
+size, and the cache holds the keys and values of the recorded path. The time of a step is the model's, its tokens are
+the record's. Beyond a live step there is one copy of ids to the device; for a tree of the device's, their lookup there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.engine import Engine, Laps, Verdict, Verifier
+from specbench.models.facade import Target
+from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.frame import Frame
+from specbench.models.fast.layout import DraftLayout
+from specbench.models.transfer import upload
+from specbench.records.record import EngineKind
+from specbench.types import Draft, Needs, Prefill
+
+NO_TOKEN = -1  # picked behind the record's end, so nothing that is drafted there is accepted
+
+
+class RecordedPicks:
+    """A greedy verifier that picks the recorded tokens; the true pick is computed first and then ignored."""
+
+    sampling = None
+    lossy = False
+    picks_best = False
+
+    def __init__(self, walk: Verifier, answer: np.ndarray) -> None:
+        """answer: (n,) int64, padded with ``NO_TOKEN`` as far as a draft may reach."""
+        self._walk, self._answer = walk, answer
+        self._there: Tensor | None = None  # the answer on the device
+        self._emitted = 0
+
+    def picks_at(self, depths: np.ndarray | Sequence[int] | Tensor) -> np.ndarray:
+        """(rows,) int64 picks of rows at these depths, 0 = the root."""
+        found: np.ndarray = self._answer[self._emitted + np.asarray(depths)]
+        return found
+
+    def look_up(self, depths: Tensor) -> Tensor:
+        """See ``picks_at``, of depths that stay on their device."""
+        if self._there is None:
+            self._there = upload(self._answer, depths.device)
+        return self._there[depths + self._emitted]
+
+    def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
+        """See ``Verifier.pick``."""
+        self._walk.pick(logits, depths)
+        return torch.from_numpy(self.picks_at(depths)).to(logits.device)
+
+    def numbers(self, depths: Sequence[int]) -> None:
+        """None: the picks are the record's."""
+
+    def draw(self, logits: Tensor, numbers: Sequence[float]) -> Tensor:
+        """Never called, since there are no numbers."""
+        return self._walk.draw(logits, numbers)
+
+    def follow(
+        self, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
+    ) -> list[int]:
+        """See ``Verifier.follow``."""
+        return self._walk.follow(tokens, parents, passenger, picks)
+
+    def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
+        """Never called: it is for sampling."""
+        return self._walk.verify(logits, draft, fed, late)
+
+    def advance(self, emitted: int) -> None:
+        """See ``Verifier.advance``."""
+        self._emitted += emitted
+        self._walk.advance(emitted)
+
+
+class AlongRecord(Engine):
+    """Mixin before an engine: its forwards, the record's tokens. Until ``load`` is called it is the engine itself."""
+
+    kind = EngineKind.TIMED
+    _answer: np.ndarray | None = None
+
+    def load(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
+        """Set the next request's ``prompt`` and the ids that were recorded for it."""
+        self._answer = np.array([*answer, *[NO_TOKEN] * (self.max_nodes + 1)], dtype=np.int64)
+
+    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
+        """Read the prompt and emit the record's first token; see ``Engine.start``."""
+        return super().start(prompt, limit, self.bound_walk(walk), needs, laps)  # type: ignore[safe-super]
+
+    def bound_walk(self, walk: Verifier) -> Verifier:
+        """See ``Engine``."""
+        return walk if self._answer is None else RecordedPicks(walk, self._answer)
+
+
+class TimedEager(AlongRecord, EagerEngine):
+    """The eager engine along a record."""
+
+
+class TimedFast(AlongRecord, FastEngine):
+    """The fast engine along a record, at one argmax more a step."""
+
+    def make_frame(self, width: int) -> Frame:
+        """See ``FastEngine``; its picks are forced, also in what is recorded."""
+        frame = super().make_frame(width)
+        frame.add_forced()
+        return frame
+
+    def accept(self) -> tuple[list[int], list[int]]:
+        """The device's own acceptance, of the picks that the record has for these depths."""
+        request, frame = self.request, self.request.frame
+        assert frame.forced is not None
+        if not isinstance(request.walk, RecordedPicks):
+            frame.forced.copy_(request.logits.argmax(-1))
+        elif isinstance(request.layout, DraftLayout):
+            frame.force(request.walk.picks_at(request.layout.depths))
+        else:
+            frame.forced.copy_(request.walk.look_up(frame.depths))
+        return super().accept()
+
+
+TimedEngine = TimedEager | TimedFast
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedTarget(Target):
+    """A target that lists the calls of a method that read its weights. asked: the calls so far."""
+
+    asked: list[str] = field(default_factory=list)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """See ``Target.embed``."""
+        self.asked.append("embed")
+        return Target.embed(self, ids)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """See ``Target.head``."""
+        self.asked.append("head")
+        return Target.head(self, hidden)
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """See ``Target.logits``."""
+        self.asked.append("logits")
+        return Target.logits(self, ids)

@@ -1,0 +1,257 @@
+"""Verification on the host: the token that each row picks, the accepted path, and where a request ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specbench.models.engine import Laps, Verifier
+from specbench.models.transfer import download, read_numbers
+from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
+
+
+@dataclass(slots=True)
+class ActiveRequest:
+    """The request that an engine decodes, and its last draft.
+
+    walk: not set where only the forwards run. root: the last emitted token.
+    parents: (N,) of ``draft``, on the host; those that the device lays out, from the read-back on.
+    topk: of the last forward's rows, see ``Step``.
+    chunks: of a prompt that is read in parts, what is asked for of those before the last: the best tokens, and states.
+    """
+
+    needs: Needs
+    laps: Laps
+    walk: Verifier = field(init=False)
+    root: int = ROOT
+    draft: Draft = EMPTY
+    parents: Sequence[int] | Tensor = ()
+    topk: TopK | None = None
+    chunks: list[tuple[TopK | None, Mapping[int, Tensor]]] = field(default_factory=list)
+
+    def take(self, draft: Draft, max_nodes: int, on_device: bool = False) -> None:
+        """Make ``draft`` the last one. on_device: its parents may stay there.
+
+        Raises CaseError where its lengths differ or it is too large.
+        """
+        nodes = len(draft.tokens)
+        if nodes != len(draft.parents):
+            raise CaseError(f"draft of {nodes} tokens has {len(draft.parents)} parents; expected as many")
+        if nodes > max_nodes:
+            raise CaseError(f"draft of {nodes} nodes; expected at most {max_nodes} (engine.max_nodes)")
+        self.draft = draft
+        self.parents = draft.parents
+        stays = on_device and draft.depth is not None and draft.passenger is None and draft.probs is None
+        if isinstance(draft.parents, Tensor) and not (stays and not self.needs.rows and not self.walk.lossy):
+            self.parents = draft.parents.tolist()
+
+    def keep_chunk(self, logits: Tensor | None, hidden: Mapping[int, Tensor]) -> None:
+        """Of a part of the prompt before its last: what is asked for, and not the logits of its tokens.
+
+        logits: (m, V), None where they are not asked for. hidden: layer -> (m, D).
+        """
+        top = None if logits is None else find_top(logits, self._count_best())
+        self.chunks.append((top, hidden if self.needs.prompt_hidden else {}))
+
+    def emit_first(self, logits: Tensor, hidden: Mapping[int, Tensor]) -> Prefill:
+        """Pick the first token; what reading the prompt gave.
+
+        logits: (1, V) after the prompt, or (m, V) of its last part's tokens where ``needs.prompt_topk``.
+        hidden: layer -> (m, D).
+        """
+        tops = [*(top for top, _ in self.chunks), find_top(logits, self._count_best())]
+        self.topk = join_top([top for top in tops if top is not None])
+        picks, _ = self._pick(logits[-1:], [0], None)
+        self.root = picks[0]
+        self.walk.advance(1)
+        if not self.needs.prompt_hidden:
+            hidden = {layer: states[-1:] for layer, states in hidden.items()}
+        elif self.chunks:
+            hidden = {
+                layer: torch.cat([*(each[layer] for _, each in self.chunks if each), hidden[layer]]) for layer in hidden
+            }
+        self.chunks = []
+        return Prefill(self.root, hidden, self.topk)
+
+    def _count_best(self) -> int:
+        return max(self.needs.prompt_topk, self.needs.node_topk)
+
+    def verify(
+        self, logits: Tensor, depths: Sequence[int] | Tensor, fed: Tensor, late: Draft | None
+    ) -> tuple[list[int], list[int], bool]:
+        """(accepted path, the tokens to emit, whether the last one is the late chain's).
+
+        logits: (N+1, V) raw, row 0 the root's.
+        depths: (N+1,) of the rows, 0 = the root.
+        fed: (N+1,) int64 tokens of the rows, on the device.
+        """
+        draft = self.draft
+        if self.is_drawn(late):
+            verdict = self.walk.verify(logits, draft, fed, late)
+            return verdict.path, verdict.tokens, verdict.late
+        picks, back = self._pick(logits, depths, fed if isinstance(draft.tokens, Tensor) else None)
+        return self.follow(back[1:] if back is not None else cast(Sequence[int], draft.tokens), picks, late)
+
+    def is_drawn(self, late: Draft | None) -> bool:
+        """Whether the walk compares distributions, since nodes were drawn or the rule is lossy."""
+        walk = self.walk
+        return walk.sampling is not None and (walk.lossy or _is_drawn(self.draft) or _is_drawn(late))
+
+    def follow(
+        self, tokens: Sequence[int], picks: Sequence[int], late: Draft | None
+    ) -> tuple[list[int], list[int], bool]:
+        """See ``verify``. tokens: (N,) of the draft. picks: (N+1,) of the rows."""
+        path = self.walk.follow(tokens, self.host_parents, self.draft.passenger, picks)
+        last = picks[path[-1] + 1] if path else picks[0]
+        kept = continues(late, len(path) == len(tokens), last)
+        return path, [*(int(tokens[node]) for node in path), last], kept
+
+    @property
+    def host_parents(self) -> Sequence[int]:
+        """``parents`` behind the read-back."""
+        assert not isinstance(self.parents, Tensor)
+        return self.parents
+
+    def _pick(
+        self, logits: Tensor, depths: Sequence[int] | Tensor, fed: Tensor | None
+    ) -> tuple[list[int], list[int] | None]:
+        """The rows' tokens, and ``fed`` on the host.
+
+        logits: (rows, V). depths: (rows,) 0 = the root. fed: (rows,) int64 or None.
+        Raises CaseError when a row's logits are not finite.
+        """
+        best, picked = logits.max(-1).values, self.walk.pick(logits, depths)
+        peaks, picks, *rest = self.read(best, picked, *([fed] if fed is not None else []))
+        require_finite(peaks, logits.dtype)
+        return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
+
+    def read(self, *given: Tensor) -> list[list[float]]:
+        """(n,) tensors on the host, with ``parents`` and ``topk`` where they belong there: the only synchronisation."""
+        parts = [*given]
+        if isinstance(self.parents, Tensor):
+            parts.append(self.parents)
+        found, self.topk = read_with_top(parts, self.topk, self.needs.read_topk)
+        if isinstance(self.parents, Tensor):
+            self.parents = [int(parent) for parent in found.pop()]
+        return found
+
+    def close_step(
+        self,
+        emitted: Sequence[int],
+        path: Sequence[int],
+        done: bool,
+        late: bool,
+        fed: Tensor | None,
+        hidden: Mapping[int, Tensor],
+    ) -> Step:
+        """The step that emitted these tokens; its last one is the next root. See ``Step``."""
+        root, self.root = self.root, emitted[-1]
+        shape = self.host_parents if isinstance(self.draft.parents, Tensor) else None
+        self.walk.advance(len(emitted))
+        return Step(
+            root, tuple(emitted), tuple(path[: len(emitted) - 1]), done, fed, self.topk, hidden, int(late), shape
+        )
+
+
+def _is_drawn(draft: Draft | None) -> bool:
+    return draft is not None and draft.probs is not None
+
+
+def find_accepted_path(
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    passenger: Sequence[bool] | None,
+    picks: Sequence[int | None],
+    by_depth: bool = False,
+    scores: Sequence[float] | None = None,
+) -> list[int]:
+    """The path to the deepest node whose every ancestor holds its parent's pick, root side first.
+
+    tokens, parents, passenger: (N,) of the draft; passengers are never accepted.
+    picks: (N+1,) row 0 the root's, row i + 1 node i's; with ``by_depth`` the picks at depth 0, 1, ...
+    scores: (N,) of the nodes. Among equally deep nodes the largest sum over the path wins; without scores, the first.
+    """
+    depths = [0] * len(parents) + [1]  # 0 = not accepted; the root is the last one, where a parent of -1 finds it
+    sums = [0.0] * len(depths)
+    best, deepest = ROOT, 1
+    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+        above = depths[parent]
+        if (
+            not above
+            or token != picks[above - 1 if by_depth else parent + 1]
+            or (passenger is not None and passenger[node])
+        ):
+            continue
+        depths[node] = above + 1
+        if scores is not None:
+            sums[node] = sums[parent] + scores[node]
+        if above + 1 > deepest or (above + 1 == deepest and sums[node] > sums[best]):
+            best, deepest = node, above + 1
+    path: list[int] = []
+    while best != ROOT:
+        path.append(best)
+        best = parents[best]
+    return path[::-1]
+
+
+def continues(late: Draft | None, whole: bool, token: int) -> bool:
+    """Whether a late chain's first token is ``token``, emitted behind a draft that was accepted as a whole."""
+    return late is not None and whole and len(late) > 0 and int(late.tokens[0]) == token
+
+
+def cut(emitted: Sequence[int], eos: frozenset[int], left: int) -> tuple[list[int], bool]:
+    """(one step's tokens up to the first EOS, which is kept, at most ``left`` of them; whether the request ends)."""
+    kept = list(emitted[:left])
+    if eos.isdisjoint(kept):
+        return kept, len(kept) >= left
+    return kept[: 1 + next(place for place, token in enumerate(kept) if token in eos)], True
+
+
+def require_finite(peaks: Sequence[float], dtype: torch.dtype) -> None:
+    """Raise CaseError where a number is NaN or infinite. peaks: largest logits, of ``dtype``."""
+    if not all(abs(peak) < float("inf") for peak in peaks):
+        raise CaseError(
+            "the target's logits are NaN or infinite; expected finite numbers"
+            f" (model.dtype={str(dtype).removeprefix('torch.')}: try bfloat16 or float32)"
+        )
+
+
+def read_with_top(parts: list[Tensor], top: TopK | None, wanted: bool) -> tuple[list[list[float]], TopK | None]:
+    """(n,) tensors on the host in one wait for the device, and ``top`` with its ids there too where ``wanted``."""
+    if wanted and top is not None and top.ids.device.type != "cpu":
+        *parts, ids = download(*parts, top.ids)
+        top = TopK(ids.long(), top.logits)
+    return read_numbers(*parts) if len(parts) > 1 else [parts[0].tolist()], top
+
+
+def find_top(logits: Tensor, k: int) -> TopK | None:
+    """The best ``k`` tokens of each row of (rows, V) logits; None for k = 0."""
+    if not k:
+        return None
+    best = logits.topk(k, dim=-1)
+    return TopK(best.indices, best.values)
+
+
+def join_top(parts: Sequence[TopK]) -> TopK | None:
+    """The rows of all parts; None for none."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return TopK(torch.cat([each.ids for each in parts]), torch.cat([each.logits for each in parts]))
+
+
+def compute_gaps(logits: Tensor, ids: Sequence[int]) -> list[float]:
+    """(n,) how far the logit of each id is below the best of the others; negative where the id is ahead of them.
+
+    logits: (n, V). Raises CaseError where they are not finite.
+    """
+    chosen = torch.tensor(ids, device=logits.device)[:, None]
+    best = logits.topk(2, dim=-1)
+    rival = torch.where(best.indices[:, :1] == chosen, best.values[:, 1:], best.values[:, :1])
+    gaps: list[float] = (rival.double() - logits.gather(-1, chosen).double())[:, 0].tolist()
+    if not all(abs(gap) < float("inf") for gap in gaps):
+        raise CaseError("the target's logits are NaN or infinite where the answer was judged; expected finite numbers")
+    return gaps

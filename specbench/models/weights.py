@@ -1,0 +1,194 @@
+"""Weights before they are read: what a configuration would take, and what the headers of files say they hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from pydantic import TypeAdapter
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForCausalLM
+from typing_extensions import TypedDict
+
+from specbench.input import InputError, parse_as, read_file, refuse_irregular
+from specbench.models.facade import ModelCard
+
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+TORCH_WEIGHTS = ("*.bin", "*.bin.index.json")
+MOST_LAYERS = 10_000  # building the modules of more takes minutes
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+_LAYER = re.compile(r"(?:model\.|transformer\.)?(?:layers|h)\.(\d+)\.")  # of the causal LM, not of another tower
+_SAVED = "expected what save_pretrained wrote: copy or download it again"
+_GB = 1e9
+
+
+def refuse_layers(config: Mapping[str, Any], key: str) -> None:
+    """Raise InputError for a number of layers that no model has; a configuration of it may already be too large."""
+    for name in _LAYERS:
+        if isinstance(count := config.get(name), int) and not 1 <= count <= MOST_LAYERS:
+            raise InputError(f"{key}: {name}={count}; expected 1 to {MOST_LAYERS}")
+
+
+def refuse_size(config: Any, dtype: str, device: str, gpus: int | None, key: str) -> None:
+    """Raise InputError where the weights alone take more memory than there is."""
+    text = config.get_text_config()
+    refuse_layers({name: getattr(text, name, None) for name in _LAYERS}, key)
+    for name in _SIZES:
+        if isinstance(size := getattr(text, name, None), int) and size < 1:
+            raise InputError(f"{key}: {name}={size}; expected at least 1")
+    if isinstance(pad := getattr(text, "pad_token_id", None), int) and pad >= text.vocab_size:
+        raise InputError(f"{key}: pad_token_id={pad}; expected less than vocab_size={text.vocab_size}")
+    heads, shared = (getattr(text, name, None) or 1 for name in ("num_attention_heads", "num_key_value_heads"))
+    if heads % shared:
+        raise InputError(f"{key}: num_key_value_heads={shared}; expected a divisor of num_attention_heads={heads}")
+    need = least_parameters(text) * getattr(torch, dtype).itemsize
+    room = _total_memory(device, gpus)
+    if need > room:
+        raise InputError(
+            f"{key}: its weights take at least {need / _GB:.0f} GB in {dtype}, {device} has {room / _GB:.0f} GB;"
+            " expected a smaller model, a smaller model.dtype, or another model.device"
+        )
+
+
+def refuse_tokenizer(tokens: int, config: Any, key: str) -> None:
+    """Raise InputError where a tokenizer has more tokens than the model has logits."""
+    size = config.get_text_config().vocab_size
+    if tokens > size:
+        raise InputError(f"{key}: has {tokens} tokens, the model's logits {size}; expected the model's own tokenizer")
+
+
+def least_parameters(text: Any) -> int:
+    """No fewer than a dense model of this configuration has: two matrices of attention, two of the MLP, embeddings."""
+    width, layers = int(getattr(text, "hidden_size", 0) or 0), int(getattr(text, "num_hidden_layers", 0) or 0)
+    heads = int(getattr(text, "num_attention_heads", 0) or 0)
+    attention = 2 * width * heads * int(getattr(text, "head_dim", None) or width // max(1, heads))
+    inner = getattr(text, "intermediate_size", None)
+    return layers * (attention + 2 * width * (inner if isinstance(inner, int) else 0)) + int(text.vocab_size) * width
+
+
+def _total_memory(device: str, gpus: int | None) -> int:
+    """[bytes] of the host, or of ``gpus`` devices."""
+    kind = torch.device(device)
+    if kind.type != "cuda":
+        return int(psutil.virtual_memory().total)
+    first = kind.index or 0
+    return sum(torch.cuda.get_device_properties(each).total_memory for each in range(first, first + (gpus or 1)))
+
+
+class _Index(TypedDict):
+    metadata: dict[str, Any]
+    weight_map: dict[str, str]
+
+
+def refuse_folder(folder: Path, safetensors: bool, key: str) -> None:
+    """Raise InputError for a folder without a model whose weights can be read.
+
+    safetensors: torch's own files do not do.
+    """
+    for path in sorted(each for each in folder.iterdir() if each.suffix in (".json", ".safetensors", ".bin")):
+        if path.exists() and not path.is_dir():
+            refuse_irregular(path, f"{key}: ", "expected a file")
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{key}: holds no config.json; expected a folder saved by save_pretrained")
+    _refuse_broken(folder, key)
+    if any(any(folder.glob(pattern)) for pattern in WEIGHTS):
+        _refuse_index(folder, "model.safetensors", key)
+        return
+    if not any(any(folder.glob(pattern)) for pattern in TORCH_WEIGHTS):
+        raise InputError(f"{key}: holds no weights; expected *.safetensors beside config.json")
+    if safetensors:
+        raise InputError(
+            f"{key}: holds torch weights only; expected *.safetensors"
+            f" (torch files are read with weights_only, and only when asked for: model.safetensors=false)"
+        )
+    _refuse_index(folder, "pytorch_model.bin", key)
+
+
+def _refuse_index(folder: Path, whole: str, key: str) -> None:
+    """Raise InputError where the weights are in parts, and a part or their index is not there or broken."""
+    path = folder / f"{whole}.index.json"
+    if (folder / whole).exists():
+        return
+    if not path.exists():
+        raise InputError(f"{key}: holds neither {whole} nor {path.name}; {_SAVED}")
+    index = parse_as(TypeAdapter(_Index), read_file(path, f"{key}: ", _SAVED), f"{key}: {path}", _SAVED)
+    for part in sorted(set(index["weight_map"].values())):
+        if Path(part).name != part or not (folder / part).is_file():
+            raise InputError(f"{key}: {path} names {part}, which is no file beside it; {_SAVED}")
+
+
+def _refuse_broken(folder: Path, key: str) -> None:
+    """Raise InputError for a configuration that is no JSON or absurd, or a file of weights that is cut, empty, or of
+    another kind: its header alone is read.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{key}: {path} is no JSON ({error}); expected the file of the model's authors") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{key}: {path} holds a {type(config).__name__}; expected a JSON object")
+    for part in (config, config.get("text_config")):
+        refuse_layers(part if isinstance(part, dict) else {}, f"{key}: {path}")
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="numpy"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{key}: {path} is no complete safetensors file ({error}); {_SAVED}") from error
+
+
+def refuse_shapes(card: ModelCard, key: str) -> None:
+    """Raise InputError where a file holds a tensor of another shape than the configuration says."""
+    folder = Path(card.path)
+    if not folder.is_dir() or getattr(card.config, "quantization_config", None):
+        return
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(card.config, dtype=getattr(torch, card.dtype))
+    wanted = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    for path, name, shape in _shapes(folder):
+        if wanted.get(name, shape) != shape:
+            raise InputError(
+                f"{key}: {path}, tensor {name}: of shape {shape}, and {wanted[name]} by {folder / 'config.json'};"
+                " expected weights and configuration of one model"
+            )
+
+
+def refuse_missing(names: Collection[str], key: str) -> None:
+    """Raise InputError for parameters that no file holds: the library would draw them at random."""
+    if names:
+        raise InputError(
+            f"{key}: no file holds {len(names)} of its parameters, such as {min(names)}; expected the weights of the"
+            " whole causal LM"
+        )
+
+
+def refuse_unused(names: Collection[str], config: Any, key: str) -> None:
+    """Raise InputError where weights without a parameter make it another model: of more layers, or biases.
+
+    Layers that predict further tokens (``num_nextn_predict_layers``) stand behind the others, and are not used; a
+    quantised file may have biases of zeros.
+    """
+    text = config.get_text_config()
+    layers = text.num_hidden_layers
+    known = layers + int(getattr(text, "num_nextn_predict_layers", 0) or 0)
+    bias = "-" if getattr(config, "quantization_config", None) else "proj.bias"
+    inside = [(name, int(found[1])) for name in names if (found := _LAYER.match(name))]
+    if unused := [name for name, layer in inside if layer >= known or name.endswith(bias)]:
+        raise InputError(
+            f"{key}: a {text.model_type} of num_hidden_layers={layers} leaves {len(unused)} of its weights unused, such"
+            f" as {min(unused)}; expected weights and configuration of one model"
+        )
+
+
+def _shapes(folder: Path) -> Iterator[tuple[Path, str, list[int]]]:
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            for name in file.keys():  # noqa: SIM118 (no mapping)
+                yield path, name, list(file.get_slice(name).get_shape())

@@ -1,0 +1,252 @@
+"""Distributions behind the means: a list of frames, each counted from a method's records.
+
+A frame added to ``DETAILS`` is counted, written as ``tables/<name>.csv`` and named in docs/measurement.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
+from specbench.report.frames.audit import audit
+from specbench.report.frames.counting import count_all_ways
+from specbench.report.frames.lengths import Rows, count_lengths, is_timed
+from specbench.report.frames.quality import measure_quality
+from specbench.report.frames.reported import ROW, ReportedRun
+from specbench.report.frames.rows import replayed
+from specbench.report.frames.served import measure_load
+from specbench.report.frames.steps import Floats
+from specbench.report.frames.trials import BLANK, MethodTrials, ratio
+from specbench.report.frames.turns import HELD
+
+PERCENTILES = (50, 95, 99)
+MIN_VALUES = 100  # of a 99th percentile: with fewer it is the maximum by another name, and blank
+WAITS = ("first_token", "burst", "per_token")
+Detail = dict[str, pd.DataFrame]  # name -> frame, whose rows begin with model, suite, method and variant
+
+
+@dataclass(frozen=True, slots=True)
+class DetailFrame:
+    """A frame of details. name: of its csv. row, meaning: what a row is and what it holds, for docs/measurement.md.
+
+    columns: behind model, suite, method and variant. count: a method's trials, and whether the target was timed, to
+    rows of these columns. drafts: vanilla, its control and peers have no rows. paired: vanilla's trials are counted
+    beside them, None where its times are no baseline.
+    """
+
+    name: str
+    row: str
+    meaning: str
+    columns: tuple[str, ...]
+    count: Callable[..., Rows]
+    drafts: bool = False
+    paired: bool = False
+
+
+def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detail:
+    """Name -> frame. summary: the rows of the runs, whose phases the time split repeats."""
+    rows: dict[str, list[tuple[str | float, ...]]] = {name: [] for name in DETAILS}
+    for entry in reported:
+        facts = entry.facts
+        for method in (name for name in facts.methods if name not in facts.unaccepted):
+            found = entry.trials.of(method)
+            silent = method in (VANILLA, CONTROL) or method in facts.peers
+            for frame in (each for each in DETAILS.values() if not (each.drafts and silent)):
+                beside = [None if facts.time_only else entry.trials.of(VANILLA)] if frame.paired else []
+                rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(found, facts.timed, *beside)]
+    frames = {name: pd.DataFrame(rows[name], columns=[*ROW, *frame.columns]) for name, frame in DETAILS.items()}
+    return {
+        TIME_SPLIT: split_time(summary),
+        LOADED: measure_load(reported),
+        QUALITY: measure_quality(reported),
+        AUDIT: audit(reported, summary),
+        **frames,
+    }
+
+
+def drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that a plot shows: vanilla once, no control."""
+    repeated = (frame["method"] == VANILLA) & frame["method"].duplicated()
+    return frame[(frame["method"] != CONTROL) & ~repeated]
+
+
+def split_time(summary: pd.DataFrame) -> pd.DataFrame:
+    """[ms a step] by phase; a method without phases (a peer) has no row. step_ms: their sum, blank without a target."""
+    columns = [f"{phase}_ms" for phase in PHASES]
+    rows = summary[summary["category"] == OVERALL]
+    rows = rows[rows[columns].notna().any(axis=1)]
+    whole = rows[columns].sum(axis=1).where(~replayed(rows))
+    return rows[[*ROW, *columns]].assign(step_ms=whole).reset_index(drop=True)
+
+
+def count_gains(found: MethodTrials) -> Rows:
+    """(tokens, steps that emitted that many, their share of all steps), from 1 to the most."""
+    counts = {tokens: count for (tokens,), count in found.turns.steps.count("emitted").items()}
+    steps = sum(counts.values())
+    for tokens in range(1, max(counts, default=0) + 1):
+        yield tokens, counts.get(tokens, 0), counts.get(tokens, 0) / steps
+
+
+def count_positions(found: MethodTrials) -> Rows:
+    """A row a draft position (1 = the node after the root), to the deepest.
+
+    drafted: steps whose draft was at least that deep. reached: of these, the ones that accepted every earlier
+    position. accepted: the ones that accepted this position. Then accepted over drafted, and over reached (blank
+    where no step got there). A step that EOS or the limit cut short counts as it was emitted.
+    """
+    steps = found.turns.steps.count("depth", "emitted")
+    for position in range(1, max((depth for depth, _ in steps), default=0) + 1):
+        # a late chain lies deeper
+        here = [(min(emitted - 1, depth), count) for (depth, emitted), count in steps.items() if depth >= position]
+        total = sum(count for _, count in here)
+        reached = sum(count for taken, count in here if taken >= position - 1)
+        kept = sum(count for taken, count in here if taken >= position)
+        yield position, total, reached, kept, kept / total, ratio(kept, reached)
+
+
+def split_answers(found: MethodTrials, timed: bool) -> Rows:
+    """A row a part of the answers, thinking and then answer; none where no answer thinks. step_ms as in lengths."""
+    steps = found.turns.steps
+    known = timed and is_timed(found)
+    totals = np.zeros((2, 3))  # of each part: steps, tokens emitted, seconds
+    for thinks, emitted, seconds in steps.read("thinks", "emitted", "seconds"):
+        for part, own in enumerate((thinks == 1, thinks == 0)):
+            totals[part] += own.sum(), emitted[own].sum(), seconds[own].sum()
+    for name, (count, emitted, seconds) in zip(("thinking", "answer"), totals if steps.thinks else (), strict=False):
+        if count:
+            timing = (1e3 * seconds / count, emitted / seconds) if known and seconds else (BLANK, BLANK)
+            yield name, int(count), int(emitted), float(emitted / count), *map(float, timing)
+
+
+def count_sources(found: MethodTrials) -> Rows:
+    """A row a source: nodes proposed and accepted, its shares of both, and accepted over proposed (blank where 0/0)."""
+    sources = found.turns.sources
+    offered_all, taken_all = (sum(counts) for counts in zip(*sources.values(), strict=True)) if sources else (0, 0)
+    for name, (offered, taken) in sources.items():
+        yield name, offered, taken, ratio(offered, offered_all), ratio(taken, taken_all), ratio(taken, offered)
+
+
+def count_own_figures(found: MethodTrials) -> Rows:
+    """(name, turns that have it, sum over them, mean over them), by name."""
+    for name, values in sorted(found.turns.figures.items()):
+        yield name, len(values), sum(values), sum(values) / len(values)
+
+
+def count_tails(found: MethodTrials) -> Rows:
+    """Requests, steps, then the percentiles of each wait; nothing where no step was timed."""
+    turns, steps = found.turns, found.turns.steps
+    if not steps.timed:
+        return
+    figures = (
+        *_percentiles(turns.first_s),
+        *_percentiles(steps.seconds()),
+        *_percentiles(turns.per_token_s),
+    )
+    yield (len(turns.first_s), steps.timed, *figures)
+
+
+def _percentiles(seconds: Floats) -> Iterator[float]:
+    """[ms] Linear between order statistics; the 99th of too few is blank."""
+    for share in PERCENTILES:
+        few = not len(seconds) or (share == 99 and len(seconds) < MIN_VALUES)
+        yield BLANK if few else float(np.quantile(1e3 * seconds, share / 100))
+
+
+def count_growth(found: MethodTrials, timed: bool) -> Rows:
+    """A row a record with the tokens that its method holds, in running order; time_s blank where not timed."""
+    rows, counted = found.columns, np.flatnonzero(found.columns["counted"])
+    for record in sorted(found.turns.held, key=lambda record: record.block):
+        place = counted[record.place]
+        steps, emitted = int(rows["steps"][place]), int(rows["emitted"][place])
+        yield (
+            *(record.case, record.category, int(rows["round"][place]), record.tokens, steps, emitted),
+            ratio(emitted, steps),
+            int(rows["tokens"][place]),
+            float(rows["wall_s"][place]) if timed else BLANK,
+        )
+
+
+# Frames that are not counted from a method's records alone.
+TIME_SPLIT, LOADED, QUALITY, AUDIT = "time_split", "load", "quality", "audit"
+DETAILS = {
+    frame.name: frame
+    for frame in (
+        DetailFrame(
+            "accept_lengths",
+            "method, tokens",
+            "steps that emitted that many tokens, and their share. Their mean is MAT",
+            ("tokens", "steps", "share"),
+            lambda found, _: count_gains(found),
+        ),
+        DetailFrame(
+            "accept_positions",
+            "method, draft position",
+            "`drafted`: steps whose draft was at least this deep. `reached`: those of them that accepted every earlier"
+            " position. `accepted`: those that accepted this one. Then accepted of drafted, and of reached",
+            ("position", "drafted", "reached", "accepted", "accepted_of_drafted", "accepted_of_reached"),
+            lambda found, _: count_positions(found),
+            drafts=True,
+        ),
+        DetailFrame(
+            "accept_definitions",
+            "method, definition",
+            "the acceptance length and rate of the same steps as engines and other harnesses count them (below)",
+            ("counted_as", "length", "rate"),
+            lambda found, _: iter(count_all_ways(found.turns.requests)),
+            drafts=True,
+        ),
+        DetailFrame(
+            "accept_sources",
+            "method, source",
+            "nodes proposed and accepted by source, shares of each, acceptance rate",
+            ("source", "proposed", "accepted", "proposed_share", "accepted_share", "acceptance_rate"),
+            lambda found, _: count_sources(found),
+            drafts=True,
+        ),
+        DetailFrame(
+            "growth",
+            "method, record",
+            "MAT and time of a case against the tokens that the method held when it began",
+            ("case", "category", "round", HELD, "steps", "emitted", "mat", "tokens", "time_s"),
+            count_growth,
+            drafts=True,
+        ),
+        DetailFrame(
+            "own_figures",
+            "method, figure",
+            "the figures that a method counts of itself (`Drafter.stats`): turns that have it, sum, mean",
+            ("figure", "turns", "sum", "mean"),
+            lambda found, _: count_own_figures(found),
+            drafts=True,
+        ),
+        DetailFrame(
+            "tails",
+            "method",
+            "percentiles of the time to the first token, between bursts and a token"
+            " ([latency.md](latency.md#6-tails-and-cost))",
+            ("requests", "steps", *(f"{wait}_p{share}_ms" for wait in WAITS for share in PERCENTILES)),
+            lambda found, timed: count_tails(found) if timed else iter(()),
+        ),
+        DetailFrame(
+            "by_length",
+            "method, axis, bin",
+            "MAT and time a step by tokens emitted before the step, and by tokens in the context; `speedup`: vanilla's"
+            " time per token of the steps in the bin over the method's, over the cases in which both have some",
+            ("axis", "from", "steps", "emitted", "mat", "step_ms", "speedup", "speedup_low", "speedup_high"),
+            count_lengths,
+            paired=True,
+        ),
+        DetailFrame(
+            "thinking",
+            "method, part",
+            "MAT and speed before the thinking's end and after it, of answers that think; a step is of the part in"
+            " which it begins",
+            ("part", "steps", "emitted", "mat", "step_ms", "tokens_per_s"),
+            split_answers,
+        ),
+    )
+}

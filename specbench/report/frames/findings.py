@@ -1,0 +1,117 @@
+"""The contents of a report: the figures of one or several runs, and the warnings about them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from specbench.profile import Profile
+from specbench.records.record import CONTROL, VANILLA
+from specbench.records.store import Run
+from specbench.report.frames.control import read_control
+from specbench.report.frames.detail import Detail, read_detail
+from specbench.report.frames.doubts import find_doubts
+from specbench.report.frames.facts import TIME_ONLY, Facts, read_facts
+from specbench.report.frames.pairs import Contest, hold_contests
+from specbench.report.frames.predict import Prediction, predict
+from specbench.report.frames.profiles import is_own
+from specbench.report.frames.reported import ReportedRun
+from specbench.report.frames.rows import unite
+from specbench.report.frames.shards import read_shards
+from specbench.report.frames.summary import read_cases, summarise_run
+from specbench.report.frames.trials import Trials, read_trials
+from specbench.report.frames.variant import name_variants
+
+_LOAD = re.compile(r"(?<=load average is )[\d.]+(?= a core)")  # which differs from run to run
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """reported: one entry a run. summary: the rows of ``summary.csv``. warnings: of all runs. detail: name -> frame.
+
+    contests: the methods against each other.
+    """
+
+    reported: tuple[ReportedRun, ...]
+    summary: pd.DataFrame
+    warnings: tuple[str, ...]
+    detail: Detail
+    contests: tuple[Contest, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """One entry a run."""
+        return tuple(entry.run for entry in self.reported)
+
+    @property
+    def facts(self) -> tuple[Facts, ...]:
+        """One entry a run."""
+        return tuple(entry.facts for entry in self.reported)
+
+    @property
+    def predictions(self) -> tuple[Prediction | None, ...]:
+        """One entry a run."""
+        return tuple(entry.prediction for entry in self.reported)
+
+    @property
+    def profiles(self) -> str:
+        """What predictions were made with, and of which kind of runs."""
+        priced = [facts for facts in self.facts if facts.profile]
+        some = TIME_ONLY if all(facts.time_only for facts in priced) else f"some runs {TIME_ONLY}"
+        kinds = [some] if any(facts.time_only for facts in priced) else []
+        return "; ".join([*dict.fromkeys(facts.profile for facts in priced), *kinds])
+
+    @property
+    def lossy(self) -> frozenset[str]:
+        """Methods that do not promise vanilla's output."""
+        return frozenset(name for facts in self.facts for name in facts.lossy)
+
+
+def gather(
+    runs: Sequence[Run],
+    profiles: Sequence[Profile | None] | None = None,
+    facts: Sequence[Facts] | None = None,
+    trials: Sequence[Trials] | None = None,
+) -> Findings:
+    """Read and judge the runs. profiles, facts, trials: one a run, where they were read before.
+
+    Raises RunError where a manifest lacks its model, suite or methods.
+    """
+    trials = trials or [read_trials(run.records) for run in runs]
+    facts = facts or [read_facts(run, each.methods) for run, each in zip(runs, trials, strict=True)]
+    entries = zip(runs, trials, facts, name_variants(runs, facts), profiles or [None] * len(runs), strict=True)
+    reported = [_report_run(*entry) for entry in entries]
+    cases = [read_cases(entry) for entry in reported]
+    frames = [summarise_run(*entry) for entry in zip(reported, cases, strict=True)]
+    doubts = [find_doubts(entry, frame) for entry, frame in zip(reported, frames, strict=True)]
+    summary = unite(frames)
+    detail, contests = read_detail(reported, summary), hold_contests(reported, cases)
+    return Findings(tuple(reported), summary, tuple(_merge(runs, doubts)), detail, contests)
+
+
+def _report_run(
+    run: Run, trials: Trials, facts: Facts, variants: Mapping[str, str], profile: Profile | None
+) -> ReportedRun:
+    control = read_control(trials.columns(VANILLA), trials.columns(CONTROL))
+    found = ReportedRun(run, trials, facts, variants, control, shards=read_shards(run, facts, trials))
+    if profile is None:
+        return found
+    prediction = predict(trials, facts.peers | facts.unaccepted, profile)
+    prediction = replace(prediction, own=is_own(run, facts, profile) and not facts.load)
+    return replace(found, facts=replace(facts, profile=profile.label), prediction=prediction)
+
+
+def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Each warning once, with the runs that it is about where there are several, and from which load to which."""
+    about: dict[str, list[str]] = {}
+    loads = sorted((load for texts in doubts for text in texts for load in _LOAD.findall(text)), key=float)
+    span = " to ".join(dict.fromkeys([*loads[:1], *loads[-1:]]))
+    for run, texts in zip(runs, doubts, strict=True):
+        for text in dict.fromkeys(_LOAD.sub(span, text) for text in texts):
+            about.setdefault(text, []).append(run.directory.name)
+    for text, names in about.items():
+        source = "all runs" if len(names) == len(runs) else ", ".join(names)
+        yield f"{source}: {text}" if len(runs) > 1 else text

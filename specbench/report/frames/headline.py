@@ -1,0 +1,220 @@
+"""What a report says first: which method is fastest, by how much, whether others tie with it, and under what."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.report.frames.detail import LOADED
+from specbench.report.frames.facts import Facts, say_decoding
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.load import Load
+from specbench.report.frames.pairs import find_contest
+from specbench.report.frames.remarks import find_remarks
+from specbench.report.frames.reported import keys_of, of_least_load, only
+from specbench.report.frames.rows import of_place
+from specbench.report.text.label import format_bounded, format_number, label
+from specbench.stats import MIN_CASES, Estimate
+
+Row = dict[str, Any]  # of the summary
+_ORDER = ("speedup", "predicted_speedup", "mat")  # what decides, the first that is known
+_MOST_NAMED = 3
+
+
+def sort_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the summary as they are printed: vanilla and its control, then the others, the fastest first."""
+    deciding = next((name for name in _ORDER if rows[name].notna().any()), _ORDER[0])
+    reference = rows["method"].isin([VANILLA, CONTROL])
+    others = rows[~reference].sort_values(deciding, ascending=False, kind="stable", na_position="last")
+    return pd.concat([rows[reference], others])
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The headline for one model and suite.
+
+    figure: the column of the summary that decides. ranking: the rows of lossless methods by it, the best first.
+    lead: who is fastest; rest: by how much. under: at which load, the least of several, temperature, on what.
+    good: the best is surely faster than vanilla; None where no speedup is known. loads: under other loads, measured and
+    modelled. loaded: cases slowed each other, so there are no intervals. remarks: see ``find_remarks``.
+    """
+
+    place: tuple[str, str]
+    figure: str
+    ranking: tuple[Row, ...]
+    lead: str
+    rest: str
+    under: str
+    good: bool | None
+    loads: str = ""
+    loaded: bool = False
+    remarks: tuple[str, ...] = ()
+
+
+def find_headlines(findings: Findings, load: Load | None = None) -> list[Headline]:
+    """A headline for each model and suite, in the order of the summary; none where no method has a figure."""
+    overall = findings.summary[findings.summary["category"] == OVERALL]
+    found = (
+        _headline(findings, (str(model), str(suite)), rows, load)
+        for (model, suite), rows in overall.groupby(["model", "suite"], sort=False)
+    )
+    return [headline for headline in found if headline is not None]
+
+
+def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, load: Load | None) -> Headline | None:
+    """Times that were taken along recorded answers decide nothing, and neither does a method with failed cases MAT."""
+    here = of_least_load(findings.reported, place)
+    rows = only(rows, keys_of(here))
+    rows = rows[rows["time_only_step_ms"].isna() & ~rows["method"].isin([VANILLA, CONTROL, *findings.lossy])]
+    figure = next((name for name in _ORDER if rows[name].notna().any()), None)
+    if figure is None:
+        return None
+    known = rows[rows[figure].notna()]
+    known = known[known["errors"] == 0] if figure == "mat" else known
+    if known.empty:
+        return None
+    ranking = known.sort_values(figure, ascending=False, kind="stable").to_dict("records")
+    lead, rest = _say(findings, place, figure, ranking)
+    everyone = [entry for entry in findings.reported if entry.place == place]
+    modelled = _say_loads(load.of_place(*place) if load else None, findings.lossy)
+    loads = " ".join(filter(None, (_say_measured(findings, place), modelled)))
+    good = None if figure == "mat" else _surely_above_one(ranking[0], figure)
+    under = _say_under(figure, [entry.facts for entry in here], ranking) + _say_served(findings, place, ranking[0])
+    loaded = any(entry.facts.load for entry in here)
+    return Headline(place, figure, tuple(ranking), lead, rest, under, good, loads, loaded, find_remarks(everyone))
+
+
+def _surely_above_one(row: Row, figure: str) -> bool:
+    low = row[f"{figure}_low"]
+    return bool(row[figure] > 1 if pd.isna(low) else low > 1)
+
+
+def name_of(row: Row) -> str:
+    """A row's method as it is printed."""
+    return label(row["method"], row["variant"])
+
+
+def _say(findings: Findings, place: tuple[str, str], figure: str, ranking: Sequence[Row]) -> tuple[str, str]:
+    best, name = ranking[0], name_of(ranking[0])
+    amount = _amount(best, figure)
+    entrant = (best["method"], best["variant"])
+    contest = find_contest(findings.contests, place, figure, entrant)
+    if figure != "mat" and not _surely_above_one(best, figure):
+        few = best[figure] > 1
+        return ("No method is surely faster than vanilla" if few else "No method is faster than vanilla"), (
+            f": the best, {name}, is {amount}."
+        )
+    superlative = "brings the most tokens a step" if figure == "mat" else "is fastest"
+    if len(ranking) == 1:
+        return f"{name} {superlative}", f": {amount}; no other method ran."
+    ranked = [(row["method"], row["variant"]) for row in ranking]
+    among = set(contest.as_good(entrant)) if contest is not None else set()
+    tied = [row for row, key in zip(ranking, ranked, strict=True) if key in among]
+    if contest is None or contest.rates().draws is None:
+        count = 0 if contest is None else contest.rates().count
+        few_cases = f"{count} shared case{'s are' if count != 1 else ' is'} too few to tell whether others tie"
+        return f"{name} {superlative}", f": {amount}; {few_cases} (at least {MIN_CASES})."
+    if tied:
+        return _say_tie(figure, [best, *tied], _spell_ratio(contest.over(entrant, ranked[ranking.index(tied[0])])))
+    ratio = _spell_ratio(contest.over(entrant, ranked[1]))
+    return f"{name} {superlative}", f": {amount}, and {ratio} times the next, {name_of(ranking[1])}."
+
+
+def _say_tie(figure: str, rows: Sequence[Row], ratio: str) -> tuple[str, str]:
+    names = [name_of(row) for row in rows]
+    more = len(names) - _MOST_NAMED
+    shown = [*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names
+    what = "most tokens a step" if figure == "mat" else "fastest"
+    lead = f"{', '.join(shown[:-1])} and {shown[-1]} tie for {what}"
+    return (
+        lead,
+        f": {names[0]} is {'at ' if figure == 'mat' else ''}{_amount(rows[0], figure)}, {ratio} times {names[1]}.",
+    )
+
+
+def _amount(row: Row, figure: str) -> str:
+    text = _bounded(row, figure)
+    return f"MAT {text}" if figure == "mat" else f"{text} times vanilla"
+
+
+def _bounded(row: Row, figure: str) -> str:
+    return format_bounded(row[figure], row[f"{figure}_low"], row[f"{figure}_high"])
+
+
+def _spell_ratio(ratio: Estimate) -> str:
+    return format_bounded(ratio.value, *ratio.bounds)
+
+
+def _say_under(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> str:
+    """'One request at a time, temperature 0, 60 cases.'"""
+    profiles = "; ".join(dict.fromkeys(entry.profile for entry in facts if entry.profile))
+    cases = max(int(row["cases"] + row["errors"]) for row in ranking)
+    parts = [say_decoding(facts), f"{cases} case{'s' if cases != 1 else ''}"]
+    if figure == "mat":
+        return f"Recorded answers, no speedup without a latency profile; {', '.join(parts)}."
+    alone = "One request at a time"
+    each = ", figures of each request" if any(entry.load for entry in facts) else ""
+    first = " or ".join(dict.fromkeys((entry.arrivals or alone).capitalize() for entry in facts)) + each
+    first = f"Modelled, {alone.lower()}" if figure == "predicted_speedup" else first
+    end = f"; {profiles}" if figure == "predicted_speedup" else ""
+    return f"{first}, {', '.join(parts)}{end}."
+
+
+def _say_served(findings: Findings, place: tuple[str, str], best: Row) -> str:
+    """' The whole server gives 1.13 [1.02, 1.20] times vanilla in tokens/s with pld.'; '' where the best ran alone."""
+    frame = of_place(findings.detail[LOADED], *place)
+    rows = frame[frame["method"] == best["method"]]
+    if len(rows) != 1:
+        return ""
+    row = rows.iloc[0].to_dict()
+    return f" The whole server gives {_amount(row, 'speedup')} in tokens/s with {name_of(best)}."
+
+
+def _say_measured(findings: Findings, place: tuple[str, str]) -> str:
+    """Who gives the largest throughput at each load that was measured; '' where there is one load."""
+    frame = of_place(findings.detail[LOADED], *place)
+    rows = frame[~frame["method"].isin([VANILLA, CONTROL, *findings.lossy]) & frame["speedup"].notna()]
+    if frame.groupby(["requests", "rate"], dropna=False).ngroups < 2 or rows.empty:
+        return ""
+    best = rows.loc[rows.groupby(["requests", "rate"], dropna=False)["speedup"].idxmax()].to_dict("records")
+    rates = frame["rate"].notna().any()
+    shown = [(f"{row['requests']:g}" + (f" ({row['rate']:g} a second)" if rates else ""), _pays(row)) for row in best]
+    return f"The whole server, measured, in tokens/s over vanilla's: {_join_alike(shown)}."
+
+
+def _pays(row: Row) -> str:
+    return f"{name_of(row)} {_bounded(row, 'speedup')}" if row["speedup"] > 1 else "none is faster than vanilla"
+
+
+def _join_alike(shown: Sequence[tuple[str, str]]) -> str:
+    """'1 at once: pld 1.10; 2 and 4 at once: none ...' of loads and what is said of them."""
+    alike = ((text, [count for count, _ in some]) for text, some in itertools.groupby(shown, key=lambda each: each[1]))
+    return "; ".join(f"{' and '.join(counts)} at once: {text}" for text, counts in alike)
+
+
+def _say_loads(load: Load | None, lossy: frozenset[str]) -> str:
+    """Who has the largest modelled speedup at each load, and with drafting: '... 8 at once: hybrid 1.70 (pld 1.52).'"""
+    if load is None:
+        return ""
+    rows = load.speedups[~load.speedups["method"].isin(lossy)]
+    best = [(int(count), *_best_at(group)) for count, group in rows.groupby("concurrency")]
+    shown = [(str(count), text) for count, text, decides in best if count > 1 or decides]
+    found = _join_alike(shown)
+    where = load.where.partition(",")[0]
+    return f"Under load, modelled on {where} without drafting time (in brackets with it): {found}." if found else ""
+
+
+def _best_at(rows: pd.DataFrame) -> tuple[str, bool]:
+    """Who is best under a load, and whether drafting decides it."""
+    free, paid = (rows.loc[rows[name].idxmax()].to_dict() for name in ("modelled_speedup", "with_drafting"))
+    without, speedup = free["modelled_speedup"], paid["with_drafting"]
+    if without <= 1:
+        return "none is faster than vanilla", False
+    same = name_of(free) == name_of(paid)
+    with_it = f"{'' if same else f'{name_of(paid)} '}{format_number(speedup)}" if speedup > 1 else "none"
+    return f"{name_of(free)} {format_number(without)} ({with_it})", not same

@@ -1,0 +1,144 @@
+"""A method's modelled speedup where many equal requests share each forward, and where it stops paying.
+
+B requests that all take the same recorded steps feed B times the tokens and read B times the context, but no token
+attends to another request's. So with S(fed, context) the profile's step and T its forward, a shared step takes
+
+    U(B, f, c) = S(B f, c) + T(1, B c) - T(1, c),
+
+which for a linear fit is S(B f, B c), and
+
+    speedup(B) = sum over emitted tokens of U(B, 1, c)  /  sum over steps of U(B, f_i, c_i).
+
+Drafters' own time is left out, as how a server spreads it over cores is its own choice; beside it stands the speedup
+with it, each request's median a step, one request after the other. At one request that is the predicted one. A draft
+of q - 1 tokens pays where it emits more than U(B, q, c) / U(B, 1, c) tokens a step, the break-even MAT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from specbench.profile import Profile
+from specbench.records.record import CONTROL, VANILLA
+from specbench.records.store import RunError
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.predict import Prediction, shared_speedup
+from specbench.report.frames.reported import ROW
+from specbench.report.frames.rows import of_place
+from specbench.report.frames.steps import Steps
+
+USUAL = (1, 8, 32, 128)
+FEW = 0.05  # share of steps that may lie outside of what was measured before a figure is marked
+MOST = 4096  # requests at once; what still pays there is reported so
+PAYING = 1 + 1e-9  # rounding alone is no speedup
+QUERIES = (2, 3, 4, 6, 8, 11, 16, 24, 32, 48, 64, 96)
+CROSSOVER = (*ROW, "concurrency", "modelled_speedup", "with_drafting", "outside")
+PAYS = (*ROW, "mat", "pays_to")
+BREAK_EVEN = ("model", "suite", "concurrency", "fed", "break_even_mat", "outside")
+LABELLED = "Modelled, batch of equal requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """speedups: a row a (method, concurrency). pays: (methods) the most requests at which it is above 1, 0 for none,
+    ``MOST`` for no end found. break_even: the MAT that pays for a width of forward. outside: share of steps, or 1.
+    """
+
+    speedups: pd.DataFrame
+    pays: pd.DataFrame
+    break_even: pd.DataFrame
+    where: str
+
+    def of_place(self, model: str, suite: str) -> Load | None:
+        """The rows of one model and suite; None where it has none."""
+        frames = (self.speedups, self.pays, self.break_even)
+        speedups, pays, even = (of_place(frame, model, suite) for frame in frames)
+        return Load(speedups, pays, even, self.where) if len(speedups) else None
+
+
+def model_load(findings: Findings, concurrency: Sequence[int] = ()) -> Load | None:
+    """Every method that drafts under each number of requests; None where there is no profile, or no step to model.
+
+    concurrency: numbers that were asked for, with which RunError is raised instead; default the usual ones.
+    """
+    if concurrency and not any(findings.predictions):
+        raise RunError(
+            "--concurrency: no latency profile; name one with --profile FILE (specbench profile measures one,"
+            " results/profiles/published/ holds published fits)"
+        )
+    found = _model(findings, concurrency or USUAL)
+    if concurrency and found is None:
+        raise RunError("--concurrency: no method of these runs has a decode step that drafts; nothing to model")
+    return found
+
+
+def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
+    speedups: list[tuple[str | float, ...]] = []
+    pays: list[tuple[str | float, ...]] = []
+    even: list[tuple[str | float, ...]] = []
+    for entry in findings.reported:
+        if entry.prediction is None:
+            continue
+        profile, facts = entry.prediction.profile, entry.facts
+        for method in facts.methods:
+            if method in (VANILLA, CONTROL) or method in facts.peers | facts.unaccepted:
+                continue
+            key, steps = entry.key(method), entry.trials.of(method).turns.steps
+            if not len(steps):
+                continue
+            own_ms = _drafting_ms(entry.prediction, method)
+            speedups += [(*key, count, *shared_speedup(profile, steps, count, own_ms)) for count in concurrency]
+            emitted = sum(float(emitted.sum()) for (emitted,) in steps.read("emitted"))
+            pays.append((*key, emitted / len(steps), _pays_to(profile, steps, concurrency)))
+        even += _break_even(profile, entry.place, entry.trials.of(VANILLA).turns.steps, concurrency)
+    if not speedups:
+        return None
+    return Load(
+        pd.DataFrame(speedups, columns=list(CROSSOVER)),
+        pd.DataFrame(pays, columns=list(PAYS)),
+        pd.DataFrame(even, columns=list(BREAK_EVEN)).drop_duplicates(["model", "suite", "concurrency", "fed"]),
+        findings.profiles,
+    )
+
+
+def _drafting_ms(prediction: Prediction, method: str) -> float:
+    """A step's, as it is predicted."""
+    cases = prediction.cases[method]
+    return float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))
+
+
+def _pays_to(profile: Profile, steps: Steps, asked: Sequence[int]) -> int:
+    """The largest number of requests with a speedup above 1: of the powers of two and those that were asked for the
+    last one that pays, then by bisection towards the next.
+
+    The speedup need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
+    """
+    tried = sorted({1 << power for power in range(MOST.bit_length())} | {count for count in asked if count < MOST})
+    paying = [place for place, count in enumerate(tried) if shared_speedup(profile, steps, count)[0] > PAYING]
+    if not paying:
+        return 0
+    if tried[paying[-1]] == MOST:
+        return MOST
+    low, high = tried[paying[-1]], tried[paying[-1] + 1]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if shared_speedup(profile, steps, middle)[0] > PAYING else (low, middle)
+    return low
+
+
+def _break_even(
+    profile: Profile, place: tuple[str, str], steps: Steps, concurrency: Sequence[int]
+) -> Iterator[tuple[str | float, ...]]:
+    """At the mean context of these steps, vanilla's."""
+    contexts = sum(float(context.sum()) for (context,) in steps.read("context"))
+    mean = np.full(len(QUERIES), contexts / max(1, len(steps)))
+    fed = np.array(QUERIES, dtype=np.float64)
+    for count in concurrency:
+        ratio = profile.shared_ms(count * fed, mean, count) / profile.shared_ms(count * np.ones(len(fed)), mean, count)
+        beyond = profile.outside(count * fed, mean) | profile.outside(np.ones(len(fed)), count * mean)
+        for query, value, far in zip(QUERIES, ratio, beyond, strict=True):
+            yield (*place, count, query, float(value), int(far))

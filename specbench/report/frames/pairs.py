@@ -1,0 +1,147 @@
+"""Methods against each other, not against vanilla: the ratio of any two on the cases that all of them finished.
+
+Each is measured over the vanilla of its own run, and both are resampled together, so that a hard case counts for both.
+Two are as good as each other where the interval of their ratio holds 1.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from specbench import stats
+from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.report.frames.cases import Cases, CasesOfRun
+from specbench.report.frames.reported import ReportedRun
+from specbench.report.frames.trials import Column
+from specbench.stats import Estimate
+
+# of the columns that a contest decides, the one that it is held in
+HELD_IN = {
+    **dict.fromkeys(("speedup", "speedup_hf", "tokens_per_s", "decode_tokens_per_s"), "speedup"),
+    **{figure: figure for figure in ("mat", "predicted_speedup", "time_only_speedup")},
+}
+Entrant = tuple[str, str]  # method and variant
+Figure = Sequence[tuple[Cases, str | None]]  # the four columns of ``stats.rates``; None: ones
+_Entry = tuple[CasesOfRun, Figure]  # a method's figure, and whose cases it is of
+
+
+@dataclass(slots=True)
+class Contest:
+    """The methods of one model and suite in one figure, lossy ones apart from the others.
+
+    figures: of each method, on the same cases in the same order. categories: (C,) of the cases.
+    """
+
+    place: tuple[str, str]
+    figure: str
+    entrants: tuple[Entrant, ...]
+    figures: tuple[Figure, ...]
+    categories: Column
+    _rates: dict[str, stats.Rates] = field(default_factory=dict)
+
+    def rates(self, category: str = OVERALL) -> stats.Rates:
+        """Everybody's figure in a category, worked out once."""
+        if category not in self._rates:
+            chosen = slice(None) if category == OVERALL else self.categories == category
+            count = len(self.categories[chosen])
+            # Another order in memory is another order of additions, and moves the last digit of a csv.
+            columns = np.empty((4, len(self.figures), count), order="F")
+            for method, figure in enumerate(self.figures):
+                for place, column in enumerate(figure):
+                    columns[place, method] = _column(*column)[chosen]
+            self._rates[category] = stats.rates(columns)
+        return self._rates[category]
+
+    def over(self, first: Entrant, second: Entrant) -> Estimate:
+        """One method's figure over another's, of all cases."""
+        return self.rates().over(self.entrants.index(first), self.entrants.index(second))
+
+    def as_good(self, best: Entrant, category: str = OVERALL) -> list[Entrant]:
+        """Whom the best cannot be told from; nobody where there are too few cases to know."""
+        own, found = self.entrants.index(best), self.rates(category)
+        others = [place for place in range(len(self.entrants)) if place != own]
+        return [self.entrants[place] for place in others if _reaches_one(found.over(own, place))]
+
+
+def _reaches_one(ratio: Estimate) -> bool:
+    return ratio.low is not None and ratio.low <= 1
+
+
+def hold_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) -> tuple[Contest, ...]:
+    """A contest for each model and suite, figure, and kind of methods. cases: one entry a run."""
+    groups: dict[tuple[tuple[str, str], str, bool], dict[Entrant, _Entry]] = {}
+    for entry, found in zip(reported, cases, strict=True):
+        for figure, lossy, entrant, each in _entries(entry, found):
+            group = groups.setdefault((entry.place, figure, lossy), {})
+            if entrant[0] != VANILLA or not any(name == VANILLA for name, _ in group):  # one reference is enough
+                group[entrant] = each
+    return tuple(_contest(place, figure, group) for (place, figure, _), group in groups.items())
+
+
+def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bool, Entrant, _Entry]]:
+    """(figure, is it lossy, who, on which cases) of each method of a run that has the figure."""
+    facts = reported.facts
+    vanilla = cases.of(OVERALL, VANILLA)
+    vanilla = vanilla.where(vanilla["ok"])
+    for method in facts.methods:
+        if method == CONTROL:
+            continue
+        own = cases.of(OVERALL, method)
+        own = own.where(own["ok"])
+        figures: dict[str, Figure] = {}
+        if method not in facts.unaccepted:
+            figures["mat"] = (own, None), (own, None), (own, "steps"), (own, "emitted")
+        if facts.timed and method not in facts.unaccepted:
+            paired, other = own.paired(vanilla)
+            name = "time_only_speedup" if facts.time_only else "speedup"
+            figures[name] = (other, "time_s"), (other, "tokens"), (paired, "time_s"), (paired, "tokens")
+        if reported.prediction is not None:
+            priced = (own, "vanilla_ms"), (own, "emitted"), (own, "method_ms"), (own, "emitted")
+            figures["predicted_speedup"] = priced
+        for name, figure in figures.items():
+            known = np.logical_and.reduce([np.isfinite(_column(*each)) for each in figure])
+            if known.any():
+                kept = _select(figure, known)
+                yield name, method in facts.lossy, (method, reported.variants.get(method, "")), (cases, kept)
+
+
+def _select(figure: Figure, chosen: Column) -> Figure:
+    """Of the figure's cases those that are chosen, a mask or places; columns of one method share them."""
+    kept = {id(cases): Cases(cases.columns, cases.rows[chosen]) for cases, _ in figure}
+    return tuple((kept[id(cases)], column) for cases, column in figure)
+
+
+def _column(cases: Cases, name: str | None) -> Column:
+    return np.ones(len(cases)) if name is None else cases[name]
+
+
+def _contest(place: tuple[str, str], figure: str, group: Mapping[Entrant, _Entry]) -> Contest:
+    named = [(run.names(columns[-1][0]), columns) for run, columns in group.values()]
+    names = functools.reduce(np.intersect1d, (own for own, _ in named))
+    figures = tuple(_select(columns, pd.Index(own).get_indexer(names)) for own, columns in named)
+    run, _ = next(iter(group.values()))
+    return Contest(place, figure, tuple(group), figures, run.categories_of(figures[0][-1][0]))
+
+
+def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: str, entrant: Entrant) -> Contest | None:
+    """The contest that this method is in; None where its figure is in none."""
+    wanted = HELD_IN.get(figure)
+    found = (each for each in contests if (each.place, each.figure) == (place, wanted) and entrant in each.entrants)
+    return next(found, None)
+
+
+def is_alone(contests: Sequence[Contest], category: str, figure: str, row: Mapping[str, object]) -> bool:
+    """Whether the best of a column is told apart from all others, which too few cases do not do. row: the best one's.
+
+    True where no contest holds the figure.
+    """
+    entrant = (str(row["method"]), str(row["variant"]))
+    contest = find_contest(contests, (str(row["model"]), str(row["suite"])), figure, entrant)
+    if contest is None:
+        return True
+    return contest.rates(category).draws is not None and not contest.as_good(entrant, category)

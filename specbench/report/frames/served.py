@@ -1,0 +1,176 @@
+"""What requests that shared a server got: throughput, waits, and the speedup over vanilla under the same load.
+
+The unit of an interval is the stretch, not the request: requests of one stretch slow each other. A stretch of vanilla
+and one of the method serve the same cases, so they are paired.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from specbench import stats
+from specbench.records.record import CONTROL, VANILLA, CaseRecord, StretchRecord, TurnRecord
+from specbench.report.frames.predict import shared_speedup
+from specbench.report.frames.reported import ROW, ReportedRun
+from specbench.report.frames.trials import BLANK, ratio
+
+CONFIDENCE = 0.99
+SHARES = (50, 95, 99)
+WAITED = ("queue", "ttft", "itl", "tpot")
+LOAD = (
+    *ROW,
+    *("kind", "requests", "rate", "stretches", "served", "seconds", "tokens_per_s", "user_tokens_per_s"),
+    *("speedup", "speedup_low", "speedup_high", "user_speedup", "modelled_speedup", "mat", "mean_requests"),
+    *("mean_rows", "goodput", "kept", *(f"{wait}_p{share}_ms" for wait in WAITED for share in SHARES)),
+)
+_Stretches = dict[tuple[int, int], StretchRecord]
+
+
+@functools.cache
+def fewest(share: int) -> int:
+    """Requests of which with 99 % confidence at least two wait longer than the percentile: 11, 130, 662.
+
+    Source: MLPerf's rule for stopping early, for one wait above the estimate.
+    """
+    above, count = 1 - share / 100, 2
+    while (1 - above) ** count + count * above * (1 - above) ** (count - 1) > 1 - CONFIDENCE:
+        count += 1
+    return count
+
+
+def measure_load(reported: Sequence[ReportedRun]) -> pd.DataFrame:
+    """A row a method and run under load; without any such run no rows at all."""
+    rows = [row for entry in reported if entry.facts.load for row in _rows(entry)]
+    frame = pd.DataFrame(rows, columns=list(LOAD))
+    order = ["model", "suite", "kind", "rate", "requests"]
+    return frame.astype({"rate": float}).sort_values(order, kind="stable", ignore_index=True)
+
+
+def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
+    load = entry.facts.load
+    failed = _failed(entry.records(VANILLA))
+    vanilla, theirs = _stretches(entry.records(VANILLA), failed), entry.succeeded(VANILLA)
+    for method in entry.facts.methods:
+        own, records = _stretches(entry.records(method), failed), entry.succeeded(method)
+        turns = [turn for record in records for turn in record.turns]
+        inside = [turn for record in records if (record.round, record.block) in own for turn in record.turns]
+        lost = sum((record.round, record.block) in own for record in entry.records(method) if record.error is not None)
+        seconds = sum(stretch["seconds"] for stretch in own.values())
+        forwards = sum(stretch["forwards"] for stretch in own.values())
+        yield {
+            **dict(zip(ROW, entry.key(method), strict=True)),
+            "variant": _without_load(entry.variants.get(method, "")),
+            **{name: load.get(name) for name in ("kind", "requests", "rate")},
+            "stretches": len(own),
+            "served": len(turns),
+            "seconds": seconds,
+            "tokens_per_s": ratio(sum(stretch["tokens"] for stretch in own.values()), seconds),
+            "user_tokens_per_s": _rate(records),
+            **_speedup(vanilla, own, method),
+            "user_speedup": ratio(_rate(records), _rate(theirs)),
+            "modelled_speedup": _modelled(entry, method),
+            "mat": ratio(sum(sum(turn.accept) for turn in turns), sum(len(turn.accept) for turn in turns)),
+            "mean_requests": ratio(sum(stretch["requests"] for stretch in own.values()), forwards),
+            "mean_rows": ratio(sum(stretch["rows"] for stretch in own.values()), forwards) or BLANK,
+            **_goodput(inside, lost, load.get("slo") or {}, seconds),
+            **_waits(turns),
+        }
+
+
+def _without_load(variant: str) -> str:
+    """A variant's name but for the load, which has columns of its own."""
+    return ",".join(part for part in variant.split(",") if not part.startswith("load."))
+
+
+def _failed(records: Iterable[CaseRecord]) -> set[tuple[int, str]]:
+    """(round, case) of those that failed."""
+    return {(record.round, record.case) for record in records if record.error is not None}
+
+
+def _stretches(records: Iterable[CaseRecord], failed: set[tuple[int, str]]) -> _Stretches:
+    """(round, block) -> what the server did, of one method's records.
+
+    Without a stretch whose cases all failed, and without one in which a case failed that is not in ``failed``, those of
+    vanilla: the server had less to do.
+    """
+    held = list(records)
+    good = {(record.round, record.block) for record in held if record.error is None}
+    worse = _failed(held) - failed
+    bad = {(record.round, record.block) for record in held if (record.round, record.case) in worse}
+    return {
+        (record.round, record.block): record.stretch
+        for record in held
+        if record.stretch is not None and (record.round, record.block) in good - bad
+    }
+
+
+def _rate(records: Sequence[CaseRecord]) -> float:
+    """[tokens/s] that a user sees after the first token, in the mean over time."""
+    turns = [turn for record in records for turn in record.turns]
+    return ratio(sum(sum(turn.accept) for turn in turns), sum(turn.decode_s for turn in turns))
+
+
+def _speedup(vanilla: _Stretches, own: _Stretches, method: str) -> dict[str, float]:
+    """Of the throughput, over the stretches of both."""
+    shared = [key for key in own if key in vanilla]
+    if not shared:
+        return dict.fromkeys(("speedup", "speedup_low", "speedup_high"), BLANK)
+    columns = [[side[key][name] for key in shared] for side in (vanilla, own) for name in ("seconds", "tokens")]
+    found = stats.speedup(*columns)
+    low, high = (BLANK, BLANK) if method == VANILLA else found.bounds
+    return {"speedup": found.value, "speedup_low": low, "speedup_high": high}
+
+
+def _modelled(entry: ReportedRun, method: str) -> float:
+    """What ``--concurrency`` says of a closed loop of as many requests."""
+    if entry.prediction is None or method in (VANILLA, CONTROL) or entry.facts.load.get("kind") != "closed":
+        return BLANK
+    steps = entry.trials.of(method).turns.steps
+    return shared_speedup(entry.prediction.profile, steps, entry.facts.load["requests"])[0] if len(steps) else BLANK
+
+
+def _first_s(turn: TurnRecord) -> float:
+    """[s] From the intended arrival to the first token."""
+    return turn.prefill_s + (turn.load["queue_s"] if turn.load else 0.0)
+
+
+def _token_s(turn: TurnRecord) -> float:
+    """[s] Mean time of a token after the first."""
+    return turn.decode_s / sum(turn.accept) if turn.accept else 0.0
+
+
+def _goodput(turns: Sequence[TurnRecord], lost: int, slo: dict[str, float | None], seconds: float) -> dict[str, float]:
+    """[requests/s] that kept the objective, and their share; blank without one. lost: requests that failed."""
+    first, token = slo.get("ttft_ms"), slo.get("tpot_ms")
+    if first is None and token is None:
+        return {"goodput": BLANK, "kept": BLANK}
+    kept = sum(
+        (first is None or 1e3 * _first_s(turn) <= first) and (token is None or 1e3 * _token_s(turn) <= token)
+        for turn in turns
+    )
+    return {"goodput": ratio(kept, seconds), "kept": ratio(kept, len(turns) + lost)}
+
+
+def _waits(turns: Sequence[TurnRecord]) -> dict[str, float]:
+    """Percentiles [ms], blank where there are too few requests for one."""
+    found = {
+        "queue": [turn.load["queue_s"] for turn in turns if turn.load],
+        "ttft": [_first_s(turn) for turn in turns],
+        "itl": [seconds for turn in turns for seconds in turn.step_s],
+        "tpot": [_token_s(turn) for turn in turns if turn.accept],
+    }
+    return {
+        f"{wait}_p{share}_ms": _percentile(np.array(values), share) if len(turns) >= fewest(share) else BLANK
+        for wait, values in found.items()
+        for share in SHARES
+    }
+
+
+def _percentile(seconds: NDArray[np.float64], share: int) -> float:
+    return 1e3 * float(np.percentile(seconds, share)) if seconds.size else BLANK

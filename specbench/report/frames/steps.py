@@ -1,0 +1,137 @@
+"""The decode steps of one method, in the order of its records: in a temporary file where there are many.
+
+A step is a few numbers, but a run of a million answers has hundreds of millions of them. They are read in blocks of
+whole records; a sum over them is the sum of the blocks' sums.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from tempfile import SpooledTemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench.records.record import TurnRecord
+
+Floats = NDArray[np.float64]
+# Of a step: the record, in the order in which they were added, tokens in the cache before it (prompt and answer but for
+# the root), tokens emitted before it, and the record's own columns; thinks: it began before the thinking's end; seconds
+# are NaN where they were not recorded.
+STEP = np.dtype(
+    [
+        *((name, "u4") for name in ("record", "context", "position", "fed", "emitted", "depth")),
+        ("thinks", "?"),
+        ("seconds", "f8"),
+    ]
+)
+_PART, _BLOCK = 1 << 15, 1 << 19  # steps written at once, and read at once
+_HELD_BYTES = 1 << 25  # of one run, before they go to the disk
+
+
+def open_spool() -> Any:
+    """A file for the steps of a run's methods."""
+    return SpooledTemporaryFile(max_size=_HELD_BYTES)
+
+
+class Steps:
+    """Steps that are appended turn by turn. timed: how many have their seconds."""
+
+    def __init__(self, spool: Any) -> None:
+        """spool: where they are written; other methods write there too."""
+        self._spool = spool
+        self._parts: list[tuple[int, int]] = []  # place [bytes] and steps of each
+        # Of those not yet written: record, prompt, context at the start, steps, tokens of thinking.
+        self._turns: list[tuple[int, int, int, int, int]] = []
+        self.thinks = False  # any of them
+        self._waiting: dict[str, list[Any]] = {name: [] for name in ("emitted", "fed", "depth", "seconds")}
+        self._written = self.timed = self._records = 0
+
+    def __len__(self) -> int:
+        return self._written + len(self._waiting["emitted"])
+
+    def add(self, turns: Sequence[TurnRecord]) -> None:
+        """Those of a record."""
+        waiting = self._waiting
+        for turn in turns:
+            if turn.accept:
+                prompt = turn.prompt_tokens
+                thinking = turn.thinking or 0
+                self._turns.append((self._records, prompt, prompt - turn.in_prefill, len(turn.accept), thinking))
+                self.thinks |= thinking > 0
+            waiting["emitted"] += turn.accept
+            waiting["fed"] += turn.fed
+            waiting["depth"] += turn.depth
+            waiting["seconds"] += turn.step_s or [float("nan")] * len(turn.accept)
+            self.timed += len(turn.step_s)
+        self._records += 1
+        if len(waiting["emitted"]) >= _PART:
+            self._write()
+
+    def _write(self) -> None:
+        steps = np.empty(len(self._waiting["emitted"]), STEP)
+        for name, values in self._waiting.items():
+            steps[name] = values
+            values.clear()
+        records, prompts, starts, counts, thinking = np.array(self._turns).T
+        emitted = steps["emitted"].astype(np.int64)
+        before = np.cumsum(emitted) - emitted
+        before -= np.repeat(before[np.cumsum(counts) - counts], counts)
+        steps["record"] = np.repeat(records, counts)
+        steps["context"] = context = np.repeat(starts, counts) + before
+        steps["position"] = np.maximum(context - np.repeat(prompts, counts), 0)
+        steps["thinks"] = context - np.repeat(prompts, counts) + 1 < np.repeat(thinking, counts)
+        self._turns.clear()
+        self._parts.append((self._spool.seek(0, 2), len(steps)))
+        self._spool.write(steps.tobytes())
+        self._written += len(steps)
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """(S,) ``STEP``, whole records each."""
+        if self._waiting["emitted"]:
+            self._write()
+        held: list[NDArray[Any]] = []
+        for place, count in self._parts:
+            self._spool.seek(place)
+            held.append(np.frombuffer(self._spool.read(count * STEP.itemsize), STEP))
+            if sum(map(len, held)) >= _BLOCK:
+                yield np.concatenate(held)
+                held = []
+        if held:
+            yield np.concatenate(held)
+
+    def read(self, *names: str) -> Iterator[tuple[Floats, ...]]:
+        """(S,) columns, block by block."""
+        return (tuple(block[name].astype(np.float64) for name in names) for block in self.blocks())
+
+    def seconds(self) -> Floats:
+        """(S,) of the steps that have them; of one method they fit into memory."""
+        return np.concatenate([seconds[~np.isnan(seconds)] for (seconds,) in self.read("seconds")])
+
+    def count(self, *names: str) -> Counter[tuple[int, ...]]:
+        """How many steps have these values."""
+        found: Counter[tuple[int, ...]] = Counter()
+        for columns in self.read(*names):
+            joined = functools.reduce(lambda one, other: one << 32 | other, (each.astype(np.int64) for each in columns))
+            keys, counts = np.unique(joined, return_counts=True)
+            rows = (keys >> 32 * place & 0xFFFFFFFF for place in reversed(range(len(names))))
+            found.update(dict(zip(zip(*map(np.ndarray.tolist, rows), strict=True), counts.tolist(), strict=True)))
+        return found
+
+
+def contexts_of_tokens(context: Floats, emitted: Floats) -> Floats:
+    """(E,) the context of every emitted token. context, emitted: (S,) of the steps."""
+    counts = emitted.astype(np.int64)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(np.repeat(context, counts) + within, dtype=np.float64)
+
+
+def median(counts: Mapping[int, int]) -> float:
+    """``np.median`` of values that are given by how often each is there."""
+    values = np.array(sorted(counts))
+    ends = np.cumsum([counts[value] for value in values.tolist()])
+    middle = np.searchsorted(ends, ((ends[-1] - 1) // 2, ends[-1] // 2), side="right")
+    return float(values[middle].mean())

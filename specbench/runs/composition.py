@@ -1,0 +1,193 @@
+"""The configuration as Hydra composes it: the groups and their options, overrides, and a wrong one in plain words.
+
+Needs no torch: ``--help``, ``--cfg`` and what lists settings start at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast, get_type_hints
+
+import hydra  # not only in ``cli``, which brings torch: help and completion of settings start without it
+from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from specbench.input import InputError
+from specbench.names import file_name, near, suite_name
+from specbench.records.record import EngineKind
+from specbench.runs.config import Config
+from specbench.runs.digest import digest
+from specbench.runs.groups import conf_dir, list_options
+from specbench.runs.part import part_name
+
+# Setting -> the option of its group, where the setting is given without one.
+OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
+
+# Of Hydra's messages.
+NOISE = re.compile(r"\n\s*(full_key|reference_type|object_type)[:=].*|\nTo append to your config use .*")
+OPTION = re.compile(r"Could not (?:load|find) '([\w./]+)/([^'/]*)'")
+KEY = re.compile(r"Could not override '([^']+)'")
+GRAMMAR = "override_grammar"
+VALUE = re.compile(r"Error merging override (\S+)\n(.+)", re.DOTALL)
+DRY = "--dry-run"  # a flag of ours beside Hydra's
+
+
+def run_name(root: DictConfig) -> str:
+    """``<model>-<suite>-<hash of the configuration>``: the same command finds its run."""
+    plain = plain_values(root)
+    model = plain["model"]
+    suite = plain["suite"]["name"] or suite_name(plain["suite"]["path"] or "")
+    target = _target_name(model, plain["engine"]["kind"] == EngineKind.REPLAY)
+    return f"{file_name(target.lower())}-{file_name(suite)}-{digest(plain)[:10]}"
+
+
+def _target_name(model: Mapping[str, Any], replayed: bool) -> str:
+    """The target's part of a directory's name; its card is not read yet."""
+    if model["name"]:
+        return str(model["name"])
+    if replayed and model["trace"]:
+        return f"replay-{Path(model['trace']).stem}"
+    shape = model.get("random") or {}
+    return Path(model["path"].removeprefix("bundled:")).name if model["path"] else f"random-{shape.get('family')}"
+
+
+def plain_values(root: DictConfig) -> dict[str, Any]:
+    """The configuration without Hydra's part, as plain values."""
+    keys = [str(key) for key in root if key != "hydra"]
+    masked = OmegaConf.masked_copy(root, keys)
+    masked._set_flag("allow_objects", True)
+    plain = cast(dict[str, Any], OmegaConf.to_container(masked, resolve=True))
+    suite = plain.get("suite") or {}
+    if not any((suite.get("hub") or {}).values()):  # no address is none, as in the hash of older runs
+        suite["hub"] = None
+    return plain
+
+
+@functools.cache
+def schema() -> DictConfig:
+    """The types of all settings; to be merged from, not to be changed."""
+    return OmegaConf.structured(Config)
+
+
+@functools.cache
+def register() -> None:
+    """Register the schema, and the resolver of a run's directory name, with Hydra."""
+    ConfigStore.instance().store(name="schema", node=schema())
+    OmegaConf.register_new_resolver("run_name", lambda _root_: run_name(_root_), replace=True)
+    OmegaConf.register_new_resolver("part_name", lambda _root_: part_name(_root_.suite.part), replace=True)
+
+
+def with_own_groups(overrides: Sequence[str]) -> list[str]:
+    """The overrides, with the option of its group added to a path that is given alone.
+
+    So no setting of the default model, or suite, remains beside it.
+    """
+    found = list(overrides)
+    for key, own in OWN.items():
+        group = key.partition(".")[0]
+        if any(item.startswith(f"{key}=") for item in found) and not any(
+            item.startswith((f"{group}=", f"{group}.name=", f"+{group}=")) for item in found
+        ):
+            found.insert(0, f"{group}={own}")
+    return found
+
+
+def explain(error: BaseException, overrides: list[str]) -> str:
+    """A composition error in plain words where its kind is known; else Hydra's message without its noise."""
+    # Hydra keeps the reason in the error's cause.
+    reasons = [str(part).strip() for part in (error, error.__cause__) if part is not None and str(part).strip()]
+    message = reasons[0] if len(reasons) < 2 or reasons[1] in reasons[0] else "\n".join(reasons)
+    if found := OPTION.search(message):
+        group, name = found.groups()
+        return f"{group}={name}: there is no {group}/{name}; {near(name, list_options(group))}"
+    if found := KEY.search(message):
+        path = found[1]
+        parent, _, key = path.rpartition(".")
+        if not parent and (choices := list_options(key)):
+            return f"{key}: not in the default configuration; add the group with a plus: +{key}={' | '.join(choices)}"
+        if siblings := _settings(parent, overrides):
+            return f"{path}: no such setting; {near(key, siblings)}"
+        return f"{path}: no such setting; choose the method or group that has it first (see specbench --cfg job)"
+    if GRAMMAR in message and (wrong := next((item for item in overrides if not _parses(item)), None)):
+        return (
+            f"{wrong}: expected SETTING=VALUE, such as method=[pld] or 'method=[pld,sam]'; a value that holds = or a"
+            " bracket of its own stands in quotes within quotes: 'suite.path=\"a=b.jsonl\"'"
+        )
+    message = NOISE.sub("", message)
+    if found := VALUE.search(message):
+        return f"{found[1]}: {found[2].strip()}"
+    return message.strip()
+
+
+def _parses(override: str) -> bool:
+    try:
+        OverridesParser.create().parse_override(override)
+    except HydraException:
+        return False
+    return True
+
+
+def _settings(path: str, overrides: list[str]) -> list[str]:
+    """The settings of the node at a dotted path; empty if there is none."""
+    if not path:
+        return [*get_type_hints(Config)]
+    try:
+        node = OmegaConf.select(
+            compose_config("config", [item for item in overrides if re.match(r"(hydra\.searchpath|[\w/@]+)=", item)]),
+            path,
+        )
+    except (HydraException, OmegaConfBaseException):
+        return []
+    return sorted(str(key) for key in node) if isinstance(node, DictConfig) else []
+
+
+def compose_config(name: str, overrides: list[str]) -> DictConfig:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose(name, overrides, return_hydra_config=True)
+
+
+def spell_cell(cfg: DictConfig) -> str:
+    """Which cell of an experiment ``+size=small`` runs, in a line; '' without it."""
+    chosen = cfg.hydra.runtime.choices
+    if chosen.get("size") != "small" or not chosen.get("experiment"):
+        return ""
+    experiment = OmegaConf.load(conf_dir() / "experiment" / f"{chosen.experiment}.yaml")
+    axes = OmegaConf.select(experiment, "hydra.sweeper.params") or {}
+    cells = [
+        f"{key}={chosen[key] if key in chosen else OmegaConf.select(cfg, key)} (of {values})"
+        for key, values in axes.items()
+    ]
+    where = ", ".join(cells) or "it is a single run"
+    return f"size=small: one cell of {chosen.experiment}, on a small model and few questions: {where}"
+
+
+def plain_settings(overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of ``specbench run OVERRIDES``, composed and nothing more. Raises InputError."""
+    register()
+    given = with_own_groups(overrides)
+    try:
+        return plain_values(compose_config("config", given))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(explain(error, given)) from error
+
+
+def inform(argv: Sequence[str]) -> bool:
+    """Print what Hydra's own flags ask for, such as help, values and completions; whether there is one."""
+    argv = [item for item in argv if item != DRY]
+    arguments = get_args_parser().parse_args(argv)
+    asked = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
+    if asked:
+        register()
+        flags = [item for item in argv if item not in arguments.overrides]
+        sys.argv[1:] = flags + with_own_groups(arguments.overrides)
+        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(lambda cfg: None)()
+    return bool(asked)

@@ -1,0 +1,300 @@
+"""The schema of the harness's settings: a typo or a wrong type is an error before anything is loaded.
+
+The settings of a method are those of its constructor (``runs.job``). Not frozen: Hydra composes YAML over it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+from specbench.input import InputError
+from specbench.names import near
+from specbench.records.record import LARGEST, EngineKind
+from specbench.serving.settings import LoadConfig
+
+LONGEST_PART = 255  # [bytes] of a file's name
+LONGEST_SHOWN = 60
+MOST_ROUNDS, MOST_THREADS = 10_000, 1024
+LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
+
+
+@dataclass
+class RandomModel:
+    """A model with seeded random weights: any shape, to test and to time.
+
+    family: the library's model_type (llama, mistral, phi3, qwen2, qwen3 ...). config: its config's arguments.
+    """
+
+    family: str = "llama"
+    seed: int = 0
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class HeadsConfig:
+    """The usual trained heads for this target: folder, hub id, ``bundled:NAME``, or ``random``.
+
+    mtp: null = in the target's checkpoint. safetensors: false = torch files, read with weights_only.
+    """
+
+    medusa: str | None = None
+    hydra: str | None = None
+    eagle: str | None = None
+    eagle3: str | None = None
+    pard: str | None = None
+    p_eagle: str | None = None
+    mtp: str | None = None
+    dflash: str | None = None
+    safetensors: bool = True
+
+
+@dataclass
+class ModelConfig:
+    """path: hub id, local folder, or ``bundled:NAME``; null with ``random`` set.
+
+    name: for tables; default the last part of the path. tokenizer: folder or hub id; default the path. template: of
+    fschat by name, ``raw``, a file *.jinja, or null = the tokenizer's. context: [tokens], default that of config.json;
+    overrides: entries of that file, to raise it. device: auto | cpu | cuda | cuda:N. gpus: share it between this many
+    (on cpu: processes). cudnn_attention: let torch take cuDNN's kernels on a GPU. parallel: how they share it: auto |
+    tensor | pipeline. check_ranks: compare them after every step (tensor). thinking: the template's switch. threads: of
+    a CPU, null = measured. draft, heads: those usual for this target. frozen_table: of n-grams (Cacheback); datastore:
+    a corpus (REST).
+    """
+
+    path: str | None = None
+    name: str | None = None
+    revision: str | None = None
+    tokenizer: str | None = None
+    template: str | None = None
+    system: str | None = None
+    thinking: bool | None = None
+    context: int | None = None
+    overrides: Any = None
+    dtype: str = "auto"
+    device: str = "auto"
+    gpus: int | None = None
+    parallel: str = "auto"
+    check_ranks: bool = False
+    attention: str = "sdpa"
+    cudnn_attention: bool = False
+    threads: int | None = None
+    draft: str | None = None
+    heads: HeadsConfig = field(default_factory=HeadsConfig)
+    frozen_table: str | None = None
+    datastore: str | None = None
+    trace: str | None = None
+    safetensors: bool = True
+    trust_remote_code: bool = False
+    random: RandomModel | None = None
+
+
+@dataclass
+class HubConfig:
+    """A hub data set: one ``file`` of its repository, or one ``split`` of each of its ``configs``."""
+
+    repo: str | None = None
+    file: str | None = None
+    configs: list[str] | None = None
+    split: str | None = None
+    revision: str | None = None
+
+
+@dataclass
+class FieldsConfig:
+    """What a case needs -> its name in a file of your own prompts."""
+
+    prompt: str | None = None
+    id: str | None = None
+    category: str | None = None
+    reference: str | None = None
+
+
+@dataclass
+class SuiteConfig:
+    """Where the questions are, how they are put and which of them run; see conf/suite/ and specbench/suite/.
+
+    format: the reader, null = Spec-Bench's question file. form: how a question is put, null = the format's first.
+    shots: worked examples before each question, drawn with shots_seed from shots_from (null = the train split).
+    fields: of a file of your own, its names of these. frame: the only turn, ``{NAME}`` the row's field of that name.
+    home: where its authors keep the file, for the message when it is not found.
+    """
+
+    name: str | None = None
+    path: str | None = None
+    relative: str | None = None
+    hub: HubConfig | None = field(default_factory=HubConfig)  # OmegaConf puts no mapping in the place of a null
+    home: str | None = None
+    format: str | None = None
+    fields: FieldsConfig = field(default_factory=FieldsConfig)
+    frame: str | None = None
+    form: str | None = None
+    shots: int = 0
+    shots_seed: int = 0
+    shots_from: str | None = None
+    expected: int | None = None
+    sha256: str | None = None
+    categories: list[str] | None = None
+    limit: int | None = None
+    sample: int | None = None
+    seed: int = 0
+    first: int | None = None
+    part: str | None = None
+    ids: list[str] | None = None
+    order: str = "file"
+
+
+@dataclass
+class EngineConfig:
+    """kind: auto | fast | eager | replay | timed | server. max_nodes: the largest draft a method may propose.
+
+    pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs, where it computes by torch.
+    attention: of drafts in fast: sdpa | triton | fused | flex.
+    compiled: fast on a CPU verifies a draft by one call of compiled code, where the model allows it.
+    """
+
+    kind: str = "auto"
+    max_nodes: int = 256
+    pack: bool = True
+    attention: str = "sdpa"
+    compiled: bool = True
+
+
+@dataclass
+class DecodeConfig:
+    """temperature 0 is greedy. max_new_tokens: per turn. seed: of verifying and drafting.
+
+    first_draft: after the prefill's token | prefill: below the prompt's last token, as many references verify it.
+    verify: drafts that were drawn: token by token | block: by whole paths.
+    length: of drafts: fixed: the method's | adaedl | confidence | bandit | price, see docs/draft_length.md.
+    length_threshold: of confidence. length_profile: of price, a latency profile.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    first_draft: str = "after"
+    verify: str = "token"
+    length: str = "fixed"
+    length_threshold: float = 0.3
+    length_profile: str | None = None
+
+
+@dataclass
+class MeasureConfig:
+    """rounds: timings of each case. control: the A/A row. warmup: [cases] before the clock counts.
+
+    lossless: judge every id by teacher forcing. keep_trees: [cases] whose whole draft trees are recorded. fresh: start
+    anew and keep the old run aside. seed: of the order within blocks. price_per_hour: of the machine, in any currency.
+    """
+
+    rounds: int = 1
+    control: bool = False
+    warmup: int = 2
+    lossless: bool = True
+    keep_trees: int = 0
+    seed: int = 0
+    fresh: bool = False
+    price_per_hour: float | None = None
+
+
+@dataclass
+class ReportConfig:
+    """What is written when the run ends; ``specbench report`` can always write it later.
+
+    style: of the plots: screen | paper | a style file of matplotlib. identify: manifest and page may name home
+    directory, user and host.
+    """
+
+    plots: bool = True
+    progress: bool = True
+    style: str = "screen"
+    identify: bool = False
+
+
+@dataclass
+class RunConfig:
+    """shards: workers that share the cases, jobs of ``hydra/launcher``. retry: go on at the first block that failed."""
+
+    shards: int = 1
+    retry: bool = False
+
+
+@dataclass
+class Config:
+    """The whole tree; ``method`` is a list group, name -> constructor arguments."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    suite: SuiteConfig = field(default_factory=SuiteConfig)
+    method: dict[str, Any] = field(default_factory=dict)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+    load: LoadConfig = field(default_factory=LoadConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+def refuse_extras(values: Mapping[str, Any], schema: Any = Config, prefix: str = "") -> None:
+    """Raise InputError for a key that the schema does not have: ``+key=value`` gets past Hydra's typed root."""
+    hints = get_type_hints(schema)
+    for key, value in values.items():
+        if key not in hints:
+            raise InputError(f"{prefix}{key}: no such setting; {near(key, list(hints))}")
+        kinds = (hints[key], *getattr(hints[key], "__args__", ()))
+        inner = [kind for kind in kinds if hasattr(kind, "__dataclass_fields__")]
+        if inner and isinstance(value, Mapping):
+            refuse_extras(value, inner[0], f"{prefix}{key}.")
+
+
+def refuse_unusable(values: Any, path: str) -> None:
+    """Raise InputError for a text that no file system takes as a path; any of them may become one, but a prompt."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            refuse_unusable(value, f"{path}.{key}" if path else str(key))
+    if not isinstance(values, str) or path == "model.system":
+        return
+    shown = values if len(values) <= LONGEST_SHOWN else f"{values[:LONGEST_SHOWN]}..."
+    longest = max(len(part.encode(errors="surrogatepass")) for part in values.split("/"))
+    if longest > LONGEST_PART:
+        raise InputError(f"{path}={shown}: a name of {longest} bytes; expected at most {LONGEST_PART}")
+    if re.search("[\0\ud800-\udfff]", values):
+        raise InputError(f"{path}={shown!a}: holds NUL or is not UTF-8; expected text without")
+    if values.startswith("~") and os.path.expanduser(values) == values:  # noqa: PTH111 (a Path raises)
+        raise InputError(f"{path}={shown}: no such user has a home directory; expected a full path")
+
+
+def refuse_numbers(config: Config) -> None:
+    """Raise InputError for a number that makes no sense, and for an engine that there is not."""
+    decode, measure, engine = config.decode, config.measure, config.engine
+    if engine.kind not in list(EngineKind):
+        raise InputError(f"engine.kind={engine.kind}: expected one of {', '.join(EngineKind)}")
+    limits = (
+        ("decode.max_new_tokens", decode.max_new_tokens, 1, LARGEST),
+        ("decode.temperature", decode.temperature, 0, None),
+        ("decode.top_k", decode.top_k, 0, LARGEST),
+        ("decode.top_p", decode.top_p, 1e-6, 1),
+        ("measure.rounds", measure.rounds, 1, MOST_ROUNDS),
+        ("measure.warmup", measure.warmup, 0, MOST_ROUNDS),
+        ("measure.keep_trees", measure.keep_trees, 0, None),
+        ("measure.price_per_hour", measure.price_per_hour, 0, None),
+        ("engine.max_nodes", engine.max_nodes, 1, 4096),
+        ("model.threads", config.model.threads, 1, MOST_THREADS),
+        ("model.random.seed", config.model.random.seed if config.model.random else 0, -LARGEST, LARGEST),
+        ("decode.seed", decode.seed, -LARGEST, LARGEST),
+    )
+    for key, value, low, high in limits:
+        if value is not None and not (math.isfinite(value) and low <= value and (high is None or value <= high)):
+            upper = f" and at most {high}" if high is not None else ""
+            number = "" if math.isfinite(value) else "a finite number of "
+            raise InputError(f"{key}={value}: expected {number}at least {low}{upper}")
+    if 0 < decode.temperature < LOWEST_TEMPERATURE:
+        raise InputError(
+            f"decode.temperature={decode.temperature}: expected 0 (greedy) or at least {LOWEST_TEMPERATURE}"
+        )

@@ -1,0 +1,223 @@
+"""Decodes the blocks of a plan under load: in each, every method serves the same cases in a stretch of its own.
+
+In front of the measured cases of a stretch come those of the ramp, and behind them others until all measured ones have
+ended. Both are cases of the suite; a method that keeps state learns from them too, but they have no record.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from specbench.decode.budgets import make_budgets
+from specbench.decode.elsewhere import RemoteServer
+from specbench.decode.loop import Request, derive_seed
+from specbench.decode.shared_request import SharedRequest, boundary
+from specbench.decode.together import SharedLaps, SharedServer
+from specbench.measure.clock import without_collector
+from specbench.measure.plan import Block
+from specbench.method import Method, Remote
+from specbench.records.record import CaseRecord, TurnLoad
+from specbench.runs.session import Entry, Session, Turn, fail, record_of
+from specbench.serving.elsewhere import serve_elsewhere
+from specbench.serving.scheduler import Served, Stretch, Visit, serve
+from specbench.serving.settings import LoadConfig, make_arrivals
+from specbench.suite.number import is_right
+from specbench.types import Case, InputError
+
+log = logging.getLogger(__name__)
+PRIVATE = ("turn", "case")  # reset policies under which no request sees what another one taught
+
+
+@dataclass(slots=True)
+class SharedTurn:
+    """A turn of a case: what the server is asked (``specbench.decode.shared_request.Question``).
+
+    method: of the case alone, or of all. answers: of the turns before.
+    """
+
+    session: LoadSession
+    block: Block
+    case: Case
+    entry: Entry
+    method: Method
+    number: int = 0
+    answers: tuple[str, ...] = ()
+    asked: Turn | None = None
+    shared: SharedRequest | None = None
+
+    def request(self) -> Request:
+        """Asked when it is admitted: an engine that replays loads the answer then."""
+        if self.entry.reset == "turn" or (self.entry.reset == "case" and not self.number):
+            self.method.reset()
+        self.asked, request = self.session.ask(self)
+        return request
+
+    def close(self, shared: SharedRequest) -> SharedTurn | None:
+        """The next turn of the case; its method is free behind the last."""
+        self.shared = shared
+        if shared.error is None and self.number + 1 < len(self.case.turns):
+            with boundary(shared):
+                return self.session.follow(self)
+        self.session.give_back(self)
+        return None
+
+
+class LoadSession(Session):
+    """A session whose blocks are stretches of requests that share forwards."""
+
+    def ask(self, turn: SharedTurn) -> tuple[Turn, Request]:
+        """What a turn asks, now that those before it are answered."""
+        asked = self._next_turn(turn.case, turn.answers)
+        return asked, self._request(asked, (turn.case.id, turn.number, turn.block.round), turn.block)
+
+    def follow(self, turn: SharedTurn) -> SharedTurn:
+        """The next turn of the same case."""
+        assert turn.asked is not None
+        assert turn.shared is not None
+        answers = (*turn.answers, self._text(turn.asked, turn.shared.transcript))
+        return SharedTurn(self, turn.block, turn.case, turn.entry, turn.method, turn.number + 1, answers)
+
+    def give_back(self, turn: SharedTurn) -> None:
+        """Another case may have its method's state."""
+        self._free.append(turn.method)
+
+    def under(self, load: LoadConfig, cases: Sequence[Case]) -> LoadSession:
+        """Set the load, and the cases of the suite, which ramps are taken from."""
+        self.load, self._cases = load, tuple(cases)
+        self._require_room()
+        return self
+
+    def _require_room(self) -> None:
+        """Raise InputError where there is no memory for the places, before anything is decoded."""
+        load, engine = self.load, self._engine
+        tokens = load.tokens or engine.context
+        try:
+            batch = engine.batch(load.requests, tokens)
+            size, left = batch.nbytes(), psutil.virtual_memory().available
+            batch.end()
+            if engine.device.type != "cpu" or size <= left:
+                return
+        except RuntimeError as error:  # torch's, of every device's memory
+            if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+                raise
+        raise InputError(
+            f"load.requests={load.requests}: there is no memory for so many requests of {tokens} tokens each; expected"
+            f" fewer, or load.tokens below {tokens}"
+        )
+
+    def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
+        if block.index < 0:  # of the warm-up
+            return super()._block(block, judge)
+        records: list[CaseRecord] = []
+        prompts: dict[tuple[str, str], list[list[int]]] = {}
+        for place, name in enumerate(block.order):
+            with without_collector(freeze=True):
+                records += self._stretch(block, place, self._entries[name], prompts)
+        for case in block.cases if judge else ():
+            own = [record for record in records if record.case == case.id]
+            asked = {record.method: prompts.get((record.method, case.id), []) for record in own}
+            self._judge(case, own, asked)
+        return records
+
+    def _stretch(
+        self, block: Block, place: int, entry: Entry, prompts: dict[tuple[str, str], list[list[int]]]
+    ) -> list[CaseRecord]:
+        """The records of one method. An error outside of a request's own is that of all of them."""
+        records = {case.id: record_of(block, case, place, entry.name) for case in block.cases}
+        try:
+            served = self._serve(block, entry)
+            about = served.summary()
+            for visit in served.measured():
+                turn: SharedTurn = visit.question
+                record = records[turn.case.id]
+                record.stretch = about
+                self._enter(record, turn, visit, served)
+                prompts.setdefault((entry.name, turn.case.id), []).append(turn.asked.prompt if turn.asked else [])
+            for record in records.values():
+                record.state_bytes = int(entry.method.state_bytes())
+                CaseRecord.from_json(record.to_json())
+        except Exception as error:  # the boundary of a stretch: recorded whole, excluded visibly
+            for record in records.values():
+                fail(record, error)
+        return list(records.values())
+
+    def _enter(self, record: CaseRecord, turn: SharedTurn, visit: Visit, served: Served) -> None:
+        """A turn's figures with the times of the schedule."""
+        shared = turn.shared
+        assert shared is not None
+        if shared.error is not None:
+            fail(record, shared.error)
+            return
+        assert turn.asked is not None
+        ends = np.array([visit.first_s, *(served.ends_s[place] for place in visit.forwards)])
+        out = shared.transcript
+        out.prefill_s, out.decode_s = visit.first_s - visit.begin_s, visit.end_s - visit.first_s
+        forwards, steps = visit.forwards, len(out.accept)
+        if len(forwards) == steps:
+            out.step_s = [round(float(seconds), 7) for seconds in np.diff(ends)]
+        elif forwards:  # of a server elsewhere, whose bursts are no steps: its load, as it was meanwhile
+            forwards = [forwards[place * len(forwards) // steps] for place in range(steps)]
+        count = steps - len(forwards)  # all in one burst
+        told = TurnLoad(
+            arrival_s=visit.arrival_s,
+            queue_s=max(0.0, visit.begin_s - visit.arrival_s),
+            requests=[served.requests[place] for place in forwards] + [1] * count,
+            rows=[served.rows[place] for place in forwards] + [0] * count,
+        )
+        text = self._text(turn.asked, out)
+        record.turns.append(self._record(record.method, turn.asked, out, text, load=told))
+        record.correct = is_right(turn.case, self._answer(record.turns[-1]))
+
+    def _serve(self, block: Block, entry: Entry) -> Served:
+        load, engine = self.load, self._engine
+        places = self._open_states(entry)
+        ramp = load.requests if load.ramp is None else load.ramp
+        stretch = Stretch(places, ramp, len(block.cases), load.chunk)
+        arrivals = make_arrivals(load, derive_seed(self._settings.seed, "arrivals", block.index))
+        questions = self._questions(block, entry, ramp)
+        if isinstance(entry.method, Remote):
+            entry.method.prepare(alone=False)
+            return entry.method.run(self._ask_elsewhere(questions, arrivals, stretch))
+        laps = SharedLaps()
+        batch = engine.batch(places, load.tokens or engine.context, laps)
+        try:
+            if entry.name not in self._budgets:  # what is known of a load outlives a stretch
+                own = make_budgets(load.budget, load.nodes or engine.max_nodes)
+                self._budgets[entry.name] = self._settings.limit(own) or own
+            server = SharedServer(batch, laps, engine.eos, engine.max_nodes, self._budgets[entry.name])
+            return serve(server, questions, arrivals, stretch)
+        finally:
+            batch.end()
+
+    async def _ask_elsewhere(
+        self, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
+    ) -> Served:
+        server = RemoteServer(self._engine.eos, self.load.tokens or self._engine.context)
+        try:
+            return await serve_elsewhere(server, questions, arrivals, stretch)
+        finally:
+            await server.end()
+
+    def _open_states(self, entry: Entry) -> int:
+        """Make the states that the requests in flight decode with. Returns how many may be in flight."""
+        others = self.load.requests - 1
+        shared = entry.reset not in PRIVATE
+        found = [entry.method if shared else entry.method.private() for _ in range(others)]
+        self._free = deque([entry.method, *(method for method in found if method is not None)])
+        return len(self._free)
+
+    def _questions(self, block: Block, entry: Entry, ramp: int) -> Iterator[Any]:
+        """The cases before the block, its own, and those behind it, around the suite without end."""
+        first = next(place for place, case in enumerate(self._cases) if case.id == block.case.id)
+        for place in itertools.count(first - ramp):
+            case = self._cases[place % len(self._cases)]
+            yield SharedTurn(self, block, case, entry, self._free.popleft())

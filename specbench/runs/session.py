@@ -1,0 +1,250 @@
+"""Decodes the blocks of a plan with a loaded target and bound methods, and gives their records.
+
+A case that fails becomes a record with ``status: error`` and its traceback, and the run goes on; no figure counts it.
+Garbage is collected between blocks only.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+
+from specbench.decode.lengths import Limit, describe_idle
+from specbench.decode.loop import Request, Transcript, decode
+from specbench.decode.sampling import Sampling
+from specbench.decode.trimming import Budgets
+from specbench.measure.clock import Clock, without_collector
+from specbench.measure.energy import Meter
+from specbench.measure.identity import hide_identity
+from specbench.measure.lossless import compare_block, judge_block
+from specbench.measure.plan import Block, starts_span
+from specbench.method import Method, Peer, Remote
+from specbench.models.engine import Engine
+from specbench.models.facade import Target
+from specbench.models.tensor_parallel.team import TeamError
+from specbench.records.record import VANILLA, CaseRecord, EngineKind, Failure, TurnRecord
+from specbench.suite.number import is_right
+from specbench.suite.prompt import answer_text, count_thinking, thinking_marks
+from specbench.types import Case, CaseError
+
+log = logging.getLogger(__name__)
+_KILLED = Failure(
+    type="Killed",
+    message="the process was killed in this block three times: the case is not tried again",
+    traceback="",
+    turn=0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A method in a run. name: of its rows. reset: what it may remember. parameters: its settings, for the manifest."""
+
+    name: str
+    method: Method
+    reset: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """What holds for every request of a run. judge: teacher-force every answer. dtype: of the target.
+
+    in_prefill: see ``Request``. limit: of draft lengths.
+    """
+
+    max_new_tokens: int
+    sampling: Sampling | None
+    seed: int
+    dtype: str
+    judge: bool = True
+    keep_trees: int = 0
+    in_prefill: bool = False
+    limit: Limit = lambda inner: inner
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn to decode. prompt: (T,) token ids. length, text: of the answer in tokens and as text, if recorded."""
+
+    prompt: list[int]
+    length: int | None = None
+    text: str | None = None
+
+
+class Session:
+    """Runs blocks of the plan with methods that are bound.
+
+    next_turn: (case, its answers so far) -> its next turn. meter: of the GPUs' energy, None where there is none.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        target: Target,
+        next_turn: Callable[[Case, Sequence[str]], Turn],
+        entries: Sequence[Entry],
+        settings: RequestSettings,
+        meter: Meter | None = None,
+    ) -> None:
+        self._engine, self._next_turn, self._settings, self._meter = engine, next_turn, settings, meter
+        self._entries = {entry.name: entry for entry in entries}
+        self._lengths = {entry.name: settings.limit(None) for entry in entries}
+        self._budgets: dict[str, Budgets] = {}  # of a load, by method
+        self._clock = Clock(target.device)
+        self._tokenizer = target.card.tokenizer
+        self._marks = thinking_marks(self._tokenizer)
+
+    def warm_up(self, cases: Sequence[Case]) -> list[str]:
+        """Decode ``cases`` with every method, then forget what was learned.
+
+        Returns a warning for each method that failed: most likely it fails in its cases too.
+        """
+        failed: list[str] = []
+        for entry in self._entries.values():
+            self._reset(entry)
+        for case in cases:
+            for record in self._block(Block(-1, 0, case, tuple(self._entries), -1), judge=False):
+                if record.error:
+                    failed.append(f"{record.method} failed in warm-up: {record.error['message']}")
+        for entry in self._entries.values():
+            self._reset(entry)
+        return sorted(set(failed))
+
+    def run(self, plan: Sequence[Block], deadly: Container[int] = ()) -> Iterator[list[CaseRecord]]:
+        """The records of each block, in the order in which the methods ran.
+
+        deadly: blocks that are not decoded, because they end the process; their records are errors.
+        """
+        for place, block in enumerate(plan):
+            if block.index in deadly:
+                yield [
+                    record_of(block, case, position, name, _KILLED)
+                    for position, name in enumerate(block.order)
+                    for case in block.cases
+                ]
+                continue
+            for entry in self._entries.values():
+                if starts_span(plan, place, entry.reset):
+                    self._reset(entry)
+            yield self._block(block, judge=self._settings.judge and self._settings.sampling is None)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Of the whole run: methods whose draft lengths no policy decided."""
+        peers = [name for name, entry in self._entries.items() if isinstance(entry.method, Peer)]
+        return describe_idle({**self._lengths, **self._budgets}, peers)
+
+    def _reset(self, entry: Entry) -> None:
+        entry.method.reset()
+        if lengths := self._lengths[entry.name]:
+            lengths.reset()
+
+    def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
+        prompts: dict[str, list[list[int]]] = {}
+        with without_collector(freeze=True):
+            records = [self._case(block, place, name, prompts) for place, name in enumerate(block.order)]
+        if judge:
+            self._judge(block.case, records, prompts)
+        return records
+
+    def _judge(self, case: Case, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
+        """Of one case's records, by the target here or, where servers have it, by the baseline."""
+        try:
+            if self._engine.kind == EngineKind.SERVER:
+                baseline = self._entries[VANILLA].method
+                assert isinstance(baseline, Remote)
+                compare_block(records, prompts, baseline.gap, self._settings.dtype)
+            else:
+                judge_block(records, prompts, self._engine.gaps, self._settings.dtype)
+        except (CaseError, torch.OutOfMemoryError) as error:
+            log.warning("case %s could not be judged: %s", case.id, error)
+
+    def _case(self, block: Block, place: int, name: str, prompts: dict[str, list[list[int]]]) -> CaseRecord:
+        record = record_of(block, block.case, place, name)
+        prompts[name] = []
+        try:
+            self._turns(block.case, block, record, prompts[name])
+            record.state_bytes = int(self._entries[name].method.state_bytes())
+            CaseRecord.from_json(record.to_json())  # what cannot be read again is this case's error, not the run's
+        except TeamError:  # no case can be decoded any more
+            raise
+        except Exception as error:  # the boundary of a case: recorded whole, excluded visibly
+            fail(record, error)
+        return record
+
+    def _turns(self, case: Case, block: Block, record: CaseRecord, prompts: list[list[int]]) -> None:
+        entry, answers = self._entries[record.method], list[str]()
+        for turn in range(len(case.turns)):
+            if turn and entry.reset == "turn":
+                self._reset(entry)
+            asked = self._next_turn(case, answers)
+            request = self._request(asked, (case.id, turn, block.round), block, self._lengths[entry.name])
+            before = self._meter.joules() if self._meter else None
+            transcript = decode(self._engine, entry.method, request, self._clock)
+            energy_j = self._meter.since(before) if self._meter else None
+            answers.append(self._text(asked, transcript))
+            prompts.append(asked.prompt)
+            record.turns.append(self._record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
+        record.correct = is_right(case, self._answer(record.turns[-1]))
+
+    def _request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
+        settings = self._settings
+        return Request(
+            prompt=asked.prompt,
+            limit=min(settings.max_new_tokens, asked.length or settings.max_new_tokens),
+            sampling=settings.sampling,
+            seed=settings.seed,
+            names=names,
+            keep_trees=0 <= block.place < settings.keep_trees,
+            in_prefill=settings.in_prefill,
+            budgets=lengths,
+        )
+
+    def _record(self, method: str, asked: Turn, transcript: Transcript, text: str, **more: Any) -> TurnRecord:
+        more |= {entry.name: getattr(transcript, entry.name) for entry in fields(transcript)}
+        prompt = asked.prompt if method == VANILLA else None
+        thinking = count_thinking(self._marks, asked.prompt, transcript.ids)
+        return TurnRecord(**more, prompt_tokens=len(asked.prompt), text=text, prompt_ids=prompt, thinking=thinking)
+
+    def _text(self, asked: Turn, transcript: Transcript) -> str:
+        """The answer as text: the recorded one where all of it was decoded."""
+        known = asked.text if len(transcript.ids) == asked.length else None
+        return answer_text(self._tokenizer, transcript.ids) if known is None else known
+
+    def _answer(self, turn: TurnRecord) -> str:
+        """A turn's text behind its thinking."""
+        return turn.text if turn.thinking is None else answer_text(self._tokenizer, turn.ids[turn.thinking :])
+
+
+def record_of(block: Block, case: Case, place: int, name: str, error: Failure | None = None) -> CaseRecord:
+    """A record to be filled. error: of a case that is not tried."""
+    about = (case.id, case.category, case.subcategory, name, block.round, block.index, place)
+    return CaseRecord(*about, "error" if error else "ok", [], error=error)
+
+
+def _without_surrogates(text: str) -> str:
+    """Half a surrogate pair cannot be written as UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def fail(record: CaseRecord, error: Exception) -> None:
+    """Make an error row of a record: what was decoded before stays only if it can be written."""
+    record.status = "error"
+    record.error = Failure(
+        type=type(error).__name__,
+        message=_without_surrogates(hide_identity(str(error))),
+        traceback=_without_surrogates(hide_identity("".join(traceback.format_exception(error)))),
+        turn=len(record.turns),
+    )
+    try:
+        CaseRecord.from_json(record.to_json())
+    except (TypeError, ValueError):
+        record.turns, record.state_bytes = [], 0
+    if isinstance(error, torch.OutOfMemoryError):
+        torch.cuda.empty_cache()
