@@ -72,7 +72,7 @@ class MarkovHead:
         return functional.linear(read, self._w2), before
 
     def _mix(self, ids: Tensor, hidden: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """m (w, r), and the recurrent states (w, r); see ``bias``."""
+        """M (w, r), and the recurrent states (w, r); see ``bias``."""
         read = self.embed(ids)
         if self._gate:
             read = torch.sigmoid(functional.linear(torch.cat([hidden, read], dim=-1), *self._gate)) * read

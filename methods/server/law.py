@@ -23,7 +23,7 @@ Answers = Sequence[Sequence[Sequence[Any]]]  # of each text, of each draw, the t
 
 
 def compare_draws(ours: Answers, theirs: Answers, seed: int = 0, splits: int = SPLITS) -> float:
-    """p of the sum, over texts and places in the answer, of the two-sample chi-square of the tokens drawn there.
+    """P of the sum, over texts and places in the answer, of the two-sample chi-square of the tokens drawn there.
 
     Answers are split whole, since their tokens depend on each other. ours, theirs: of the same texts. splits: tried.
     """

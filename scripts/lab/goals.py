@@ -46,7 +46,7 @@ class Goal:
 
     @property
     def verdict(self) -> str:
-        """stretch | met | missed, or empty without a goal."""
+        """Stretch | met | missed, or empty without a goal."""
         if self.value is None or self.bound is None:
             return ""
         if self.stretch is not None and self._within(self.stretch):

@@ -51,7 +51,7 @@ class PackedRows:
     ids: Tensor
 
     def __len__(self) -> int:
-        """n."""
+        """N."""
         return self.bounds[-1]
 
     def slice_of(self, number: int) -> slice:

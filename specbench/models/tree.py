@@ -129,7 +129,7 @@ class RowBatch:
         return cls(starts, width, torch.from_numpy(places), torch.from_numpy(nodes))
 
     def __len__(self) -> int:
-        """k."""
+        """K."""
         return len(self.starts)
 
     def lay_out(self, fed: Tensor) -> Tensor:

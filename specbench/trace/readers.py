@@ -29,7 +29,7 @@ def find_trace(named: str) -> Path:
 
 
 def kind_of(path: Path) -> str:
-    """records | answers | chat, by the first line. Raises InputError for anything else."""
+    """Records | answers | chat, by the first line. Raises InputError for anything else."""
     lines = numbered_lines(read_file(path, "model.trace=", _EXPECTED))
     number, line = next(lines, (1, b"null"))
     first = parse_json(line, f"model.trace={path}, line {number}", _EXPECTED)

@@ -137,7 +137,8 @@ class DraftLayers:
 
     def __init__(self, state: Mapping[str, Tensor], prefixes: Sequence[str], config: Any, biased: bool) -> None:
         """state: on the layers' device, in their dtype, with the names of ``layer_shapes`` and, of all but the first
-        layer, ``input_layernorm``."""
+        layer, ``input_layernorm``.
+        """
         self.like = state[f"{prefixes[0]}self_attn.q_proj.weight"].new_empty(0)
         self.rope = RopeTable(config, head_size(config), self.like.device, self.like.dtype)
         self._layers = [_Layer(state, prefix, config, biased) for prefix in prefixes]

@@ -138,7 +138,8 @@ def _split(a, state, token, target):
 @njit()
 def append(a, last, token, end):
     """Grow the text whose state is ``last`` by ``token``, its token number ``end``; returns the text's new state.
-    Several texts may grow in turn, each from its own ``last``; a new one starts from 0."""
+    Several texts may grow in turn, each from its own ``last``; a new one starts from 0.
+    """
     edge = find(a, last, token)
     if edge != NONE:  # another text has been here
         return _split(a, last, token, a.edges[edge].target)
@@ -176,7 +177,8 @@ def extend(a, tokens):
 @njit()
 def peek(a, token, copies):
     """(length, first): the match if ``token`` came next, and the tokens up to the end of its first occurrence.
-    While fewer than ``copies`` tokens follow that, a shorter suffix's first occurrence is taken; 0: never."""
+    While fewer than ``copies`` tokens follow that, a shorter suffix's first occurrence is taken; 0: never.
+    """
     state, length = advance(a, a.meta[MATCH], a.meta[MATCHED], token)
     while state != 0 and a.states[state].link != 0 and a.meta[CLOCK] - a.states[state].first < copies:
         state = a.states[state].link
@@ -237,7 +239,8 @@ def _settle(a, edge, by):
 @njit()
 def _count(a, state, length, token, depth, by):
     """Add ``by`` to every string of up to ``depth`` tokens that ends with this ``token`` of a text; returns its state.
-    state: of the last ``length`` tokens before it."""
+    state: of the last ``length`` tokens before it.
+    """
     state = _cut(a, state, length)
     new = _cut(a, a.edges[find(a, state, token)].target, min(length + 1, depth))
     ending = new

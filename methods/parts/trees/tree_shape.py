@@ -228,7 +228,7 @@ def find_best_shape(nodes: int, depth: int, acceptance: Sequence[float]) -> tupl
 
 
 def _with_child(known: np.ndarray, subtree: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """max over y of known[y] + subtree[m - y], for every m; and the y of each."""
+    """Max over y of known[y] + subtree[m - y], for every m; and the y of each."""
     size = len(known)
     index = np.arange(size)
     gap = index[None, :] - index[:, None]  # [y, m]

@@ -43,7 +43,7 @@ class DraftLayout:
     nodes: np.ndarray | None = None
 
     def __len__(self) -> int:
-        """n."""
+        """N."""
         return len(self.parents)
 
     def seen(self) -> np.ndarray:

@@ -64,7 +64,7 @@ def as_requests(rows: Sequence[int] | NDArray[Any]) -> Requests:
 
 
 def _over(part: str, *whole: str, plus: float = 0.0) -> Figure:
-    """plus + sum of part / sum of whole, over all requests."""
+    """Plus + sum of part / sum of whole, over all requests."""
 
     def figure(requests: Requests) -> float:
         divisor = sum(int(requests[name].sum()) for name in whole)

@@ -17,7 +17,7 @@ _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
 
 def spell_ids(run: Run, ids: Iterable[int]) -> dict[int, str]:
-    """id -> its piece of text: as kept beside the records, else by the run's tokenizer, else '<id>'."""
+    """Id -> its piece of text: as kept beside the records, else by the run's tokenizer, else '<id>'."""
     wanted = set(ids)
     found = {token: piece for token, piece in read_pieces(run).items() if token in wanted}
     unknown = wanted - found.keys()

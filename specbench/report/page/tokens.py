@@ -218,7 +218,8 @@ def embed(data: Mapping[str, Any]) -> str:
 
 def keep_pieces(findings: Findings, output: Path) -> list[Path]:
     """Keep the shown tokens' text beside the records of the run that is reported in its own directory, so that its
-    page can be made again where its tokenizer is not."""
+    page can be made again where its tokenizer is not.
+    """
     shown = ids_by_run(sample_cases(findings))
     written = (write_pieces(run, ids) for run, ids in shown if run.directory.resolve() == output.resolve())
     return [path for path in written if path is not None]

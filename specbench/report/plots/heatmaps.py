@@ -78,7 +78,7 @@ def _named(grids: Iterable[Heatmap]) -> dict[str, Heatmap]:
 
 
 def draw_heatmap(grid: Heatmap) -> Figure:
-    """x to the right, y upwards, as in a plot of two numbers."""
+    """X to the right, y upwards, as in a plot of two numbers."""
     rows, columns = grid.cells.shape
     names = [plain(break_lines(text, _LABEL_CHARS)) for text in grid.cells.columns]
     name_inch = 0.075 * max(len(line) for name in names for line in name.split("\n")) + 0.1

@@ -63,7 +63,7 @@ def _notes(match: Match) -> list[str]:
 
 
 def _letters(number: int) -> str:
-    """a ... z, aa, ab ..."""
+    """A ... z, aa, ab ..."""
     high, low = divmod(number, len(ascii_lowercase))
     return (_letters(high - 1) if high else "") + ascii_lowercase[low]
 

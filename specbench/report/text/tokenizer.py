@@ -16,7 +16,7 @@ _FIX = f"give the folder that holds the model's {FILE}: --tokenizer DIR"
 
 
 def read_counter(path: Path) -> Callable[[str], int]:
-    """text -> its tokens, without the specials (BOS) that the tokenizer would add. path: folder or file.
+    """Text -> its tokens, without the specials (BOS) that the tokenizer would add. path: folder or file.
 
     Raises RunError where there is no tokenizer, or it cannot be read.
     """

@@ -80,7 +80,7 @@ def multiply_shared(rows, count, size, weights, like, out, width, threads):
 
 @njit(error_model="numpy")
 def project(rows, weights, like, out, width, threads):
-    """out (M, N), an address, = weights (N, K) times rows (M, K), which are rounded as ``like`` is stored already."""
+    """Out (M, N), an address, = weights (N, K) times rows (M, K), which are rounded as ``like`` is stored already."""
     entered = enter(rows, like)
     count, size = entered.shape
     if threads is None:

@@ -55,7 +55,7 @@ def find_peak(numbers):
 
 @njit(error_model="numpy", fastmath=ORDER)
 def normalise(row, weight, epsilon, like, out):
-    """out = row over its root mean square, times weight, (size,) each; rounded as ``like`` is stored."""
+    """Out = row over its root mean square, times weight, (size,) each; rounded as ``like`` is stored."""
     total = ZERO
     for place in range(len(row)):
         total += row[place] * row[place]
@@ -66,7 +66,7 @@ def normalise(row, weight, epsilon, like, out):
 
 @njit(error_model="numpy")
 def add_norm(rows, added, weight, epsilon, like, normed):
-    """rows += added, (n, D); normed: (n, D) the sums, normalised."""
+    """Rows += added, (n, D); normed: (n, D) the sums, normalised."""
     for row in range(len(rows)):
         summed, new = rows[row], added[row]
         for place in range(len(summed)):
@@ -76,7 +76,7 @@ def add_norm(rows, added, weight, epsilon, like, normed):
 
 @njit(error_model="numpy")
 def finish(heads, bias, weights, epsilon, like):
-    """heads (n, H + 2K, size) += bias, and its first rows normalised by their weights (H + K, size); none: no rows."""
+    """Heads (n, H + 2K, size) += bias, and its first rows normalised by their weights (H + K, size); none: no rows."""
     for row in range(len(heads)):
         for head in range(heads.shape[1]):
             each = heads[row, head]

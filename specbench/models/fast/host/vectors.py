@@ -87,14 +87,14 @@ def _prefetch(builder: Any, address: Any) -> None:
 
 
 def _multiply_add(builder: Any, left: Any, right: Any, total: Any) -> Any:
-    """left * right + total, rounded once."""
+    """Left * right + total, rounded once."""
     kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
     return builder.call(function, [left, right, total])
 
 
 def _multiply_pairs(builder: Any, left: Any, right: Any, total: Any) -> Any:
-    """total + the products of two bfloat16 numbers in each word of left and right."""
+    """Total + the products of two bfloat16 numbers in each word of left and right."""
     kind = ir.FunctionType(VECTOR, [left.type, left.type, VECTOR])
     return builder.asm(kind, "vdpbf16ps $2, $1, $0", "=v,v,v,0", [left, right, total], side_effect=False)
 
@@ -248,7 +248,7 @@ def two_to_the(typing, exponent):
 
 @njit(error_model="numpy")
 def exponential(number):
-    """e ** number to 2 units in the last place, for -87 to 88; beyond, the value at the nearest of these."""
+    """E ** number to 2 units in the last place, for -87 to 88; beyond, the value at the nearest of these."""
     number = min(max(number, LEAST), MOST)
     whole = round_whole(number * LOG2_E)
     left = number - whole * LN2_HIGH
