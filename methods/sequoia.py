@@ -6,8 +6,8 @@ measured beforehand, dynamic programming finds the best tree of a size. Siblings
 
 from __future__ import annotations
 
-from methods.parts.trees.fixed_tree import FixedTreeMethod
-from methods.parts.trees.tree_shape import find_best_shape
+from methods.parts.fixed_tree import FixedTreeMethod
+from methods.parts.tree_shape import find_best_shape
 from specbench.types import MOST, InputError, require_count
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import accumulate
 from operator import mul
 
-from methods.parts.trees.fixed_tree import FixedTreeMethod
-from methods.parts.trees.tree_shape import parents_of_widths
+from methods.parts.fixed_tree import FixedTreeMethod
+from methods.parts.tree_shape import parents_of_widths
 from specbench.types import MOST, InputError
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from methods.parts.lookup.recycling import RecyclingMatrix, Update
-from methods.parts.trees.tree_shape import TreeShape
+from methods.parts.recycling import RecyclingMatrix, Update
+from methods.parts.tree_shape import TreeShape
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
 from specbench.types import Draft, Needs, Prefill, Step, require_count, require_nodes

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from methods.parts.lookup.corpus import read_documents, tokenize
+from methods.parts.corpus import read_documents, tokenize
 from scripts.lab.drafting import COLUMNS, lines_of, repeating_tokens, time_scan
 from specbench.method import Peer
 from specbench.models.facade import Target

@@ -6,7 +6,7 @@ import functools
 from importlib.util import find_spec
 from typing import Any
 
-from methods.parts.runtimes.runtime_peer import RuntimePeer
+from methods.parts.runtime_peer import RuntimePeer
 from specbench.runs import cli, composition, groups
 from specbench.runs.job import make_entry
 from specbench.runs.session import Entry

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoConfig
 
 from joint_law import MarkovEngine, emitted, exact, p_value
-from methods.parts.draft_lm.draft_lm import DraftLM
-from methods.parts.draft_lm.draft_method import TargetTraits
+from methods.parts.draft_lm import DraftLM
+from methods.parts.draft_method import TargetTraits
 from models import VOCAB
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock

@@ -14,7 +14,7 @@ import torch
 
 from methods.n_grammys import NGrammys
 from methods.pld import PromptLookup
-from methods.sam.method import SAM
+from methods.sam import SAM
 from methods.token_recycling import TokenRecycling
 from methods.vanilla import Vanilla
 from scripts.lab.engine_check import CASES, random_model

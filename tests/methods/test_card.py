@@ -7,8 +7,7 @@ import torch
 
 from actors import inline_actor
 from draft_models import MarkovLM, begin, fitted, noisy, run
-from methods.card.draft_cache import DraftCache
-from methods.card.method import Card, CardActor
+from methods.card import Card, CardActor, DraftCache
 from models import build, plain_greedy
 from specbench.models.facade import Target
 from specbench.types import InputError, Step

@@ -9,7 +9,7 @@ from draft_models import begin, fitted, noisy, plain_logits, run
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
 from methods.pard import Pard
-from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest
+from methods.parts.draft_lm import DraftLM, DraftRequest
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling

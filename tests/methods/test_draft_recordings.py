@@ -10,12 +10,11 @@ import torch
 
 from actors import inline_actor
 from draft_models import begin, fitted, noisy, run
-from methods.card.method import Card
+from methods.card import Card
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
 from methods.pard import Pard
-from methods.parts.draft_lm.draft_lm import CHAIN, DraftLM, DraftRequest
-from methods.parts.draft_lm.tree_lm import TreeRequest
+from methods.parts.draft_lm import CHAIN, DraftLM, DraftRequest, TreeRequest
 from methods.pearl import Pearl
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer

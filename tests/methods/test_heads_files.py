@@ -11,10 +11,9 @@ from safetensors.torch import load_file, save_file
 from head_models import Eagle1, bound, card_of, states
 from head_models import Eagle3 as Eagle3Module
 from head_models import Medusa as MedusaModule
-from methods.eagle.method import Eagle, Eagle3
-from methods.eagle.third import ThirdHead
+from methods.eagle.eagle import Eagle, Eagle3, ThirdHead
 from methods.medusa import Medusa
-from methods.parts.heads.head_file import HeadFile
+from methods.parts.head_file import HeadFile
 from models import build
 from specbench.types import InputError, Prefill
 

@@ -12,8 +12,7 @@ from head_models import HOSTILE, DFlash, Eagle1, bound, run, states
 from head_models import Eagle3 as Eagle3Module
 from head_models import PEagle as PEagleModule
 from methods.dflash import DFlash as DFlashMethod
-from methods.eagle.method import Eagle, Eagle3
-from methods.eagle.parallel import PEagle
+from methods.eagle.eagle import Eagle, Eagle3, PEagle
 from models import VOCAB, build
 from specbench.types import InputError, Prefill
 

@@ -12,7 +12,7 @@ from head_models import Hydra, bound, card_of, paths_of, run, states, watched
 from head_models import Medusa as MedusaModule
 from methods.hydra_heads import HydraRun, HydraTree
 from methods.medusa import Medusa, head_count
-from methods.parts.heads.forwards import RowFunction
+from methods.parts.draft_layer import RowFunction
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.records.store import read_manifest

@@ -15,7 +15,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from head_models import HOSTILE, SHAPE, bound, card_of, causal, run, states, watched
 from methods.eagle import Mtp
-from methods.parts.heads.grown_tree import BestChoice, fill
+from methods.parts.tree_method import BestChoice, fill
 from models import BASE, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.decode.shared_request import SharedRequest, draft_on

@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from compose import job_for
 from head_models import bound, run, states
 from methods.eagle import Eagle, Eagle3, Mtp, PEagle
-from methods.eagle.method import EagleRun
-from methods.parts.heads.draft_layer import LayerMemory
+from methods.eagle.eagle import EagleRun
+from methods.parts.draft_layer import LayerMemory
 from models import BASE, VOCAB
 from specbench.method import complete
 from specbench.models.load import load_model

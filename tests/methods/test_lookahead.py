@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods.lookahead import Lookahead
-from methods.parts.lookup import lookahead_window
-from methods.parts.lookup.lookahead_window import branch_of, hang_below, largest_window, window_parents
+from methods.parts import lookahead_window
+from methods.parts.lookahead_window import branch_of, hang_below, largest_window, window_parents
 from models import build
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk

@@ -9,7 +9,7 @@ import torch
 
 from draft_models import begin, fitted, keeps_the_distribution, markov_tables, noisy, run
 from methods.pard import Pard
-from methods.parts.draft_lm.draft_lm import DraftRequest
+from methods.parts.draft_lm import DraftRequest
 from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.models.load import read_card

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from actors import Diary, broken
-from methods.parts.draft_lm.port import open_port
+from methods.parts.port import open_port
 from specbench.types import CaseError, InputError
 
 PATIENCE_S = 2.0

@@ -13,8 +13,8 @@ from compose import entry_of, explain_missing
 from methods.ctranslate2 import CTranslate2
 from methods.openvino_genai import OpenvinoBatches, OpenvinoGenai
 from methods.ort_genai import OrtGenai
-from methods.parts.runtimes import runtime_peer
-from methods.parts.runtimes.conversion import convert, find_cache
+from methods.parts import runtime_peer
+from methods.parts.runtime_peer import convert, find_cache
 from models import FAMILIES, WINDOW, build, plain_greedy
 from specbench.models.facade import ModelCard, Target
 from specbench.models.load import locate, read_tokenizer

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compose import settings_of
-from methods.parts.lookup.recycling import RecyclingMatrix
-from methods.parts.trees.tree_shape import REFERENCE, SHARES, Level, TreeShape
+from methods.parts.recycling import RecyclingMatrix
+from methods.parts.tree_shape import REFERENCE, SHARES, Level, TreeShape
 from methods.token_recycling import TokenRecycling
 from scripts.lab.ops import OpCounter
 from specbench.types import InputError, Prefill, Step, TopK

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draft_models import plain_logits
-from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest
-from methods.parts.draft_lm.tree_lm import TreeRequest
+from methods.parts.draft_lm import DraftLM, DraftRequest, TreeRequest
 from models import VOCAB, build
 
 MODELS = {}

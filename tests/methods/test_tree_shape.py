@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.parts.trees.tree_shape import TreeShape, find_best_shape, parents_of_widths
+from methods.parts.tree_shape import TreeShape, find_best_shape, parents_of_widths
 from specbench.models.tree import compute_depths
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compose import job_for
-from methods.sam.static_automaton import build_automaton
+from methods.sam import build_automaton
 from specbench.records.record import VANILLA, CaseRecord, TurnRecord
 from specbench.records.store import read_run
 from specbench.runs.execution import execute

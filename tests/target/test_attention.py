@@ -6,7 +6,7 @@ import pytest
 
 from actors import Diary
 from compose import job_for
-from methods.parts.draft_lm.port import open_port
+from methods.parts.port import open_port
 from specbench.measure.environment import machine
 from specbench.models.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 from specbench.models.tensor_parallel.start import Seat, TeamSettings
