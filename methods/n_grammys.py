@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
-from torch import Tensor
 
 from methods.parts.branches import Branches
 from specbench.method import Drafter, Method
@@ -79,19 +78,14 @@ def unigram_ids(target: Target, columns: int, measure: Measure) -> np.ndarray:
     for ids in torch.arange(target.vocab_size, device=target.device).split(CHUNK):
         embedded = target.embed(ids).to(width)
         metric += embedded.T @ embedded
-    output = _output_embeddings(target)
+    unit = torch.eye(target.hidden_size, dtype=target.dtype, device=target.device)
+    output = (target.head(unit) - target.head(torch.zeros_like(unit[:1]))).T.to(target.device)  # (V, D) without a bias
     mean = output.to(width).mean(0)
     scores = []
     for chunk in output.split(CHUNK):
         apart = chunk.to(width) - mean
         scores.append(((apart @ metric) * apart).sum(-1) if measure == "distance" else chunk.to(width) @ metric @ mean)
     return (-torch.cat(scores)).topk(columns).indices.cpu().numpy().astype(np.int32)
-
-
-def _output_embeddings(target: Target) -> Tensor:
-    """(V, D), the head's matrix, without its bias if it has one."""
-    unit = torch.eye(target.hidden_size, dtype=target.dtype, device=target.device)
-    return (target.head(unit) - target.head(torch.zeros_like(unit[:1]))).T.to(target.device)
 
 
 def greedy_rows(best: np.ndarray, width: int) -> np.ndarray:
@@ -133,7 +127,8 @@ class TableCache:
             log.warning("%s: not a whole table (%s); built again", path, error)
         table = build()
         try:
-            _write(path, table)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, save({"ids": np.ascontiguousarray(table)}, {"format": FORMAT}))
         except (OSError, SafetensorError) as error:
             log.warning("%s: cannot be written (%s); it is built again in every run", path, error)
         return table
@@ -151,11 +146,6 @@ def _read(path: Path, shape: tuple[int, ...], vocab: int) -> np.ndarray:
     if table.min() < 0 or table.max() >= vocab:
         raise ValueError(f"ids from {table.min()} to {table.max()}; expected 0 to {vocab - 1}")
     return table
-
-
-def _write(path: Path, table: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, save({"ids": np.ascontiguousarray(table)}, {"format": FORMAT}))
 
 
 Row = tuple[int, ...]

@@ -17,10 +17,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from safetensors.numpy import save_file
 
-from methods.parts import suffix_automaton as automata
 from methods.parts.corpus import FORMATS, Corpus, read_built
 from methods.parts.recycling import RecyclingMatrix
-from methods.parts.suffix_automaton import SuffixAutomaton
+from methods.parts.suffix_automaton import EDGES, STATES, Arrays, SuffixAutomaton
 from methods.parts.tree_shape import TreeShape
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
@@ -113,13 +112,13 @@ def build_automaton(documents: Iterable[np.ndarray], eos: int | None, ids: int, 
     text = np.concatenate([np.zeros(0, np.int32), *pieces]).astype(np.int32)
     automaton = SuffixAutomaton(len(text))
     automaton.extend(text)
-    count_occurrences(automaton.arrays.states[: automaton.arrays.meta[automata.STATES]], len(text))
+    count_occurrences(automaton.arrays.states[: automaton.arrays.meta[STATES]], len(text))
     return StaticAutomaton(_packed(automaton.arrays, text, ranked), ranked)
 
 
-def _packed(arrays: automata.Arrays, text: np.ndarray, ranked: int) -> Packed:
-    states = arrays.states[: arrays.meta[automata.STATES]]
-    edges = arrays.edges[: arrays.meta[automata.EDGES]]
+def _packed(arrays: Arrays, text: np.ndarray, ranked: int) -> Packed:
+    states = arrays.states[: arrays.meta[STATES]]
+    edges = arrays.edges[: arrays.meta[EDGES]]
     owners, targets = edges["owner"], edges["target"]
     order = np.lexsort((states["first"][targets], -states["count"][targets], owners))
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(states)))])

@@ -15,14 +15,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from methods.parts import suffix_automaton as automata
-from methods.parts.suffix_automaton import allocate, make_room, nbytes
+from methods.parts.suffix_automaton import NONE, QUEUED, allocate, grow, make_room, match, nbytes
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
 from specbench.models.facade import Target
 from specbench.types import EMPTY, Draft, InputError, Prefill, require_count
 
-NONE = automata.NONE
 TOKEN, PARENT, STATE, COUNT, LEVEL, WAITING, CHILD = range(7)  # columns of a drafted row
 # WAITING: the edge that is its next child; CHILD: that one's count, 0 if none waits
 MIXED = TOKEN  # of row 0: a group of which an edge waited though it was out of order, or NONE
@@ -88,7 +86,7 @@ class SuffixTree:
 
     def _allocate(self, tokens: int) -> None:
         self._arrays = allocate(tokens)
-        self._arrays.meta[automata.QUEUED] = self._ties == "reference"
+        self._arrays.meta[QUEUED] = self._ties == "reference"
 
     def extend(self, text: Text, tokens: Sequence[int]) -> None:
         """Append to a text, a new one if the tree does not hold it."""
@@ -97,13 +95,13 @@ class SuffixTree:
             self._stretches.append((text, len(text.tokens)))
         text.tokens.extend(tokens)
         self._arrays = make_room(self._arrays, len(tokens))
-        automata.grow(self._arrays, np.asarray(tokens, np.int32), text.place, self.depth, 1)
+        grow(self._arrays, np.asarray(tokens, np.int32), text.place, self.depth, 1)
 
     def remove(self, text: Text) -> None:
         """Take a text's occurrences away. States go when those of removed texts are the most."""
         del self.texts[text]
         text.place[:] = 0
-        automata.grow(self._arrays, np.asarray(text.tokens, np.int32), text.place, self.depth, -1)
+        grow(self._arrays, np.asarray(text.tokens, np.int32), text.place, self.depth, -1)
         text.place[:] = 0
         self._gone += len(text.tokens)
         held = sum(len(kept.tokens) for kept in self.texts) if self._gone > len(text.tokens) else self._gone
@@ -120,14 +118,14 @@ class SuffixTree:
             pieces.append((text, np.asarray(text.tokens[start : ends[text]], np.int32)))
             ends[text], text.place[:] = start, 0
         for text, piece in reversed(pieces):
-            automata.grow(self._arrays, piece, text.place, self.depth, 1)
+            grow(self._arrays, piece, text.place, self.depth, 1)
 
     def likeliest(self, text: Text, tokens: Sequence[int], limits: Limits) -> Continuation:
         """What most often followed an end of ``tokens``: the match with the best score, at ties the longest.
 
         tokens: at most ``depth``, ending as ``text`` does. A match is shorter than they are.
         """
-        rows = automata.match(self._arrays, text.place, np.asarray(tokens, np.int32), self._matches)
+        rows = match(self._arrays, text.place, np.asarray(tokens, np.int32), self._matches)
         drafted = np.empty((limits.nodes + 1, 7), np.int32)
         nodes = choose(self._arrays.states, self._arrays.edges, self._matches[:rows], limits, drafted)
         kept = drafted[1 : nodes + 1].T

@@ -58,9 +58,9 @@ from specbench.types import InputError, require_count
 
 
 class FirstHead(TreeHead):
-    """EAGLE_CONFIG-1 and -2: the feature is the last state after the final norm; no norm before attention or head."""
+    """EAGLE-1 and -2: the feature is the last state after the final norm; no norm before attention or head."""
 
-    format = HeadFormat("EAGLE_CONFIG", ("model.safetensors",), ("pytorch_model.bin",))
+    format = HeadFormat("EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         self.ends = ends
@@ -104,11 +104,11 @@ class FirstHead(TreeHead):
 # Flags of a configuration that change the forward, and what each of them does where it is true.
 NORM_BEFORE_RESIDUAL = "norm_before_residual"  # the residual is the normed state
 NORM_BEFORE_FC = "norm_before_fc"  # one norm over the layers that are fused, input_norm (gpt-oss)
-FC_NORM = "fc_norm"  # a norm for each of them, fc_norm.N (EAGLE_CONFIG-3.1)
-NORM_OUTPUT = "norm_output"  # the states that are continued are behind the last norm (EAGLE_CONFIG-3.1)
+FC_NORM = "fc_norm"  # a norm for each of them, fc_norm.N (EAGLE-3.1)
+NORM_OUTPUT = "norm_output"  # the states that are continued are behind the last norm (EAGLE-3.1)
 OWN_EMBEDDING = "embed_requires_grad"  # the embedding was trained with the head
 FLAGS = (NORM_BEFORE_RESIDUAL, NORM_BEFORE_FC, FC_NORM, NORM_OUTPUT, OWN_EMBEDDING)
-# Of NVIDIA's eagle_config: what every EAGLE_CONFIG-3 head does.
+# Of NVIDIA's eagle_config: what every EAGLE-3 head does.
 ALWAYS = ("use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_last_layernorm")
 ONLY = {**dict.fromkeys(ALWAYS, (True,)), **dict.fromkeys(FLAGS, (True, False)), "parallel_draft_step": (0, 1)}
 AUX = "eagle_aux_hidden_state_layer_ids"  # the layers that are fused
@@ -137,9 +137,9 @@ def read_flags(file: HeadFile, layout: str, also: Sequence[str] = ()) -> frozens
 
 
 class ThirdHead(TreeHead):
-    """EAGLE_CONFIG-3: fused features enter once; norms before attention and before an output head of its own."""
+    """EAGLE-3: fused features enter once; norms before attention and before an output head of its own."""
 
-    format = HeadFormat("EAGLE_CONFIG-3", ("model.safetensors",), ("pytorch_model.bin",))
+    format = HeadFormat("EAGLE-3", ("model.safetensors",), ("pytorch_model.bin",))
     ignored = (EMBEDDING, "d2t", "t2d")
     layout = "eagle3"
     also: tuple[str, ...] = ()

@@ -264,11 +264,8 @@ def random_weights(expected: Mapping[str, TensorShape], seed: int = 0) -> dict[s
     }
 
 
-EAGLE_CONFIG, LAYER = (
-    "eagle_config",
-    "transformer_layer_config",
-)  # where NVIDIA and speculators nest settings
-# What says nothing of the forward, or is settled by the names and shapes of the tensors.
+EAGLE_CONFIG, LAYER = "eagle_config", "transformer_layer_config"  # nested settings of NVIDIA and of speculators
+# Settings that do not concern the forward, or that the names and shapes of the tensors settle.
 IDLE = {
     "architectures", "auto_map", "draft_vocab_size", "has_no_defaults_at_init", "model_type", "num_target_layers",
     "rope_scaling", "rope_theta", "speculators_config", "speculators_version", "target_hidden_size",

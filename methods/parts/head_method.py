@@ -34,7 +34,7 @@ MEDUSA_TREE = (  # github.com/FasterDecoding/Medusa, medusa_choices.py, mc_sim_7
     (10, 3, 2, 1, 1, 1, 1, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 1, *[0] * 10),
     (2, *[0] * 22),
 )
-EAGLE_TREE = (  # github.com/SafeAILab/EAGLE_TREE, choices.py, a tree of the same name: 25 nodes, 5 levels
+EAGLE_TREE = (  # github.com/SafeAILab/EAGLE, choices.py, a tree of the same name: 25 nodes, 5 levels
     (4,),
     (3, 2, 2, 1),
     (3, 2, 2, 1, 0, 0, 0, 0),

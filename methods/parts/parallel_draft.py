@@ -29,7 +29,7 @@ from torch.nn.functional import pad
 
 from methods.parts.draft_lm import DraftLM
 from methods.parts.draft_method import DraftModelMethod, TargetTraits
-from methods.parts.port import Backend, Port, open_port
+from methods.parts.port import Backend, Port
 from specbench.method import Drafter
 from specbench.models.facade import ModelCard, Target
 from specbench.types import CaseError, InputError, Needs
@@ -245,7 +245,7 @@ class ParallelDraft(DraftModelMethod):
         self.device, self.sampling, self.vocab, self.eos = traits.device, traits.sampling, traits.vocab, traits.eos
         arguments = (*first, traits, self.options())
         try:
-            self.port = open_port(self.backend, build, arguments, self.patience_s)
+            self.port = Port(self.backend, build, arguments, self.patience_s)
         except CaseError as error:
             raise InputError(f"port={self.backend}: {error}") from error
 

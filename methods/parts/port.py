@@ -258,6 +258,7 @@ class Port:
         self._channel: Channel | None = None
         self._number = 0
         self._asked: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
+        self.open()
 
     def open(self) -> None:
         """Start the partner unless it runs, and wait until its actor is built. Raises InputError or CaseError."""
@@ -328,10 +329,3 @@ class Port:
         return CaseError(
             f"the drafting partner {error}; the next case starts another; a slow one needs more patience_s"
         )
-
-
-def open_port(backend: Backend, build: Callable[..., Any], arguments: tuple[Any, ...], patience_s: float) -> Port:
-    """An open port; see ``Port``."""
-    port = Port(backend, build, arguments, patience_s)
-    port.open()
-    return port

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from specbench.models.tree import compute_depths
 from specbench.types import ROOT, InputError
-
-REFERENCE = (  # github.com/Luowaterbi/TokenRecycling, model/recycling/tree_template.py: 80 nodes on 6 levels
-    (8,),
-    (8, 4, 3, 2, 1, 1, 1, 1),
-    (8, 3, 2, 1, 1, 1, 1, 1, 2, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0),
-    (5, 2, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 0),
-    (3, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1, 0, 0),
-    (2, 0, 0, 1, 0, 0, 0, 0),
-)
-SHARES = (49, 10, 6, 5, 3, 3, 2, 2)  # how many of its 80 nodes stand at or below the root's child of each rank
-
-Path = tuple[int, ...]  # a node as the ranks on the way to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,47 +97,6 @@ class TreeShape:
             raise InputError(f"{key}: no node; expected at least one child of the root")
         return cls.of(parents)
 
-    @classmethod
-    def sized(cls, nodes: int, depth: int, width: int) -> TreeShape:
-        """The reference's tree brought to ``nodes`` nodes on exactly ``depth`` levels.
-
-        Taken in this order: the path of rank 0 down to ``depth``; the reference's nodes; all others. Within each the
-        likely ones first: a node is worth the product of its ranks' ``SHARES``, the reference's own estimate of what a
-        rank is worth (ranks beyond have share 1); of equal ones the shallower, then the lower ranks. A parent is worth
-        more than its children and a rank no less than the next, so every beginning of that order is a tree. width: the
-        most children a node may have. Raises InputError.
-        """
-        if nodes < depth or depth < 1:
-            raise InputError(f"nodes={nodes}: expected at least depth={depth} nodes and 1 level, one node a level")
-        known = set(cls.from_counts(REFERENCE, len(SHARES)).paths())
-
-        def order(path: Path) -> tuple[bool, bool, Fraction, int, Path]:
-            shares = (SHARES[rank] if rank < len(SHARES) else 1 for rank in path)
-            worth = Fraction(math.prod(shares), len(known) ** len(path))
-            return any(path), path not in known, -worth, len(path), path
-
-        waiting = [order((0,))]
-        chosen: list[Path] = []
-        while waiting and len(chosen) < nodes:
-            path = heapq.heappop(waiting)[-1]
-            chosen.append(path)
-            if len(path) < depth:
-                heapq.heappush(waiting, order((*path, 0)))
-            if path[-1] + 1 < width:
-                heapq.heappush(waiting, order((*path[:-1], path[-1] + 1)))
-        if len(chosen) < nodes:
-            raise InputError(f"nodes={nodes}: only {len(chosen)} fit on {depth} levels of {width} candidates a node")
-        ordered = sorted(chosen, key=lambda path: (len(path), path))
-        place = {(): ROOT} | {path: node for node, path in enumerate(ordered)}
-        return cls.of([place[path[:-1]] for path in ordered])
-
-    def paths(self) -> list[Path]:
-        """Every node as the ranks on the way to it."""
-        found: list[Path] = []
-        for parent, rank in zip(self.parents, self.ranks, strict=True):
-            found.append((*(() if parent == ROOT else found[parent]), rank))
-        return found
-
     def cut(self, nodes: int) -> TreeShape:
         """The shape of the first ``nodes`` nodes, or of all of them."""
         return self if nodes >= len(self) else TreeShape.of(self.parents[:nodes])
@@ -182,70 +124,6 @@ class ShapePlan:
         if nodes not in self._cuts:
             self._cuts[nodes] = ShapePlan(self.shape.cut(nodes), self._device)
         return self._cuts[nodes]
-
-
-def parents_of_widths(widths: Sequence[int]) -> list[int]:
-    """Parents of the tree in which every node of depth d has ``widths[d]`` children (the root has depth 0).
-
-    ``parents_of_widths([2, 1])`` -> ``[-1, -1, 0, 1]``.
-    """
-    parents: list[int] = []
-    level = [ROOT]
-    for width in widths:
-        start = len(parents)
-        parents += [node for node in level for _ in range(width)]
-        level = list(range(start, len(parents)))
-    return parents
-
-
-def find_best_shape(nodes: int, depth: int, acceptance: Sequence[float]) -> tuple[list[int], float]:
-    """Parents of the tree with the most expected tokens a step, and their number, the target's own token included.
-
-    nodes, depth: at most. acceptance: at a node that was reached, the chance that its first, second, ... child is the
-    one that is accepted (Sequoia's positional acceptance). Dynamic programming over (depth, children, nodes).
-    """
-    size = nodes + 1  # of a subtree, its own root included
-    whole = np.full((depth + 1, size + 1), -np.inf)  # best subtree of exactly that many nodes, at most that deep
-    whole[:, 1] = 1.0
-    wide = np.zeros((depth + 1, size + 1), dtype=int)  # its children
-    split = np.zeros((depth + 1, len(acceptance) + 1, size + 1), dtype=int)  # nodes before the last child's own
-    for level in range(1, depth + 1):
-        known = np.full(size + 1, -np.inf)
-        known[1] = 1.0  # no child
-        for child, chance in enumerate(acceptance, 1):
-            below = whole[level - 1]
-            subtree = np.multiply(chance, below, out=np.full(size + 1, -np.inf), where=np.isfinite(below))
-            known, split[level, child] = _with_child(known, subtree)
-            better = known > whole[level]
-            whole[level, better], wide[level, better] = known[better], child
-    best = int(np.argmax(whole[depth]))
-    return _unfold(depth, best, wide, split), float(whole[depth, best])
-
-
-def _with_child(known: np.ndarray, subtree: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Max over y of known[y] + subtree[m - y], for every m; and the y of each."""
-    size = len(known)
-    index = np.arange(size)
-    gap = index[None, :] - index[:, None]  # [y, m]
-    total = known[:, None] + np.where(gap > 0, subtree[np.clip(gap, 0, None)], -np.inf)
-    return total.max(0), total.argmax(0)
-
-
-def _unfold(depth: int, size: int, wide: np.ndarray, split: np.ndarray) -> list[int]:
-    """The tree behind the tables, level by level."""
-    parents: list[int] = []
-    waiting = deque([(ROOT, depth, size)])
-    while waiting:
-        node, level, left = waiting.popleft()
-        sizes: list[int] = []
-        for child in range(int(wide[level, left]), 0, -1):
-            before = int(split[level, child, left])
-            sizes.append(left - before)
-            left = before
-        for part in reversed(sizes):
-            waiting.append((len(parents), level - 1, part))
-            parents.append(node)
-    return parents
 
 
 TINY = 1e-30  # keeps a divisor off zero
