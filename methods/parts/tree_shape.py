@@ -1,4 +1,9 @@
-"""Children of the nodes of a level, drawn without replacement from the distribution behind each node."""
+"""Draft trees whose shape is fixed before decoding: how many children each node gets, and the drawing of children.
+
+Nodes are listed level by level, siblings side by side, so any first part of a shape is a tree again. A shape is given
+by its parents or by child counts. Children of a level's nodes are drawn without replacement from the distribution
+behind each node.
+"""
 
 from __future__ import annotations
 
