@@ -50,7 +50,7 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) 
     console = _console()
     directory = directory.resolve()
     if job.config.report.style != SCREEN:
-        from specbench.report.text.style import check_style  # brings pandas, which a run does without until its end
+        from specbench.report.plots import check_style  # brings pandas, which a run does without until its end
 
         check_style(job.config.report.style)
     try:

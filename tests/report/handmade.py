@@ -8,7 +8,7 @@ from typing import Any
 from specbench.records.record import CaseRecord, Lossless, TurnRecord
 from specbench.records.store import Run
 from specbench.report import gather
-from specbench.report.frames.rows import COLUMNS
+from specbench.report.frames.summary import COLUMNS
 from specbench.report.frames.trials import MethodTrials, read_trials
 
 EQUAL = Lossless(True, None, 10, 0, 0, 0.0)
