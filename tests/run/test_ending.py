@@ -13,8 +13,8 @@ import pytest
 
 from compose import job_for
 from specbench import report
+from specbench.commands import report as report_cli
 from specbench.records.store import RunWriter, write_atomically
-from specbench.report import cli as report_cli
 from specbench.runs import launch
 from specbench.screen import Screen, ending_as_interrupts
 
