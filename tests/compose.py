@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from methods.parts.runtimes.runtime_peer import RuntimePeer
-from specbench.runs import cli, composition, groups
+from specbench.runs import cli, composition
+from specbench.runs.config import conf_dir
 from specbench.runs.job import make_entry
 from specbench.runs.session import Entry
 
@@ -21,7 +22,7 @@ def composed(*overrides: str):
 @functools.cache
 def method_names() -> tuple[str, ...]:
     """Every method in conf/method that decodes by itself: not a server, which needs one."""
-    names = {path.stem for path in (groups.conf_dir() / "method").glob("*.yaml")}
+    names = {path.stem for path in (conf_dir() / "method").glob("*.yaml")}
     return tuple(sorted(names - {"server"}))
 
 
