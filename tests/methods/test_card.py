@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from actors import inline_actor
+from builders.models import build, plain_greedy
 from draft_models import MarkovLM, begin, fitted, noisy, run
 from methods.card import Card, CardActor, DraftCache
-from models import build, plain_greedy
 from specbench.models.facade import Target
 from specbench.types import InputError, Step
 

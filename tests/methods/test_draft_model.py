@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builders.models import VOCAB, build, plain_greedy
 from draft_models import begin, fitted, noisy, plain_logits, run
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
@@ -13,7 +14,6 @@ from methods.parts.draft_lm import DraftLM, DraftRequest
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
-from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.decode.shared_request import SharedRequest, draft_on
 from specbench.models.fast.held_kv import HeldPlace

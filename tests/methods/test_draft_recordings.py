@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from actors import inline_actor
+from builders.models import VOCAB, build
 from draft_models import begin, fitted, noisy, run
 from methods.card import Card
 from methods.opt_tree import OptTree
@@ -19,7 +20,6 @@ from methods.pearl import Pearl
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
-from models import VOCAB, build
 from playback import Playback
 from specbench.decode.sampling import Sampling
 from specbench.models import runner as runners

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builders.models import build, plain_greedy
 from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, plain_logits, run
 from methods.parts import tree_shape
 from methods.parts.tree_shape import race, without_earlier
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
-from models import build, plain_greedy
 from specbench.decode.sampling import Sampling
 
 RATES = [0.6, 0.2, 0.1]

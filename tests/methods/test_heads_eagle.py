@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import methods.eagle.eagle as eagle_module
+from builders.models import VOCAB, build, plain_greedy
 from draft_models import markov_tables
 from head_models import Eagle1, bound, card_of, paths_of, run, states, target_of, watched
 from head_models import Eagle3 as Eagle3Module
@@ -18,7 +19,6 @@ from methods.parts.draft_layer import LayerMemory
 from methods.parts.head_method import EAGLE_TREE, MEDUSA_TREE, WIDEST
 from methods.parts.tree_method import BestChoice, DrawnChoice, fill, grow, target_ids
 from methods.parts.tree_shape import ShapePlan, TreeShape
-from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.method import complete
 from specbench.types import InputError, Prefill
@@ -32,7 +32,7 @@ def deep():
     """A target with room for EAGLE-3's layers 2, L/2 and L - 3."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from models import BASE
+    from builders.models import BASE
 
     torch.manual_seed(3)
     config = AutoConfig.for_model("llama", **{**BASE, "num_hidden_layers": LAYERS, "initializer_range": 0.2})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builders.models import VOCAB, build
 from head_models import bound, states
 from methods.dflash import DFlash
 from methods.eagle.eagle import Eagle, Eagle3, PEagle
@@ -12,7 +13,6 @@ from methods.hydra_heads import HydraTree
 from methods.medusa import Medusa
 from methods.parts import draft_layer
 from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall
-from models import VOCAB, build
 from specbench.decode.shared_request import SharedRequest, draft_on
 from specbench.types import Prefill
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compose import job_for
+from builders.runs import job_for
 from methods.hybrid import AcceptanceRates, Hybrid, MergedTree, class_of
 from methods.pld import PromptLookup
 from specbench.method import Drafter, Method

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.models import VOCAB, build, plain_greedy
 from methods.n_grammys import NGrammys, RowIndex, bigram_ids, fingerprint, greedy_rows, unigram_ids
 from methods.parts.branches import Branches
-from models import VOCAB, build, plain_greedy
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compose import job_for
+from builders.runs import job_for
 from methods.parts.suffix_array import END, SuffixArray
 from methods.ssd import CACHE, RANDOM, Spacelike, TokenRing
 from specbench.records.store import read_run

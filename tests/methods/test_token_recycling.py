@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compose import settings_of
+from builders.runs import settings_of
 from methods.parts.recycling import RecyclingMatrix
 from methods.parts.tree_shape import Level, TreeShape
 from methods.token_recycling import REFERENCE, SHARES, TokenRecycling, reference_tree

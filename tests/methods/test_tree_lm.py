@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.models import VOCAB, build
 from draft_models import plain_logits
 from methods.parts.draft_lm import DraftLM, DraftRequest, TreeRequest
-from models import VOCAB, build
 
 MODELS = {}
 

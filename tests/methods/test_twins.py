@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compose import job_for
+from builders.runs import job_for
 from methods.sam import build_automaton
 from specbench.records.record import VANILLA, CaseRecord, TurnRecord
 from specbench.records.store import read_run
