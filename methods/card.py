@@ -205,7 +205,7 @@ class CardSession:
             rows = self._expand(layer.ids.tolist(), layer.tokens.tolist(), layer.parents.tolist())
         else:
             self._nodes.clear()
-            rows = self.tree.feed(self._context, self.tree.held)[None]
+            rows = self.tree.feed(self._context, self.tree.cached)[None]
         chances, best = rows.log_softmax(-1, dtype=_at_least_single(rows.dtype)).topk(self.store.children)
         read = torch.stack([chances.double(), best.double()])
         after = mark(self._lm.device)

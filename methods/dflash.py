@@ -136,8 +136,8 @@ ONLY = {"speculators_model_type": ("dflash", "dspark"), "projector_type": ("dfla
 
 def setting(file: HeadFile, name: str) -> Any:
     """A value of the configuration, or of what is nested in it; None where it is not set."""
-    held = (part.get(name) for part in (file.config, *map(file.nested, NESTED)))
-    return next((value for value in held if value is not None), None)
+    found = (part.get(name) for part in (file.config, *map(file.nested, NESTED)))
+    return next((value for value in found if value is not None), None)
 
 
 def is_spark(file: HeadFile) -> bool:
@@ -146,9 +146,9 @@ def is_spark(file: HeadFile) -> bool:
 
 
 def anchored(file: HeadFile) -> bool:
-    """Whether the first row of a block drafts too, as in DSpark unless it is said."""
-    said = setting(file, ANCHOR)
-    return is_spark(file) if said is None else bool(said)
+    """Whether the first row of a block drafts too, as in DSpark unless the file says otherwise."""
+    given = setting(file, ANCHOR)
+    return is_spark(file) if given is None else bool(given)
 
 
 def markov_rank(file: HeadFile) -> int:
@@ -160,18 +160,18 @@ def markov_rank(file: HeadFile) -> int:
 
 
 def is_confident(file: HeadFile) -> bool:
-    """Whether it has a confidence head; where nothing is said, its tensors say it, or unread, that it is DSpark's."""
-    said, shapes = setting(file, CONFIDENT), file.shapes()
+    """Whether it has a confidence head; by the configuration, else by its tensors, else (unread) if it is DSpark's."""
+    given, shapes = setting(file, CONFIDENT), file.shapes()
     there = is_spark(file) and not file.random if shapes is None else f"{SURE}.weight" in shapes
-    return there if said is None else bool(said)
+    return there if given is None else bool(given)
 
 
 def reads_markov(file: HeadFile) -> bool:
     """Whether the confidence head reads the token before. Raises InputError where nothing embeds it."""
-    said, rank = setting(file, WITH), markov_rank(file)
-    if said and not rank and is_confident(file):
+    given, rank = setting(file, WITH), markov_rank(file)
+    if given and not rank and is_confident(file):
         raise InputError(f"{file.where}: config.json has {WITH}=True and {RANK}=0; expected a Markov head")
-    return rank > 0 if said is None else bool(said)
+    return rank > 0 if given is None else bool(given)
 
 
 class DFlashHead(TreeHead):
@@ -198,7 +198,7 @@ class DFlashHead(TreeHead):
 
     @staticmethod
     def own(file: HeadFile) -> tuple[str, ...]:
-        """DeepSpec trains both with DSpark; elsewhere they are copies of the target's, or noise."""
+        """DeepSpec trains both with DSpark; in other files they are copies of the target's, or noise."""
         return (HEAD, EMBEDDED) if is_spark(file) else ()
 
     @staticmethod

@@ -89,10 +89,10 @@ class _Request(DraftRequest):
 
     def feeding(self, context: Sequence[int], settled: int, masks: Sequence[int] = ()) -> DraftCall:
         """As ``DraftRequest.feeding``; ``settled`` is known here."""
-        held = len(self._text)
+        cached = len(self._text)
         self._text += self._method.vocabularies.translate(context[self._taken :])
         self._taken = len(context)
-        return super().feeding(self._text or [0], held, masks)
+        return super().feeding(self._text or [0], cached, masks)
 
     def stepping(self, token: int | Tensor) -> DraftCall:
         """As ``DraftRequest.stepping``."""

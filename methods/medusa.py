@@ -129,8 +129,8 @@ class Medusa(StackedHeads):
         """(heads, blocks)."""
         heads, blocks = head_count(list(shapes))
         if not heads or not blocks:
-            held = ", ".join(sorted(shapes)[:4])
-            raise InputError(f"{file.where}: no Medusa head: holds {held} ...; expected names like 0.0.linear.weight")
+            found = ", ".join(sorted(shapes)[:4])
+            raise InputError(f"{file.where}: no Medusa head: holds {found} ...; expected names like 0.0.linear.weight")
         require_shapes(shapes, self.shapes(heads, blocks), (), file)
         return heads, blocks
 

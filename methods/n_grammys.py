@@ -340,8 +340,8 @@ class NGrammys(Method):
         free = self.k - len(taken)
         if not (self.dedupe and taken):
             return self._rows[successors[:free]].tolist()
-        held = {tuple(row) for row in taken}
-        return [row for row in self._rows[successors].tolist() if tuple(row) not in held][:free]
+        known = {tuple(row) for row in taken}
+        return [row for row in self._rows[successors].tolist() if tuple(row) not in known][:free]
 
     def state_bytes(self) -> int:
         """Bytes of the model's tables."""

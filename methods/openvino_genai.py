@@ -85,7 +85,7 @@ class OpenvinoGenai(RuntimePeer):
                 return report(ids)
 
             def end(self) -> None:
-                """Nothing is held back."""
+                """Nothing is buffered."""
 
         self._config.max_new_tokens = limit
         found = self._pipeline.generate(openvino.Tensor(np.array([prompt], np.int64)), self._config, Streamer())

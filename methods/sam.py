@@ -74,8 +74,8 @@ class StaticAutomaton:
     @classmethod
     def load(cls, path: Path, vocab: int, key: str) -> StaticAutomaton:
         """Read a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
-        about, held = read_built(path, vocab, key, "suffix automaton", Packed._fields)
-        arrays = Packed(**held)
+        about, stored = read_built(path, vocab, key, "suffix automaton", Packed._fields)
+        arrays = Packed(**stored)
         if not about.get("ranked", "").isdecimal() or not _is_sound(arrays):
             raise InputError(f"{key}={path}: not a suffix automaton, or damaged; build one anew")
         if any(array.size and not 0 <= array.min() <= array.max() < vocab for array in (arrays.text, arrays.tokens)):
@@ -265,11 +265,11 @@ class _Matcher(Drafter):
 
 
 class SAM(Method):
-    """n_predicts: tokens of a draft, the root among them. alpha: without an auxiliary, a match of L tokens drafts at
-    most int(alpha * L). children: of a node, and nodes of a level, in the static automaton's tree.
+    """Parameters: n_predicts, the tokens of a draft, root included; children of a node and nodes of a level.
 
-    static: file of an automaton built by specbench build automaton. len_bias: taken off its matches. auxiliary:
-    token_recycling | none; it drafts where no match has len_threshold tokens. tree, k: of Token Recycling.
+    alpha: without an auxiliary, a match of L tokens drafts at most int(alpha * L). static: file of an automaton
+    built by specbench build automaton. len_bias: taken off its matches. auxiliary: token_recycling | none; it
+    drafts where no match has len_threshold tokens. tree, k: of Token Recycling.
     """
 
     learned = ("auxiliary",)

@@ -203,8 +203,8 @@ class ThirdHead(TreeHead):
     @staticmethod
     def rename(names: dict[str, Any]) -> dict[str, Any]:
         """The speculators library calls the layer ``layers.0``, others put ``model.`` in front."""
-        plain = {name.removeprefix("model."): held for name, held in names.items()}
-        return {re.sub(r"^layers\.0\.", "midlayer.", name): held for name, held in plain.items()}
+        plain = {name.removeprefix("model."): value for name, value in names.items()}
+        return {re.sub(r"^layers\.0\.", "midlayer.", name): value for name, value in plain.items()}
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
         """Fused by ``fc``, normed before where the head says so."""
@@ -401,7 +401,7 @@ class ParallelHead(ThirdHead):
 
     @classmethod
     def flags(cls, file: HeadFile) -> frozenset[str]:
-        """With an embedding of its own where nothing is said of it, as the speculators library has it."""
+        """Has an embedding of its own unless the configuration says otherwise, as in the speculators library."""
         flags = super().flags(file)
         return flags if file.config.get(OWN_EMBEDDING) is not None else flags | {OWN_EMBEDDING}
 
@@ -415,10 +415,10 @@ class ParallelHead(ThirdHead):
     def rename(names: dict[str, Any]) -> dict[str, Any]:
         """As EAGLE-3's; some files have the learned state as (1, 3D), others as (1, 1, 3D)."""
         named = ThirdHead.rename(names)
-        if isinstance(held := named.get(STATE), Tensor):
-            named[STATE] = held.flatten()
-        elif held and set(held[:-1]) <= {1}:
-            named[STATE] = held[-1:]
+        if isinstance(stored := named.get(STATE), Tensor):
+            named[STATE] = stored.flatten()
+        elif stored and set(stored[:-1]) <= {1}:
+            named[STATE] = stored[-1:]
         return named
 
     def masked(self, rows: int) -> tuple[Tensor, Tensor]:

@@ -61,8 +61,8 @@ class ModulesRun(HeadRun):
         """See ``HeadRun.root``."""
         if self.queue:
             features, following = self.taken()
-            for place, held in enumerate(self._tokens):  # the first token of module ``place`` is that far on
-                self._tokens[place] = torch.cat([held, following[max(0, place - self._rows) :]])
+            for place, tokens in enumerate(self._tokens):  # the first token of module ``place`` is that far on
+                self._tokens[place] = torch.cat([tokens, following[max(0, place - self._rows) :]])
             self._rows += len(following)
             self._states[0] = self.head.enter(features)
             self._written = yield from self._read(0, self._drafted[:0])
@@ -84,11 +84,11 @@ class ModulesRun(HeadRun):
 
     def _read(self, place: int, drafted: Tensor) -> Forwards:
         """The module at ``place`` reads its new rows, and the n that wait for (n,) drafted tokens: what these write."""
-        tokens, held = self._tokens[place], self._states[place]
-        new, states = len(tokens), torch.cat([held, self._written]) if place else held
+        tokens, stored = self._tokens[place], self._states[place]
+        new, states = len(tokens), torch.cat([stored, self._written]) if place else stored
         self._waiting, self._waiting_states = drafted, states[new:]
         written = yield from self._feed(place, torch.cat([tokens, drafted]), states, len(drafted))
-        self._tokens[place], self._states[place] = tokens[:0], held[new:].clone()
+        self._tokens[place], self._states[place] = tokens[:0], stored[new:].clone()
         if place + 1 == len(self._heads):
             return written
         self._states[place + 1] = torch.cat([self._states[place + 1], written[:new]])

@@ -142,15 +142,15 @@ class LayerMemory:
         self.reserve(GROWTH)
 
     def reserve(self, tokens: int) -> None:
-        """Make room for ``tokens`` committed tokens; what is held stays."""
+        """Make room for ``tokens`` committed tokens; what is stored stays."""
         if tokens <= self._capacity:
             return
         self._capacity = -(-max(tokens, 2 * self._capacity) // GROWTH) * GROWTH
-        layers, held = self._layers, (self.nodes + self.length if self.length else 0)
+        layers, stored = self._layers, (self.nodes + self.length if self.length else 0)
         slots = self.nodes + self._capacity
         made = layers.like.new_zeros(layers.count, 2, layers.first.shared, slots, layers.first.size)
-        if held:
-            made[..., :held, :] = self.pairs[..., :held, :]
+        if stored:
+            made[..., :stored, :] = self.pairs[..., :stored, :]
         self.pairs = made
         self.mask = layers.like.new_zeros(self._width, slots)
         layers.rope.reserve(self._capacity + self.nodes + 1)
@@ -167,7 +167,9 @@ class DraftLayers:
     """
 
     def __init__(self, state: Mapping[str, Tensor], prefixes: Sequence[str], config: Any, biased: bool) -> None:
-        """state: on the layers' device, in their dtype, with the names of ``layer_shapes`` and, of all but the first
+        """Collect the weights.
+
+        state: on the layers' device, in their dtype, with the names of ``layer_shapes`` and, of all but the first
         layer, ``input_layernorm``.
         """
         self.like = state[f"{prefixes[0]}self_attn.q_proj.weight"].new_empty(0)
@@ -217,7 +219,7 @@ class DraftLayers:
         inputs: (w, width), what attention of the first layer reads.
         residual: (w, D), the nodes' own.
         depths: of the nodes, one for all or one each; 0 is the place behind the last committed token.
-        seen: (w, nodes), 0 at the slots of nodes that a node sees, -inf elsewhere.
+        seen: (w, nodes), 0 at the slots of nodes that a node sees, -inf at the others.
         """
         at = slice(memory.length + depths.start, memory.length + depths.stop)
         mask = memory.mask[: self.first.groups * len(inputs), : memory.nodes + memory.length]

@@ -113,9 +113,9 @@ class HeadFile:
         found: dict[str, Any] = {}
         for part in self._parts(file):
             try:
-                with safe_open(part, framework="pt") as held:
-                    names = [name for name in held.keys() if name.startswith(self.prefix)]  # noqa: SIM118
-                    found |= {name.removeprefix(self.prefix): value(held, name) for name in names}
+                with safe_open(part, framework="pt") as opened:
+                    names = [name for name in opened.keys() if name.startswith(self.prefix)]  # noqa: SIM118
+                    found |= {name.removeprefix(self.prefix): value(opened, name) for name in names}
             except (SafetensorError, OSError) as error:
                 raise InputError(f"{self.where}: {part.name} cannot be read ({error})") from error
         return found
@@ -322,18 +322,18 @@ def require_known(
     """
     only = {"mlp_bias": (False,), **only}
     parts = [file.config, file.layer, *(file.nested(name) for name in nested)]
-    said = [(name, value) for part in parts for name, value in part.items() if value is not None]
-    for name, value in said:
+    given = [(name, value) for part in parts for name, value in part.items() if value is not None]
+    for name, value in given:
         if name in only and not any(_same(value, each) for each in only[name]):
             either = " or ".join(map(str, only[name])) or "none"
             raise InputError(f"{file.where}: config.json has {name}={value}; expected {either}")
     known = {*vars(LlamaConfig()), *vars(Qwen3Config()), *IDLE, *known, *only, *nested}
-    if strange := sorted({name for name, value in said if name not in known and value is not False and value != 0}):
+    if strange := sorted({name for name, value in given if name not in known and value is not False and value != 0}):
         raise InputError(
             f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected none"
         )
     refuse_window(file)
-    return frozenset(name for name, value in said if value is True)
+    return frozenset(name for name, value in given if value is True)
 
 
 def _same(value: Any, expected: Any) -> bool:
@@ -360,6 +360,7 @@ def layer_numbers(file: HeadFile, name: str, found: Any) -> list[int] | None:
 
 
 def biased(file: HeadFile) -> bool:
+    """Whether queries, keys and values have a bias."""
     return bool(file.layer.get("qkv_bias") or file.layer.get("attention_bias"))
 
 
@@ -379,8 +380,8 @@ def mask_token(file: HeadFile, vocab: int, *places: str) -> int:
 
     Raises InputError where it is missing, or none of a vocabulary of ``vocab`` tokens.
     """
-    held = [file.config, *(file.nested(place) for place in places)]
-    found = [each[name] for each in held for name in MASK if each.get(name) is not None]
+    parts = [file.config, *(file.nested(place) for place in places)]
+    found = [each[name] for each in parts for name in MASK if each.get(name) is not None]
     token = 0 if file.random else found[0] if found else None
     if type(token) is not int or not 0 <= token < vocab:
         raise InputError(f"{file.where}: config.json has {MASK[0]}={token}; expected a token below {vocab}")

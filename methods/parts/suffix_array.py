@@ -26,7 +26,7 @@ END = -1  # what follows the last token, and what separates texts; it sorts befo
 
 @njit()
 def token_at(tokens, place):
-    """The token at ``place``, ``END`` outside of the array: no file can make a query read elsewhere."""
+    """The token at ``place``, ``END`` outside of the array: no file can make a query read outside."""
     return np.int64(tokens[place]) if 0 <= place < len(tokens) else np.int64(END)
 
 

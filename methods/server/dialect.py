@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from methods.server.acceptance import REQUEST, Told, whole
+from methods.server.acceptance import REQUEST, DraftReport, whole
 from methods.server.connection import Connection
 from specbench.types import CaseError, InputError
 
@@ -31,13 +31,13 @@ class Asked:
 class Chunk:
     """An event of an answer. ids: emitted by it, None where the server says text only.
 
-    finish: stop | length, in the last one. told: what the server says of the whole request's drafts.
+    finish: stop | length, in the last one. report: the server's figures for the whole request's drafts.
     """
 
     ids: Sequence[int] | None = None
     text: str = ""
     finish: str | None = None
-    told: Told | None = None
+    report: DraftReport | None = None
 
 
 class OpenAI:
@@ -73,7 +73,9 @@ class OpenAI:
     def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
         """seen: ids so far."""
         choice = (event.get("choices") or [{}])[0]
-        return Chunk(choice.get("token_ids"), choice.get("text") or "", choice.get("finish_reason"), self.told(event))
+        return Chunk(
+            choice.get("token_ids"), choice.get("text") or "", choice.get("finish_reason"), self.read_report(event)
+        )
 
     async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
         """Token -> log-probability behind ``context``, of the best few; nothing where the server names no ids."""
@@ -83,7 +85,7 @@ class OpenAI:
         """The ids that the server reads ``text`` as; None where it does not say."""
         return None
 
-    def told(self, event: Mapping[str, Any]) -> Told | None:
+    def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
         """What an event says of the request's drafts."""
         return None
 
@@ -122,13 +124,13 @@ class VLLM(OpenAI):
         """See ``OpenAI``; by ``/tokenize``."""
         return connection.tokenize({"model": model, "prompt": text, "add_special_tokens": False})
 
-    def told(self, event: Mapping[str, Any]) -> Told | None:
+    def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
         """``metrics.speculative_decoding`` of the chunk with the usage."""
         found = (event.get("metrics") or {}).get("speculative_decoding")
         if not found or whole(found.get("num_accepted_draft_tokens")) is None:
             return None
         steps = zip(found.get("per_step_accepted") or (), found.get("per_step_drafted") or (), strict=False)
-        return Told(
+        return DraftReport(
             REQUEST,
             accepted=found["num_accepted_draft_tokens"],
             drafts=whole(found.get("num_spec_steps")),
@@ -160,7 +162,7 @@ class TensorRTLLM(OpenAI):
             return chunk
         count = seen + len(chunk.ids)
         steps = round(count / mean) - 1
-        return Chunk(chunk.ids, chunk.text, chunk.finish, Told(REQUEST, max(0, count - 1 - steps), steps))
+        return Chunk(chunk.ids, chunk.text, chunk.finish, DraftReport(REQUEST, max(0, count - 1 - steps), steps))
 
 
 class SGLang(OpenAI):
@@ -197,9 +199,9 @@ class SGLang(OpenAI):
         finish = (meta.get("finish_reason") or {}).get("type")
         if finish == "abort":
             raise CaseError(f"the server aborted the request: {meta['finish_reason']}")
-        return Chunk(ids, "" if ids is not None else event.get("text") or "", finish, self.told(meta))
+        return Chunk(ids, "" if ids is not None else event.get("text") or "", finish, self.read_report(meta))
 
-    def told(self, event: Mapping[str, Any]) -> Told | None:
+    def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
         """``meta_info``, whose names changed between versions."""
         steps = whole(event.get("spec_verify_ct"))
         accepted, drafted, histogram = (
@@ -210,7 +212,7 @@ class SGLang(OpenAI):
             return None
         if accepted is None:
             accepted = max(0, (event.get("completion_tokens") or 0) - 1 - steps)
-        return Told(REQUEST, whole(accepted) or 0, steps, whole(drafted), tuple(histogram or ()))
+        return DraftReport(REQUEST, whole(accepted) or 0, steps, whole(drafted), tuple(histogram or ()))
 
 
 class LMDeploy(SGLang):
@@ -279,8 +281,8 @@ class LlamaCpp(OpenAI):
             finish = "length" if event.get("stop_type") == "limit" else "stop"
         timings = event.get("timings") or {}
         accepted, drafted = whole(timings.get("draft_n_accepted")), whole(timings.get("draft_n"))
-        told = None if accepted is None or not finish else Told(REQUEST, accepted, drafted=drafted)
-        return Chunk(event.get("tokens"), "" if event.get("tokens") else event.get("content") or "", finish, told)
+        report = None if accepted is None or not finish else DraftReport(REQUEST, accepted, drafted=drafted)
+        return Chunk(event.get("tokens"), "" if event.get("tokens") else event.get("content") or "", finish, report)
 
 
 KINDS: tuple[type[OpenAI], ...] = (VLLM, TensorRTLLM, LMDeploy, LlamaCpp, SGLang, OpenAI)  # the plainest last

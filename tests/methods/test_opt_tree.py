@@ -133,7 +133,7 @@ def test_the_cache_holds_the_accepted_path():
         paths = paths_of(draft)
         path = [paths.index(tuple(best[:depth])) for depth in (1, 2) if tuple(best[:depth]) in paths]
         drafter.observe(Step(context[-1], tuple(best[: len(path) + 1]), tuple(path), False))
-        assert drafter._request._held == [*context, *best[: min(1, len(path))]]  # the second layer was never fed
+        assert drafter._request._cached == [*context, *best[: min(1, len(path))]]  # the second layer was never fed
         context += best[: len(path) + 1]
 
 
