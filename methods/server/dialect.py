@@ -29,7 +29,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """An event of an answer. ids: emitted by it, None where the server says text only.
+    """An event of an answer. ids: emitted by it, None where the server sends text only.
 
     finish: stop | length, in the last one. report: the server's figures for the whole request's drafts.
     """
@@ -41,22 +41,26 @@ class Chunk:
 
 
 class OpenAI:
-    """``/v1/completions`` of any server: text streamed, ids where the server gives them."""
+    """``/v1/completions`` of any server: text is streamed, and ids where the server sends them."""
 
     name = "openai"
     path = "/v1/completions"
     steps = True  # a chunk is a step, unless several were sent together
     counts_drafts = False  # metrics without counters of drafts: it does not speculate
-    info: tuple[str, ...] = ()  # where it says how it was started
+    info: tuple[str, ...] = ()  # where it reports how it was started
+    owner = ""  # its models' ``owned_by``; empty: any server is of this kind
+    probe: str | None = None  # a path that only this kind of server has
+    isolates = False  # no earlier prompt can help a request, whose own settings or the server's see to it
 
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
+    @classmethod
+    def speaks(cls, connection: Connection, models: Mapping[str, Any]) -> bool:
         """Whether the server is of this kind. models: its first of ``/v1/models``."""
-        return True
+        known = not cls.owner or models.get("owned_by") == cls.owner
+        return known or bool(cls.probe and connection.find(cls.probe))
 
     def prepare(self, connection: Connection) -> bool:
         """Empty the server's prefix cache, before the clock starts; whether no earlier prompt can help this one."""
-        return False
+        return self.isolates
 
     def body(self, question: Asked) -> dict[str, Any]:
         """The request's JSON."""
@@ -78,33 +82,24 @@ class OpenAI:
         )
 
     async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
-        """Token -> log-probability behind ``context``, of the best few; nothing where the server names no ids."""
+        """Token -> log-probability behind ``context``, of the best few; nothing where the server sends no ids."""
         return {}
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
-        """The ids that the server reads ``text`` as; None where it does not say."""
+        """The ids that the server reads ``text`` as; None where it does not report them."""
         return None
 
     def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
-        """What an event says of the request's drafts."""
+        """The figures for the request's drafts in an event."""
         return None
 
 
 class VLLM(OpenAI):
     """Ids by ``return_token_ids``; acceptance by ``--per-request-spec-decode-metrics``; a salt keeps prefixes apart."""
 
-    name = "vllm"
-    counts_drafts = True
+    name, owner = "vllm", "vllm"
+    counts_drafts = isolates = True  # by the salt of each request
     info = ("/server_info?config_format=json",)
-
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
-        """See ``OpenAI``."""
-        return models.get("owned_by") == "vllm"
-
-    def prepare(self, connection: Connection) -> bool:
-        """The salt of each request does it."""
-        return True
 
     def body(self, question: Asked) -> dict[str, Any]:
         """See ``OpenAI``."""
@@ -141,14 +136,9 @@ class VLLM(OpenAI):
 
 
 class TensorRTLLM(OpenAI):
-    """Ids by ``detokenize: false``; acceptance by the tokens of an iteration, the prompt's own included."""
+    """Ids by ``detokenize: false``; acceptance from the tokens of an iteration, the prompt's own included."""
 
-    name = "tensorrt_llm"
-
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
-        """See ``OpenAI``."""
-        return models.get("owned_by") == "tensorrt_llm"
+    name, owner = "tensorrt_llm", "tensorrt_llm"
 
     def body(self, question: Asked) -> dict[str, Any]:
         """See ``OpenAI``."""
@@ -168,21 +158,17 @@ class TensorRTLLM(OpenAI):
 class SGLang(OpenAI):
     """Its own ``/generate``; ids are all so far or the new ones, as the server was started."""
 
-    name = "sglang"
+    name, owner = "sglang", "sglang"
+    probe: str | None = "/get_model_info"
     path = "/generate"
     info: tuple[str, ...] = ("/get_server_info", "/server_info")
     ACCEPTED = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")
     DRAFTED = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num")
     HISTOGRAM = ("spec_accept_histogram", "spec_correct_drafts_histogram")
 
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
-        """See ``OpenAI``."""
-        return models.get("owned_by") == "sglang" or bool(connection.find("/get_model_info"))
-
     def prepare(self, connection: Connection) -> bool:
         """The server empties its cache where nothing runs."""
-        return connection.post("/flush_cache")
+        return self.isolates or connection.post("/flush_cache")
 
     def body(self, question: Asked) -> dict[str, Any]:
         """See ``OpenAI``."""
@@ -202,7 +188,7 @@ class SGLang(OpenAI):
         return Chunk(ids, "" if ids is not None else event.get("text") or "", finish, self.read_report(meta))
 
     def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
-        """``meta_info``, whose names changed between versions."""
+        """Reads ``meta_info``, whose names changed between versions."""
         steps = whole(event.get("spec_verify_ct"))
         accepted, drafted, histogram = (
             next((event[name] for name in names if event.get(name) is not None), None)
@@ -218,17 +204,9 @@ class SGLang(OpenAI):
 class LMDeploy(SGLang):
     """``/generate`` as SGLang has it, flat; acceptance by its counters."""
 
-    name = "lmdeploy"
-    info = ()
-
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
-        """See ``OpenAI``."""
-        return models.get("owned_by") == "lmdeploy"
-
-    def prepare(self, connection: Connection) -> bool:
-        """Prefix caching is off unless the server was started with it."""
-        return True
+    name, owner = "lmdeploy", "lmdeploy"
+    info, probe = (), None
+    isolates = True  # prefix caching is off unless the server was started with it
 
     def body(self, question: Asked) -> dict[str, Any]:
         """See ``OpenAI``."""
@@ -241,19 +219,11 @@ class LMDeploy(SGLang):
 class LlamaCpp(OpenAI):
     """Its own ``/completion``; a chunk is a token, however many a step gave."""
 
-    name = "llama_cpp"
+    name, owner = "llama_cpp", "llamacpp"
     path = "/completion"
+    isolates = True  # by ``cache_prompt`` of each request
     steps = False
     info = ("/props",)
-
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
-        """See ``OpenAI``."""
-        return models.get("owned_by") == "llamacpp"
-
-    def prepare(self, connection: Connection) -> bool:
-        """``cache_prompt`` of each request does it."""
-        return True
 
     def body(self, question: Asked) -> dict[str, Any]:
         """See ``OpenAI``."""
