@@ -59,7 +59,7 @@ class TreeLayer:
 
 
 class DraftCache:
-    """width: nodes a layer (K). children: of a node in the secondary cache (k). eos: tokens nothing follows."""
+    """Fields: width: nodes a layer (K). children: of a node in the secondary cache (k). eos: tokens nothing follows."""
 
     def __init__(self, width: int, children: int, eos: frozenset[int]) -> None:
         self._width, self.children = width, children
@@ -160,7 +160,7 @@ class DraftCache:
         self.root = node
 
     def correct(self, node: int, depth: int) -> bool:
-        """``node`` is the root now: only what follows from it stays. True if a layer had to be chosen anew.
+        """``node`` is the root now: only what follows from it stays. True if a layer had to be chosen again.
 
         Weights count from the new root. Where no node of a layer follows from it, the tree is cut there and the layer
         is filled from the secondary cache of the layer above.
@@ -244,7 +244,7 @@ class CardSession:
         return {"hit": node is not None, "refilled": refilled, "seconds": seconds, **self.chain()}
 
     def _follow(self, path: list[int]) -> None:
-        """The ablation: the root moves, and the cache stays as it is until it is full."""
+        """The ablation: the root moves, and the cache stays unchanged until it is full."""
         self.store.move(path[-1], len(path))
         self._trail += path
         if len(self.store.layers) >= self._options["depth"]:
@@ -256,7 +256,7 @@ class CardSession:
         self._due, self._trail = (verified, end), []
 
     def _tidy(self) -> None:
-        """What a correction leaves to do in the draft model's cache: beside the target's forward, not before it."""
+        """Apply a correction to the draft model's cache: during the target's forward, not before it."""
         if self._due is None:
             return
         verified, end = self._due
@@ -364,12 +364,13 @@ class _Card(ParallelDrafter):
 
 
 class Card(ParallelDraft):
-    """draft: hub id or folder of the draft model. nodes_per_layer: K. children: k kept of each node; None = K.
+    """Parameters.
 
-    ratio: draft forwards beside one target forward; None measures ceil(T_target / T_draft) at the start, which makes
-    drafts depend on the machine. max_depth: layers. correct: False only queries (the paper's ablation). wait: after a
-    miss the target waits for one draft forward. port: inline | thread | process. patience_s: [s] without an answer
-    after which the draft model counts as lost. dtype, device: of the draft; default the target's.
+    draft: hub id or folder of the draft model. nodes_per_layer: K. children: k kept of each node; None = K. ratio:
+    draft forwards during one target forward; None measures ceil(T_target / T_draft) at the start, which makes
+    drafts depend on the machine. max_depth: layers. correct: False only queries (the paper's ablation). wait: after
+    a miss the target waits for one draft forward. port: inline | thread | process. patience_s: [s] without an
+    answer after which the draft model counts as lost. dtype, device: of the draft; default the target's.
     """
 
     kind = CardActor
@@ -424,5 +425,5 @@ class Card(ParallelDraft):
         return forwards_per_target(target_s, self.port.ask("probe"))
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """The draft model reads the prompt beside the first forward."""
+        """The draft model reads the prompt during the first forward."""
         return self.enter(_Card(self, self.number(), self.forwards, seed))

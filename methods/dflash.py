@@ -56,7 +56,7 @@ def markov_shapes(kind: str, vocab: int, drafted: int, rank: int, hidden: int) -
 
 
 def confidence_shapes(width: int) -> dict[str, TensorShape]:
-    """Names and shapes of the confidence head. width: of what it reads."""
+    """Names and shapes of the confidence head. width: of its input."""
     return {f"{SURE}.weight": (1, width), f"{SURE}.bias": (1,)}
 
 
@@ -126,7 +126,7 @@ NESTED = ("dflash_config", "dspark_config")
 BLOCK, LAYERS, STATES, ANCHOR = "block_size", "target_layer_ids", "aux_hidden_state_layer_ids", "sample_from_anchor"
 RANK, KIND, CONFIDENT, WITH = "markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov"
 KNOWN = {"sliding_window_non_causal", RANK, BLOCK, LAYERS, STATES, ANCHOR, *MASK}
-# Of heads with further parts (Domino), whose size says nothing where the part is not there; and of training.
+# Settings of further parts (Domino), without meaning where the part is missing, and settings of training.
 IDLE = {"pure_draft_prefix_len", "emb_dim", "gru_hidden_dim", "lambda_base_start", "lambda_base_decay_ratio", "auf",
         "num_anchors", "ce_loss_alpha", "l1_loss_alpha", "confidence_head_alpha", "loss_decay_gamma"}  # fmt: skip
 ONLY = {"speculators_model_type": ("dflash", "dspark"), "projector_type": ("dflash",), "input_embedding_scale": (1.0,),
@@ -141,7 +141,7 @@ def setting(file: HeadFile, name: str) -> Any:
 
 
 def is_spark(file: HeadFile) -> bool:
-    """Whether it is DSpark's."""
+    """Whether the file is a DSpark drafter."""
     return file.config.get("speculators_model_type") == "dspark" or "DSpark" in str(file.config.get("architectures"))
 
 
@@ -152,7 +152,7 @@ def anchored(file: HeadFile) -> bool:
 
 
 def markov_rank(file: HeadFile) -> int:
-    """Of DSpark's Markov head, 0 = it has none. Raises InputError."""
+    """The rank of DSpark's Markov head, 0 without one. Raises InputError."""
     rank = setting(file, RANK) or 0
     if type(rank) is not int or rank < 0:
         raise InputError(f"{file.where}: config.json has {RANK}={rank!r}; expected a whole number")
@@ -191,8 +191,8 @@ class DFlashHead(TreeHead):
         self.skipped = 0 if anchored(file) else 1  # rows of a block that draft nothing: the root's
         self._head, self._embedding = state.get(HEAD), state.get(EMBEDDED)
         self.markov = MarkovHead(state) if W1 in state else None
-        beside = self.markov if reads_markov(file) else None
-        self.confidence = ConfidenceHead(state, beside) if f"{SURE}.weight" in state else None
+        markov = self.markov if reads_markov(file) else None
+        self.confidence = ConfidenceHead(state, markov) if f"{SURE}.weight" in state else None
         if OFFSETS in state:
             self.known = target_ids(state[OFFSETS], ends.vocab, file.where)
 
@@ -242,16 +242,16 @@ class DFlashHead(TreeHead):
         return torch.cat([root, self._mask.expand(rows - 1)])
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Of a block's tokens; the target's states do not enter here."""
+        """Embed a block's tokens; the target's states do not enter here."""
         embedded = self.ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
         return self.normed(embedded, self._first), embedded
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """Behind its own norm."""
+        """Apply the head's own norm."""
         return self.normed(hidden, self._norms[1])
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """By its own output head or the target's."""
+        """Apply the head's own output head, or the target's."""
         return self.ends.logits(hidden) if self._head is None else functional.linear(hidden, self._head)
 
 

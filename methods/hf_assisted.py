@@ -20,7 +20,7 @@ from specbench.types import require_count
 
 
 class HFAssisted(HFPeer):
-    """draft: hub id or folder. length: tokens drafted at first. schedule: heuristic (+2, -1) | constant.
+    """Parameters: draft: hub id or folder. length: tokens drafted at first. schedule: heuristic (+2, -1) | constant.
 
     The heuristic starts from ``length`` in every request; left alone, the library carries it from call to call.
     """

@@ -89,7 +89,7 @@ class _Heads(SharedDrafter):
 
 
 class Medusa(StackedHeads):
-    """head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
+    """Parameters: head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
 
     tree: child counts level by level, null = the published 63 nodes; levels beyond the heads are left out.
     safetensors: false reads torch files. acceptance: exact | typical, at temperature > 0: a token passes above
@@ -135,7 +135,7 @@ class Medusa(StackedHeads):
         return heads, blocks
 
     def bind(self, target: Target) -> None:
-        """Load the heads that the tree uses, beside the target's output head."""
+        """Load the heads that the tree uses onto the device of the target's output head."""
         self.lossless = self.typical is None or target.sampling is None  # greedy decoding stays exact
         state, (heads, blocks), self.shape, ends = self.load(target)
         self.output = RowFunction(MedusaHeads(state, heads, blocks))

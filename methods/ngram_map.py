@@ -112,7 +112,7 @@ def _find(context: Sequence[int], gram: Gram, start: int, end: int) -> list[int]
 
 
 class NgramMap(Method):
-    """match: tokens looked up. num_draft: tokens drafted at most. counts: k4v, else k.
+    """Parameters: match: tokens looked up. num_draft: tokens drafted at most. counts: k4v, else k.
 
     min_hits: drafts asked for behind an n-gram before there is one; k4v only, as in llama.cpp.
     """

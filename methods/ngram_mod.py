@@ -62,7 +62,7 @@ class _Lookup(Drafter):
 
 
 class NgramMod(Method):
-    """match: tokens looked up. num_draft, min_draft: tokens drafted at most; a shorter draft is dropped."""
+    """Parameters: match: tokens looked up. num_draft, min_draft: tokens drafted at most; a shorter draft is dropped."""
 
     sources = ("table",)
     learned = ("table",)

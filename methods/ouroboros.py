@@ -183,11 +183,12 @@ class _Ouroboros(Drafter):
 
 
 class Ouroboros(DraftModelMethod):
-    """draft: hub id or folder of the draft model. gamma: tokens drafted at least. endings K: phrases behind them.
+    """Parameters.
 
+    draft: hub id or folder of the draft model. gamma: tokens drafted at least. endings K: phrases behind them.
     window W: columns of the lookahead window, and phrases kept for a token. level: of the window; phrases have
-    ``level`` - 1 tokens. overshoot: what the last draft forward gives beyond gamma is drafted too (kept), or not (cut).
-    dtype, device: of the draft; default the target's.
+    ``level`` - 1 tokens. overshoot: what the last draft forward gives beyond gamma is drafted too (kept), or not
+    (cut). dtype, device: of the draft; default the target's.
     """
 
     learned = ("pool",)

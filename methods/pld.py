@@ -91,7 +91,7 @@ class _Counts(Drafter):
 
 
 class PromptLookup(Method):
-    """max_ngram, min_ngram: longest and shortest suffix looked up. num_draft: tokens drafted at most.
+    """Parameters: max_ngram, min_ngram: longest and shortest suffix looked up. num_draft: tokens drafted at most.
 
     rule: original | hf | recent | ngram_simple | ngram_cache (llama.cpp's two).
     """

@@ -42,7 +42,7 @@ class Packed(NamedTuple):
 
 
 class StaticAutomaton:
-    """arrays: the packed automaton. ranked: how many edges of a state stand in order of frequency."""
+    """Fields: arrays: the packed automaton. ranked: how many edges of a state stand in order of frequency."""
 
     def __init__(self, arrays: Packed, ranked: int) -> None:
         self.arrays, self.ranked = arrays, ranked
@@ -73,7 +73,7 @@ class StaticAutomaton:
 
     @classmethod
     def load(cls, path: Path, vocab: int, key: str) -> StaticAutomaton:
-        """Read a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
+        """Read a file of ``save``. Raises InputError naming ``key`` if it is another file, or of another vocabulary."""
         about, stored = read_built(path, vocab, key, "suffix automaton", Packed._fields)
         arrays = Packed(**stored)
         if not about.get("ranked", "").isdecimal() or not _is_sound(arrays):
@@ -367,7 +367,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build(corpus: Corpus, given: argparse.Namespace) -> tuple[StaticAutomaton, str]:
-    """The automaton, and what it holds. Raises InputError for options that the tokenizer does not allow."""
+    """The automaton, and a text with its sizes. Raises InputError for options that the tokenizer does not allow."""
     if given.ranked < 1:
         raise InputError(f"--ranked {given.ranked}; expected 1 or more")
     eos = None if given.no_eos else corpus.tokenizer.eos_token_id

@@ -26,7 +26,7 @@ CACHE, RANDOM = 0, 1  # sources
 
 
 class TokenRing:
-    """capacity: the most tokens stored [tokens]; memory is taken as they come."""
+    """Fields: capacity: the most tokens stored [tokens]; memory is taken as they come."""
 
     def __init__(self, capacity: int) -> None:
         self._tokens = np.empty(capacity, np.int32)
@@ -138,7 +138,7 @@ class _Reader(Drafter):
 
 
 class Spacelike(Method):
-    """query_length, min_query: suffixes looked up, longest first [tokens]. draft_length: tokens drafted.
+    """Parameters: query_length, min_query: suffixes looked up, longest first [tokens]. draft_length: tokens drafted.
 
     max_matches: occurrences that vote, an even share of more. vote: whole (continuations as a whole, the source's) |
     prefix (token by token). rebuild_every: finished requests between two builds of the suffix array. rebuild: inline

@@ -75,7 +75,7 @@ Ties = Literal["recent", "reference"]
 
 
 class SuffixTree:
-    """depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``."""
+    """Fields: depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``."""
 
     def __init__(self, depth: int, tokens: int = 1024, ties: Ties = "recent") -> None:
         self.depth, self._ties = depth, ties
@@ -110,7 +110,7 @@ class SuffixTree:
             self._rebuild(kept_tokens)
 
     def _rebuild(self, tokens: int) -> None:
-        """Grow the remaining texts anew, in the order in which they grew."""
+        """Grow the remaining texts again, in the order in which they grew."""
         self._allocate(2 * tokens)
         self._gone = 0
         self._stretches = [each for each in self._stretches if each[0] in self.texts]
@@ -282,12 +282,13 @@ class _Request(Drafter):
 
 
 class SuffixDecoding(Method):
-    """num_draft: most nodes of a draft. factor, offset: a match of m tokens drafts at most factor * m + offset.
+    """Parameters.
 
-    min_prob: least estimated probability of a node given its match. depth: longest string counted [tokens].
-    shape: path (the likeliest child each time) | tree (best first). global_tree: whether answers are remembered.
-    cached_requests: answers it holds; the oldest goes first. ties: of children with equal counts the one that occurred
-    last (recent), or the first of the reference's list of siblings.
+    num_draft: most nodes of a draft. factor, offset: a match of m tokens drafts at most factor * m + offset.
+    min_prob: least estimated probability of a node given its match. depth: longest string counted [tokens]. shape:
+    path (the likeliest child each time) | tree (best first). global_tree: whether answers are remembered.
+    cached_requests: answers it holds; the oldest goes first. ties: of children with equal counts the one that
+    occurred last (recent), or the first of the reference's list of siblings.
     """
 
     learned = ("answers",)

@@ -207,7 +207,7 @@ class ThirdHead(TreeHead):
         return {re.sub(r"^layers\.0\.", "midlayer.", name): value for name, value in plain.items()}
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
-        """Fused by ``fc``, normed before where the head says so."""
+        """Fused by ``fc``, normed before where the flags say so."""
         if FC_NORM in self._flags:
             features = [self.normed(each, weight) for each, weight in zip(features, self._fused, strict=True)]
         fused = torch.cat(list(features), dim=-1)
@@ -216,14 +216,14 @@ class ThirdHead(TreeHead):
         )
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Normed embedding beside normed state; the residual is the state."""
+        """Normed embedding and normed state, concatenated; the residual is the state."""
         embedded = self.ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
         normed = self.normed(hidden, self._before[1])
         both = torch.cat([self.normed(embedded, self._before[0]), normed], dim=-1)
         return both, normed if NORM_BEFORE_RESIDUAL in self._flags else hidden
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """As it is, or behind the last norm."""
+        """Unchanged, or after the last norm."""
         return self.normed(hidden, self._norm) if NORM_OUTPUT in self._flags else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:

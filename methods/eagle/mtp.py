@@ -50,7 +50,7 @@ class ModulesRun(HeadRun):
         like = heads[0].layers.like
         self._heads, self._memories = heads, [memory, *memory.later]
         self._rows = 0  # committed ones of the first module
-        # Of each module, from its first row that is not kept on: the states it reads, and committed tokens beside them.
+        # Of each module, from its first row that is not stored on: the states it reads, and the tokens.
         self._states = [like.new_empty(0, heads[0].ends.width) for _ in heads]
         self._tokens = [like.new_empty(0, dtype=torch.int64) for _ in heads]
         self._drafted, self._root = self._tokens[0], self._states[0]
@@ -106,9 +106,10 @@ class ModulesRun(HeadRun):
 
 @dataclass(frozen=True, slots=True)
 class ModuleLayout:
-    """prefix: of a module's names. states_first: before the embedding. normed: the state that goes on is normed.
+    """Fields.
 
-    bare: the target's state is read without its final norm.
+    prefix: of a module's names. states_first: before the embedding. normed: the state that goes on is normed. bare:
+    the target's state is read without its final norm.
     """
 
     prefix: str
@@ -222,7 +223,7 @@ class MtpHead(TreeHead):
         return self.normed(hidden, self._norms[name])
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """Behind the last norm, or as it is."""
+        """After the last norm, or unchanged."""
         return self._norm(hidden, "final_layernorm") if self._layout.normed else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class RowsCall:
 
 
 def join(parts: Sequence[Tensor]) -> Tensor:
-    """One after the other; a single one as it is."""
+    """Concatenate the parts; a single one is returned unchanged."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
@@ -72,7 +72,7 @@ class RopeTable:
             KeyError,
             TypeError,
             ValueError,
-        ) as error:  # of what the configuration says
+        ) as error:  # raised by values of the configuration
             raise InputError(f"head: rotary positions of {config.rope_parameters}: {error!r}") from error
         if not self._embedding.inv_freq.isfinite().all():
             raise InputError(f"head: rotary positions of {config.rope_parameters}; expected a base above 0")
@@ -319,7 +319,7 @@ class _Layer:
         return turned[:, :cut], torch.stack([turned[:, cut:], values]).transpose(1, 2)
 
     def _grouped(self, query: Tensor) -> Tensor:
-        """(1, shared, groups * rows, size): queries that share keys, beside each other."""
+        """(1, shared, groups * rows, size): queries that share keys are adjacent."""
         rows = len(query)
         return query.view(rows, self.shared, self.groups, self.size).permute(1, 2, 0, 3).reshape(
             1, self.shared, self.groups * rows, self.size

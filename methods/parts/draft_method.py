@@ -37,7 +37,7 @@ class TargetTraits:
 
 
 class DraftModelMethod(Method):
-    """draft: hub id or folder. dtype, device: of the draft; None = the target's.
+    """Parameters: draft: hub id or folder. dtype, device: of the draft; None = the target's.
 
     temperature: at which nodes are drawn; None = as the request samples, top-k and top-p included.
     """
@@ -160,12 +160,13 @@ class DraftChain(SharedDrafter):
 
 
 class ChainMethod(DraftModelMethod):
-    """draft: hub id or folder of the draft model. length: tokens drafted at first, with ``confidence`` at most.
+    """Parameters.
 
-    schedule: fixed | heuristic | confidence. threshold: with ``confidence``, the chain ends behind the first token that
-    the draft gives less than this probability. choice at temperature > 0: drawn (from the draft's distribution, for the
-    ratio test) | argmax (sample-and-match). dtype, device: of the draft; default the target's. draft_temperature: at
-    which the draft samples; None = as the request does.
+    draft: hub id or folder of the draft model. length: tokens drafted at first, with ``confidence`` at most.
+    schedule: fixed | heuristic | confidence. threshold: with ``confidence``, the chain ends behind the first token
+    that the draft gives less than this probability. choice at temperature > 0: drawn (from the draft's
+    distribution, for the ratio test) | argmax (sample-and-match). dtype, device: of the draft; default the
+    target's. draft_temperature: at which the draft samples; None = as the request does.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ class HeadFormat:
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """A head that was found. path: as it is recorded. weights: on this machine, None = on the hub, or random.
+    """A head that was found. path: as recorded. weights: on this machine, None = on the hub, or random.
 
     safetensors: torch files are not read. prefix: of the names of its tensors, where the files hold others too.
     """
@@ -240,7 +240,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def require_numbers(state: Mapping[str, Tensor], where: str) -> None:
-    """Raises InputError where a weight is no plain floating-point number, or ``d2t`` other than whole numbers.
+    """Raises InputError where a weight is not a plain floating-point number, or ``d2t`` other than whole numbers.
 
     Quantised weights need scales, which no head here reads; offsets in a float type would be rounded.
     """
@@ -314,11 +314,11 @@ def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
 def require_known(
     file: HeadFile, known: Collection[str], only: Mapping[str, Sequence[Any]], *nested: str
 ) -> frozenset[str]:
-    """The settings that are true. Raises InputError for every one that is not known and says something.
+    """The settings that are true. Raises InputError for every unknown one that is set.
 
     A head that is loaded with another forward than it was trained with drafts nonsense without an error.
     known: what is read, or changes nothing; a layer's own settings are. only: values that are expected, a setting.
-    nested: parts of the configuration that hold settings too, beside its top and its layer.
+    nested: parts of the configuration that hold settings too, in addition to its top and its layer.
     """
     only = {"mlp_bias": (False,), **only}
     parts = [file.config, file.layer, *(file.nested(name) for name in nested)]
@@ -378,7 +378,7 @@ def refuse_window(file: HeadFile) -> None:
 def mask_token(file: HeadFile, vocab: int, *places: str) -> int:
     """The token that stands for one still to be drafted; 0 for a random head. places: mappings that may hold it.
 
-    Raises InputError where it is missing, or none of a vocabulary of ``vocab`` tokens.
+    Raises InputError where it is missing, or not a token of a vocabulary of ``vocab`` tokens.
     """
     parts = [file.config, *(file.nested(place) for place in places)]
     found = [each[name] for each in parts for name in MASK if each.get(name) is not None]

@@ -246,7 +246,7 @@ class Ticket:
 
 
 class Port:
-    """build: makes the actor of ``arguments``; for a process both must be known by name or plain values.
+    """Fields: build: makes the actor of ``arguments``; for a process both must be known by name or plain values.
 
     patience_s: [s] without an answer after which a partner counts as stuck.
     """

@@ -1,7 +1,7 @@
 """Base class of peers on another runtime, and the conversion of a loaded model into that runtime's format.
 
 A conversion is written once, before any clock, into a folder whose name has the runtime, its version, the dtype and a
-fingerprint of configuration and weights, so that a change of any of them is converted anew.
+fingerprint of configuration and weights, so that a change of any of them is converted again.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class RuntimePeer(Peer):
     """Greedy decoding of a converted model of the Llama family, on a CPU, with torch's number of threads.
 
     module, package: of the runtime. extra: of specbench, which installs it. dtypes: that it computes in.
-    speculations: its own. families: that it converts as they are. scalings: of rotary angles, likewise; empty = all.
+    speculations: its own. families, scalings of rotary angles: that it converts unchanged; no scaling = all.
     write: a model into an empty folder, in the runtime's format.
     load: the runtime's model from the folders of target and draft model; ``self.eos`` and ``self.threads`` are set.
     """
@@ -198,5 +198,5 @@ class RuntimePeer(Peer):
         """Decode, and leave what the runtime counts of its drafts in ``self._stats``."""
 
     def stats(self) -> dict[str, float]:
-        """What the runtime says of the last request's drafts."""
+        """The runtime's figures for the last request's drafts."""
         return self._stats

@@ -450,7 +450,7 @@ class TreeMethod(HeadMethod):
         self._file = file
 
     def bind(self, target: Target) -> None:
-        """Load the head beside the target's output head."""
+        """Load the head onto the device of the target's output head."""
         file, ends = self.file_for(target), TargetEnds(target)
         self.sampling, self._device = target.sampling, ends.device
         self.bound = self.load_head(file, ends)

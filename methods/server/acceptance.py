@@ -1,4 +1,4 @@
-"""What a server says of its drafts, in one form, and whether its accounts agree.
+"""A server's reports on its drafts in one form, and the check that its accounts agree.
 
 Three accounts of a request: its own figures, the difference of the server's counters, and the sizes of the streamed
 chunks. None is trusted alone: engines count the bonus token or drop the steps without a draft, chunks hold several
@@ -21,7 +21,7 @@ SAMPLE = re.compile(
     re.MULTILINE,
 )
 POSITION = re.compile(r'position="(\d+)"')
-# What a server that draws acceptance from a table says of itself: vLLM, SGLang, llama.cpp.
+# How a server that draws acceptance from a table reports it: vLLM, SGLang, llama.cpp.
 SYNTHETIC = re.compile(
     r"rejection_sample_method\W{1,8}synthetic|synthetic_acceptance_(?:length|rates?)\W{1,4}[\d.]"
     r"|simulate_acc_len\W{1,4}(?!0\b)[\d.]|spec.synth.len\W{1,4}[1-9]",
@@ -35,7 +35,7 @@ Counters = dict[str, float]
 class DraftReport:
     """A request's drafts as the server counts them. Accepted tokens are without the bonus token of each step.
 
-    drafts: steps that had one, None where it is not said. drafted: [tokens]. histogram: steps by accepted tokens.
+    drafts: steps that had one, None = not reported. drafted: [tokens]. histogram: steps by accepted tokens.
     by_step: (accepted, drafted) of each step with a draft. per_position: accepted, by place in the draft.
     """
 
@@ -49,7 +49,7 @@ class DraftReport:
 
     @property
     def longest(self) -> int:
-        """Accepted tokens that one step may have at most, as far as the server says."""
+        """Accepted tokens that one step may have at most, as far as the server reports."""
         known = (len(self.histogram) - 1, len(self.per_position), *(drafted for _, drafted in self.by_step))
         return max([0, *known])
 
@@ -74,7 +74,7 @@ def parse_counters(text: str) -> Counters:
 
 
 def report_from_counters(before: Mapping[str, float], after: Mapping[str, float]) -> DraftReport | None:
-    """The difference of two readings; None where there are no counters or the server began anew in between."""
+    """The difference of two readings; None where there are no counters or the server was restarted in between."""
     if not all(name in after for name in COUNTED[1:]):
         return None
     grown = {name: round(value - before.get(name, 0.0)) for name, value in after.items()}
@@ -149,7 +149,7 @@ def _by_chunks(sizes: Sequence[int], report: DraftReport) -> tuple[tuple[int, in
 def _steps_of(count: int, report: DraftReport) -> tuple[tuple[int, int], ...]:
     """Steps that add up to ``count``: by the histogram where there is one, else as even as the totals allow.
 
-    Steps without a draft are no engine's to tell: they are what the tokens are too many. A last step that was cut is
+    No engine reports steps without a draft: they are the surplus of tokens. A last step that was cut is
     shorter here.
     """
     if report.by_step:

@@ -19,7 +19,7 @@ from specbench.types import CaseError, InputError
 
 STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
 TOTAL = re.compile(r"^(\w[\w:]*_total)(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.MULTILINE)  # by Prometheus' rules never falls
-VOLATILE = ("created", "permission")  # vLLM fills them in anew at each look
+VOLATILE = ("created", "permission")  # vLLM changes them at each request
 # Without digits, which converters of tokenizers split in ways of their own.
 TEXTS = (
     "The capital of France is",
@@ -32,7 +32,7 @@ MOST_DIFFERENT = 1  # of the first tokens: rounding may decide one
 
 
 class Beginning(NamedTuple):
-    """Of an answer. ids: nothing where the server says text only."""
+    """The beginning of an answer. ids: empty where the server sends text only."""
 
     ids: list[int]
     text: str
@@ -97,7 +97,7 @@ def read_totals(page: str) -> dict[str, float]:
 
 
 def require_tokenizer(connection: Connection, read_ids: Callable[[str], list[int] | None], tokenizer: Any) -> None:
-    """Raise InputError where the server says that it reads a text as other ids than ``tokenizer``."""
+    """Raise InputError where the server reads a text as other ids than ``tokenizer``."""
     for text in TEXTS:
         ids, ours = read_ids(text), list(tokenizer(text, add_special_tokens=False).input_ids)
         if ids is not None and ids != ours:

@@ -1,7 +1,7 @@
 """A serving engine behind a URL as a peer: it decodes, the harness counts, cuts and times.
 
-The clock starts when the request is sent and stops with its last event. What is asked before and behind a request, an
-empty prefix cache and the server's counters, stands outside it.
+The clock starts when the request is sent and stops with its last event. Requests before and after it, which empty the
+prefix cache and read the server's counters, are not timed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from specbench.types import CaseError, InputError
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """url: of its server. limit: [tokens] that were asked for. reports: the request's own account first.
+    """Fields: url: of its server. limit: [tokens] that were asked for. reports: the request's own account first.
 
     account: the steps that are kept.
     """
@@ -140,7 +140,7 @@ class ServerPeer(Remote):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes its figures unsafe, with how often it was seen."""
+        """Observations that make its figures unsafe, with the number of requests."""
         counted = ((text, f" ({count} requests)" if count else "") for text, count in self._seen.items())
         return tuple(f"{self._connection.url}: {text}{often}" for text, often in counted)
 
@@ -240,7 +240,7 @@ class ServerPeer(Remote):
     def prepare(self, alone: bool = True) -> None:
         """Empty the prefix cache and read the counters, before the clock starts.
 
-        Raises CaseError where the server was started anew since the run began.
+        Raises CaseError where the server was restarted since the run began.
         """
         self._identity.require_same()
         if not self._dialect.prepare(self._connection):
