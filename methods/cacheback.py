@@ -207,7 +207,7 @@ class _Cache(Drafter):
 
 
 class Cacheback(Method):
-    """Parameters.
+    """Cacheback.
 
     leader_length LL, leader_capacity LC, follower_length FL, follower_capacity FC: of the tables [tokens, entries].
     total_draft_length TDL: drafted and not yet cached tokens of a forward. chaining_reserve CRT: of these, kept for

@@ -59,7 +59,10 @@ class TreeLayer:
 
 
 class DraftCache:
-    """Fields: width: nodes a layer (K). children: of a node in the secondary cache (k). eos: tokens nothing follows."""
+    """The cache of likeliest continuations.
+
+    width: nodes a layer (K). children: of a node in the secondary cache (k). eos: tokens nothing follows.
+    """
 
     def __init__(self, width: int, children: int, eos: frozenset[int]) -> None:
         self._width, self.children = width, children
@@ -364,7 +367,7 @@ class _Card(ParallelDrafter):
 
 
 class Card(ParallelDraft):
-    """Parameters.
+    """CARD.
 
     draft: hub id or folder of the draft model. nodes_per_layer: K. children: k kept of each node; None = K. ratio:
     draft forwards during one target forward; None measures ceil(T_target / T_draft) at the start, which makes

@@ -132,7 +132,7 @@ class _Text(SharedDrafter):
 
 
 class ForeignDraft(ChainMethod):
-    """Parameters.
+    """A draft model of another vocabulary.
 
     match: token (TLI) | string (SLEM). draft, length and the rest as ``ChainMethod``; schedule is TLI's only.
     """

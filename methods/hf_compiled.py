@@ -23,7 +23,7 @@ WARM_TOKENS = 4  # the first comes of the prompt, uncompiled; the others of the 
 
 
 class HFCompiled(HFPeer):
-    """Parameters.
+    """Compiled generate.
 
     length: [tokens] slots of the cache, at most the model's context. compile: False is the static cache alone.
     """

@@ -120,10 +120,11 @@ class HydraRun(HeadRun):
 
 
 class HydraTree(StackedHeads):
-    """Parameters: head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
+    """Hydra++.
 
-    tree: child counts level by level, null = Medusa's 63 nodes; levels beyond the heads are left out. safetensors:
-    false reads torch files.
+    head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all. tree:
+    child counts level by level, null = Medusa's 63 nodes; levels beyond the heads are left out. safetensors: false
+    reads torch files.
     """
 
     format = FORMAT

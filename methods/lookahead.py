@@ -52,7 +52,7 @@ class _Lookahead(Drafter):
 
 
 class Lookahead(Method):
-    """Parameters.
+    """Lookahead decoding.
 
     ngram N: of a pooled n-gram, its key included. window W: columns. guesses G: n-grams kept and verified a key.
     bonus: dropped (at most N-1 tokens a step) | kept (N). verification: chains (an n-gram each) | trie (shared

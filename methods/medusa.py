@@ -89,10 +89,11 @@ class _Heads(SharedDrafter):
 
 
 class Medusa(StackedHeads):
-    """Parameters: head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
+    """Medusa-1.
 
-    tree: child counts level by level, null = the published 63 nodes; levels beyond the heads are left out.
-    safetensors: false reads torch files. acceptance: exact | typical, at temperature > 0: a token passes above
+    head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all. tree:
+    child counts level by level, null = the published 63 nodes; levels beyond the heads are left out. safetensors:
+    false reads torch files. acceptance: exact | typical, at temperature > 0: a token passes above
     min(typical_threshold, typical_alpha * exp(-entropy)).
     """
 

@@ -112,9 +112,10 @@ def _find(context: Sequence[int], gram: Gram, start: int, end: int) -> list[int]
 
 
 class NgramMap(Method):
-    """Parameters: match: tokens looked up. num_draft: tokens drafted at most. counts: k4v, else k.
+    """llama.cpp's ngram-map.
 
-    min_hits: drafts asked for behind an n-gram before there is one; k4v only, as in llama.cpp.
+    match: tokens looked up. num_draft: tokens drafted at most. counts: k4v, else k. min_hits: drafts asked for
+    behind an n-gram before there is one; k4v only, as in llama.cpp.
     """
 
     sources = ("context",)

@@ -62,7 +62,10 @@ class _Lookup(Drafter):
 
 
 class NgramMod(Method):
-    """Parameters: match: tokens looked up. num_draft, min_draft: tokens drafted at most; a shorter draft is dropped."""
+    """llama.cpp's ngram-mod.
+
+    match: tokens looked up. num_draft, min_draft: tokens drafted at most; a shorter draft is dropped.
+    """
 
     sources = ("table",)
     learned = ("table",)

@@ -107,10 +107,11 @@ class _OptTree(Drafter):
 
 
 class OptTree(DraftModelMethod):
-    """Parameters: draft: hub id or folder of the draft model. nodes: of every tree. max_depth: layers, at most.
+    """OPT-Tree.
 
-    threshold: [tokens] a layer must raise the expected accepted tokens by more than this for another one to follow.
-    dtype, device: of the draft; default the target's.
+    draft: hub id or folder of the draft model. nodes: of every tree. max_depth: layers, at most. threshold:
+    [tokens] a layer must raise the expected accepted tokens by more than this for another one to follow. dtype,
+    device: of the draft; default the target's.
     """
 
     def __init__(

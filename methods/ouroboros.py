@@ -183,7 +183,7 @@ class _Ouroboros(Drafter):
 
 
 class Ouroboros(DraftModelMethod):
-    """Parameters.
+    """Ouroboros.
 
     draft: hub id or folder of the draft model. gamma: tokens drafted at least. endings K: phrases behind them.
     window W: columns of the lookahead window, and phrases kept for a token. level: of the window; phrases have

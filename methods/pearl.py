@@ -154,7 +154,7 @@ class _Pearl(ParallelDrafter):
 
 
 class Pearl(ParallelDraft):
-    """Parameters.
+    """PEARL.
 
     draft: hub id or folder of the draft model. gamma: tokens drafted while the target runs, ceil(T_target/T_draft).
     port: where the draft model runs, inline | thread | process. patience_s: [s] without an answer after which it

@@ -29,7 +29,10 @@ ALLOWED = {"tokens": ("U16", "U32"), "order": ("I32", "I64"), "borders": ("I64",
 
 
 class Datastore:
-    """Fields: array: the corpus and its suffix array. borders: (texts + 1,) int64, where texts begin, and the end."""
+    """A corpus to retrieve from.
+
+    array: the corpus and its suffix array. borders: (texts + 1,) int64, where texts begin, and the end.
+    """
 
     def __init__(self, array: SuffixArray, borders: np.ndarray) -> None:
         self.array, self.borders = array, borders
@@ -110,7 +113,7 @@ class _Retriever(Drafter):
 
 
 class Rest(Method):
-    """Parameters.
+    """REST.
 
     datastore: file made by ``specbench build datastore``. longest, shortest: suffixes looked up [tokens]. depth:
     tokens of a continuation. nodes: of the tree. max_matches: occurrences looked at. subset: which of them, uniform

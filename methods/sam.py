@@ -42,7 +42,10 @@ class Packed(NamedTuple):
 
 
 class StaticAutomaton:
-    """Fields: arrays: the packed automaton. ranked: how many edges of a state stand in order of frequency."""
+    """The automaton of a corpus, packed and read-only.
+
+    arrays: the packed automaton. ranked: how many edges of a state stand in order of frequency.
+    """
 
     def __init__(self, arrays: Packed, ranked: int) -> None:
         self.arrays, self.ranked = arrays, ranked
@@ -265,11 +268,12 @@ class _Matcher(Drafter):
 
 
 class SAM(Method):
-    """Parameters: n_predicts, the tokens of a draft, root included; children of a node and nodes of a level.
+    """SAM-Decoding.
 
-    alpha: without an auxiliary, a match of L tokens drafts at most int(alpha * L). static: file of an automaton
-    built by specbench build automaton. len_bias: taken off its matches. auxiliary: token_recycling | none; it
-    drafts where no match has len_threshold tokens. tree, k: of Token Recycling.
+    n_predicts, the tokens of a draft, root included; children of a node and nodes of a level. alpha: without an
+    auxiliary, a match of L tokens drafts at most int(alpha * L). static: file of an automaton built by specbench
+    build automaton. len_bias: taken off its matches. auxiliary: token_recycling | none; it drafts where no match
+    has len_threshold tokens. tree, k: of Token Recycling.
     """
 
     learned = ("auxiliary",)

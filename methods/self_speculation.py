@@ -68,7 +68,7 @@ def draw_sets(kept: Sequence[int], layers: int, count: int) -> list[list[int]]:
 
 @dataclass(slots=True)
 class LayerSearch:
-    """Fields.
+    """The state of a search for the best set of layers.
 
     number: of the set that drafts. agreed: share of a window's tokens that it gives. tried: sets scored so far.
     """
@@ -107,10 +107,11 @@ class SearchedChain(DraftChain):
 
 
 class SelfSpeculation(ChainMethod):
-    """Parameters: skip: layers left out, from 0 on; None = every second one between the first and the last.
+    """Self-speculation.
 
-    exit: layers that are kept from the first on, in place of ``skip``. search: further sets of as many layers that
-    are tried, 0 = none. window: the first emitted tokens, by which sets are scored. The rest as ``ChainMethod``.
+    skip: layers left out, from 0 on; None = every second one between the first and the last. exit: layers that are
+    kept from the first on, in place of ``skip``. search: further sets of as many layers that are tried, 0 = none.
+    window: the first emitted tokens, by which sets are scored. The rest as ``ChainMethod``.
     """
 
     sources = ("self",)

@@ -26,7 +26,10 @@ CACHE, RANDOM = 0, 1  # sources
 
 
 class TokenRing:
-    """Fields: capacity: the most tokens stored [tokens]; memory is taken as they come."""
+    """A ring buffer of tokens.
+
+    capacity: the most tokens stored [tokens]; memory is taken as they come.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._tokens = np.empty(capacity, np.int32)
@@ -138,11 +141,12 @@ class _Reader(Drafter):
 
 
 class Spacelike(Method):
-    """Parameters: query_length, min_query: suffixes looked up, longest first [tokens]. draft_length: tokens drafted.
+    """Spacelike decoding.
 
-    max_matches: occurrences that vote, an even share of more. vote: whole (continuations as a whole, the source's) |
-    prefix (token by token). rebuild_every: finished requests between two builds of the suffix array. rebuild: inline
-    (at the request's end) | background (in a thread; taken into use when the next build is due). buffer_tokens: the
+    query_length, min_query: suffixes looked up, longest first [tokens]. draft_length: tokens drafted. max_matches:
+    occurrences that vote, an even share of more. vote: whole (continuations as a whole, the source's) | prefix
+    (token by token). rebuild_every: finished requests between two builds of the suffix array. rebuild: inline (at
+    the request's end) | background (in a thread; taken into use when the next build is due). buffer_tokens: the
     ring's size. unseen: none | random (tokens drafted where not even the last one was seen).
     """
 

@@ -75,7 +75,10 @@ Ties = Literal["recent", "reference"]
 
 
 class SuffixTree:
-    """Fields: depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``."""
+    """How often every string of some texts occurred.
+
+    depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``.
+    """
 
     def __init__(self, depth: int, tokens: int = 1024, ties: Ties = "recent") -> None:
         self.depth, self._ties = depth, ties
@@ -282,7 +285,7 @@ class _Request(Drafter):
 
 
 class SuffixDecoding(Method):
-    """Parameters.
+    """SuffixDecoding.
 
     num_draft: most nodes of a draft. factor, offset: a match of m tokens drafts at most factor * m + offset.
     min_prob: least estimated probability of a node given its match. depth: longest string counted [tokens]. shape:

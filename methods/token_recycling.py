@@ -86,7 +86,7 @@ class _Recycler(Drafter):
 
 
 class TokenRecycling(Method):
-    """Parameters.
+    """Token Recycling.
 
     nodes, depth: of the tree, the reference's brought to that size (``reference_tree``). k: candidates a token.
     update: which of a repeated token's rows stays: last | first | merge (a stand-in for the unordered device write:

@@ -146,7 +146,10 @@ def _encode(texts: list[str], tokenizer: Any) -> Iterator[np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Fields: documents: token ids of each, none empty. dropped: documents kept out for what they share."""
+    """The documents of a corpus as token ids.
+
+    documents: token ids of each, none empty. dropped: documents kept out for what they share.
+    """
 
     tokenizer: Any
     documents: list[np.ndarray]

@@ -37,9 +37,10 @@ class TargetTraits:
 
 
 class DraftModelMethod(Method):
-    """Parameters: draft: hub id or folder. dtype, device: of the draft; None = the target's.
+    """A method with a draft language model.
 
-    temperature: at which nodes are drawn; None = as the request samples, top-k and top-p included.
+    draft: hub id or folder. dtype, device: of the draft; None = the target's. temperature: at which nodes are
+    drawn; None = as the request samples, top-k and top-p included.
     """
 
     sources: tuple[str, ...] = ("draft model",)
@@ -160,7 +161,7 @@ class DraftChain(SharedDrafter):
 
 
 class ChainMethod(DraftModelMethod):
-    """Parameters.
+    """A method whose draft model writes chains.
 
     draft: hub id or folder of the draft model. length: tokens drafted at first, with ``confidence`` at most.
     schedule: fixed | heuristic | confidence. threshold: with ``confidence``, the chain ends behind the first token

@@ -100,9 +100,10 @@ class TargetEnds:
 
 
 class HeadMethod(Method):
-    """Parameters: head: folder, hub id, ``bundled:NAME`` or ``random``. safetensors: false reads torch files too.
+    """A method with trained heads.
 
-    ``check`` of a subclass finds the file and names the layers.
+    head: folder, hub id, ``bundled:NAME`` or ``random``. safetensors: false reads torch files too. ``check`` of a
+    subclass finds the file and names the layers.
     """
 
     sources: tuple[str, ...] = ("head",)

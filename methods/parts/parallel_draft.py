@@ -202,7 +202,7 @@ class ParallelDrafter(Drafter):
 
 
 class ParallelDraft(DraftModelMethod):
-    """Parameters.
+    """A method whose draft model works while the target verifies.
 
     port: inline | thread | process. patience_s: [s] without an answer after which the partner counts as lost.
     """

@@ -310,7 +310,10 @@ class MatchCounts:
 
 
 class SuffixArray:
-    """Fields: tokens: (n,) integers, ``END`` between texts; order: (n,) int32 or int64, the places in sorted order."""
+    """A text and its suffixes in sorted order.
+
+    tokens: (n,) integers, ``END`` between texts; order: (n,) int32 or int64, the places in sorted order.
+    """
 
     def __init__(self, tokens: np.ndarray, order: np.ndarray) -> None:
         self.tokens, self.order = tokens, order

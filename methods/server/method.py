@@ -45,9 +45,10 @@ from specbench.types import CaseError, InputError
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """Fields: url: of its server. limit: [tokens] that were asked for. reports: the request's own account first.
+    """A streamed answer as it arrives.
 
-    account: the steps that are kept.
+    url: of its server. limit: [tokens] that were asked for. reports: the request's own account first. account: the
+    steps that are kept.
     """
 
     url: str
