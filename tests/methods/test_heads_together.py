@@ -15,7 +15,7 @@ from methods.parts.heads import draft_layer
 from methods.parts.heads.draft_layer import DraftLayers
 from methods.parts.heads.forwards import RowFunction, RowsCall
 from models import VOCAB, build
-from specbench.decode.shared_request import SharedRequest, draft_on
+from specbench.decode.together import SharedRequest, draft_on
 from specbench.types import Prefill
 
 CONTEXTS = [[5, 6, 7, 11], [9, 8, 2], [3, 4] * 6, list(range(4, 40))]
