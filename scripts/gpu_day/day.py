@@ -21,9 +21,8 @@ from scripts.lab.engine_check import CASES, random_model
 from scripts.lab.goals import Goal, goals_text
 from specbench.measure.environment import machine, versions
 from specbench.method import Method
-from specbench.models.attention import allow_cudnn_attention
 from specbench.models.facade import ModelCard, Target
-from specbench.models.fast.attention import SDPA, FastOptions
+from specbench.models.fast.attention import SDPA, FastOptions, allow_cudnn_attention
 from specbench.models.fast.engine import FastEngine
 from specbench.records.store import write_atomically
 
