@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from specbench.hub import refuse_network
+from specbench.input import refuse_network
 from specbench.suite.format import HubTables
 from specbench.types import InputError
 

@@ -17,7 +17,8 @@ from unittest import mock
 from methods.parts.runtimes.runtime_peer import RuntimePeer
 from specbench.records.record import CaseRecord
 from specbench.records.store import read_run
-from specbench.runs import cli, composition, groups
+from specbench.runs import cli, composition
+from specbench.runs.config import conf_dir
 from specbench.runs.execution import execute
 from specbench.runs.job import Job, make_entry
 from specbench.runs.session import Entry
@@ -34,7 +35,7 @@ def composed(*overrides: str):
 @functools.cache
 def method_names() -> tuple[str, ...]:
     """Every method in conf/method except ``server``, which needs a running server."""
-    names = {path.stem for path in (groups.conf_dir() / "method").glob("*.yaml")}
+    names = {path.stem for path in (conf_dir() / "method").glob("*.yaml")}
     return tuple(sorted(names - {"server"}))
 
 

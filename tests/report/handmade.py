@@ -9,7 +9,7 @@ from builders.records import EQUAL, failed, record, turn
 from specbench.records.record import CaseRecord
 from specbench.records.store import Run
 from specbench.report import gather
-from specbench.report.frames.rows import COLUMNS
+from specbench.report.frames.summary import COLUMNS
 from specbench.report.frames.trials import MethodTrials, read_trials
 
 __all__ = ["EQUAL", "failed", "record", "rows_of", "tried", "turn"]
