@@ -1,11 +1,11 @@
-"""Write the bundled world's corpus, or train a bundled model, a head for it, or the draft model that drafts in parallel.
+r"""Write the corpus of the bundled world, or train a bundled model, a head, or the draft model that drafts in parallel.
 
     python -m scripts.tiny corpus suite
     python -m scripts.tiny corpus corpus corpus.jsonl --count 1000 --seed 2
     python -m scripts.tiny train model --name tiny_draft
     python -m scripts.tiny train head --kind eagle3 --name tiny_eagle3 --intermediate 160 --steps 1400
     python -m scripts.tiny train head --kind mtp --name tiny_mtp --steps 900
-    python -m scripts.tiny train head --kind p_eagle --name tiny_p_eagle --intermediate 160 --steps 700 --rows 1 \\
+    python -m scripts.tiny train head --kind p_eagle --name tiny_p_eagle --intermediate 160 --steps 700 --rows 1 \
         --passes 7
     python -m scripts.tiny train pard
 
@@ -15,7 +15,6 @@ On a machine that is shared with other work set ``OMP_WAIT_POLICY=PASSIVE``, or 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -90,4 +89,4 @@ def train_and_save(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

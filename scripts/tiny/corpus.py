@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def write_corpus(path: Path, count: int, seed: int) -> int:
     return _write(path, rows)
 
 
-def _write(path: Path, rows: list[dict[str, object]]) -> int:
+def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text(text, encoding="utf-8")

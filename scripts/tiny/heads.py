@@ -1,4 +1,4 @@
-"""Heads of EAGLE's kind for the bundled model: modules to train, with the published names of weights, and their training.
+"""Heads of EAGLE's kind for the bundled model: modules with the published names of weights, and their training.
 
 A head is one decoder layer that continues the target's own features. It is unrolled on its own output: pass d stands
 for nodes of depth d. A node's ancestors are earlier passes, its context are the target's true features (the
@@ -248,12 +248,12 @@ def attend(query: Tensor, past: list[tuple[Tensor, Tensor]], seen: Tensor) -> Te
 
 @dataclass(frozen=True)
 class HeadSettings(TrainingSettings):
-    """kind: eagle (the shape of EAGLE-1 and -2) | mtp | eagle3 | p_eagle, the last two with
-    ``vocabulary`` tokens in their output head.
+    """The settings of a head's training.
 
-    passes: depths unrolled. regression: weight of the feature loss. noise: half width of what is added to features.
-
-    intermediate: width of the layer's MLP. prompt_weight: the loss counts answers only.
+    kind: eagle (the shape of EAGLE-1 and -2) | mtp | eagle3 | p_eagle; the last two have ``vocabulary`` tokens in their
+    output head.
+    passes: unrolled depths. regression: weight of the feature loss. noise: half the width of the noise on features.
+    intermediate: width of the layer's MLP. prompt_weight: 0, so the loss counts answers only.
     """
 
     name: str = "tiny_eagle"

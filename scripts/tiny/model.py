@@ -59,8 +59,8 @@ held-out part that the suite `mini` is drawn from. Made with
     python -m scripts.tiny corpus corpus corpus.jsonl --count 1000 --seed 2
     specbench build datastore --tokenizer bundled:tiny --field messages.content \\
         --out specbench/assets/tiny/datastore.safetensors corpus.jsonl"""
-_PARD_ABOUT = """`tiny_draft`, trained on to draft in parallel as PARD's draft models do: to run `pard` end to end on any
-machine. It says nothing about PARD on real models. `pard_token` in `config.json` is the mask token, the tokenizer's
+_PARD_ABOUT = """`tiny_draft`, trained on to draft in parallel as PARD's draft models do: to run `pard` end to end on
+any machine. It says nothing about PARD on real models. `pard_token` in `config.json` is the mask token, the tokenizer's
 padding."""
 
 
@@ -68,9 +68,8 @@ def new_model(settings: TrainingSettings) -> Trainee:
     """Make an untrained model of one of the shapes, compiled for its training, with the bundled tokenizer."""
     tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
     torch.manual_seed(settings.seed)
-    ends: dict[str, Any] = {
-        f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")
-    }
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    ends: dict[str, Any] = {name: getattr(tokenizer, name) for name in names}
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": CONTEXT, **SHAPES[settings.name]}
     model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **ends, **sizes))  # tied to keep the model small
     model.generation_config.update(**ends)

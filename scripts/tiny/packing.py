@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -89,12 +90,7 @@ class Packer:
     """Deterministic batches of one stream of documents."""
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerFast,
-        stream: Iterator[Document],
-        length: int,
-        rows: int,
-        prompt_weight: float,
+        self, tokenizer: Any, stream: Iterator[Document], length: int, rows: int, prompt_weight: float
     ) -> None:
         self._tokenizer, self._stream = tokenizer, stream
         self._length, self._rows, self._prompt_weight = length, rows, prompt_weight
