@@ -1,17 +1,13 @@
-"""A script run in this process: what it prints and returns, without the seconds of a fresh import."""
+"""A command run in this process: what it prints and returns, without the seconds of a fresh import."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from unittest import mock
-
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
 @dataclass(frozen=True)
@@ -19,12 +15,6 @@ class Done:
     returncode: int
     stdout: str
     stderr: str
-
-
-def run_script(name: str, *arguments: object) -> Done:
-    """``python scripts/<name>.py ARGUMENTS``."""
-    path = str(SCRIPTS / f"{name}.py")
-    return run_main(lambda: runpy.run_path(path, run_name="__main__"), *arguments, name=path)
 
 
 def run_main(main: Callable[[], object], *arguments: object, name: str = "specbench") -> Done:

@@ -14,7 +14,7 @@ from compose import settings_of
 from methods.parts.lookup.recycling import RecyclingMatrix
 from methods.parts.trees.tree_shape import REFERENCE, SHARES, Level, TreeShape
 from methods.token_recycling import TokenRecycling
-from scripts.lab.ops import OpCounter
+from scripts.lab.overhead import OpCounter
 from specbench.types import InputError, Prefill, Step, TopK
 
 COUNTS = [[2], [2, 1], [0, 0, 0]]
