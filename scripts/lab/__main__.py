@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from specbench.input import InputError
-from specbench.names import printable
+from specbench.screen import fail
 
 COMMANDS = {
     "peers": "our methods timed against the loops of transformers and of other runtimes",
@@ -51,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return command.run(given) or 0
     except InputError as error:
-        print(printable(f"{name}: error: {error}"), file=sys.stderr)
-        return 2
+        return fail(str(error), name)
 
 
 if __name__ == "__main__":

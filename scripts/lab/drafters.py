@@ -34,7 +34,7 @@ from specbench.models.load import load_model
 from specbench.models.verify import find_accepted_path
 from specbench.records.record import VANILLA
 from specbench.runs.cli import job_of
-from specbench.runs.groups import conf_dir
+from specbench.runs.config import conf_dir
 from specbench.runs.session import Entry
 from specbench.types import Draft, InputError, Needs, Prefill, Step, TopK
 

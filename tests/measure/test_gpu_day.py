@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from in_process import run_main
 
+from builders.runs import run_main
 from methods.pld import PromptLookup
 from methods.vanilla import Vanilla
 from scripts.gpu_day import product, truth
