@@ -15,7 +15,7 @@ from specbench import stats
 from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import Run
 from specbench.report.frames.facts import Facts, read_device
-from specbench.report.frames.trials import Column, Columns, Trials
+from specbench.report.frames.trials import Columns, Trials, Values
 
 BLOCK = ("case", "round", "stretch", "ok", "time_s", "tokens")  # the columns of records that a control is read from
 MAX_WIDTH = 0.01  # a re-timing interval wider than this hides differences of a percent
@@ -114,7 +114,7 @@ def _of_shard(rows: Columns, number: int) -> Columns:
     return {name: rows[name][here] for name in (*BLOCK, "wall_s")}
 
 
-def _per_token(vanilla: Columns) -> tuple[Column, Column]:
+def _per_token(vanilla: Columns) -> tuple[Values, Values]:
     """Columns of its time a token."""
     good = vanilla["ok"]
     return vanilla["wall_s"][good], vanilla["tokens"][good]

@@ -252,11 +252,7 @@ def count_tails(found: MethodTrials) -> Rows:
     turns, steps = found.turns, found.turns.steps
     if not steps.timed:
         return
-    figures = (
-        *_percentiles(turns.first_s),
-        *_percentiles(steps.seconds()),
-        *_percentiles(turns.per_token_s),
-    )
+    figures = (*_percentiles(turns.first_s), *_percentiles(steps.seconds()), *_percentiles(turns.per_token_s))
     yield (len(turns.first_s), steps.timed, *figures)
 
 

@@ -106,13 +106,13 @@ class Facts:
         return f"{least}{self.load['requests']} request{'' if self.load['requests'] == 1 else 's'} at once{rate}"
 
 
-def say_loads(facts: Sequence[Facts]) -> str:
+def describe_loads(facts: Sequence[Facts]) -> str:
     """'8 requests at once', of several runs 'several loads'; '' where each request ran alone."""
     loads = dict.fromkeys(entry.arrivals for entry in facts)
     return next(iter(loads)) if len(loads) == 1 else "several loads"
 
 
-def say_decoding(facts: Sequence[Facts]) -> str:
+def describe_decoding(facts: Sequence[Facts]) -> str:
     """'temperature 0', with the rules that all of the runs have: 'temperature 0, drafts ended by adaedl'."""
     heat = " or ".join(dict.fromkeys(f"{entry.temperature:g}" for entry in facts))
     shared = [rule for rule in facts[0].rules if all(rule in entry.rules for entry in facts)]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.detail import LOADED
-from specbench.report.frames.facts import Facts, say_decoding
+from specbench.report.frames.facts import Facts, describe_decoding
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import Load
 from specbench.report.frames.pairs import find_contest
@@ -153,7 +153,7 @@ def _say_under(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> s
     """The conditions: 'One request at a time, temperature 0, 60 cases'."""
     profiles = "; ".join(dict.fromkeys(entry.profile for entry in facts if entry.profile))
     cases = max(int(row["cases"] + row["errors"]) for row in ranking)
-    parts = [say_decoding(facts), f"{cases} case{'s' if cases != 1 else ''}"]
+    parts = [describe_decoding(facts), f"{cases} case{'s' if cases != 1 else ''}"]
     if figure == "mat":
         return f"Recorded answers, no speedup without a latency profile; {', '.join(parts)}."
     alone = "One request at a time"

@@ -116,7 +116,8 @@ def _drafting_ms(prediction: Prediction, method: str) -> float:
 def _pays_to(profile: Profile, steps: Steps, asked: Sequence[int]) -> int:
     """The largest number of requests with a speedup above 1.
 
-    Of the powers of two and the numbers asked for, the last one that pays; then bisection towards the next. The speedup need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
+    Of the powers of two and the numbers asked for, the last one that pays; then bisection towards the next. The speedup
+    need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
     """
     tried = sorted({1 << power for power in range(MOST.bit_length())} | {count for count in asked if count < MOST})
     paying = [place for place, count in enumerate(tried) if shared_speedup(profile, steps, count)[0] > PAYING]

@@ -17,11 +17,11 @@ from specbench import stats
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.summary import Cases, CasesOfRun
-from specbench.report.frames.trials import Column
+from specbench.report.frames.trials import Values
 from specbench.stats import Estimate
 
 # of the columns that a contest decides, the one that it is held in
-HELD_IN = {
+CONTEST_OF = {
     **dict.fromkeys(("speedup", "speedup_hf", "tokens_per_s", "decode_tokens_per_s"), "speedup"),
     **{figure: figure for figure in ("mat", "predicted_speedup", "time_only_speedup")},
 }
@@ -41,7 +41,7 @@ class Contest:
     figure: str
     entrants: tuple[Entrant, ...]
     figures: tuple[Figure, ...]
-    categories: Column
+    categories: Values
     _rates: dict[str, stats.Rates] = field(default_factory=dict)
 
     def rates(self, category: str = OVERALL) -> stats.Rates:
@@ -72,7 +72,7 @@ def _reaches_one(ratio: Estimate) -> bool:
     return ratio.low is not None and ratio.low <= 1
 
 
-def hold_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) -> tuple[Contest, ...]:
+def make_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) -> tuple[Contest, ...]:
     """A contest for each model and suite, figure, and kind of methods. cases: one entry a run."""
     groups: dict[tuple[tuple[str, str], str, bool], dict[Entrant, _Entry]] = {}
     for entry, found in zip(reported, cases, strict=True):
@@ -110,13 +110,13 @@ def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bo
                 yield name, method in facts.lossy, (method, reported.variants.get(method, "")), (cases, kept)
 
 
-def _select(figure: Figure, chosen: Column) -> Figure:
+def _select(figure: Figure, chosen: Values) -> Figure:
     """Of the figure's cases those that are chosen, a mask or places; columns of one method share them."""
     kept = {id(cases): Cases(cases.columns, cases.rows[chosen]) for cases, _ in figure}
     return tuple((kept[id(cases)], column) for cases, column in figure)
 
 
-def _column(cases: Cases, name: str | None) -> Column:
+def _column(cases: Cases, name: str | None) -> Values:
     return np.ones(len(cases)) if name is None else cases[name]
 
 
@@ -130,7 +130,7 @@ def _contest(place: tuple[str, str], figure: str, group: Mapping[Entrant, _Entry
 
 def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: str, entrant: Entrant) -> Contest | None:
     """The contest that this method is in; None where its figure is in none."""
-    wanted = HELD_IN.get(figure)
+    wanted = CONTEST_OF.get(figure)
     found = (each for each in contests if (each.place, each.figure) == (place, wanted) and entrant in each.entrants)
     return next(found, None)
 

@@ -94,10 +94,7 @@ def count_tables(frame: pd.DataFrame) -> tuple[Table, ...]:
     wide = widen(frame, "counted_as", ("length", "rate"))
     lengths = {name: each.length_is for name, each in DEFINITIONS.items()}
     rates = {name: each.rate_is for name, each in DEFINITIONS.items() if each.rate}
-    return (
-        _counted(wide, "length", _LENGTHS_COUNTED, lengths),
-        _counted(wide, "rate", _RATES_COUNTED, rates),
-    )
+    return (_counted(wide, "length", _LENGTHS_COUNTED, lengths), _counted(wide, "rate", _RATES_COUNTED, rates))
 
 
 def _counted(wide: pd.DataFrame, figure: str, begin: str, said: Mapping[str, str]) -> Table:
@@ -192,12 +189,7 @@ _LOAD_MEANING = (
 _FEW_STRETCHES = (
     f" Speedups of fewer than {MIN_CASES} stretches are without an interval: how far chance moves them is not known."
 )
-_WAIT_TITLES = {
-    "queue": "Queue",
-    "ttft": "Time to first token",
-    "itl": "Inter-token latency",
-    "tpot": "Time per token",
-}
+_WAIT_TITLES = {"queue": "Queue", "ttft": "Time to first token", "itl": "Inter-token latency", "tpot": "Time per token"}
 _WAITS_MEANING = (
     "Milliseconds. Queue: from the intended arrival until the prompt is read. Time to first token: from the intended"
     " arrival. Inter-token latency: the wait for the next burst. A percentile needs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,19 +16,12 @@ from rich.text import Text
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.detail import LOADED
-from specbench.report.frames.facts import TIME_ONLY, Facts, say_decoding
+from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines, sort_rows
 from specbench.report.frames.load import Load
-from specbench.report.frames.summary import category_order, drop_repeated_rows, with_drafting
-from specbench.report.label import (
-    break_lines,
-    format_microseconds,
-    format_milliseconds,
-    format_rate,
-    format_share,
-    label,
-)
+from specbench.report.frames.summary import OVERALL_COLUMNS, category_order, drop_repeated_rows, with_drafting
+from specbench.report.label import break_lines, label
 from specbench.report.table import FEW, Heading, method_table, widen
 from specbench.report.table import Table as Printed
 from specbench.report.tables.detail import served_tables, shards_tables
@@ -51,7 +45,7 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
     lossy = findings.summary["method"].isin(findings.lossy)
     headlines = {headline.place: headline for headline in find_headlines(findings, load)}
     for (model, suite), rows in findings.summary.groupby(["model", "suite"], sort=False):
-        decoding = say_decoding(_of_place(findings, model, suite))
+        decoding = describe_decoding(_of_place(findings, model, suite))
         console.print(_text(f"\n{model} on {suite}, {decoding}", style="bold"))
         headline = headlines.get((str(model), str(suite)))
         _print_headline(headline, console)
@@ -174,15 +168,7 @@ def _overall(rows: pd.DataFrame, width: int) -> Table:
 
 
 _COLUMNS = (
-    Heading("MAT", "mat"),
-    Heading("tokens/s", "tokens_per_s", format_rate),
-    Heading("speedup [95 %]", "speedup"),
-    Heading("time only [95 %]", "time_only_speedup"),
-    Heading("step ms", "time_only_step_ms", format_milliseconds),
-    Heading("accepted", "acceptance_rate", format_share),
-    Heading("tokens fed", "fed"),
-    Heading("drafting \N{MICRO SIGN}s", "drafting_us", format_microseconds),
-    Heading("lossless", "lossless", format_share),
+    *(replace(column, title=column.terminal) for column in OVERALL_COLUMNS if column.terminal),
     Heading("errors", "failed", str),
 )
 _CONTROL = label(CONTROL)
