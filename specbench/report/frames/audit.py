@@ -133,9 +133,8 @@ def _count_steps(trials: MethodTrials, rows: Columns, price: Price | None, level
         summed["run_ms"].append(run)
         summed["oracle_ms"].append(np.minimum(np.minimum(best, run), one * emitted))
     ends = np.cumsum(rows["steps"])
-    return {name: _of_records(np.concatenate(parts), ends) if parts else 0.0 * ends for name, parts in summed.items()}
-
-
-def _of_records(values: Floats, ends: Any) -> Floats:
-    total = np.concatenate([[0.0], np.cumsum(values)])
-    return np.asarray(total[ends] - total[ends - np.diff(ends, prepend=0)])
+    found = {}
+    for name, parts in summed.items():
+        total = np.concatenate([[0.0], np.cumsum(np.concatenate(parts))]) if parts else np.zeros(1)
+        found[name] = np.asarray(total[ends] - total[ends - np.diff(ends, prepend=0)]) if parts else 0.0 * ends
+    return found

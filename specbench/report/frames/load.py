@@ -26,7 +26,7 @@ from specbench.profile import Profile
 from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import RunError
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.predict import Prediction, shared_speedup
+from specbench.report.frames.predict import shared_speedup
 from specbench.report.frames.steps import Steps
 from specbench.report.frames.summary import of_place
 from specbench.report.table import ROW
@@ -92,7 +92,8 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
             key, steps = entry.key(method), entry.trials.of(method).turns.steps
             if not len(steps):
                 continue
-            own_ms = _drafting_ms(entry.prediction, method)
+            cases = entry.prediction.cases[method]
+            own_ms = float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))  # of a step, as it is predicted
             speedups += [(*key, count, *shared_speedup(profile, steps, count, own_ms)) for count in concurrency]
             emitted = sum(float(emitted.sum()) for (emitted,) in steps.read("emitted"))
             pays.append((*key, emitted / len(steps), _pays_to(profile, steps, concurrency)))
@@ -105,12 +106,6 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
         pd.DataFrame(even, columns=list(BREAK_EVEN)).drop_duplicates(["model", "suite", "concurrency", "fed"]),
         findings.profiles,
     )
-
-
-def _drafting_ms(prediction: Prediction, method: str) -> float:
-    """A step's, as it is predicted."""
-    cases = prediction.cases[method]
-    return float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))
 
 
 def _pays_to(profile: Profile, steps: Steps, asked: Sequence[int]) -> int:

@@ -20,7 +20,7 @@ from specbench.report.frames.summary import Cases, CasesOfRun
 from specbench.report.frames.trials import Values
 from specbench.stats import Estimate
 
-# of the columns that a contest decides, the one that it is held in
+# the columns that a contest decides -> its figure
 CONTEST_OF = {
     **dict.fromkeys(("speedup", "speedup_hf", "tokens_per_s", "decode_tokens_per_s"), "speedup"),
     **{figure: figure for figure in ("mat", "predicted_speedup", "time_only_speedup")},
@@ -65,11 +65,8 @@ class Contest:
         """Whom the best cannot be told from; nobody where there are too few cases to know."""
         own, found = self.entrants.index(best), self.rates(category)
         others = [place for place in range(len(self.entrants)) if place != own]
-        return [self.entrants[place] for place in others if _reaches_one(found.over(own, place))]
-
-
-def _reaches_one(ratio: Estimate) -> bool:
-    return ratio.low is not None and ratio.low <= 1
+        ratios = [(place, found.over(own, place).low) for place in others]
+        return [self.entrants[place] for place, low in ratios if low is not None and low <= 1]
 
 
 def make_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) -> tuple[Contest, ...]:

@@ -150,12 +150,12 @@ def _points(findings: Findings) -> dict[tuple[str, str, str], list[_Point]]:
             own = {f"{method}.{name}": value for name, value in read_parameters(run, method).items()}
             settings = read_settings(run, facts) | own
             groups.setdefault(key, []).append(_Point(*key, settings, row, facts.profile))
-    return {key: _only_varied(points) for key, points in groups.items() if len(points) > 1}
-
-
-def _only_varied(points: Sequence[_Point]) -> list[_Point]:
-    kept = differing([point.settings for point in points])
-    return [replace(point, settings=settings) for point, settings in zip(points, kept, strict=True)]
+    found = {}
+    for key, points in groups.items():
+        if len(points) > 1:
+            varied = differing([point.settings for point in points])
+            found[key] = [replace(point, settings=own) for point, own in zip(points, varied, strict=True)]
+    return found
 
 
 def _grids(points: Sequence[_Point], metric: str, x: str, y: str) -> Iterator[Heatmap]:

@@ -6,7 +6,6 @@ length of its answer. Which answers passed the tests of a user's sandbox is read
 
 from __future__ import annotations
 
-import functools
 import math
 from array import array
 from collections import Counter
@@ -288,18 +287,14 @@ class _Line(TypedDict):
     round: NotRequired[Count]
 
 
-@functools.cache
-def _schema() -> TypeAdapter[_Line]:
-    return TypeAdapter(_Line)
-
-
 def read_passed(paths: Sequence[Path]) -> dict[Key, bool]:
     """Whether each answer passed. Raises InputError naming file and line, also of a second row of an answer."""
     found: dict[Key, bool] = {}
+    schema = TypeAdapter(_Line)
     for path in paths:
         for number, text in numbered_lines(read_file(path, "--passed ", _EXPECTED)):
             where = f"{path}, line {number}"
-            line = parse_as(_schema(), text, where, _EXPECTED)
+            line = parse_as(schema, text, where, _EXPECTED)
             key = (line["method"], str(line["task_id"]), line.get("round", 0))
             if key in found:
                 raise InputError(f"{where}: {_spell(key)} has a row already; expected one row an answer")
