@@ -133,7 +133,7 @@ class DetailFrame:
 
     columns: behind model, suite, method and variant. count: a method's trials, and whether the target was timed, to
     rows of these columns. drafts: vanilla, its control and peers have no rows. paired: vanilla's trials are counted
-    beside them, None where its times are no baseline.
+    with them, None where its times are not a baseline.
     """
 
     name: str
@@ -154,8 +154,8 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
             found = entry.trials.of(method)
             silent = method in (VANILLA, CONTROL) or method in facts.peers
             for frame in (each for each in DETAILS.values() if not (each.drafts and silent)):
-                beside = [None if facts.time_only else entry.trials.of(VANILLA)] if frame.paired else []
-                rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(found, facts.timed, *beside)]
+                baseline = [None if facts.time_only else entry.trials.of(VANILLA)] if frame.paired else []
+                rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(found, facts.timed, *baseline)]
     frames = {name: pd.DataFrame(rows[name], columns=[*ROW, *frame.columns]) for name, frame in DETAILS.items()}
     return {
         TIME_SPLIT: split_time(summary),

@@ -61,7 +61,7 @@ class Facts:
     time_only: a model was driven along recorded answers: its times are real, and what was accepted is the record's.
     unaccepted: methods of such a run that draft from what the model computes; only the time of a step is known of them.
     in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill).
-    later: its methods came to a run that was there; vanilla ran beside them and is not among them.
+    later: its methods were added to an existing run; vanilla was measured with them but is not among them.
     load: the settings of requests that shared forwards; empty where each ran alone.
     rules: who ends a draft and how it is verified, in words, where a run set them.
     """
@@ -298,7 +298,7 @@ def read_device(run: Run, facts: Facts) -> str:
 
 
 def _find_nearby(run: Run, facts: Facts) -> Profile | None:
-    """The profile of the run's device, model, engine and dtype in ``profiles/`` beside the run, or beside its sweep."""
+    """The profile of the run's device, model, engine and dtype in ``profiles/`` next to the run or its sweep."""
     if not facts.timed or not facts.device:
         return None
     where = run.directory.resolve()

@@ -9,7 +9,7 @@ which for a linear fit is S(B f, B c), and
 
     speedup(B) = sum over emitted tokens of U(B, 1, c)  /  sum over steps of U(B, f_i, c_i).
 
-Drafters' own time is left out, as how a server spreads it over cores is its own choice; beside it stands the speedup
+Drafters' own time is left out, as how a server spreads it over cores is its own choice; a second figure is the speedup
 with it, each request's median a step, one request after the other. At one request that is the predicted one. A draft
 of q - 1 tokens pays where it emits more than U(B, q, c) / U(B, 1, c) tokens a step, the break-even MAT.
 """
@@ -93,7 +93,7 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
             if not len(steps):
                 continue
             cases = entry.prediction.cases[method]
-            own_ms = float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))  # of a step, as it is predicted
+            own_ms = float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))  # of a predicted step
             speedups += [(*key, count, *shared_speedup(profile, steps, count, own_ms)) for count in concurrency]
             emitted = sum(float(emitted.sum()) for (emitted,) in steps.read("emitted"))
             pays.append((*key, emitted / len(steps), _pays_to(profile, steps, concurrency)))

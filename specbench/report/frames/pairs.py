@@ -1,4 +1,4 @@
-"""Methods against each other, not against vanilla: the ratio of any two on the cases that all of them finished.
+"""Contests: the ratio of any two methods, not only of one over vanilla, on the cases that all of them finished.
 
 Each is measured over the vanilla of its own run, and both are resampled together, so that a hard case counts for both.
 Two are as good as each other where the interval of their ratio holds 1.
@@ -45,7 +45,7 @@ class Contest:
     _rates: dict[str, stats.Rates] = field(default_factory=dict)
 
     def rates(self, category: str = OVERALL) -> stats.Rates:
-        """Everybody's figure in a category, worked out once."""
+        """The figure of every entrant in a category, computed once."""
         if category not in self._rates:
             chosen = slice(None) if category == OVERALL else self.categories == category
             count = len(self.categories[chosen])
@@ -62,7 +62,7 @@ class Contest:
         return self.rates().over(self.entrants.index(first), self.entrants.index(second))
 
     def as_good(self, best: Entrant, category: str = OVERALL) -> list[Entrant]:
-        """Whom the best cannot be told from; nobody where there are too few cases to know."""
+        """The entrants that do not differ from the best; none where there are too few cases for an interval."""
         own, found = self.entrants.index(best), self.rates(category)
         others = [place for place in range(len(self.entrants)) if place != own]
         ratios = [(place, found.over(own, place).low) for place in others]
@@ -81,7 +81,7 @@ def make_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) 
 
 
 def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bool, Entrant, _Entry]]:
-    """(figure, is it lossy, who, on which cases) of each method of a run that has the figure."""
+    """(figure, whether it is lossy, entrant, cases) of each method of a run that has the figure."""
     facts = reported.facts
     vanilla = cases.of(OVERALL, VANILLA)
     vanilla = vanilla.where(vanilla["ok"])
@@ -133,7 +133,7 @@ def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: st
 
 
 def is_alone(contests: Sequence[Contest], category: str, figure: str, row: Mapping[str, object]) -> bool:
-    """Whether the best of a column is told apart from all others, which too few cases do not do. row: the best one's.
+    """Whether the best of a column differs from all others; False with too few cases. row: the best one's.
 
     True where no contest holds the figure.
     """

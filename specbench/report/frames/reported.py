@@ -183,7 +183,7 @@ LIKE = 1.5  # sizes of models that differ by less are alike
 _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(b|m)(?![a-z])")
 _UNITS = {"b": 1e9, "m": 1e6}
 _RANDOM = "The weights are random: their answers are not a trained model's, so MAT and speedups say nothing of one."
-_HIDDEN = ("questions", "weights")  # known by their prints, which tell a reader nothing
+_HIDDEN = ("questions", "weights")  # known by hashes, which mean nothing to a reader
 # What rows side by side have in common.
 _SHARED: dict[str, Callable[[ReportedRun], Any]] = {
     "weights": lambda entry: entry.run.section("model").get("fingerprint"),
@@ -243,7 +243,7 @@ def _between(entries: Sequence[ReportedRun]) -> Iterator[str]:
 
 
 def read_size(name: str) -> float | None:
-    """The number of parameters that a model's name says, as 'vicuna-7b-v1.3'; None where it says none."""
+    """The number of parameters in a model's name, as in 'vicuna-7b-v1.3'; None without one."""
     found = _SIZE.search(name.lower())
     return float(found[1]) * _UNITS[found[2]] if found else None
 

@@ -1,4 +1,4 @@
-"""What requests that shared a server got: throughput, waits, and the speedup over vanilla under the same load.
+"""Requests that shared a server: throughput, waits, and the speedup over vanilla under the same load.
 
 The unit of an interval is the stretch, not the request: requests of one stretch slow each other. A stretch of vanilla
 and one of the method serve the same cases, so they are paired.
@@ -124,7 +124,7 @@ def _speedup(vanilla: _Stretches, own: _Stretches, method: str) -> dict[str, flo
 
 
 def _modelled(entry: ReportedRun, method: str) -> float:
-    """What ``--concurrency`` says of a closed loop of as many requests."""
+    """The speedup that ``--concurrency`` models for a closed loop of as many requests."""
     if entry.prediction is None or method in (VANILLA, CONTROL) or entry.facts.load.get("kind") != "closed":
         return BLANK
     steps = entry.trials.of(method).turns.steps

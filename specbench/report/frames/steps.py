@@ -155,8 +155,8 @@ class StateSize(NamedTuple):
 class Turns:
     """Turns that are added record by record, of cases that failed in no round.
 
-    sources: name -> nodes proposed and accepted. figures: what a method counts of itself -> a value a turn that has it.
-    state_sizes: of each record that has one. thought: turns that think; unanswered: and say nothing else.
+    sources: name -> nodes proposed and accepted. figures: name of a figure that a method counts of itself -> a value for each turn that has it.
+    state_sizes: of each record that has one. thought: turns that think; unanswered: those of them that have no answer.
     """
 
     def __init__(self, spool: Any) -> None:
@@ -186,7 +186,7 @@ class Turns:
 
     @property
     def requests(self) -> Requests:
-        """What engines and harnesses count of each turn."""
+        """The counts of each turn that engines and harnesses report."""
         return as_requests(np.asarray(self._requests))
 
     def add(self, record: CaseRecord) -> None:

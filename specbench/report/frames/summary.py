@@ -238,7 +238,7 @@ class Column(Heading):
     """A figure of a result: title, name (``figure``), formula and format.
 
     value: the formula, blank where ``applies`` does not hold; an ``Estimate`` fills NAME, NAME_low and NAME_high where
-    ``interval`` says so. Without a value it is made for printing alone (``with_drafting``) and is not in summary.csv.
+    ``interval`` is set. Without a value it is made for printing alone (``with_drafting``) and is not in summary.csv.
     better: 1, -1 or 0, as more is better, less is better, or neither. overall, steps, glossary: its place in the
     overall table, in the table of a mean step and among the definitions, 0 = absent. caption: its explanation below
     a table. definition: in the glossary. terminal: its title in the table of the terminal.

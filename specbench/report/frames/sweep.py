@@ -127,10 +127,10 @@ def _neighbours(points: Sequence[_Point], best: _Point) -> Iterator[Setting]:
     for name in best.settings:
         values = _ordered(points, name)
         own = values.index(spell_value(best.settings[name]))
-        beside = values[max(0, own - 1) : own + 2]
+        near = values[max(0, own - 1) : own + 2]
         for point in points:
             changed = [key for key in best.settings if point.settings[key] != best.settings[key]]
-            if changed == [name] and spell_value(point.settings[name]) in beside:
+            if changed == [name] and spell_value(point.settings[name]) in near:
                 own_name = name.removeprefix(f"{point.method}.")
                 yield f"{own_name}={spell_value(point.settings[name])}", point.row
 

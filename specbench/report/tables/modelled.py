@@ -1,4 +1,4 @@
-"""What a latency profile says: its own points, predicted speedups next to measured ones, and speedups under load."""
+"""Tables of a latency profile: its own points, predicted speedups next to measured ones, and speedups under load."""
 
 from __future__ import annotations
 
