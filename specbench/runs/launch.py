@@ -29,13 +29,11 @@ from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord, Engi
 from specbench.records.store import DISK_FAULTS, MANIFEST, PAGE, RECORDS
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
-from specbench.screen import Screen, ending_as_interrupts, showing, telling
+from specbench.screen import FAILED, INTERRUPTED, Screen, ending_as_interrupts, showing, telling
 
 if TYPE_CHECKING:
     from specbench.report import Findings
 
-FAILED = 1  # tokens that are not the target's own in float32 or float64, a method without one good case, or a full disk
-INTERRUPTED = 130
 TABLE_WIDTH = 100
 SCREEN = "screen"  # the look of plots that needs no file
 LINE_EVERY_S = 30  # of progress off a terminal
