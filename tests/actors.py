@@ -9,7 +9,7 @@ import time
 
 from methods.card import CardActor
 from methods.pearl import PearlActor
-from specbench.models.attention import is_cudnn_attention_allowed
+from specbench.models.fast.attention import is_cudnn_attention_allowed
 from specbench.types import InputError
 
 

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import torch
 import torch.multiprocessing
 
-from specbench.models.attention import allow_cudnn_attention, is_cudnn_attention_allowed
+from specbench.models.fast.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 from specbench.types import CaseError, InputError
 
 CLOSE_S = 2.0  # [s] that a partner has to end by itself

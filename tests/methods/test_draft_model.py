@@ -17,10 +17,10 @@ from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
 from specbench.decode.sampling import Sampling
-from specbench.decode.shared_request import SharedRequest, draft_on
-from specbench.models.fast.held_kv import HeldPlace
+from specbench.decode.together import SharedRequest, draft_on
+from specbench.models.fast.cache import HeldPlace
 from specbench.models.fast.host.forward import CompiledForward
-from specbench.models.fast.row_frame import RowFrame
+from specbench.models.runner import RowFrame
 
 MAKE = {
     "speculative_sampling": lambda **options: SpeculativeSampling("unused", length=4, **options),

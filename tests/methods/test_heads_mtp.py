@@ -18,11 +18,10 @@ from head_models import HOSTILE, SHAPE, begun, bound, card_of, causal, run, stat
 from methods.eagle import Mtp
 from methods.parts.tree_method import BestChoice, fill
 from specbench.decode.sampling import Sampling
-from specbench.decode.shared_request import SharedRequest, draft_on
+from specbench.decode.together import SharedRequest, draft_on
 from specbench.method import complete
 from specbench.models.facade import ModelCard, Target
-from specbench.models.library_config import LibraryConfig
-from specbench.models.load import load_model
+from specbench.models.load import LibraryConfig, load_model
 from specbench.types import InputError
 
 LAYERS = BASE["num_hidden_layers"]

@@ -13,7 +13,7 @@ from methods.hydra_heads import HydraTree
 from methods.medusa import Medusa
 from methods.parts import draft_layer
 from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall
-from specbench.decode.shared_request import SharedRequest, draft_on
+from specbench.decode.together import SharedRequest, draft_on
 
 CONTEXTS = [[5, 6, 7, 11], [9, 8, 2], [3, 4] * 6, list(range(4, 40))]
 # calls of the layers and of the output head by one draft

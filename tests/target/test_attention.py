@@ -8,7 +8,7 @@ from actors import Diary
 from compose import job_for
 from methods.parts.port import Port
 from specbench.measure.environment import machine
-from specbench.models.attention import allow_cudnn_attention, is_cudnn_attention_allowed
+from specbench.models.fast.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 from specbench.models.tensor_parallel.start import Seat, TeamSettings
 from specbench.runs.stage import set_stage
 
