@@ -209,7 +209,9 @@ class CardSession:
         else:
             self._nodes.clear()
             rows = self.tree.feed(self._context, self.tree.cached)[None]
-        chances, best = rows.log_softmax(-1, dtype=_at_least_single(rows.dtype)).topk(self.store.children)
+        chances, best = rows.log_softmax(-1, dtype=torch.promote_types(rows.dtype, torch.float32)).topk(
+            self.store.children
+        )
         read = torch.stack([chances.double(), best.double()])
         after = mark(self._lm.device)
         found = read.cpu().numpy()  # the forward's only read-back, and the second mark has been passed
@@ -275,10 +277,6 @@ class CardSession:
         """What the target may ask for: ids and tokens of the heaviest chain, and how many layers there are."""
         ids, tokens = self.store.query(self._options["depth"])
         return {"ids": ids, "tokens": tokens, "layers": self.store.ahead}
-
-
-def _at_least_single(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32
 
 
 class CardActor(DraftActor):

@@ -157,7 +157,9 @@ def find_head(path: str | None, format: HeadFormat, safetensors: bool, target: s
     folder = Path(locate(path, "head"))
     names = format.names(safetensors)
     if not folder.is_dir():
-        return HeadFile(path, _hub_config(path, format), format, safetensors, None)
+        unused = format.config == "unused"
+        config = {} if unused else _read_config(_from_hub(path, "config.json"), format, f"head={path}")
+        return HeadFile(path, config, format, safetensors, None)
     config = _read_config(folder / "config.json", format, f"head={path}")
     found = [folder / name for name in names if (folder / name).is_file()]
     if not found:
@@ -169,12 +171,6 @@ def _other_kind(safetensors: bool) -> str:
     if safetensors:
         return "torch files are read with weights_only, and only when asked for: safetensors=false"
     return "expected one of them"
-
-
-def _hub_config(path: str, format: HeadFormat) -> dict[str, Any]:
-    if format.config == "unused":
-        return {}
-    return _read_config(_from_hub(path, "config.json"), format, f"head={path}")
 
 
 def _from_hub(path: str, name: str) -> Path | None:

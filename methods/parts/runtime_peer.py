@@ -50,7 +50,8 @@ def convert(card: ModelCard, model: Any, runtime: str, write: Write) -> Path:
     """
     folder = find_cache() / f"{runtime}-{card.dtype}-{take_fingerprint(card, model)[:16]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"), _silence():
+    printed = io.StringIO()  # converters print what they do
+    with FileLock(f"{folder}.lock"), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         if not folder.is_dir():
             scratch = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
             try:
@@ -85,13 +86,6 @@ def saved_checkpoint(card: ModelCard, model: Any) -> Iterator[str]:
         config.save_pretrained(folder)
         card.tokenizer.save_pretrained(folder)
         yield folder
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Converters print what they do."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield
 
 
 NONE, LOOKUP, DRAFT = "none", "lookup", "draft"
