@@ -25,7 +25,7 @@ from methods.server.acceptance import (
     report_from_counters,
 )
 from methods.server.connection import Connection
-from methods.server.dialect import Asked, Chunk, choose
+from methods.server.dialects import Asked, Chunk, choose
 from methods.server.identity import (
     DRAWS,
     LEVEL,
