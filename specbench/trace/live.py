@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 import numpy as np
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, numbered_lines, parse_as, parse_json, read_file
+from specbench.records.manifest import Manifest, TargetModel
 from specbench.records.record import OVERALL, VANILLA, Count, Tokens
 from specbench.records.store import MANIFEST, read_manifest
 from specbench.trace.recorded import Recorded, RecordedTurn, Trace, digest_of
@@ -54,7 +55,7 @@ def read_live(path: Path) -> Trace:
     Only the ids that ended one of its answers end an answer: another tokenizer's EOS is a token like any other.
     """
     found: dict[str, _Line] = {}
-    grown = bool(_manifest_of(path).get("grown"))  # vanilla again beside the methods that came later
+    grown = bool(_manifest_of(path).grown)  # vanilla again beside the methods that came later
     for number, text in numbered_lines(_without_cut_line(read_file(path, "model.trace=", _EXPECTED))):
         where = f"model.trace={path}, line {number}"
         line = parse_as(_schema(), text, where, _EXPECTED)
@@ -79,8 +80,8 @@ def read_live(path: Path) -> Trace:
         sha256=digest_of(path),
         conversations=conversations,
         ends=ends,
-        model=str(model_of(path).get("name") or ""),
-        suite=str(_manifest_of(path).get("suite", {}).get("name") or ""),
+        model=model_of(path).name or "",
+        suite=_manifest_of(path).suite.name or "",
         failed=len(found) - len(kept),
     )
 
@@ -119,13 +120,13 @@ def _check_ends(path: Path, conversations: tuple[Recorded, ...], ends: frozenset
                 )
 
 
-def model_of(path: Path) -> dict[str, Any]:
-    """The model section of the manifest of the run that wrote ``path``; empty where there is no manifest."""
-    return dict(_manifest_of(path).get("model", {}))
+def model_of(path: Path) -> TargetModel:
+    """The model section of the manifest of the run that wrote ``path``; without entries where there is no manifest."""
+    return _manifest_of(path).model
 
 
-def _manifest_of(path: Path) -> dict[str, Any]:
+def _manifest_of(path: Path) -> Manifest:
     if not (path.parent / MANIFEST).exists():
-        return {}
+        return Manifest()
     with named(f"model.trace={path}, the manifest beside it: "):
         return read_manifest(path.parent, "expected that of the run that wrote the trace, or none beside it")
