@@ -22,9 +22,10 @@ from specbench.method import Peer
 from specbench.models.facade import Target
 from specbench.models.load import load_model
 from specbench.records.record import VANILLA
-from specbench.runs.cli import job_of, with_exit_code
-from specbench.runs.groups import conf_dir
+from specbench.runs.cli import job_of
+from specbench.runs.config import conf_dir
 from specbench.runs.session import Entry
+from specbench.screen import with_exit_code
 from specbench.types import InputError
 
 NODES, RESET = 256, ("turn", "case")

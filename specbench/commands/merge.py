@@ -11,8 +11,7 @@ from specbench.input import InputError
 from specbench.names import printable
 from specbench.records.store import point_latest
 from specbench.runs.parts import merge
-
-USAGE, FAILED = 2, 1
+from specbench.screen import FAILED, fail
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,8 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         manifest = merge(options.shards, options.out, options.any_versions)
     except InputError as error:
-        print(printable(f"specbench merge: error: {error}"), file=sys.stderr)
-        return USAGE
+        return fail(str(error), "specbench merge")
     except OSError as error:
         print(printable(f"specbench merge: {error.filename}: {error.strerror}"), file=sys.stderr)
         return FAILED

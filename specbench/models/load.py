@@ -14,7 +14,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from specbench.hub import refuse_network
+from specbench.input import refuse_network
 from specbench.models.facade import ModelCard
 from specbench.models.family import check_family, choose_context
 from specbench.models.library_config import LibraryConfig, override

@@ -79,7 +79,7 @@ class Ledger:
 
     @cached_property
     def rest(self) -> list[Block]:
-        """The blocks to run, numbered behind those that stay: each has the methods that it lacks, and the references."""
+        """The blocks to run, numbered behind those that stay, with the methods that are missing and the references."""
         have = _methods_of(self.recorded[: self.kept])
         rest: list[Block] = []
         for block in self._plan:
