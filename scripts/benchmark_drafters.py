@@ -22,9 +22,9 @@ from specbench.method import Peer
 from specbench.models.facade import Target
 from specbench.models.load import load_model
 from specbench.records.record import VANILLA
-from specbench.runs.cli import job_of
 from specbench.runs.config import conf_dir
-from specbench.runs.session import Entry
+from specbench.runs.entry import Entry
+from specbench.runs.job import job_of
 from specbench.screen import with_exit_code
 from specbench.types import InputError
 

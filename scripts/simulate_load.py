@@ -22,8 +22,8 @@ from scripts.lab.loads import compare, read_answers
 from specbench.input import whole_numbers
 from specbench.profile import open_profile
 from specbench.screen import with_exit_code
-from specbench.serving.arrivals import draw_poisson
 from specbench.serving.scheduler import Stretch
+from specbench.serving.settings import draw_poisson
 from specbench.serving.simulate import read_figures, simulate
 
 

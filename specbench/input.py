@@ -9,17 +9,18 @@ import argparse
 import contextlib
 import functools
 import json
+import math
 import re
 import socket
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 _T = TypeVar("_T")
@@ -135,6 +136,34 @@ def describe(error: ValidationError) -> str:
     reason = found["msg"]
     told = f", which{reason.removeprefix('Input')}" if reason.startswith("Input should") else f": {reason}"
     return f"{entry or 'it'} is {got}{told}"
+
+
+def must(fits: Callable[[Any], bool], expected: str) -> AfterValidator:
+    """A constraint of a setting's type. fits: whether a value is allowed; null always is. expected: for the message."""
+
+    def check(value: Any) -> Any:
+        if value is not None and not fits(value):
+            raise ValueError(f"expected {expected}")
+        return value
+
+    return AfterValidator(check)
+
+
+def one_of(*known: str) -> AfterValidator:
+    """A constraint: one of these words."""
+    return must(lambda value: value in known, f"one of {', '.join(known)}")
+
+
+def within(low: float, high: float | None = None) -> AfterValidator:
+    """A constraint: a finite number within these bounds."""
+
+    def check(value: float | None) -> float | None:
+        if value is None or (math.isfinite(value) and low <= value and (high is None or value <= high)):
+            return value
+        upper = f" and at most {high}" if high is not None else ""
+        raise ValueError(f"expected {'' if math.isfinite(value) else 'a finite number of '}at least {low}{upper}")
+
+    return AfterValidator(check)
 
 
 def whole_numbers(text: str) -> list[int]:

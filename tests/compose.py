@@ -7,10 +7,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from methods.parts.runtimes.runtime_peer import RuntimePeer
-from specbench.runs import cli, composition
+from specbench.runs import composition, job
 from specbench.runs.config import conf_dir
-from specbench.runs.job import make_entry
-from specbench.runs.session import Entry
+from specbench.runs.entry import Entry, make_entry
 
 
 def composed(*overrides: str):
@@ -58,4 +57,4 @@ def _settings() -> dict[str, dict[str, Any]]:
 
 def job_for(*overrides: str):
     """The checked job of ``specbench OVERRIDES``."""
-    return cli.job_of(overrides)
+    return job.job_of(overrides)

@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specbench.decode.elsewhere import RemoteServer
 from specbench.decode.loop import Request
 from specbench.decode.shared_request import SharedRequest
 from specbench.method import Method, Remote
-from specbench.serving.elsewhere import serve_elsewhere
+from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import Served, Stretch
 
 ROOM = 1 << 20  # [tokens] of a request: more than any server's context
@@ -70,7 +69,7 @@ def measure_client(
 async def _ask(questions: Iterator[_Question], stretch: Stretch) -> Served:
     server = RemoteServer(frozenset(), ROOM)
     try:
-        return await serve_elsewhere(server, questions, None, stretch)
+        return await serve_remote(server, questions, None, stretch)
     finally:
         await server.end()
 

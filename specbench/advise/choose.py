@@ -28,10 +28,9 @@ from specbench.report.frames.remarks import find_remarks
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.locate import chosen_profile, find_runs
 from specbench.report.text.label import label
-from specbench.runs.cli import job_of
 from specbench.runs.composition import with_own_groups
 from specbench.runs.execution import execute
-from specbench.runs.job import Job
+from specbench.runs.job import Job, job_of
 from specbench.stats import MIN_CASES, Estimate
 from specbench.types import InputError
 

@@ -55,8 +55,8 @@ def measure(given: argparse.Namespace) -> Profile:
     from specbench.measure.environment import machine, versions
     from specbench.models.choose import TENSOR
     from specbench.profile import Profile, device_name
-    from specbench.runs.cli import job_of
-    from specbench.runs.stage import set_stage
+    from specbench.runs.job import job_of
+    from specbench.runs.sources import set_stage
 
     widest = max(256, *given.fed, max(given.k) * max(given.w))
     job = job_of([f"engine.max_nodes={widest}", "method=[]", *given.overrides])

@@ -43,8 +43,8 @@ def main(argv: Sequence[str]) -> int:
     from specbench.advise.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
     from specbench.measure.environment import spell_busy
     from specbench.profile import open_profile
-    from specbench.runs.cli import job_of  # brings torch, which --help does without
     from specbench.runs.composition import with_own_groups
+    from specbench.runs.job import job_of  # brings torch, which --help does without
     from specbench.stats import MIN_CASES
 
     profile = open_profile(given.profile)

@@ -38,7 +38,7 @@ from specbench.runs.job import Job
 from specbench.runs.load_session import LoadSession
 from specbench.runs.manifest import add_warnings, build_manifest, check_same, shared
 from specbench.runs.session import RequestSettings, Session
-from specbench.runs.stage import set_stage
+from specbench.runs.sources import set_stage
 from specbench.serving.settings import ONE
 from specbench.types import InputError
 
@@ -124,7 +124,6 @@ def _decode(
         max_new_tokens=config.decode.max_new_tokens,
         sampling=job.sampling,
         seed=config.decode.seed,
-        dtype=job.card.dtype,
         judge=config.measure.lossless,
         keep_trees=config.measure.keep_trees,
         in_prefill=config.decode.first_draft == "prefill",
@@ -140,7 +139,7 @@ def _decode(
             point_latest(directory)  # now that nothing is refused any more
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))
             kind = Session if config.load.kind == ONE else LoadSession
-            session = kind(stage.engine, stage.target, stage.next_turn, rows, settings, meter)
+            session = kind(stage, rows, settings, meter)
             if isinstance(session, LoadSession):
                 session.under(config.load, [case for block in job.plan if block.round == 0 for case in block.cases])
             add_warnings(manifest, session.warm_up(stage.warmup))

@@ -18,7 +18,6 @@ import psutil
 import torch
 
 from specbench.decode.budgets import make_budgets
-from specbench.decode.elsewhere import RemoteServer
 from specbench.decode.loop import Request, derive_seed
 from specbench.decode.shared_request import SharedRequest, boundary
 from specbench.decode.together import SharedLaps, SharedServer
@@ -26,8 +25,10 @@ from specbench.measure.clock import without_collector
 from specbench.measure.plan import Block
 from specbench.method import Method, Remote
 from specbench.records.record import CaseRecord, TurnLoad
-from specbench.runs.session import Entry, Session, Turn, fail, record_of
-from specbench.serving.elsewhere import serve_elsewhere
+from specbench.runs.entry import Entry
+from specbench.runs.session import Session, fail, record_of
+from specbench.runs.sources import Turn
+from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import Served, Stretch, Visit, serve
 from specbench.serving.settings import LoadConfig, make_arrivals
 from specbench.suite.number import is_right
@@ -164,17 +165,17 @@ class LoadSession(Session):
         forwards, steps = visit.forwards, len(out.accept)
         if len(forwards) == steps:
             out.step_s = [round(float(seconds), 7) for seconds in np.diff(ends)]
-        elif forwards:  # of a server elsewhere, whose bursts are no steps: its load, as it was meanwhile
+        elif forwards:  # a remote server, whose bursts are not steps: the load at that time
             forwards = [forwards[place * len(forwards) // steps] for place in range(steps)]
         count = steps - len(forwards)  # all in one burst
-        told = TurnLoad(
+        load = TurnLoad(
             arrival_s=visit.arrival_s,
             queue_s=max(0.0, visit.begin_s - visit.arrival_s),
             requests=[served.requests[place] for place in forwards] + [1] * count,
             rows=[served.rows[place] for place in forwards] + [0] * count,
         )
         text = self._text(turn.asked, out)
-        record.turns.append(self._record(record.method, turn.asked, out, text, load=told))
+        record.turns.append(self._record(record.method, turn.asked, out, text, load=load))
         record.correct = is_right(turn.case, self._answer(record.turns[-1]))
 
     def _serve(self, block: Block, entry: Entry) -> Served:
@@ -186,7 +187,7 @@ class LoadSession(Session):
         questions = self._questions(block, entry, ramp)
         if isinstance(entry.method, Remote):
             entry.method.prepare(alone=False)
-            return entry.method.run(self._ask_elsewhere(questions, arrivals, stretch))
+            return entry.method.run(self._serve_remote(questions, arrivals, stretch))
         laps = SharedLaps()
         batch = engine.batch(places, load.tokens or engine.context, laps)
         try:
@@ -198,12 +199,12 @@ class LoadSession(Session):
         finally:
             batch.end()
 
-    async def _ask_elsewhere(
+    async def _serve_remote(
         self, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
     ) -> Served:
         server = RemoteServer(self._engine.eos, self.load.tokens or self._engine.context)
         try:
-            return await serve_elsewhere(server, questions, arrivals, stretch)
+            return await serve_remote(server, questions, arrivals, stretch)
         finally:
             await server.end()
 

@@ -19,10 +19,10 @@ from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block
 from specbench.method import Peer
 from specbench.records.record import SCHEMA, VANILLA
+from specbench.runs.entry import Entry
 from specbench.runs.growth import growths, refuse_settings
 from specbench.runs.job import Job
-from specbench.runs.session import Entry
-from specbench.runs.stage import Stage
+from specbench.runs.sources import Stage
 from specbench.suite.prompt import TEMPLATES
 from specbench.trace import model_of
 from specbench.types import InputError
