@@ -21,12 +21,12 @@ from specbench.report.exchange.formats import FORMATS, export_run
 from specbench.report.exchange.samples import SAMPLES
 from specbench.report.exchange.table import show_imported
 from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
+from specbench.report.plots import SCREEN
 from specbench.report.published.figures import read_published
 from specbench.report.published.match import compare as find_matches
 from specbench.report.published.table import published_tables, summarise_verdicts, write_published
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
-from specbench.report.text.style import SCREEN
 from specbench.screen import DONE, FAILED, INTERRUPTED, USAGE, ending_as_interrupts, showing
 
 _INSTEAD = ("answers", "compat", "export_answers", "export", "import", "published")  # of a report

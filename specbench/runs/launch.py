@@ -55,7 +55,7 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) 
     console = open_console()
     directory = directory.resolve()
     if job.config.report.style != SCREEN:
-        from specbench.report.text.style import check_style  # brings pandas, which a run does without until its end
+        from specbench.report.plots import check_style  # brings pandas, which a run does without until its end
 
         check_style(job.config.report.style)
     shown = Progress(console, job.config.report.progress, job.source.timed)

@@ -18,10 +18,11 @@ from in_process import run_main, run_script
 
 from methods.pld import PromptLookup
 from methods.vanilla import Vanilla
-from scripts.lab import ceilings, engine_check
+from scripts.lab import engine_check
 from scripts.lab.engine_check import equality
 from scripts.lab.goals import Goal, goals_text
 from specbench import commands
+from specbench.advise import ceilings
 from specbench.models.fast import compact
 
 ROOT = Path(__file__).parents[2]

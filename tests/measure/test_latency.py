@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from compose import job_for
-from scripts.lab import latency
+from specbench.advise import latency
 from specbench.advise.ceilings import best_of, measure_ceilings
 from specbench.advise.latency import (
     Bench,

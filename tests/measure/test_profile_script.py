@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from scripts.lab import ceilings
 from specbench import commands
+from specbench.advise import ceilings
 from specbench.advise.ceilings import measure_ceilings
 from specbench.profile import read_profile
 

@@ -14,7 +14,7 @@ from specbench.records.store import Run
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.trials import Column, Columns
-from specbench.report.text.label import label
+from specbench.report.label import label
 
 MOST_CASES = 12
 MOST_ANSWERS = 24  # of one case: a sweep has hundreds

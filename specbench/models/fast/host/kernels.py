@@ -26,7 +26,6 @@ from specbench.models.fast.host.small_kernels import (
 from specbench.models.fast.host.vectors import ITEM, LANES, dot_tile, mix_tile, narrow, widen
 
 SETTINGS: Any = config  # numba's, from the environment
-BUILT_ON = "7ab1b2b3"  # small_kernels.py: numba's cache notices a change of this file, not of those that it imports
 TILE = 4  # rows of weights that are multiplied together
 COLUMNS = 4 if LANES == 16 else 3  # rows of inputs beside them: 16 registers do not hold the sums of a fourth one
 ROWS = 64  # of a request attend to one key head at a time: their scores take memory for every slot of its context

@@ -7,8 +7,6 @@ import numpy as np
 from specbench.models.compiled_code import njit
 from specbench.models.fast.host.small_kernels import ZERO, find_peak
 
-BUILT_ON = "7ab1b2b3"  # small_kernels.py: see ``kernels``
-
 
 @njit(error_model="numpy")
 def lay_out(parents, spans, windows, places, reach, biases):

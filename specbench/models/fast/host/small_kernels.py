@@ -10,7 +10,6 @@ from numba.extending import overload
 from specbench.models.compiled_code import njit
 from specbench.models.fast.host.vectors import BFLOAT16, PAIRED, exponential, narrow, widen
 
-BUILT_ON = "27607b85"  # vectors.py, see kernels
 ORDER = {"reassoc", "nsz", "contract", "arcp"}  # one row's sums may be reordered: the same way for every row
 BLOCK = 64  # numbers among which the largest is looked for one by one
 ZERO, ONE = np.float32(0), np.float32(1)

@@ -1,4 +1,4 @@
-"""The printed form of names and figures; NaN is a blank."""
+"""The printed form of names and figures; NaN is printed as a dash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting the tokens of a text with a model's ``tokenizer.json``: the light library alone, no model and no network."""
+"""Counts the tokens of a text with a model's ``tokenizer.json``; neither the model nor a network is needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from specbench.records.store import Run, RunError
 
 FILE = "tokenizer.json"
-_ASSETS = Path(__file__).resolve().parents[2] / "assets"
+_ASSETS = Path(__file__).resolve().parents[1] / "assets"
 _BUNDLED = "bundled:"
 _FIX = f"give the folder that holds the model's {FILE}: --tokenizer DIR"
 
