@@ -39,7 +39,7 @@ def near(word: str, known: Sequence[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Text without characters that steer a terminal or hide in a page: ESC becomes ``\\x1b``."""
+    r"""Text without characters that steer a terminal or hide in a page: ESC becomes ``\x1b``."""
     return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 

@@ -63,8 +63,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What is best under a load. speedup: of the held-out cases. ties: whom it cannot be told from. next_best: of the
-    others, with the ratio.
+    """The best candidate under a load. speedup: of the held-out cases.
+
+    ties: candidates that cannot be distinguished from it. next_best: of the others, with the ratio.
     """
 
     requests: int

@@ -45,10 +45,9 @@ class Choice:
 
 @dataclass
 class Tuner:
-    """job_of: overrides -> a checked job. grid: 'method.NAME.KEY' -> its values, as on a command line.
-    requests: at once.
+    """A search for the parameters of one method. Replays run in folders of their own that are deleted.
 
-    Replays run in folders of their own that are thrown away.
+    job_of: overrides -> a checked job. grid: 'method.NAME.KEY' -> its values, as on a command line. requests: at once.
     """
 
     job_of: Callable[[Sequence[str]], Job]

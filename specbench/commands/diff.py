@@ -55,7 +55,7 @@ def _only(path: Path) -> Findings:
 
 
 def say_equal(one: Sequence[CaseRecord], two: Sequence[CaseRecord]) -> str:
-    """'84 records are in both; 84 have the same tokens and accepted lengths.'"""
+    """Return the line '84 records are in both; 84 have the same tokens and accepted lengths.'."""
     first, second = ({(each.case, each.method, each.round): _tokens(each) for each in side} for side in (one, two))
     shared = first.keys() & second.keys()
     same = sum(first[key] == second[key] for key in shared)

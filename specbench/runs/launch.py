@@ -71,12 +71,9 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) 
             )
         return INTERRUPTED
     except TeamError as error:
-        _print_end(console, error)
+        return _print_end(error)
     except OSError as error:
-        if error.filename is None and error.errno not in DISK_FAULTS:
-            raise
-        _print_end(console, _name_fault(error, directory))
-    return FAILED
+        return print_unwritten(error, directory)
 
 
 def _report(job: Job, directory: Path, console: Console, anew: bool) -> int:
@@ -84,7 +81,8 @@ def _report(job: Job, directory: Path, console: Console, anew: bool) -> int:
     from specbench.report import build_report, read_findings  # pandas and matplotlib only once they are needed
     from specbench.report.tables.terminal import print_findings, print_page
 
-    if not anew and _is_reported(directory):
+    page, manifest = directory / PAGE, directory / MANIFEST  # whose price, or blocks, may have changed since
+    if not anew and page.is_file() and page.stat().st_mtime >= manifest.stat().st_mtime:
         console.print(f"complete, skipped: {plain(directory)}", highlight=False, soft_wrap=True)
         return _verdict(read_findings([directory]), job, directory, console)
     with showing(console, "writing the report", "specbench.report.build"):
@@ -97,38 +95,27 @@ def _report(job: Job, directory: Path, console: Console, anew: bool) -> int:
     return code
 
 
-def _is_reported(directory: Path) -> bool:
-    """Whether a run's page is there and no older than its manifest, which a price or another command may change."""
-    page = directory / PAGE
-    return page.is_file() and page.stat().st_mtime >= (directory / MANIFEST).stat().st_mtime
-
-
-def _print_end(console: Console, reason: object) -> None:
-    console.print(f"[red]the run ends[/]: {plain(reason)}", highlight=False, soft_wrap=True)
-
-
-def print_unwritten(error: OSError, directory: Path) -> int:
-    """Report that a directory can no longer be written; returns the exit code. Raises any other error."""
-    if error.filename is None and error.errno not in DISK_FAULTS:
-        raise error
-    _print_end(Console(), _name_fault(error, directory))
+def _print_end(reason: object) -> int:
+    open_console().print(f"[red]the run ends[/]: {plain(reason)}", highlight=False, soft_wrap=True)
     return FAILED
 
 
-def _name_fault(error: OSError, directory: Path) -> str:
-    """What is wrong with which file; of one in the run's directory, or of none, what is left."""
+def print_unwritten(error: OSError, directory: Path) -> int:
+    """Print which file cannot be written, and what is kept; returns the exit code. Raises an error of no disk."""
+    if error.filename is None and error.errno not in DISK_FAULTS:
+        raise error
     place = directory / os.fsdecode(error.filename or "")
     if not place.is_relative_to(directory):
-        return f"{place}: {error.strerror}"
+        return _print_end(f"{place}: {error.strerror}")
     named = f"{place.relative_to(directory)}: " if place != directory else ""
-    return (
+    return _print_end(
         f"results directory {directory}: can no longer be written ({named}{error.strerror}); what is done is safe, the"
         " same command goes on from there"
     )
 
 
 def _verdict(findings: Findings, job: Job, directory: Path, console: Console) -> int:
-    """The exit code. Violations of vanilla (the noise floor), of lossy methods and in half precision do not count."""
+    """Return the exit code. Violations of vanilla (the noise floor), lossy methods and half precision do not count."""
     overall = findings.summary[findings.summary["category"] == OVERALL]
     dead = sorted(set(overall.loc[overall["cases"] == 0, "method"]))
     if dead:
@@ -197,7 +184,7 @@ class Progress:
     """The live display of a run, a context manager; call ``observe`` after every block."""
 
     def __init__(self, console: Console, enabled: bool, timed: bool = True) -> None:
-        """timed: show tokens/s, which a replay has none of."""
+        """timed: show tokens/s, which a replay does not have."""
         self._timed = timed
         self._console = console
         self._live_wanted = enabled and console.is_terminal
@@ -224,7 +211,7 @@ class Progress:
             self._live.stop()
 
     def say(self, what: str) -> None:
-        """What is done before the first block; off a terminal, where the step before took long."""
+        """Show what is done before the first block; off a terminal, where the step before took long."""
         self._bar.update(self._task, description=what)
         if not self._live_wanted and not self._loads:
             self._console.print("loading", highlight=False)
