@@ -1,4 +1,4 @@
-"""What comes from outside: files of JSON lines, checked against a schema, and the error that names what is wrong.
+"""Input from users: files of JSON lines checked against a schema, constraints of settings, and the error they raise.
 
 Lines are split on the newline byte alone, because a JSON string may hold other line separators (U+2028).
 """
@@ -66,7 +66,7 @@ def _reading(path: Path, what: str, fix: str) -> Iterator[None]:
 
 
 def refuse_irregular(path: Path, what: str, fix: str) -> None:
-    """Raise InputError for what is no regular file, OSError where there is nothing."""
+    """Raise InputError for anything but a regular file, OSError where nothing exists."""
     kind = stat.S_IFMT(path.stat().st_mode)
     if kind != stat.S_IFREG:
         raise InputError(f"{what}{path}: is {_KINDS.get(kind, 'no file')}; {fix}")
@@ -134,8 +134,8 @@ def describe(error: ValidationError) -> str:
     got = repr(found["input"])
     got = got if len(got) <= _SHOWN else f"{got[:_SHOWN]}..."
     reason = found["msg"]
-    told = f", which{reason.removeprefix('Input')}" if reason.startswith("Input should") else f": {reason}"
-    return f"{entry or 'it'} is {got}{told}"
+    detail = f", which{reason.removeprefix('Input')}" if reason.startswith("Input should") else f": {reason}"
+    return f"{entry or 'it'} is {got}{detail}"
 
 
 def must(fits: Callable[[Any], bool], expected: str) -> AfterValidator:

@@ -76,7 +76,7 @@ class Advice:
 
 
 def candidates_of(directories: Sequence[Path]) -> list[Candidate]:
-    """Every method of these runs whose drafts are recorded. Raises InputError where there is none to choose from."""
+    """Every method of these runs whose drafts are recorded. Raises InputError where none has them."""
     findings = read_findings(find_runs(directories))
     found = [
         Candidate(label(method, entry.variants.get(method, "")), entry, method)
@@ -135,7 +135,7 @@ def answer(found: Sequence[Candidate], profile: Profile, loads: Sequence[int]) -
 
 
 def _at_other_costs(found: Sequence[Candidate], profile: Profile, requests: int) -> Iterator[tuple[float, str]]:
-    """Who is best where a token fed costs so much of what a fit says."""
+    """(factor, best candidate) where a token fed costs this factor of the fit's cost."""
     fit = profile.surface
     for factor in COSTS if isinstance(fit, Fit) else ():
         assert isinstance(fit, Fit)

@@ -3,7 +3,7 @@
     specbench profile model=tiny
     specbench profile model=vicuna_7b engine=eager --fed 1,2,4,8,16,32,64,128 --rows
 
-The first arguments are those of ``specbench``. Writes <device>-<model>-<engine>-<dtype>.json with its plots beside it;
+The first arguments are those of ``specbench``. Writes <device>-<model>-<engine>-<dtype>.json with its plots next to it;
 runs and reports in the same folder pick it up. ``--rows`` adds batches of k rows of w + 1 tokens (N-Grammys, figure 1).
 """
 

@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         named = Path(cfg.hydra.run.dir).resolve()
         directory = find_grown(job, named) if named.name == composition.run_name(cfg) else named
         if DRY in argv:
-            print(*(f"{what:9} {printable(said)}" for what, said in preview(job, directory)), sep="\n")
+            print(*(f"{what:9} {printable(text)}" for what, text in preview(job, directory)), sep="\n")
             return DONE
         return run_shards(job, directory, name, overrides) if needs_shards(job, directory) else run_job(job, directory)
     except InputError as error:

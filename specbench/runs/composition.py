@@ -1,4 +1,4 @@
-"""The configuration as Hydra composes it: the groups and their options, overrides, and a wrong one in plain words.
+"""The configuration as Hydra composes it: the groups and their options, overrides, and the explanation of a wrong one.
 
 Needs no torch: ``--help``, ``--cfg`` and what lists settings start at once.
 """
@@ -9,7 +9,7 @@ import argparse
 import functools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
@@ -47,18 +47,15 @@ def run_name(root: DictConfig) -> str:
     plain = plain_values(root)
     model = plain["model"]
     suite = plain["suite"]["name"] or suite_name(plain["suite"]["path"] or "")
-    target = _target_name(model, plain["engine"]["kind"] == EngineKind.REPLAY)
+    if model["name"]:  # the card of the target is not read yet
+        target = str(model["name"])
+    elif plain["engine"]["kind"] == EngineKind.REPLAY and model["trace"]:
+        target = f"replay-{Path(model['trace']).stem}"
+    elif model["path"]:
+        target = Path(model["path"].removeprefix("bundled:")).name
+    else:
+        target = f"random-{(model.get('random') or {}).get('family')}"
     return f"{file_name(target.lower())}-{file_name(suite)}-{digest(plain)[:10]}"
-
-
-def _target_name(model: Mapping[str, Any], replayed: bool) -> str:
-    """The target's part of a directory's name; its card is not read yet."""
-    if model["name"]:
-        return str(model["name"])
-    if replayed and model["trace"]:
-        return f"replay-{Path(model['trace']).stem}"
-    shape = model.get("random") or {}
-    return Path(model["path"].removeprefix("bundled:")).name if model["path"] else f"random-{shape.get('family')}"
 
 
 def plain_values(root: DictConfig) -> dict[str, Any]:
@@ -90,7 +87,7 @@ def register() -> None:
 def with_own_groups(overrides: Sequence[str]) -> list[str]:
     """The overrides, with the option of its group added to a path that is given alone.
 
-    So no setting of the default model, or suite, remains beside it.
+    Without it, settings of the default model or suite would remain.
     """
     found = list(overrides)
     for key, own in OWN.items():
@@ -138,7 +135,7 @@ def _parses(override: str) -> bool:
 
 
 def _settings(path: str, overrides: list[str]) -> list[str]:
-    """The settings of the node at a dotted path; empty if there is none."""
+    """The settings of the node at a dotted path; empty where the path does not exist."""
     if not path:
         return [*get_type_hints(Config)]
     try:

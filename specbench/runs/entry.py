@@ -53,7 +53,7 @@ def make_entry(name: str, node: Mapping[str, Any]) -> Entry:
 
 
 def _method_class(key: str, target: str) -> type[Method]:
-    """The class that a ``_target_`` names. Nothing is imported from elsewhere, and nothing else is called."""
+    """The class that a ``_target_`` names. No other package is imported, and nothing is called."""
     package = re.split("[.:]", target)[0]
     if not _is_plugin(package):
         raise InputError(
@@ -78,14 +78,14 @@ def _is_plugin(package: str) -> bool:
     except (ImportError, ValueError):
         return False
     if spec is None:
-        return True  # its import says what is missing
+        return True  # the import reports what is missing
     places = spec.submodule_search_locations or ([str(spec.origin)] if spec.has_location else [])
     own = {Path(folder).resolve() for folder in (".", *os.environ.get("PYTHONPATH", "").split(os.pathsep))}
     return any(Path(place).resolve().parent in own for place in places)
 
 
 def _with_members(name: str, value: Any) -> Any:
-    """A mapping of configured methods, which a method may be composed of, as methods; anything else as it is."""
+    """A mapping of configured methods, which a method may be composed of, as methods; anything else unchanged."""
     if not isinstance(value, Mapping) or not any(
         isinstance(part, Mapping) and "_target_" in part for part in value.values()
     ):

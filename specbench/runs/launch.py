@@ -29,7 +29,7 @@ from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.records.store import DISK_FAULTS, MANIFEST, PAGE
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
-from specbench.screen import DONE, FAILED, INTERRUPTED, Screen, ending_as_interrupts, showing, telling
+from specbench.screen import DONE, FAILED, INTERRUPTED, Screen, ending_as_interrupts, forwarding, showing
 
 if TYPE_CHECKING:
     from specbench.report import Findings
@@ -61,7 +61,7 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) 
     shown = Progress(console, job.config.report.progress, job.source.timed)
     try:
         with ending_as_interrupts():
-            with _log_file(directory / "run.log"), shown, telling(shown.say, "specbench.runs.sources"):
+            with _log_file(directory / "run.log"), shown, forwarding(shown.show, "specbench.runs.sources"):
                 decoded = execute(job, directory, shown.observe)
             return _report(job, directory, console, decoded or again) if report else DONE
     except KeyboardInterrupt:
@@ -210,7 +210,7 @@ class Progress:
         if self._live_wanted:
             self._live.stop()
 
-    def say(self, what: str) -> None:
+    def show(self, what: str) -> None:
         """Show what is done before the first block; off a terminal, where the step before took long."""
         self._bar.update(self._task, description=what)
         if not self._live_wanted and not self._loads:

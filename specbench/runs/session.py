@@ -60,7 +60,7 @@ class Session:
         self, stage: Stage, entries: Sequence[Entry], settings: RequestSettings, meter: Meter | None = None
     ) -> None:
         """meter: of the GPUs' energy, None where it cannot be read."""
-        self._engine, self._next_turn, self._source = stage.engine, stage.next_turn, stage.source
+        self._engine, self.next_turn, self._source = stage.engine, stage.next_turn, stage.source
         self._settings, self._meter = settings, meter
         self._entries = {entry.name: entry for entry in entries}
         self._lengths = {entry.name: settings.limit(None) for entry in entries}
@@ -147,17 +147,18 @@ class Session:
         for turn in range(len(case.turns)):
             if turn and entry.reset == "turn":
                 self._reset(entry)
-            asked = self._next_turn(case, answers)
-            request = self._request(asked, (case.id, turn, block.round), block, self._lengths[entry.name])
+            asked = self.next_turn(case, answers)
+            request = self.request(asked, (case.id, turn, block.round), block, self._lengths[entry.name])
             before = self._meter.joules() if self._meter else None
             transcript = decode(self._engine, entry.method, request, self._clock)
             energy_j = self._meter.since(before) if self._meter else None
-            answers.append(self._text(asked, transcript))
+            answers.append(self.text(asked, transcript))
             prompts.append(asked.prompt)
             record.turns.append(self._record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
         record.correct = is_right(case, self._answer(record.turns[-1]))
 
-    def _request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
+    def request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
+        """What the loop decodes for a turn. names: of its random draws. lengths: the policy of draft lengths."""
         settings = self._settings
         return Request(
             prompt=asked.prompt,
@@ -176,7 +177,7 @@ class Session:
         thinking = count_thinking(self._marks, asked.prompt, transcript.ids)
         return TurnRecord(**more, prompt_tokens=len(asked.prompt), text=text, prompt_ids=prompt, thinking=thinking)
 
-    def _text(self, asked: Turn, transcript: Transcript) -> str:
+    def text(self, asked: Turn, transcript: Transcript) -> str:
         """The answer as text: the recorded one where all of it was decoded."""
         known = asked.text if len(transcript.ids) == asked.length else None
         return answer_text(self._tokenizer, transcript.ids) if known is None else known

@@ -284,7 +284,7 @@ class Server(Source):
     def judge(
         self, engine: Engine, vanilla: Method, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]
     ) -> None:
-        """Judge by what the baseline's server says where ids differ from the baseline's."""
+        """Judge by the log-probabilities of the baseline's server where ids differ from the baseline's."""
         assert isinstance(vanilla, Remote)
         compare_block(records, prompts, vanilla.gap, self.card.dtype)
 
@@ -296,7 +296,7 @@ class Recorded(Source):
 
     @classmethod
     def gather(cls, config: Config) -> Source:
-        """Read the trace and its tokenizer, the cases narrowed as the suite says. Raises InputError."""
+        """Read the trace and its tokenizer, the cases narrowed by the selection of the suite. Raises InputError."""
         path = find_trace(str(config.model.trace))
         if config.measure.lossless:
             raise InputError(

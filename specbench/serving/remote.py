@@ -122,7 +122,10 @@ async def serve_remote(
     server: RemoteServer, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
 ) -> Served:
     """Serve one stretch; see ``specbench.serving.scheduler.serve``."""
-    return await _RemoteService(server, questions, arrivals, stretch).run()
+    try:
+        return await _RemoteService(server, questions, arrivals, stretch).run()
+    finally:
+        await server.end()
 
 
 class _RemoteService(Service):

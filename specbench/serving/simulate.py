@@ -46,7 +46,7 @@ def recorded_answers(records: Sequence[CaseRecord], drafting: bool = False) -> l
 
 @dataclass(slots=True)
 class SimulatedRequest:
-    """A request inside of the simulation. at: its next step. context: [tokens] in its cache."""
+    """A request inside the simulation. at: its next step. context: [tokens] in its cache."""
 
     answer: SimulatedAnswer
     unread: int
