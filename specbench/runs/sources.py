@@ -25,11 +25,10 @@ from specbench.decode.threads import ThreadChoice, choose_threads
 from specbench.measure.lossless import compare_block, judge_block
 from specbench.measure.plan import WARMUP
 from specbench.method import Method, Peer, Remote
-from specbench.models.attention import allow_cudnn_attention
 from specbench.models.choose import TENSOR, make_engine, make_timed
 from specbench.models.engine import Engine
 from specbench.models.facade import ModelCard, Target
-from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.attention import FastOptions, allow_cudnn_attention
 from specbench.models.load import find_eos, load_model, locate, read_card, read_tokenizer
 from specbench.models.replay import ReplayEngine, ServerEngine
 from specbench.models.tensor_parallel.start import TeamSettings, start

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.decode.loop import derive_seed
-from specbench.decode.shared_request import Question, SharedRequest, boundary
+from specbench.decode.together import Question, SharedRequest, boundary
 from specbench.method import Remote
 from specbench.serving.scheduler import NEVER, Served, Service, Stretch
 from specbench.types import CaseError

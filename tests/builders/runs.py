@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from methods.parts.runtimes.runtime_peer import RuntimePeer
+from methods.parts.runtime_peer import RuntimePeer
 from specbench.records.record import CaseRecord
 from specbench.records.store import read_run
 from specbench.runs import composition
@@ -22,8 +21,6 @@ from specbench.runs.config import conf_dir
 from specbench.runs.entry import Entry, make_entry
 from specbench.runs.execution import execute
 from specbench.runs.job import Job, job_of
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 def composed(*overrides: str):
@@ -101,12 +98,6 @@ class Done:
     returncode: int
     stdout: str
     stderr: str
-
-
-def run_script(name: str, *arguments: object) -> Done:
-    """``python scripts/<name>.py ARGUMENTS``."""
-    path = str(SCRIPTS / f"{name}.py")
-    return run_main(lambda: runpy.run_path(path, run_name="__main__"), *arguments, name=path)
 
 
 def run_main(main: Callable[[], object], *arguments: object, name: str = "specbench") -> Done:
