@@ -142,7 +142,7 @@ def test_ranks_record_the_same_graphs_at_the_same_time(monkeypatch):
     with team(model, check=True, **terms) as (engine, _):
         for needs, greedy in ((Needs(), True), (Needs(hidden=(1,)), True), (Needs(hidden=(1,)), False)):
             engine.prepare(needs, greedy)
-        recorded = set(engine.graphs._held)
+        recorded = set(engine.graphs._recorded)
         assert {key[0] for key in recorded} == set(buckets.widths)
         for prompt in (PROMPTS[1], [7] * 400):
             truth = plain_greedy(model, prompt, COUNT + 8)

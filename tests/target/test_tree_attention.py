@@ -145,7 +145,7 @@ def test_one_ancestor_bit_is_seen():
 @pytest.mark.parametrize("off", [-1, 1])
 def test_a_length_off_by_one_is_seen(off):
     drawn, mask = right_and_wrong()
-    mask.held.add_(off)
+    mask.cached.add_(off)
     assert error_of(drawn, mask) > 1e-3
 
 
