@@ -7,7 +7,7 @@ import os
 import random
 import time
 
-from methods.card.method import CardActor
+from methods.card import CardActor
 from methods.pearl import PearlActor
 from specbench.models.fast.attention import is_cudnn_attention_allowed
 from specbench.types import InputError

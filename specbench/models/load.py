@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from specbench.hub import refuse_network
+from specbench.input import refuse_network
 from specbench.models.facade import ModelCard
 from specbench.models.family import check_family, choose_context
 from specbench.models.weights import (

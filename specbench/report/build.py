@@ -1,4 +1,4 @@
-"""Every file of a report, from run directories; written beside the run or into a given folder."""
+"""Every file of a report, from run directories; written next to the run or into a given folder."""
 
 from __future__ import annotations
 
@@ -12,33 +12,27 @@ import pandas as pd
 from specbench.measure.identity import hide_identity
 from specbench.records.store import Run, RunError, open_run, remove_partials
 from specbench.report.frames.detail import AUDIT, LOADED, QUALITY
-from specbench.report.frames.facts import read_facts
+from specbench.report.frames.facts import choose_profiles, read_facts, split_grown
 from specbench.report.frames.findings import Findings, gather
-from specbench.report.frames.grown import split_grown
 from specbench.report.frames.headline import find_headlines
 from specbench.report.frames.load import Load, model_load
-from specbench.report.frames.passed import read_passed, with_passed
-from specbench.report.frames.profiles import choose_profiles
 from specbench.report.frames.sweep import asked_grids, default_grids
-from specbench.report.frames.trials import Tally, Trials, read_trials
+from specbench.report.frames.trials import Tally, Trials, read_passed, read_trials, with_passed
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
-from specbench.report.tables.audit import audit_tables
+from specbench.report.plots import SCREEN, check_style
+from specbench.report.table import make_folder, to_csv, write_tables, write_texts
+from specbench.report.tables.detail import audit_tables, quality_tables, served_tables, shards_tables
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_frame
-from specbench.report.tables.quality import quality_tables
-from specbench.report.tables.served import served_tables
-from specbench.report.tables.shards import shards_tables
-from specbench.report.tables.tables import caption, write_details, write_summary
-from specbench.report.text.style import SCREEN, check_style
-from specbench.report.text.table import make_folder, to_csv, write_tables, write_texts
+from specbench.report.tables.summary import caption, write_details, write_summary
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found, where it was written, and the files. load: None where there is no profile to model it with."""
+    """The findings, the folder and the files of a report. load: None without a latency profile."""
 
     findings: Findings
     output: Path
@@ -69,8 +63,8 @@ def build_report(
 ) -> Report:
     """Write summary.csv, tables/, plots/ and report.html of one run or of several together.
 
-    output: default the run's own directory; for several runs ``report`` beside the first. heatmaps: (metric, x, y),
-    beside those that a sweep of two parameters gets by itself. profile: a latency profile to predict speedups with,
+    output: default the run's own directory; for several runs ``report`` next to the first. heatmaps: (metric, x, y),
+    in addition to those that a sweep of two parameters gets by itself. profile: a latency profile to predict speedups with,
     default the one of the run's own machine if there is one. concurrency: requests at once to model, the usual ones
     where there is a profile. style: of the plots, screen, paper or a
     file of matplotlib. passed: results of a sandbox for code (``data.passed``). Raises RunError when a directory holds
@@ -94,7 +88,7 @@ def build_report(
     files += write_tables(output, "shards", shards_tables(findings))
     grids += default_grids(findings)
     if plots:
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of a home that cannot be written
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports a home that cannot be written
         from specbench.report.plots.catalogue import write_plots
         from specbench.report.plots.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
 
@@ -129,24 +123,21 @@ def read_findings(
 
 
 def _open(directory: Path) -> list[tuple[Run, Trials]]:
-    """A run and its trials; of one that has grown, those of each group of methods."""
+    """A run and its trials; of one that has grown, those of each group of methods.
+
+    Home directory and user, which older runs name, are removed unless the run asked to keep them.
+    """
     tally = Tally()
-    run = _shared(open_run(directory, tally.add))
+    run = open_run(directory, tally.add)
+    if not run.section("config", "report").get("identify"):
+        run = replace(run, manifest=hide_identity(run.manifest))
     parts = split_grown(run)
     return [(part, read_trials(part.records)) for part in parts] if len(parts) > 1 else [(run, tally.end(run.records))]
 
 
-def _shared(run: Run) -> Run:
-    """Without home directory and user, which older runs name; as it is where it was to name them."""
-    if run.section("config", "report").get("identify"):
-        return run
-    return replace(run, manifest=hide_identity(run.manifest))
-
-
 def default_output(findings: Findings) -> Path:
-    """One run's own directory; for several, ``report`` beside the first. Raises RunError where it is a link."""
+    """One run's own directory; for several, ``report`` next to the first. Raises RunError where it is a link."""
     first = findings.runs[0].directory
     alone = len({run.directory for run in findings.runs}) == 1
-    found = first if alone else first.parent / "report"
-    make_folder(found)
+    make_folder(found := first if alone else first.parent / "report")
     return found

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from compose import entry_of, method_names, one_of_each_class, settings_of
+from builders.runs import entry_of, method_names, one_of_each_class, settings_of
 from specbench.decode.budgets import Budgets
 from specbench.method import Method, Peer
 from specbench.models.fast.engine import FastEngine

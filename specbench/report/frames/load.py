@@ -9,7 +9,7 @@ which for a linear fit is S(B f, B c), and
 
     speedup(B) = sum over emitted tokens of U(B, 1, c)  /  sum over steps of U(B, f_i, c_i).
 
-Drafters' own time is left out, as how a server spreads it over cores is its own choice; beside it stands the speedup
+Drafters' own time is left out, as how a server spreads it over cores is its own choice; a second figure is the speedup
 with it, each request's median a step, one request after the other. At one request that is the predicted one. A draft
 of q - 1 tokens pays where it emits more than U(B, q, c) / U(B, 1, c) tokens a step, the break-even MAT.
 """
@@ -26,10 +26,10 @@ from specbench.profile import Profile
 from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import RunError
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.predict import Prediction, shared_speedup
-from specbench.report.frames.reported import ROW
-from specbench.report.frames.rows import of_place
+from specbench.report.frames.predict import shared_speedup
 from specbench.report.frames.steps import Steps
+from specbench.report.frames.summary import of_place
+from specbench.report.table import ROW
 
 USUAL = (1, 8, 32, 128)
 FEW = 0.05  # share of steps that may lie outside of what was measured before a figure is marked
@@ -44,8 +44,10 @@ LABELLED = "Modelled, batch of equal requests"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """speedups: a row a (method, concurrency). pays: (methods) the most requests at which it is above 1, 0 for none,
-    ``MOST`` for no end found. break_even: the MAT that pays for a width of forward. outside: share of steps, or 1.
+    """Modelled speedups of methods when several requests share each forward.
+
+    speedups: a row a (method, concurrency). pays: a row a method, the most requests at which the speedup is above 1 (0:
+    never, ``MOST``: no end found). break_even: the MAT that pays for a width of forward. outside: share of steps, or 1.
     """
 
     speedups: pd.DataFrame
@@ -90,7 +92,8 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
             key, steps = entry.key(method), entry.trials.of(method).turns.steps
             if not len(steps):
                 continue
-            own_ms = _drafting_ms(entry.prediction, method)
+            cases = entry.prediction.cases[method]
+            own_ms = float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))  # of a predicted step
             speedups += [(*key, count, *shared_speedup(profile, steps, count, own_ms)) for count in concurrency]
             emitted = sum(float(emitted.sum()) for (emitted,) in steps.read("emitted"))
             pays.append((*key, emitted / len(steps), _pays_to(profile, steps, concurrency)))
@@ -105,17 +108,11 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
     )
 
 
-def _drafting_ms(prediction: Prediction, method: str) -> float:
-    """A step's, as it is predicted."""
-    cases = prediction.cases[method]
-    return float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))
-
-
 def _pays_to(profile: Profile, steps: Steps, asked: Sequence[int]) -> int:
-    """The largest number of requests with a speedup above 1: of the powers of two and those that were asked for the
-    last one that pays, then by bisection towards the next.
+    """The largest number of requests with a speedup above 1.
 
-    The speedup need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
+    Of the powers of two and the numbers asked for, the last one that pays; then bisection towards the next. The speedup
+    need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
     """
     tried = sorted({1 << power for power in range(MOST.bit_length())} | {count for count in asked if count < MOST})
     paying = [place for place, count in enumerate(tried) if shared_speedup(profile, steps, count)[0] > PAYING]

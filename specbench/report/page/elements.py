@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.names import printable
+from specbench.report.label import Cell
 from specbench.report.plots.palette import DPI
-from specbench.report.text.label import Cell
-from specbench.report.text.table import Table
+from specbench.report.table import Table
 
 
 def escape(text: str) -> str:

@@ -14,9 +14,9 @@ from specbench.records.store import Run
 from specbench.report.frames.facts import flatten
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.reported import ReportedRun
+from specbench.report.label import BLANK, Cell, format_share, label
 from specbench.report.page.elements import escape, table_html
-from specbench.report.text.label import BLANK, Cell, format_share, label
-from specbench.report.text.table import Table
+from specbench.report.table import Table
 
 MAX_ROWS = 100  # a page stays readable; records.jsonl has them all
 _SECTIONS = (

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from specbench.report.frames.headline import Headline, Row, name_of
+from specbench.report.label import Cell, format_interval, format_number
 from specbench.report.page.elements import cell_html, escape
-from specbench.report.text.label import Cell, format_interval, format_number
 
 _MOST_BARS = 12  # further ones are folded
 _MOST_HEADLINES = 3

@@ -15,6 +15,7 @@ from specbench.report.frames.facts import TIME_ONLY
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines
 from specbench.report.frames.load import Load
+from specbench.report.label import format_share, label
 from specbench.report.page.elements import escape, gallery, policy, script, style, table_html
 from specbench.report.page.evidence import environment, failures, lossless_section
 from specbench.report.page.headline import headlines_html
@@ -22,17 +23,20 @@ from specbench.report.page.leaderboard import leaderboard
 from specbench.report.page.sample import sample_cases
 from specbench.report.page.tokens import token_section
 from specbench.report.page.why import why_section
-from specbench.report.tables.audit import audit_tables
-from specbench.report.tables.definitions import DEFINITIONS
-from specbench.report.tables.detail import count_tables, lengths_tables, tails_table, thinking_tables
+from specbench.report.table import Table
+from specbench.report.tables.detail import (
+    audit_tables,
+    count_tables,
+    lengths_tables,
+    quality_tables,
+    served_tables,
+    shards_tables,
+    tails_table,
+    thinking_tables,
+)
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_tables, settings_tables
-from specbench.report.tables.quality import quality_tables
-from specbench.report.tables.served import served_tables
-from specbench.report.tables.shards import shards_tables
-from specbench.report.tables.tables import build_tables, caption, steps_table
-from specbench.report.text.label import format_share, label
-from specbench.report.text.table import Table
+from specbench.report.tables.summary import DEFINITIONS, build_tables, caption, steps_table
 
 _GLOSSARY = "What each number means"
 _FOLDED = {  # heading -> what is folded below it

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from specbench.report.frames.factors import FACTORS, explain
-from specbench.report.frames.findings import Findings
+from specbench.report.frames.findings import FACTORS, Findings, explain
+from specbench.report.label import Cell, format_number, label
 from specbench.report.page.elements import cell_html, escape, tag
-from specbench.report.text.label import Cell, format_number, label
 
 _TITLES = {
     "mat": "Tokens a step",

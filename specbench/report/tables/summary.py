@@ -1,0 +1,215 @@
+"""The tables of the summary: overall, by category and by step; their files, and the definition of each figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.report.frames.detail import AUDIT, LOADED, QUALITY, Detail
+from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding, describe_loads
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.pairs import Contest, is_alone
+from specbench.report.frames.summary import (
+    COLUMN,
+    COLUMNS,
+    OVERALL_COLUMNS,
+    RESULT,
+    STEP_COLUMNS,
+    category_order,
+    drop_repeated_rows,
+    of_place,
+    with_drafting,
+)
+from specbench.report.label import BLANK
+from specbench.report.table import (
+    FEW,
+    INTERVALS,
+    ROW,
+    Heading,
+    Row,
+    Table,
+    method_table,
+    to_csv,
+    to_markdown,
+    widen,
+    write_tables,
+    write_texts,
+)
+from specbench.report.tables.detail import lengths_tables, tails_table
+from specbench.stats import MIN_CASES, RESAMPLES
+
+_GENERAL = {  # place among the definitions -> term and definition; those of a column are in ``RESULT``
+    2: ("Decode step", "One forward of the target after the prefill."),
+    12: (
+        "Staircase",
+        "The decode speedup as a product: MAT, times vanilla's forward over the method's, times what drafting and the "
+        "rest of a step leave of it (overhead), times what is in no phase (remainder).",
+    ),
+    13: (
+        "Tie",
+        "Of two methods: the interval of their ratio, paired by case, holds 1. The best of a column is bold only where "
+        "it ties with none.",
+    ),
+    14: ("Time to first token", "From the request to its first token: the prefill."),
+    15: ("Inter-token latency", "The wait for the next tokens: one decode step, however many tokens it brings."),
+    16: (
+        "Interval",
+        f"95 % percentile bootstrap over cases ({RESAMPLES} resamples): how far the figure would move on other prompts "
+        f"of this kind. None is given under {MIN_CASES} cases.",
+    ),
+    17: (
+        "A/A control",
+        "Vanilla timed twice: the median of the blocks' ratios (under load, the stretches'). Its interval is that of "
+        "re-timing this very suite; it should hold 1 and be narrower than 1 %. It says nothing about other prompts.",
+    ),
+    19: (
+        "Position",
+        "Depth in the draft, 1 right after the last emitted token. Accepted of drafted: of the steps whose draft was "
+        "that deep. Accepted of reached: of those that had accepted every earlier position.",
+    ),
+    20: ("Source", "The part of a method that a drafted token came from, as the method names it."),
+    23: (
+        "Drafting",
+        "Of a replayed target: mean microseconds a decode step in the drafter's own code, draft and update together. "
+        "Vanilla's is what the loop and the clock cost by themselves. A lower bound: no forward runs in between and "
+        "empties the processor's caches.",
+    ),
+    24: (
+        "Phases",
+        "Mean milliseconds a decode step: prepare (masks and positions), draft, forward (the target), verify, update "
+        "(cache and the method's own state). Prefill is milliseconds a turn.",
+    ),
+    25: ("State", "The most bytes that the method kept between steps, weights apart."),
+    28: (BLANK, "Does not apply, or was not measured. It is never a zero."),
+}
+_PLACED = _GENERAL | {column.glossary: (column.title, column.definition) for column in RESULT if column.glossary}
+DEFINITIONS = dict(_PLACED[place] for place in sorted(_PLACED))  # term -> definition, as a report prints them
+_BY_CATEGORY = {  # figure -> its explanation
+    "speedup": "Speedup over vanilla: time per token, paired by case.",
+    "mat": "MAT: mean accepted tokens, tokens per decode step (vanilla = 1).",
+}
+
+
+def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
+    """Model, suite, dtype, device, cases and temperature: 'tiny on mini (float32, cpu), 60 cases, temperature 0'."""
+    settings: dict[str, None] = {}
+    for fact in facts:
+        here = of_place(rows[rows["category"] == OVERALL], fact.model, fact.suite)
+        counts = here["cases"] + here["errors"]
+        where = f"{fact.model} on {fact.suite}" + (f" ({fact.ran_on})" if fact.ran_on else "")
+        text = f"{where}, {counts.max() if len(counts) else 0} cases, {describe_decoding([fact])}"
+        text += ", first draft in the prefill" if fact.in_prefill else ""
+        text += f", {describe_loads(facts)}" if fact.load else ""
+        settings[text + (f", predicted by the profile {fact.profile}" if fact.profile else "")] = None
+    return "; ".join(settings) + "."
+
+
+def build_tables(
+    summary: pd.DataFrame, facts: Sequence[Facts], contests: Sequence[Contest] = ()
+) -> dict[str, list[Table]]:
+    """Name -> the table of lossless methods, then that of lossy ones where there are any.
+
+    A figure that is blank in every row of the summary has no table. contests: the best of a column is bold only if it
+    differs from all others in them.
+    """
+    wanted = [figure for figure in _BY_CATEGORY if summary.empty or summary[figure].notna().any()]
+    tables: dict[str, list[Table]] = {name: [] for name in ("overall", *(f"{each}_by_category" for each in wanted))}
+    where = caption(facts, summary)
+    for rows, remark in split_lossy(summary, facts):
+        tables["overall"].append(_overall("overall", rows, (where, meaning(rows, remark)), OVERALL_COLUMNS, contests))
+        for figure in wanted:
+            few = f" {FEW}" if (rows["cases"] < MIN_CASES).any() else ""
+            text = (where, f"{remark}{_forced(rows)}{_BY_CATEGORY[figure]} {INTERVALS}{few}")
+            tables[f"{figure}_by_category"].append(_by_category(figure, rows, text, contests))
+    return tables
+
+
+def split_lossy(rows: pd.DataFrame, facts: Sequence[Facts]) -> list[tuple[pd.DataFrame, str]]:
+    """The rows of lossless methods, then those of lossy ones where there are any, each with a remark."""
+    lossy = rows["method"].isin({name for fact in facts for name in fact.lossy})
+    others = [(rows[lossy], "Lossy methods: their output may differ from vanilla's. ")] if lossy.any() else []
+    return [(rows[~lossy], ""), *others]
+
+
+def meaning(rows: pd.DataFrame, remark: str = "") -> str:
+    """The explanation of the columns of the overall table that are shown, the speedup's first."""
+    figures = with_drafting(rows[rows["category"] == OVERALL])
+    columns = sorted(OVERALL_COLUMNS, key=lambda column: column.figure != "speedup")
+    shown = [each.caption for each in columns if each.caption and (rows.empty or figures[each.figure].notna().any())]
+    return f"{remark}{' '.join(shown)} {INTERVALS}"
+
+
+def _forced(rows: pd.DataFrame) -> str:
+    """The remark on a model that was driven along recorded answers."""
+    marked = rows["time_only_step_ms"].notna()
+    some = "" if marked.all() else " in some rows, of runs with engine.kind=timed"
+    return f"{TIME_ONLY.capitalize()}{some}. " if marked.any() else ""
+
+
+def steps_table(summary: pd.DataFrame) -> Table:
+    """What happened in a mean step of each method, lossy ones too: sizes of drafts and where the time went."""
+    text = ("", f"{_forced(summary)}Means a decode step (prefill: a turn), over all cases.")
+    return _overall("steps", summary, text, STEP_COLUMNS)
+
+
+def _overall(
+    name: str, rows: pd.DataFrame, text: tuple[str, str], columns: Sequence[Heading], contests: Sequence[Contest] = ()
+) -> Table:
+    rows = with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL]))  # the csv has them all
+    return method_table(name, text, rows, columns, alone=lambda *best: is_alone(contests, OVERALL, *best))
+
+
+def _by_category(figure: str, rows: pd.DataFrame, text: tuple[str, str], contests: Sequence[Contest]) -> Table:
+    rows = drop_repeated_rows(rows)
+    wide = widen(rows, "category", (*COLUMN[figure].names, "cases"))
+    wide = wide[~wide["method"].isin([VANILLA, CONTROL]) | (wide["variant"] == "")]  # not a row of ones for each run
+    columns = [Heading(name, f"{name} {figure}", bold=True, few=f"{name} cases") for name in _categories(rows)]
+
+    def alone(column: str, best: Row) -> bool:
+        return is_alone(contests, column.removesuffix(f" {figure}"), figure, best)
+
+    return replace(method_table(f"{figure}_by_category", text, wide, columns, alone=alone), spread=False)
+
+
+def _categories(rows: pd.DataFrame) -> list[str]:
+    """The categories as columns, overall last."""
+    return [*category_order(rows.loc[rows["category"] != OVERALL, "category"]), OVERALL]
+
+
+def write_summary(findings: Findings, output: Path) -> list[Path]:
+    """Write summary.csv, and its tables as csv with full figures, md and tex. Returns the files."""
+    summary, facts = findings.summary, findings.facts
+    whole = summary.astype({"state_bytes": "Int64", "violations": "Int64"})  # whole numbers, also where some are blank
+    files = write_texts(output, {"summary.csv": to_csv(whole)})
+    for name, tables in build_tables(summary, facts, findings.contests).items():
+        if name == "overall":
+            raw = whole.loc[whole["category"] == OVERALL, [column for column in COLUMNS if column != "category"]]
+        else:
+            raw = _raw_by_category(name.removesuffix("_by_category"), whole)
+        raw = raw.assign(lossy=raw["method"].isin(findings.lossy))
+        files += write_tables(output, name, tables, **{name: raw})
+    return files
+
+
+def _raw_by_category(figure: str, summary: pd.DataFrame) -> pd.DataFrame:
+    parts = COLUMN[figure].names
+    wide = widen(summary, "category", parts)
+    names = {f"{name} {part}": name + part.removeprefix(figure) for name in _categories(summary) for part in parts}
+    return wide.reindex(columns=[*ROW, *names]).rename(columns=names)
+
+
+def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
+    """Write the frames behind the step plots, unrounded, as tables/<name>.csv. Returns the files."""
+    texts = {
+        f"{name}.csv": to_csv(frame)
+        for name, frame in detail.items()
+        if len(frame) or name not in (LOADED, QUALITY, AUDIT)
+    }
+    if len(detail["tails"]):
+        texts["tails.md"] = to_markdown(tails_table(detail["tails"], where))
+    texts |= {f"{table.name}.md": to_markdown(table) for table in lengths_tables(detail["by_length"], where)}
+    return write_texts(output / "tables", texts)
