@@ -197,7 +197,7 @@ class _Level:
 
     @property
     def rate(self) -> float:
-        """[tokens/s]"""
+        """The throughput [tokens/s]."""
         return self.emitted / self.seconds if self.seconds else 0.0
 
     def add(self, emitted: int, seconds: float) -> None:

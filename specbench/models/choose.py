@@ -31,13 +31,8 @@ def make_engine(
 ) -> tuple[Engine, str | None]:
     """Make the engine; returns it, and the reason if ``auto`` did not choose the fast engine.
 
-    Args:
-        kind: auto, fast or eager.
-        attention: ``model.attention``.
-        options: of the fast engine.
-
-    Raises:
-        InputError: kind is fast and the fast engine cannot run the model, or does not have this attention.
+    kind: auto, fast or eager. attention: ``model.attention``. options: of the fast engine. Raises InputError if kind is
+    fast and the fast engine cannot run the model, or if the chosen engine does not have the attention of the options.
     """
     reason = None if kind == EngineKind.EAGER else _explain_unfit(model, attention)
     if kind == EngineKind.FAST and reason:

@@ -116,15 +116,9 @@ def read_card(
 ) -> ModelCard:
     """Read and check what is known of a model before its weights are loaded.
 
-    Args:
-        path: a folder, hub id or ``bundled:NAME``.
-        random: {family, seed, config} in place of a path.
-        overrides: entries of the path's configuration, see ``override``.
-        prefix: of the settings' names in messages.
-        path_key: the path's name in messages (a draft model's is ``draft``).
-
-    Raises:
-        InputError: a setting is wrong; the message names it.
+    path: a folder, hub id or ``bundled:NAME``. random: {family, seed, config} in place of a path. overrides: entries
+    of the path's configuration, see ``override``. prefix: of the settings' names in messages. path_key: the path's
+    name there (a draft model's is ``draft``). Raises InputError that names the wrong setting.
     """
     named = f"{prefix}{path_key}"
     _one_of(f"{prefix}dtype", dtype, DTYPES)

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from models import VOCAB, Scripted, build, plain_greedy, scripts
+from builders.engines import COUNT, PROMPTS, decode_script, scripts
+from builders.models import VOCAB, build, plain_greedy
 from playback import Playback, played
 from specbench.decode.check import check_engine
-from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
-from specbench.measure.clock import Clock
 from specbench.models.eager import engine as eager_engine
 from specbench.models.eager.engine import EagerEngine, EagerRequest
 from specbench.models.engine import Silent
@@ -26,8 +25,6 @@ from specbench.models.tensor_parallel.engine import Follower, Leader
 from specbench.models.tensor_parallel.team import Message, Op
 from specbench.types import Draft, InputError, Needs
 
-COUNT = 28
-PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
 FEW = Buckets((1, 2, 4, 8, 16, 32, 64, 96), (64, 128, 256, 512))
 
 
@@ -36,7 +33,7 @@ def engine_for(model, buckets=FEW) -> FastEngine:
 
 
 def ids(engine, script, prompt, limit=COUNT) -> list[int]:
-    return decode(engine, Scripted(script), Request(prompt, limit, None, 0), Clock(torch.device("cpu"))).ids
+    return decode_script(engine, script, prompt, limit).ids
 
 
 @pytest.mark.matrix
