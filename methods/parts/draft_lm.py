@@ -18,7 +18,7 @@ from torch import Tensor
 
 from specbench.models.facade import ModelCard
 from specbench.models.load import load_model, read_card
-from specbench.models.runner import HeldCache, Run, Shape, make_runner
+from specbench.models.runner import DraftCache, Run, Shape, make_runner
 from specbench.models.tree import TreeRows
 from specbench.types import ROOT, InputError
 
@@ -91,7 +91,7 @@ class DraftLM:
         self.model, self.context = model, context
         self.runner = make_runner(model, context, attention)
         self.device = self.runner.device
-        self._free: list[HeldCache] = []  # allocated once, and recorded on once
+        self._free: list[DraftCache] = []  # allocated once, and recorded on once
 
     @classmethod
     def load(cls, card: ModelCard, attention: str = "sdpa") -> DraftLM:
@@ -109,7 +109,7 @@ class DraftLM:
         self.runner.prepare(cache, shapes)
 
     @torch.inference_mode()
-    def lend_cache(self, request: object) -> HeldCache:
+    def lend_cache(self, request: object) -> DraftCache:
         """An empty cache, for as long as ``request`` lives."""
         cache = self._take()
         self.runner.empty(cache)
@@ -122,7 +122,7 @@ class DraftLM:
         found = self.runner.run_together([each.given for each in forwards])
         return [each.cut(rows) for rows, each in zip(found, forwards, strict=True)]
 
-    def _take(self) -> HeldCache:
+    def _take(self) -> DraftCache:
         return self._free.pop() if self._free else self.runner.new_cache()
 
 

@@ -18,7 +18,7 @@ from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
 from specbench.decode.sampling import Sampling
 from specbench.decode.together import SharedRequest, draft_on
-from specbench.models.fast.cache import HeldPlace
+from specbench.models.fast.cache import CachedPlace
 from specbench.models.fast.host.forward import CompiledForward
 from specbench.models.runner import RowFrame
 
@@ -125,7 +125,7 @@ def test_several_requests_draft_in_one_forward_what_each_drafts_alone(name, monk
     assert together() == truth
     more = {"speculative_sampling": 3, "specinfer": 2, "pard": 0}[name]
     assert counts == [1, 3, *[4] * more]  # a long context is read alone
-    monkeypatch.setattr(HeldPlace, "base", 0)
+    monkeypatch.setattr(CachedPlace, "base", 0)
     assert together() != truth
 
 
