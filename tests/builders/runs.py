@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import runpy
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from unittest import mock
 import pytest
 
 from builders.records import write_json_lines
-from methods.parts.runtimes.runtime_peer import RuntimePeer
+from methods.parts.runtime_peer import RuntimePeer
 from specbench.records.record import CaseRecord
 from specbench.records.store import read_run
 from specbench.runs import cli, composition
@@ -25,8 +24,6 @@ from specbench.runs.config import conf_dir
 from specbench.runs.execution import execute
 from specbench.runs.job import Job, make_entry
 from specbench.runs.session import Entry
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 def composed(*overrides: str):
@@ -127,12 +124,6 @@ class Done:
     returncode: int
     stdout: str
     stderr: str
-
-
-def run_script(name: str, *arguments: object) -> Done:
-    """``python scripts/<name>.py ARGUMENTS``."""
-    path = str(SCRIPTS / f"{name}.py")
-    return run_main(lambda: runpy.run_path(path, run_name="__main__"), *arguments, name=path)
 
 
 def run_main(main: Callable[[], object], *arguments: object, name: str = "specbench") -> Done:

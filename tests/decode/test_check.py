@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from models import BASE, FAMILIES, Scripted, build, plain_greedy, scripts
+from builders.engines import Scripted, scripts
+from builders.models import BASE, FAMILIES, build, plain_greedy
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
