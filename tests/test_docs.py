@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from doc_tables import TABLES, page_with_table
-from site_pages import FORMULA, on_page_markdown
 
 from builders.runs import composed
+from scripts.site_pages import FORMULA, on_page_markdown
 from specbench import commands
 from specbench.runs.composition import with_own_groups
 

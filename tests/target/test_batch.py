@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ranks import Forgetful, team
 
-from models import VOCAB, Scripted, build, plain_greedy, scripts
+from builders.engines import Scripted, scripts
+from builders.models import VOCAB, build, plain_greedy
 from scripts.lab.__main__ import main
 from scripts.lab.batches import answers_behind
 from specbench.decode.loop import Request, decode, derive_seed

@@ -16,7 +16,8 @@ import torch
 from ranks import NODES, Dawdling, Dying, Failing, Forgetful, Narrow, Recorder, Recording, Twisted, card_of, team
 
 import specbench.models.fast.engine as fast_engine
-from models import VOCAB, Scripted, build, plain_greedy, scripts
+from builders.engines import Scripted, scripts
+from builders.models import VOCAB, build, plain_greedy
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling

@@ -10,13 +10,14 @@ import torch
 from places import MixedPlaces, Places, place_of, put, spread_layers
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from builders.engines import Scripted, scripts
+from builders.models import BASE, VOCAB, build, plain_greedy
 from draft_models import fitted, noisy
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
-from models import BASE, VOCAB, Scripted, build, plain_greedy, scripts
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from models import VOCAB, Scripted, build, plain_greedy, scripts
+from builders.engines import Scripted, scripts
+from builders.models import VOCAB, build, plain_greedy
 from playback import Playback, played
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from ranks import team
 from torch.nn.functional import scaled_dot_product_attention
 
-from models import Scripted, build, plain_greedy, scripts
+from builders.engines import Scripted, scripts
+from builders.models import build, plain_greedy
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
