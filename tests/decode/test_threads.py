@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from builders.models import build
-from compose import job_for
+from builders.runs import job_for
 from specbench.decode import threads
 from specbench.decode.threads import ThreadChoice, choose_threads, list_counts, pick_count, time_steps
 from specbench.models.eager.engine import EagerEngine

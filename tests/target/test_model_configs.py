@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from builders.engines import Scripted, scripts
 from builders.models import plain_greedy
-from compose import composed
+from builders.runs import composed
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.engines import Scripted
-from compose import job_for
+from builders.runs import job_for
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from builders.engines import Scripted, scripts
 from builders.models import VOCAB, build
-from compose import job_for
+from builders.runs import job_for
 from specbench.commands import run as run_command
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
