@@ -36,18 +36,18 @@ class DeviceMixError(RuntimeError):
 
 
 class Labelled(Tensor):
-    """A tensor that claims to be on cuda:0. inner: the CPU's tensor. counter: of its transfers."""
+    """A tensor that claims to be on cuda:0. on_cpu: the CPU's tensor. counter: of its transfers."""
 
-    inner: Tensor
+    on_cpu: Tensor
     counter: FakeCuda
 
     @staticmethod
-    def __new__(cls, inner: Tensor, counter: FakeCuda) -> Labelled:
+    def __new__(cls, on_cpu: Tensor, counter: FakeCuda) -> Labelled:
         """Label a tensor on the CPU."""
         out: Labelled = Tensor._make_wrapper_subclass(
-            cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype
+            cls, on_cpu.size(), strides=on_cpu.stride(), storage_offset=on_cpu.storage_offset(), dtype=on_cpu.dtype
         )
-        out.inner, out.counter = inner, counter
+        out.on_cpu, out.counter = on_cpu, counter
         return out
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -63,7 +63,7 @@ class Labelled(Tensor):
 
     def _read(self) -> Tensor:
         self.counter.count(READ, True, "a value")
-        return self.inner
+        return self.on_cpu
 
     def item(self) -> Any:
         """Read the value, which waits."""
@@ -78,12 +78,12 @@ class Labelled(Tensor):
         raise DeviceMixError(f"NumPy cannot read {tuple(self.shape)} on {DEVICE}; expected a tensor on the CPU")
 
     def data_ptr(self) -> int:
-        """Return that of the inner tensor."""
-        return self.inner.data_ptr()
+        """Return that of the CPU tensor."""
+        return self.on_cpu.data_ptr()
 
     def untyped_storage(self) -> Any:
-        """Return that of the inner tensor."""
-        return self.inner.untyped_storage()
+        """Return that of the CPU tensor."""
+        return self.on_cpu.untyped_storage()
 
     def new_tensor(self, data: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:  # type: ignore[override]
         """Make a tensor on the same device: an upload."""
@@ -170,7 +170,7 @@ class FakeCuda(TorchDispatchMode):
             )
         tensors = list[Tensor]()
         _replace((*args, *kwargs.values()), Tensor, tensors.append)
-        labelled = {id(each.inner): each for each in tensors if isinstance(each, Labelled)}
+        labelled = {id(each.on_cpu): each for each in tensors if isinstance(each, Labelled)}
         device = given.get("device")
         if name == "_has_compatible_shallow_copy_type":  # a module that moves asks
             return True
@@ -189,11 +189,11 @@ class FakeCuda(TorchDispatchMode):
             kwargs["device"] = torch.device("cpu")
         elif device is not None:
             args = tuple(torch.device("cpu") if each is device else each for each in args)
-        inner = {key: _replace(each, Labelled, _inner) for key, each in kwargs.items()}
-        out = func(*_replace(args, Labelled, _inner), **inner)
+        on_cpu = {key: _replace(each, Labelled, _on_cpu) for key, each in kwargs.items()}
+        out = func(*_replace(args, Labelled, _on_cpu), **on_cpu)
         self.launched += not (self._captured or func.is_view)
         return _replace(
-            out, Tensor, lambda inner: labelled[id(inner)] if id(inner) in labelled else Labelled(inner, self)
+            out, Tensor, lambda on_cpu: labelled[id(on_cpu)] if id(on_cpu) in labelled else Labelled(on_cpu, self)
         )
 
     def _pin(self, host: Tensor) -> Tensor:
@@ -212,8 +212,8 @@ class FakeCuda(TorchDispatchMode):
 
     def _transfer(self, given: dict[str, Any], source: Any, up: bool) -> Tensor:
         self._note(source, up, bool(given.get("non_blocking")), "to()")
-        inner = source if up else source.inner
-        copy = inner.to(given.get("dtype") or inner.dtype, copy=True)
+        on_cpu = source if up else source.on_cpu
+        copy = on_cpu.to(given.get("dtype") or on_cpu.dtype, copy=True)
         return Labelled(copy, self) if up else copy
 
     def _copy(self, given: dict[str, Any]) -> Tensor:
@@ -221,7 +221,7 @@ class FakeCuda(TorchDispatchMode):
         up = isinstance(target, Labelled)
         if not (up and source.dim() == 0):
             self._note(source, up, bool(given.get("non_blocking")), "copy_()")
-        _inner(target).copy_(_inner(source))
+        _on_cpu(target).copy_(_on_cpu(source))
         return target
 
     def _check(self, func: Any, given: dict[str, Any], name: str, tensors: list[Tensor]) -> None:
@@ -276,8 +276,8 @@ class _Event:
         return 0.0
 
 
-def _inner(tensor: Any) -> Tensor:
-    return tensor.inner if isinstance(tensor, Labelled) else tensor
+def _on_cpu(tensor: Any) -> Tensor:
+    return tensor.on_cpu if isinstance(tensor, Labelled) else tensor
 
 
 def _replace(value: Any, kind: type[Tensor], change: Callable[[Any], Any]) -> Any:
