@@ -25,7 +25,7 @@ from pathlib import Path
 from scripts.lab.materials import print_head, print_row
 from specbench.decode.elsewhere import RemoteServer
 from specbench.decode.loop import Request
-from specbench.decode.shared_request import SharedRequest
+from specbench.decode.together import SharedRequest
 from specbench.input import counts
 from specbench.method import Method, Remote
 from specbench.models.facade import Target

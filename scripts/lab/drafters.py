@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from methods.parts.lookup.corpus import read_documents, tokenize
+from methods.parts.corpus import read_documents, tokenize
 from scripts.lab.materials import print_head, print_row, repeating_tokens
 from specbench.measure.clock import without_collector
 from specbench.method import Method, Peer

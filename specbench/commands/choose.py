@@ -47,11 +47,11 @@ def _find_source(named: str) -> Path:
             f"{named}: no run, trace or suite; expected a path first, or a suite's name; {near(named, suites)}"
         )
     found = [
-        (str(manifest.get("created", "")), run)
+        (manifest.created, run)
         for run in (find_every_run(RESULTS) if RESULTS.is_dir() else [])
-        if (manifest := read_manifest(run)).get("suite", {}).get("name") == named
-        and manifest.get("model", {}).get("path") != "random"
-        and manifest.get("config", {}).get("engine", {}).get("kind") not in ("replay", "timed")
+        if (manifest := read_manifest(run)).suite.name == named
+        and manifest.model.path != "random"
+        and manifest.config.engine.kind not in ("replay", "timed")
     ]
     if not found:
         raise InputError(

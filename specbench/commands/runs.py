@@ -9,10 +9,9 @@ import argparse
 import csv
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -20,6 +19,7 @@ from rich.text import Text
 
 from specbench.input import InputError
 from specbench.names import printable
+from specbench.records.manifest import Manifest
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import MANIFEST, RECORDS, SET_ASIDE, SHARDS, read_manifest
 from specbench.screen import Screen
@@ -79,13 +79,13 @@ def list_run(run: Path, folder: Path) -> Listed:
         manifest = read_manifest(run)
     except InputError:
         return Listed(name, "", "", "", 0, "", f"{MANIFEST} cannot be read")
-    methods = [each for each in manifest.get("methods", {}) if each != VANILLA]
-    lossy = {each for each, entry in manifest.get("methods", {}).items() if not entry.get("lossless", True)}
+    methods = [each for each in manifest.methods if each != VANILLA]
+    lossy = {each for each, entry in manifest.methods.items() if not entry.lossless}
     return Listed(
         name,
-        str(manifest.get("created", ""))[:16].replace("T", " "),
-        str(manifest.get("model", {}).get("name") or ""),
-        str(manifest.get("suite", {}).get("name") or ""),
+        manifest.created[:16].replace("T", " "),
+        manifest.model.name or "",
+        manifest.suite.name or "",
         len(methods),
         find_best(run / SUMMARY, lossy) if (run / SUMMARY).is_file() else "",
         _say_done(run, manifest),
@@ -107,11 +107,11 @@ def find_best(summary: Path, lossy: set[str]) -> str:
     return f"{best['method']} {kind}{float(best[figure]):.2f}{bounds}"
 
 
-def _say_done(run: Path, manifest: Mapping[str, Any]) -> str:
-    cases = manifest.get("suite", {}).get("cases")
+def _say_done(run: Path, manifest: Manifest) -> str:
+    cases = manifest.suite.cases
     if not cases:
         return ""
-    total = int(manifest.get("blocks") or int(cases) * int(manifest.get("rounds") or 1))  # grown, or under load
+    total = manifest.blocks or cases * (manifest.rounds or 1)  # grown, or under load
     done = count_blocks(run / RECORDS)
     return "complete" if done >= total else f"{done} of {total} blocks"
 

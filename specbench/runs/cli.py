@@ -43,12 +43,10 @@ from specbench.runs.composition import (
     with_own_groups,
 )
 from specbench.runs.config import Config, conf_dir, refuse_extras, refuse_unusable
-from specbench.runs.execution import locked
-from specbench.runs.growth import find_grown
+from specbench.runs.execution import begin_shards, find_grown, join_shards, locked, missing_shards, needs_shards
 from specbench.runs.job import Job, limit_of, prepare
 from specbench.runs.launch import report_jobs, run_job, say_failed, say_unwritten
-from specbench.runs.preview import preview
-from specbench.runs.shards import begin_shards, join_shards, missing, needs_shards
+from specbench.runs.ledger import preview
 from specbench.runs.sweep import Ended, run_jobs, this_job
 from specbench.screen import FAILED, INTERRUPTED, fail
 from specbench.types import InputError
@@ -162,14 +160,14 @@ def _run_shards(job: Job, directory: Path, name: str, overrides: list[str]) -> i
     """Workers on Hydra's launcher share the cases, those that are not done; then the run is what they make together."""
     with locked(directory):
         shards = begin_shards(job, directory)
-        left = missing(job, shards)
+        left = missing_shards(job, shards)
         own = [item for item in overrides if not item.startswith(OF_SHARDS)]
         own += [f"suite.part={','.join(left)}", "run.shards=1", "measure.fresh=false", "report.plots=false"]
         own += [f"hydra.sweep.dir={directory / SHARDS}", "hydra.sweep.subdir=${part_name:}"]
         worker = functools.partial(_run_one, launch=str(job.launch), report=False)
         ended = run_jobs(worker, conf_dir(), name, own)[0] if left else []
         say_failed([(job.overrides, job.directory, job.code, job.reason) for job in ended])
-        if left := missing(job, shards):
+        if left := missing_shards(job, shards):
             return max([FAILED, *(job.code for job in ended)])
         try:
             join_shards(job, shards, directory)

@@ -26,7 +26,7 @@ from specbench.names import file_name, near, suite_name
 from specbench.records.record import EngineKind
 from specbench.runs.config import Config, conf_dir, list_options
 from specbench.runs.digest import digest
-from specbench.runs.part import part_name
+from specbench.runs.parts import part_name
 
 # Setting -> the option of its group, where the setting is given without one.
 OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}

@@ -236,7 +236,7 @@ def _tokenizer_source(config: Config, path: Path) -> str:
     model = config.model
     source = model.tokenizer or model.path
     if source is None and kind_of(path) == "records":
-        source = model_of(path).get("tokenizer")
+        source = model_of(path).tokenizer
     if source is None:
         raise InputError(
             "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the model that answered"

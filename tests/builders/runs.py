@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from methods.parts.runtimes.runtime_peer import RuntimePeer
+from methods.parts.runtime_peer import RuntimePeer
 from specbench.records.record import CaseRecord
 from specbench.records.store import read_run
 from specbench.runs import cli, composition

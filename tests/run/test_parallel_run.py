@@ -16,6 +16,7 @@ from compose import job_for
 from methods.pld import PromptLookup
 from specbench.models.choose import choose_parallelism
 from specbench.models.tensor_parallel.start import start
+from specbench.records.manifest import Parallel
 from specbench.records.store import read_manifest, read_run
 from specbench.runs.execution import execute
 from specbench.runs.launch import run_job
@@ -71,8 +72,8 @@ def test_methods_on_the_bundled_model(kind, tmp_path):
     assert len(one) == (1 + len(METHODS[kind])) * 2
     compared(one, two)
     alone, shared = (read_manifest(tmp_path / each) for each in ("one", "two"))
-    assert (alone["parallel"], shared["parallel"]) == (None, {"way": "tensor", "gpus": 2})
-    assert shared["model"]["parameters"] == alone["model"]["parameters"]
+    assert (alone.parallel, shared.parallel) == (None, Parallel(way="tensor", gpus=2))
+    assert shared.model.parameters == alone.model.parameters
 
 
 @pytest.mark.exhaustive

@@ -202,10 +202,10 @@ def test_the_models_own_record_gives_its_own_steps(live, tmp_path, attention):
     again = run(tmp_path / "run", "model=tiny", "engine=timed", f"model.attention={attention}", *timed)
     assert steps(again) == steps(found)
     manifest = read_manifest(tmp_path / "run")
-    assert manifest["engine"] == "timed"
-    assert manifest["trace"].startswith("records: 4 conversations")
-    assert {name for name, entry in manifest["methods"].items() if entry["reads_target"]} == {"token_recycling"}
-    assert any("eager forward" in text for text in manifest["warnings"]) == (attention == "eager")
+    assert manifest.engine == "timed"
+    assert manifest.trace.startswith("records: 4 conversations")
+    assert {name for name, entry in manifest.methods.items() if entry.reads_target} == {"token_recycling"}
+    assert any("eager forward" in text for text in manifest.warnings) == (attention == "eager")
     assert all(record.lossless is None for record in again.values())
     assert all(turn.phases_s["forward"] > 0 for record in again.values() for turn in record.turns if turn.accept)
 
@@ -269,8 +269,8 @@ def test_resume(live, tmp_path):
     again = run(tmp_path / "cut", *options)
     assert len(again) == 12
     assert steps(again, ("vanilla", "pld")) == steps(whole, ("vanilla", "pld"))
-    assert len(read_manifest(tmp_path / "cut")["processes"]) == 2
-    assert read_manifest(tmp_path / "cut")["methods"]["token_recycling"]["reads_target"]
+    assert len(read_manifest(tmp_path / "cut").processes) == 2
+    assert read_manifest(tmp_path / "cut").methods["token_recycling"].reads_target
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from specbench.runs.execution import execute
 from specbench.runs.material import _trace_warnings
 from specbench.suite.prompt import PromptBuilder
 from specbench.trace import read_trace
-from specbench.trace.recorded import conversation_ids
+from specbench.trace.texts import conversation_ids
 from specbench.types import Case, InputError
 
 REWRITES = (
