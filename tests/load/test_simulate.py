@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from profiles import FIT
 
+from builders.profiles import FIT
 from scripts.lab import loads
 from specbench.profile import Fit, Profile
 from specbench.serving.arrivals import draw_poisson, repeat_recorded

@@ -42,7 +42,7 @@ from specbench.report.table import (
 from specbench.report.tables.detail import lengths_tables, tails_table
 from specbench.stats import MIN_CASES, RESAMPLES
 
-_GENERAL = {  # place among the definitions -> term and definition; those of a column are in ``RESULT``
+GENERAL = {  # place among the definitions -> term and definition; those of a column are in ``RESULT``
     2: ("Decode step", "One forward of the target after the prefill."),
     12: (
         "Staircase",
@@ -86,7 +86,7 @@ _GENERAL = {  # place among the definitions -> term and definition; those of a c
     25: ("State", "The most bytes that the method kept between steps, weights apart."),
     28: (BLANK, "Does not apply, or was not measured. It is never a zero."),
 }
-_PLACED = _GENERAL | {column.glossary: (column.title, column.definition) for column in RESULT if column.glossary}
+_PLACED = GENERAL | {column.glossary: (column.title, column.definition) for column in RESULT if column.glossary}
 DEFINITIONS = dict(_PLACED[place] for place in sorted(_PLACED))  # term -> definition, as a report prints them
 _BY_CATEGORY = {  # figure -> its explanation
     "speedup": "Speedup over vanilla: time per token, paired by case.",
