@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from specbench.input import InputError
 from specbench.names import printable
 
 # Exit codes of every command. FAILED: a method without one good case, tokens that are not the target's, a full disk.
@@ -29,19 +26,6 @@ def fail(message: str, program: str = "specbench") -> int:
     """Print what is wrong with the input of a program; returns the exit code."""
     print(printable(f"{program}: error: {message}"), file=sys.stderr)
     return USAGE
-
-
-def with_exit_code(main: Callable[[], int | None]) -> Callable[[], int]:
-    """The ``main`` of a script with its exit code; an InputError becomes a line on stderr and code 2."""
-
-    @functools.wraps(main)
-    def call() -> int:
-        try:
-            return main() or DONE
-        except InputError as error:
-            return fail(str(error), Path(sys.argv[0]).stem)
-
-    return call
 
 
 class Screen(Console):

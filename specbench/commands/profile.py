@@ -50,8 +50,7 @@ def measure(given: argparse.Namespace) -> Profile:
     """Load what the overrides name and time it. Raises InputError."""
     import torch  # here, as --help needs none of these
 
-    from specbench.advise.ceilings import best_of, measure_ceilings
-    from specbench.advise.latency import Bench, Reach, sweep, sweep_rows, traits_of
+    from specbench.advise.latency import Bench, Reach, best_of, measure_ceilings, sweep, sweep_rows, traits_of
     from specbench.measure.environment import machine, versions
     from specbench.models.choose import TENSOR
     from specbench.profile import Profile, device_name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +21,6 @@ from specbench.runs.config import conf_dir
 from specbench.runs.execution import execute
 from specbench.runs.job import Job, make_entry
 from specbench.runs.session import Entry
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 def composed(*overrides: str):
@@ -101,12 +98,6 @@ class Done:
     returncode: int
     stdout: str
     stderr: str
-
-
-def run_script(name: str, *arguments: object) -> Done:
-    """``python scripts/<name>.py ARGUMENTS``."""
-    path = str(SCRIPTS / f"{name}.py")
-    return run_main(lambda: runpy.run_path(path, run_name="__main__"), *arguments, name=path)
 
 
 def run_main(main: Callable[[], object], *arguments: object, name: str = "specbench") -> Done:

@@ -9,10 +9,11 @@ import torch
 
 from compose import job_for
 from specbench.advise import latency
-from specbench.advise.ceilings import best_of, measure_ceilings
 from specbench.advise.latency import (
     Bench,
     Reach,
+    best_of,
+    measure_ceilings,
     shape_of,
     sweep,
     sweep_rows,

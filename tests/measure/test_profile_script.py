@@ -5,15 +5,15 @@ from functools import partial
 import pytest
 
 from specbench import commands
-from specbench.advise import ceilings
-from specbench.advise.ceilings import measure_ceilings
+from specbench.advise import latency
+from specbench.advise.latency import measure_ceilings
 from specbench.profile import read_profile
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     """Arguments -> exit code, everything written below a temporary folder."""
-    monkeypatch.setattr(ceilings, "measure_ceilings", partial(measure_ceilings, size=1 << 22))
+    monkeypatch.setattr(latency, "measure_ceilings", partial(measure_ceilings, size=1 << 22))
 
     def main(*arguments: str, last: bool = True) -> int:
         out = ["--out", str(tmp_path)] if last else []

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from scripts.lab.serving_engines import BATCHING, copy_model, free_port, list_command, serving
+from scripts.lab.servers import BATCHING, copy_model, free_port, list_command, serving
 from specbench.records.store import read_run
 from specbench.runs import cli
 

@@ -1,61 +1,53 @@
-"""What a long answer costs behind the model: its steps, its records, its report and its judgement; time and memory.
+r"""What a long answer costs apart from the model: its steps, records, report and judgement, in time and memory.
 
-    python scripts/measure_answer.py 'method=[pld]' --tokens 4096 32768 --judge model=tiny \
+    python -m scripts.lab answer 'method=[pld]' --tokens 4096 32768 --judge model=tiny \
         'model.overrides={max_position_embeddings: 65536, rope_parameters: {rope_type: linear, factor: 16}}'
 
 The first arguments are those of ``specbench``. A recorded answer of phrases that repeat is replayed and reported with
-plots and page; the model of ``--judge`` judges it. Memory is the high-water mark over what was held before, by Linux.
+plots and page; the model of ``--judge`` judges it. Memory is the high-water mark of Linux above the memory before.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import tempfile
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.lab.drafting import repeating_tokens
+from scripts.lab.materials import MIB, load_engine, print_row, repeating_tokens
 from scripts.lab.memory import measure_peak
-from specbench.models.choose import make_engine
 from specbench.models.engine import Engine
-from specbench.models.load import load_model
 from specbench.records.store import RECORDS
 from specbench.report import build_report
 from specbench.runs.cli import job_of
 from specbench.runs.execution import execute
-from specbench.runs.material import model_options
-from specbench.screen import with_exit_code
 
-PROMPT, FIRST, VOCAB, MIB = 64, 256, 2048, 1 << 20
+PROMPT, FIRST, VOCAB = 64, 256, 2048
 
 
-@with_exit_code
-def main() -> None:
-    """Print a row an answer and part; a short answer comes first, unprinted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("overrides", nargs="*", help="of specbench: method=...")
     parser.add_argument("--tokens", type=int, nargs="+", default=[4_096, 32_768], help="of the answer")
-    parser.add_argument("--judge", nargs="+", help="settings of a model; default: none judges")
-    given = parser.parse_intermixed_args()
-    engine = None
-    if given.judge:
-        job = job_of([*given.judge, "method=[]", "suite.limit=1"])
-        model = load_model(job.card, **model_options(job.config))
-        engine, _ = make_engine(job.config.engine.kind, model, job.card, 64, job.config.model.attention)
+    parser.add_argument("--judge", nargs="+", help="settings of a model; without them the answer is not judged")
+
+
+def run(given: Namespace) -> None:
+    """Print a row an answer and part; a short answer comes first and is not printed."""
+    engine = load_engine([*given.judge, "method=[]", "suite.limit=1"], 64)[2] if given.judge else None
     print("| answer | part | CPU s | MiB |\n|--:|---|--:|--:|")
     for count in (FIRST, *sorted(given.tokens)):
         for cells in rows_of(count, given.overrides, engine):
             if count > FIRST:
-                print(f"| {' | '.join([str(count), *cells])} |", flush=True)
+                print_row(count, *cells)
 
 
 def rows_of(count: int, overrides: Sequence[str], engine: Engine | None) -> Iterator[list[str]]:
-    """Of an answer of ``count`` tokens: part, seconds, memory."""
+    """Yield part, seconds and memory for an answer of ``count`` tokens."""
     text = repeating_tokens(PROMPT + count, VOCAB)
     prompt, ids = text[:PROMPT], text[PROMPT:]
     with tempfile.TemporaryDirectory() as folder:
@@ -71,11 +63,7 @@ def rows_of(count: int, overrides: Sequence[str], engine: Engine | None) -> Iter
 
 
 def cost(call: Callable[[], Any]) -> list[str]:
-    """[CPU s], and [MiB] over what was held before."""
+    """Return a call's CPU time [s], and its peak [MiB] above the memory before it."""
     (_, before), start = measure_peak(int), time.process_time()
     _, peak = measure_peak(call)
     return [f"{time.process_time() - start:.2f}", f"{(peak - before) / MIB:.0f}"]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,68 +1,20 @@
-"""Task ``code``: small Python functions from a description.
+"""The task ``code``: small Python functions from a description.
 
 A function is composed of what it keeps of a list, what it does to each item and how it ends; text and dictionary
-functions come from tables of their own. The description fixes the style of the code.
+functions have tables of their own. The description fixes the style of the code.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
-from tiny.document import Document
-from tiny.world import pick, words
+from scripts.tiny.world import TEXTS, Document, pick
 
-_LISTS = words("numbers values items scores prices ages weights points sizes lengths marks amounts")
+_LISTS, _TEXTS = (tuple(TEXTS["code"][name].split()) for name in ("lists", "texts"))
 _ITEMS = {many: many.removesuffix("s") for many in _LISTS}
-_TEXTS = words("text word line name title sentence message label")
-
-# description, condition, tag for the name of the function
-_FILTERS = (
-    ("even", "{x} % 2 == 0", "even"),
-    ("odd", "{x} % 2 == 1", "odd"),
-    ("positive", "{x} > 0", "positive"),
-    ("negative", "{x} < 0", "negative"),
-    ("greater than {n}", "{x} > {n}", "large"),
-    ("less than {n}", "{x} < {n}", "small"),
-    ("divisible by {n}", "{x} % {n} == 0", "divisible"),
-    ("equal to {n}", "{x} == {n}", "equal"),
-    ("not zero", "{x} != 0", "nonzero"),
-)
-# description, expression, tag
-_MAPS = (
-    ("doubled", "{x} * 2", "double"),
-    ("squared", "{x} ** 2", "square"),
-    ("increased by {m}", "{x} + {m}", "add"),
-    ("reduced by {m}", "{x} - {m}", "subtract"),
-    ("multiplied by {m}", "{x} * {m}", "scale"),
-    ("negated", "-{x}", "negate"),
-    ("turned into text", "str({x})", "text"),
-    ("halved", "{x} / 2", "half"),
-)
-# description, expression over the argument, name
-_TEXT_OPS = (
-    ("returns {t} in reverse order", "{t}[::-1]", "reverse_{t}"),
-    ("returns {t} in upper case", "{t}.upper()", "shout_{t}"),
-    ("returns {t} in lower case", "{t}.lower()", "lower_{t}"),
-    ("returns {t} without spaces", '{t}.replace(" ", "")', "pack_{t}"),
-    ("returns the number of vowels in {t}", 'sum(1 for letter in {t} if letter in "aeiou")', "count_vowels"),
-    ("returns the first {m} letters of {t}", "{t}[:{m}]", "head_of_{t}"),
-    ("returns the last {m} letters of {t}", "{t}[-{m}:]", "tail_of_{t}"),
-    ("returns {t} repeated {m} times", "{t} * {m}", "repeat_{t}"),
-    ("returns the number of words in {t}", "len({t}.split())", "count_words"),
-    ("returns True if {t} is the same backwards", "{t} == {t}[::-1]", "is_palindrome"),
-    ("returns True if {t} starts with the letter {c}", '{t}.startswith("{c}")', "starts_with_{c}"),
-    ("returns True if {t} ends with the letter {c}", '{t}.endswith("{c}")', "ends_with_{c}"),
-    ("returns how often the letter {c} occurs in {t}", '{t}.count("{c}")', "count_{c}"),
-    ("returns {t} with every {c} removed", '{t}.replace("{c}", "")', "remove_{c}"),
-)
-_ASK = (
-    "Write a Python function `{name}` that {what}.",
-    "Write `{name}`, a Python function that {what}.",
-    "I need a Python function called `{name}`. It {what}.",
-    "Please write a function `{name}` in Python that {what}.",
-    "Implement `{name}` in Python, a function that {what}.",
-)
+_FILTERS = TEXTS["code"]["filters"]  # a description, a condition, a part of the function's name
+_CHANGES = TEXTS["code"]["changes"]  # a description, an expression, a part of the name
+_TEXT_FUNCTIONS = TEXTS["code"]["text_functions"]  # a description, an expression over the argument, the name
 
 Snippet = tuple[str, str, str]
 
@@ -94,7 +46,7 @@ def _select(rng: random.Random) -> Snippet:
     many = pick(rng, _LISTS)
     one, n, m = _ITEMS[many], rng.randint(2, 50), rng.randint(2, 20)
     kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
-    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _MAPS))
+    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _CHANGES))
     share = rng.random()
     if share < 0.3:
         value, name, what = one, f"keep_{tag}_{many}", f"returns a list of all {many} that are {kind}"
@@ -140,7 +92,7 @@ def _any_all(rng: random.Random) -> Snippet:
 def _text(rng: random.Random) -> Snippet:
     """A function on a text, plain or with a check for the empty text."""
     text, letter, m = pick(rng, _TEXTS), pick(rng, "abcdefghijklmnoprstuvwz"), rng.randint(2, 9)
-    what, value, name = (part.format(t=text, c=letter, m=m) for part in pick(rng, _TEXT_OPS))
+    what, value, name = (part.format(t=text, c=letter, m=m) for part in pick(rng, _TEXT_FUNCTIONS))
     kind = rng.random()
     if kind < 0.4:
         return name, what, f"def {name}({text}):\n    return {value}"
@@ -159,27 +111,18 @@ def _lookup(rng: random.Random) -> Snippet:
         name, what = f"tally_{many}", f"counts how often each {one} occurs in {many} and returns a dictionary"
         code = _loop(name, many, "{}", "", f"counts[{one}] = counts.get({one}, 0) + 1", "counts")
         return name, what, code
-    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _MAPS))
+    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _CHANGES))
     name, what = f"map_{many}_to_{verb}", f"returns a dictionary from each {one} in {many} to the {one} {change}"
     return name, what, f"def {name}({many}):\n    return {{{one}: {value} for {one} in {many}}}"
 
 
-_KINDS: tuple[Callable[[random.Random], Snippet], ...] = (
-    _count,
-    _select,
-    _select,
-    _extreme,
-    _any_all,
-    _text,
-    _text,
-    _lookup,
-)
+_KINDS = (_count, _select, _select, _extreme, _any_all, _text, _text, _lookup)
 
 
 def make_code(rng: random.Random) -> Document:
-    """A request for one function, answered by the function in a fenced block and a closing remark."""
+    """Make a request for one function, answered by the function in a fenced block and perhaps a remark."""
     name, what, code = pick(rng, _KINDS)(rng)
-    request = pick(rng, _ASK).format(name=name, what=what)
+    request = pick(rng, TEXTS["code"]["requests"]).format(name=name, what=what)
     kind = rng.random()
     if kind < 0.4:
         return Document("code", (f"{request} Only give the code.",), (f"```python\n{code}\n```",))

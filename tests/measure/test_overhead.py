@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scripts.lab.ops import OpCounter
+from scripts.lab.overhead import OpCounter
 
 
 @pytest.mark.parametrize("inference", [False, True])

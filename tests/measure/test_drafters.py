@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from methods.logit_spec import LogitSpec
 from methods.pld import PromptLookup
-from scripts.lab.drafting import COLUMNS, cost_at, follow, repeating_tokens, replay, scan, time_scan
+from scripts.lab.drafters import COLUMNS, cost_at, follow, replay, scan, time_scan
+from scripts.lab.materials import repeating_tokens
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, Needs, Prefill
@@ -48,30 +49,36 @@ class Recorder(Method):
         return Scripted(self)
 
 
+TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def draft_next(context):
+    """A wrong token, and the next two of the text."""
+    return Draft([9, context[-1] + 1, context[-1] + 2], [-1, -1, 1])
+
+
 def test_steps_are_those_of_a_greedy_decode_loop():
-    text = [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    method = Recorder(lambda context: Draft([9, context[-1] + 1, context[-1] + 2], [-1, -1, 1]))
-    cost = replay(method, text, 3, 64)
+    method = Recorder(draft_next)
+    cost = replay(method, TEXT, 3, 64)
     assert method.begun == [([1, 2, 3], 4)]
     assert method.seen == [([1, 2, 3, 4], 64), ([1, 2, 3, 4, 5, 6, 7], 64)]
     assert [(step.root, step.emitted, step.path, step.done) for step in method.steps] == [
         (4, (5, 6, 7), (1, 2), False),
         (7, (8, 9), (1,), True),  # the text ends: the path is cut as at a request's limit
     ]
-    assert method.finished == [text]
+    assert method.finished == [TEXT]
     assert (cost.nodes, cost.emitted) == (3, 2.5)
     assert (len(cost.draft_us), len(cost.update_us)) == (1, 1)  # the first propose reads the prompt
-    assert len(cost.cells()) == len(COLUMNS)
+    assert len(cost.cells(0)) == len(COLUMNS)
 
 
 def test_a_method_that_needs_rankings_gets_them_of_every_row():
     """The best token is what the text goes on with, in the rows of the prompt, the root and the accepted nodes."""
-    text = [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    method = Recorder(lambda context: Draft([9, context[-1] + 1, context[-1] + 2], [-1, -1, 1]))
-    replay(method, text, 3, 64)
+    method = Recorder(draft_next)
+    replay(method, TEXT, 3, 64)
     assert (method.prefill.topk, method.steps[0].topk, method.steps[0].fed) == (None, None, None)
     method.needs = Needs(node_topk=3, prompt_topk=2)
-    replay(method, text, 3, 64)
+    replay(method, TEXT, 3, 64)
     assert method.prefill.topk.ids.shape == (3, 3)
     assert method.prefill.topk.ids[:, 0].tolist() == [2, 3, 4]
     step = method.steps[2]
@@ -79,7 +86,7 @@ def test_a_method_that_needs_rankings_gets_them_of_every_row():
     assert step.topk.ids[[0, 2, 3], 0].tolist() == list(step.emitted) == [5, 6, 7]
     assert int(step.topk.ids.max()) <= 9
     method.needs = Needs(node_topk=1)
-    replay(method, text, 3, 64)
+    replay(method, TEXT, 3, 64)
     assert method.prefill.topk.ids.tolist() == [[4]]  # the last prompt row alone
 
 

@@ -1,4 +1,4 @@
-"""Engines that a script starts: installed once, and held to our steps by an exit code."""
+"""Serving engines that the lab starts: installed once, and an exit code for steps that are not ours."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from scripts.lab import serving_engines
-from scripts.lab.serving_engines import compare_rows, install
-from specbench.screen import with_exit_code
+from scripts.lab import servers
+from scripts.lab.servers import compare_rows, install
 from specbench.types import InputError
 
 
@@ -31,7 +30,7 @@ def test_an_engine_that_differs_from_ours_fails_the_check(steps, equal, code, ca
 def test_an_engine_is_installed_once_and_anew_after_a_failure(monkeypatch, tmp_path):
     ran, codes = [], iter([0, 0, 1])
     found = SimpleNamespace(run=lambda step: ran.append(step) or SimpleNamespace(returncode=next(codes, 0)))
-    monkeypatch.setattr(serving_engines, "subprocess", found)
+    monkeypatch.setattr(servers, "subprocess", found)
     with pytest.raises(InputError, match=r"llama-cpp-python==0.3.36 .*: exit code 1"):
         install("llama_cpp", tmp_path)
     program = install("llama_cpp", tmp_path)
@@ -44,8 +43,3 @@ def test_an_engine_is_installed_once_and_anew_after_a_failure(monkeypatch, tmp_p
     assert ran[-1][:5] == [python, "-m", "pip", "uninstall", "-y"]
     with pytest.raises(InputError, match="transformers is a package of this environment"):
         install("transformers", tmp_path)
-
-
-@pytest.mark.parametrize(("outcome", "code"), [(lambda: 1, 1), (lambda: None, 0)], ids=["differs", "done"])
-def test_a_scripts_exit_code_is_its_mains(outcome, code):
-    assert with_exit_code(outcome)() == code

@@ -1,12 +1,9 @@
-"""Timing in pairs: the order of runs, what agrees with what, and the script from arguments to table."""
+"""Timing in pairs: the order of runs, what agrees with what, and the command from arguments to table."""
 
 from __future__ import annotations
 
 import re
-import sys
 import time
-from importlib import util
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +11,7 @@ import torch
 
 from models import build
 from scripts.lab import peers
+from scripts.lab.__main__ import main
 from scripts.lab.peers import (
     FASTER,
     NONE,
@@ -30,7 +28,6 @@ from specbench.method import Peer
 from specbench.models.eager.engine import EagerEngine
 from specbench.types import InputError
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_peers.py"
 CPU = torch.device("cpu")
 
 
@@ -116,7 +113,7 @@ def test_a_pair_must_agree_on_its_lengths():
         require_equal(name, *pair(schedule="heuristic"))
 
 
-def test_a_pair_that_is_none_is_refused():
+def test_an_unknown_pair_is_refused():
     with pytest.raises(InputError, match=r"pair=pld:hf_generate: expected one of vanilla:hf_generate"):
         pair_named("pld:hf_generate")
     assert pair_named("pld:hf_prompt_lookup") == ("pld", "hf_prompt_lookup")
@@ -128,26 +125,12 @@ def test_prompts_come_from_every_category_in_turn():
     assert in_turn(prompts, 4) == [[1], [4], [5], [2]]
 
 
-@pytest.fixture
-def run(monkeypatch):
-    """Arguments of the script -> its exit code."""
-    spec = util.spec_from_file_location("compare_script", SCRIPT)
-    script = util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-
-    def main(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["compare_peers", *arguments])
-        return script.main()
-
-    return main
-
-
 @pytest.mark.parametrize("kind", ["fast", "eager"])
-def test_the_script_prints_a_table(run, kind, capsys):
+def test_the_command_prints_a_table(kind, capsys):
     pairs = [name for name in PAIRS if "compiled" not in name]  # which has tests of its own
     pairs = pairs if kind == "fast" else pairs[1:2]
     sizes = ("--prompts", "8", "--blocks", "1", "--tokens", "4")
-    assert not run("model=tiny", "--engine", kind, "--pairs", *pairs, *sizes)
+    assert main(["peers", "model=tiny", "--engine", kind, "--pairs", *pairs, *sizes]) == 0
     about, _, *lines = capsys.readouterr().out.splitlines()
     assert about.startswith(f"model=tiny engine={kind} dtype=float32 tokens=4 prompts=8 blocks=1 threads=")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
@@ -162,7 +145,7 @@ def test_the_script_prints_a_table(run, kind, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reported"),
     [
         (("--pairs", "pld:hf_generate"), "pair=pld:hf_generate: expected one of"),
         (("model=random",), "method.hf_assisted.draft: not set"),
@@ -174,6 +157,6 @@ def test_the_script_prints_a_table(run, kind, capsys):
         (("suite.limit=1", "suite.first=4"), "prompts=4"),
     ],
 )
-def test_what_cannot_be_compared_is_said_with_exit_code_2(run, arguments, said, capsys):
-    assert run(*arguments) == 2
-    assert said in capsys.readouterr().err
+def test_what_cannot_be_compared_is_refused_with_exit_code_2(arguments, reported, capsys):
+    assert main(["peers", *arguments]) == 2
+    assert reported in capsys.readouterr().err
