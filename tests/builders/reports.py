@@ -8,7 +8,7 @@ from typing import Any
 from specbench.records.record import CaseRecord
 from specbench.records.store import Run
 from specbench.report import gather
-from specbench.report.frames.summary import COLUMNS
+from specbench.report.columns import COLUMNS
 from specbench.report.frames.trials import MethodTrials, read_trials
 
 

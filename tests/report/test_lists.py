@@ -6,9 +6,9 @@ from builders.records import record, turn
 from specbench.records.record import VANILLA
 from specbench.records.store import Run
 from specbench.report import gather
+from specbench.report.columns import COLUMNS, OVERALL_COLUMNS, RESULT, Column
 from specbench.report.frames import summary
 from specbench.report.frames.detail import AUDIT, DETAILS, LOADED, QUALITY, TIME_SPLIT, DetailFrame
-from specbench.report.frames.summary import COLUMNS, OVERALL_COLUMNS, RESULT, Column
 from specbench.report.page.elements import gallery
 from specbench.report.plots.catalogue import PLOTS, title_of
 from specbench.report.table import KEYS

@@ -9,21 +9,13 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.report.columns import COLUMN, COLUMNS, OVERALL_COLUMNS, RESULT, STEP_COLUMNS
+from specbench.report.frames.cases import category_order
 from specbench.report.frames.detail import AUDIT, LOADED, QUALITY, Detail
 from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding, describe_loads
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.pairs import Contest, is_alone
-from specbench.report.frames.summary import (
-    COLUMN,
-    COLUMNS,
-    OVERALL_COLUMNS,
-    RESULT,
-    STEP_COLUMNS,
-    category_order,
-    drop_repeated_rows,
-    of_place,
-    with_drafting,
-)
+from specbench.report.frames.summary import drop_repeated_rows, of_place, with_drafting
 from specbench.report.label import BLANK
 from specbench.report.table import (
     FEW,
