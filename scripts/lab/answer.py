@@ -23,8 +23,8 @@ from scripts.lab.memory import measure_peak
 from specbench.models.engine import Engine
 from specbench.records.store import RECORDS
 from specbench.report import build_report
-from specbench.runs.cli import job_of
 from specbench.runs.execution import execute
+from specbench.runs.job import job_of
 
 PROMPT, FIRST, VOCAB = 64, 256, 2048
 

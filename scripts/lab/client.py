@@ -23,14 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.lab.materials import print_head, print_row
-from specbench.decode.elsewhere import RemoteServer
 from specbench.decode.loop import Request
 from specbench.decode.together import SharedRequest
 from specbench.input import counts
 from specbench.method import Method, Remote
 from specbench.models.facade import Target
-from specbench.runs.cli import job_of
-from specbench.serving.elsewhere import serve_elsewhere
+from specbench.runs.job import job_of
+from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import Served, Stretch
 
 STAND_IN = Path(__file__).resolve().parents[2] / "tests/stand_in.py"
@@ -124,7 +123,7 @@ def measure_client(
     async def ask() -> Served:
         server = RemoteServer(frozenset(), ROOM)
         try:
-            return await serve_elsewhere(server, questions, None, Stretch(requests, 0, answers))
+            return await serve_remote(server, questions, None, Stretch(requests, 0, answers))
         finally:
             await server.end()
 

@@ -33,9 +33,9 @@ from specbench.models.facade import Target
 from specbench.models.load import load_model
 from specbench.models.verify import find_accepted_path
 from specbench.records.record import VANILLA
-from specbench.runs.cli import job_of
 from specbench.runs.config import conf_dir
-from specbench.runs.session import Entry
+from specbench.runs.entry import Entry
+from specbench.runs.job import job_of
 from specbench.types import Draft, InputError, Needs, Prefill, Step, TopK
 
 NODES, RESET = 256, ("turn", "case")

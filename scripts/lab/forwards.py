@@ -20,8 +20,8 @@ from specbench.input import whole_numbers
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.load import load_model
-from specbench.runs.cli import job_of
-from specbench.runs.material import model_options
+from specbench.runs.job import job_of
+from specbench.runs.sources import model_options
 from specbench.types import EMPTY, Draft, InputError, Needs
 
 

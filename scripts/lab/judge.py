@@ -24,9 +24,9 @@ from specbench.decode.walk import Walk
 from specbench.models.engine import Silent
 from specbench.models.fast.engine import FastEngine
 from specbench.records.record import CaseRecord
-from specbench.runs.cli import job_of
+from specbench.runs.job import job_of
 from specbench.runs.session import RequestSettings, Session
-from specbench.runs.stage import set_stage
+from specbench.runs.sources import set_stage
 from specbench.types import Needs
 
 ANSWERS, TOKENS = (3, 10, 30), (1_000, 10_000, 30_000, 100_000)
@@ -94,8 +94,8 @@ def decode(*settings: str, plant: type[Fault] = Fault) -> tuple[list[CaseRecord]
     job = job_of(["model=tiny", "suite=mini", "measure=quick", *settings])
     with set_stage(job) as stage:
         fault = plant(stage.engine)
-        asked = RequestSettings(job.config.decode.max_new_tokens, None, 0, job.card.dtype)
-        blocks = Session(stage.engine, stage.target, stage.next_turn, job.rows, asked).run(job.plan)
+        asked = RequestSettings(job.config.decode.max_new_tokens, None, 0)
+        blocks = Session(stage, job.rows, asked).run(job.plan)
         return [record for records in blocks for record in records], fault
 
 

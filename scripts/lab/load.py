@@ -24,8 +24,8 @@ from specbench.profile import Profile, open_profile
 from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import read_run
 from specbench.report.frames.findings import gather
-from specbench.serving.arrivals import draw_poisson
 from specbench.serving.scheduler import Stretch
+from specbench.serving.settings import draw_poisson
 from specbench.serving.simulate import SimulatedAnswer, read_figures, recorded_answers, simulate
 
 

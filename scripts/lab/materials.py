@@ -12,9 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from specbench.models.choose import make_engine
 from specbench.models.engine import Engine
 from specbench.models.load import load_model
-from specbench.runs.cli import job_of
-from specbench.runs.job import Job
-from specbench.runs.material import model_options
+from specbench.runs.job import Job, job_of
+from specbench.runs.sources import model_options
 
 MIB = 1 << 20
 

@@ -34,7 +34,7 @@ from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.load import load_model
 from specbench.records.record import EngineKind
-from specbench.runs.cli import job_of
+from specbench.runs.job import job_of
 
 SHAPE = ["model=random", "model.draft=bundled:tiny_draft", "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
          "+model.datastore=bundled:tiny/datastore.safetensors",

@@ -36,8 +36,8 @@ from specbench.decode.loop import Request, Transcript, decode
 from specbench.measure.clock import Clock, without_collector
 from specbench.models.engine import Engine
 from specbench.records.record import EngineKind
-from specbench.runs.cli import job_of
-from specbench.runs.stage import set_stage
+from specbench.runs.job import job_of
+from specbench.runs.sources import set_stage
 from specbench.stats import MIN_CASES, Estimate, speedup
 from specbench.types import InputError
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from scripts.lab.materials import print_head, print_row
 from specbench.records.store import read_run
-from specbench.runs.cli import job_of
 from specbench.runs.composition import with_own_groups
 from specbench.runs.execution import execute
+from specbench.runs.job import job_of
 
 PARTS = {"1/4": ["suite.part=1/4"], "all": []}
 TURNS = 3

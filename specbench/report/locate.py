@@ -56,7 +56,7 @@ def fetch_runs(url: str, folder: Path) -> Path:
 def _start(run: Path) -> tuple[str, int, str]:
     """The order in which a sweep's jobs ran; of jobs that began together, 2 comes before 10."""
     number = int(run.name) if run.name.isdecimal() else sys.maxsize
-    return str(read_manifest(run).get("created", "")), number, run.name
+    return read_manifest(run).created, number, run.name
 
 
 def chosen_runs() -> list[Path]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 import numpy as np
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, numbered_lines, parse_as, parse_json, read_file
+from specbench.records.manifest import Manifest, TargetModel
 from specbench.records.record import OVERALL, VANILLA, Count, Tokens
 from specbench.records.store import MANIFEST, read_manifest
 from specbench.trace.recorded import Recorded, RecordedTurn, Trace, digest_of
@@ -53,8 +54,7 @@ def read_live(path: Path) -> Trace:
     Only ids that ended one of its answers end an answer: another tokenizer's EOS is a token like any other.
     """
     found: dict[str, _Line] = {}
-    manifest = _manifest_of(path)
-    grown = bool(manifest.get("grown"))  # such a run has vanilla again, next to the methods that were added later
+    grown = bool(_manifest_of(path).grown)  # such a run has vanilla again, next to the methods that were added later
     raw = read_file(path, "model.trace=", _EXPECTED)
     head, _, last = raw.rpartition(b"\n")
     try:
@@ -92,8 +92,8 @@ def read_live(path: Path) -> Trace:
         sha256=digest_of(path),
         conversations=tuple(kept),
         ends=frozenset(ends),
-        model=str(model_of(path).get("name") or ""),
-        suite=str(manifest.get("suite", {}).get("name") or ""),
+        model=model_of(path).name or "",
+        suite=_manifest_of(path).suite.name or "",
         failed=len(found) - len(kept),
     )
 
@@ -111,13 +111,13 @@ def _check_ends(path: Path, conversations: Sequence[Recorded], ends: set[int]) -
                 )
 
 
-def model_of(path: Path) -> dict[str, Any]:
-    """Returns the model section of the manifest of the run that wrote ``path``; empty if there is no manifest."""
-    return dict(_manifest_of(path).get("model", {}))
+def model_of(path: Path) -> TargetModel:
+    """Return the model section of the manifest of the run that wrote ``path``; its entries are None without a manifest."""
+    return _manifest_of(path).model
 
 
-def _manifest_of(path: Path) -> dict[str, Any]:
+def _manifest_of(path: Path) -> Manifest:
     if not (path.parent / MANIFEST).exists():
-        return {}
+        return Manifest()
     with named(f"model.trace={path}, the manifest beside it: "):
         return read_manifest(path.parent, "expected that of the run that wrote the trace, or none beside it")

@@ -16,11 +16,11 @@ from unittest import mock
 from methods.parts.runtime_peer import RuntimePeer
 from specbench.records.record import CaseRecord
 from specbench.records.store import read_run
-from specbench.runs import cli, composition
+from specbench.runs import composition
 from specbench.runs.config import conf_dir
+from specbench.runs.entry import Entry, make_entry
 from specbench.runs.execution import execute
-from specbench.runs.job import Job, make_entry
-from specbench.runs.session import Entry
+from specbench.runs.job import Job, job_of
 
 
 def composed(*overrides: str):
@@ -68,7 +68,7 @@ def _settings() -> dict[str, dict[str, Any]]:
 
 def job_for(*overrides: str) -> Job:
     """The checked job of ``specbench OVERRIDES``."""
-    return cli.job_of(overrides)
+    return job_of(overrides)
 
 
 def execute_job(folder: Path, *overrides: str) -> list[CaseRecord]:

@@ -9,8 +9,8 @@ import pytest
 from builders.profiles import FIT
 from scripts.lab import load
 from specbench.profile import Fit, Profile
-from specbench.serving.arrivals import draw_poisson, repeat_recorded
 from specbench.serving.scheduler import NEVER, Served, Stretch
+from specbench.serving.settings import draw_poisson, repeat_recorded
 from specbench.serving.simulate import SimulatedAnswer, SimulatedServer, simulate
 from specbench.types import InputError
 

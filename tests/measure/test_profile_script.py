@@ -48,13 +48,13 @@ def test_a_profile_with_rows_is_written_drawn_and_printed(run, tmp_path, capsys)
     ],
 )
 def test_what_cannot_be_measured_is_refused(run, capsys, monkeypatch, arguments, said):
-    monkeypatch.setattr("specbench.runs.stage.load_model", None)  # before any weights
+    monkeypatch.setattr("specbench.runs.sources.load_model", None)  # before any weights
     assert run(*arguments) == 2
     assert said in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_the_sweep(run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("specbench.runs.stage.load_model", None)
+    monkeypatch.setattr("specbench.runs.sources.load_model", None)
     (tmp_path / "file").write_text("")
     assert run("model=tiny", "--out", str(tmp_path / "file"), last=False) == 2
     assert "cannot be written" in capsys.readouterr().err

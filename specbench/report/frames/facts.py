@@ -124,46 +124,43 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
 
     Raises RunError where the manifest lacks what no table can do without.
     """
-    manifest = run.manifest
-    model, suite, methods, decode, load = (
-        run.section(*key) for key in (["model"], ["suite"], ["methods"], ["config", "decode"], ["config", "load"])
-    )
-    for key, found in (("model.name", model.get("name")), ("suite.name", suite.get("name")), ("methods", methods)):
+    about, later = run.about, bool(run.manifest.get(LATER))
+    config, model, methods = about.config, about.model, about.methods
+    for key, found in (("model.name", model.name), ("suite.name", about.suite.name), ("methods", methods)):
         if not found:
             raise RunError(
                 f"{run.directory / MANIFEST}: `{key}` is missing, expected it as `specbench` writes it; "
                 "restore the file or run the command again with measure.fresh=true"
             )
-    kind, later = run.section("config", "engine").get("kind"), bool(manifest.get(LATER))
-    temperature = manifest.get("temperature", decode.get("temperature"))
+    kind, decode = config.engine.kind, config.decode
     seen = dict.fromkeys((record.method for record in run.records) if seen is None else seen)
     # Methods that came later are shown without the references of the run that was there.
     references = () if later else [name for name in (VANILLA, CONTROL) if name in seen or name in methods]
     others = (name for name in {**methods, **seen} if not later or name not in (VANILLA, CONTROL))
-    rules = (("length", "fixed", "drafts ended by {}"), ("verify", "token", "verified by {}"))
+    rules = ((decode.length, "fixed", "drafts ended by {}"), (decode.verify, "token", "verified by {}"))
     return Facts(
-        model=str(model["name"]),
-        suite=str(suite["name"]),
+        model=str(model.name),
+        suite=str(about.suite.name),
         methods=tuple(dict.fromkeys([*references, *others])),
         later=later,
-        lossy=frozenset(name for name, entry in methods.items() if not entry.get("lossless", True)),
-        peers=frozenset(name for name, entry in methods.items() if entry.get("peer", False)),
-        dtype=str(model.get("dtype") or ""),
-        device=str(model.get("device") or ""),
-        temperature=float(temperature or 0.0),
-        rounds=int(manifest.get("rounds") or 1),
-        planned=suite.get("cases"),
+        lossy=frozenset(name for name, entry in methods.items() if not entry.lossless),
+        peers=frozenset(name for name, entry in methods.items() if entry.peer),
+        dtype=model.dtype or "",
+        device=model.device or "",
+        temperature=(about.temperature if "temperature" in run.manifest else decode.temperature) or 0.0,
+        rounds=about.rounds or 1,
+        planned=about.suite.cases,
         timed=kind != EngineKind.REPLAY,
-        parameters=model.get("parameters"),
-        trace=str(manifest.get("trace") or ""),
-        engine=str(manifest.get("engine") or kind or ""),
-        price=run.section("config", "measure").get("price_per_hour"),
+        parameters=model.parameters,
+        trace=about.trace or "",
+        engine=about.engine or kind or "",
+        price=config.measure.price_per_hour,
         time_only=kind == EngineKind.TIMED,
-        load=load if load.get("kind", "one") != "one" else {},
-        in_prefill=decode.get("first_draft") == "prefill",
-        rules=tuple(text.format(decode[key]) for key, usual, text in rules if decode.get(key, usual) != usual),
+        load=run.section("config", "load") if config.load.kind != "one" else {},
+        in_prefill=decode.first_draft == "prefill",
+        rules=tuple(text.format(value) for value, usual, text in rules if value != usual),
         unaccepted=frozenset(
-            name for name, entry in methods.items() if kind == EngineKind.TIMED and entry.get("reads_target", False)
+            name for name, entry in methods.items() if kind == EngineKind.TIMED and entry.reads_target
         ),
     )
 

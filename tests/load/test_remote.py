@@ -1,4 +1,4 @@
-"""Load on servers elsewhere: waits from the intended arrival, requests in flight, ramp and drain, by arithmetic."""
+"""Load on remote servers: waits from the intended arrival, requests in flight, ramp and drain, by arithmetic."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from types import SimpleNamespace
 import pytest
 import stand_in
 
-from specbench.decode.elsewhere import RemoteServer
+from specbench.commands import run as run_command
 from specbench.decode.loop import Request
 from specbench.method import Remote, Settled
 from specbench.records.store import read_run
-from specbench.runs import cli
-from specbench.serving.elsewhere import serve_elsewhere
+from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import Stretch
 
 SERVICE_S, LATE_S = 0.04, 1.0  # [s] of an answer, one after the other; what a busy machine may add
@@ -50,7 +49,7 @@ def served(places: int, ramp: int, measured: int, times=None):
             for n in itertools.count()
         )
         server = RemoteServer(frozenset({2}), 64)
-        found = await serve_elsewhere(server, questions, times and iter(times), Stretch(places, ramp, measured))
+        found = await serve_remote(server, questions, times and iter(times), Stretch(places, ramp, measured))
         return found, method.asked
 
     return asyncio.run(drive())
@@ -89,7 +88,7 @@ def test_a_run_under_load_end_to_end(tmp_path):
         small = ["suite.limit=1", "suite.first=4", "decode.max_new_tokens=24", "report.plots=false"]
         small += ["measure.control=false", "measure.warmup=0", f"hydra.run.dir={tmp_path}"]
         load = ["load=closed", "load.requests=2", "load.block=2", "load.slo.ttft_ms=1000"]
-        assert cli.main(["model=server", "model.tokenizer=bundled:tiny", *urls, *load, *small]) == 0
+        assert run_command.main(["model=server", "model.tokenizer=bundled:tiny", *urls, *load, *small]) == 0
     records = read_run(tmp_path).records
     orders = {(record.block, record.position): record.method for record in records}
     assert [orders[key] for key in sorted(orders)] == ["vanilla", "server", "server", "vanilla"]
@@ -119,9 +118,9 @@ def test_a_run_that_was_killed_goes_on_and_asks_nothing_twice(tmp_path):
         process.join()
         done = [len(record.turns) for record in read_run(tmp_path / "killed").records if record.method == "server"]
         drafting.release.set()
-        assert cli.main([*small, f"hydra.run.dir={tmp_path}/killed"]) == 0
+        assert run_command.main([*small, f"hydra.run.dir={tmp_path}/killed"]) == 0
         asked = drafting.answered
-        assert cli.main([*small, f"hydra.run.dir={tmp_path}/whole"]) == 0
+        assert run_command.main([*small, f"hydra.run.dir={tmp_path}/whole"]) == 0
     killed, whole = (read_run(tmp_path / name).records for name in ("killed", "whole"))
     assert [timeless(record) for record in killed] == [timeless(record) for record in whole]
     turns = sum(len(record.turns) for record in whole if record.method == "server")
