@@ -12,9 +12,9 @@ from specbench.input import InputError
 from specbench.names import near, printable
 from specbench.records.record import OVERALL, VANILLA
 from specbench.report.build import read_findings
+from specbench.report.frames.cases import category_order
 from specbench.report.frames.findings import FACTORS, Findings, explain
 from specbench.report.frames.pairs import find_contest
-from specbench.report.frames.summary import category_order
 from specbench.report.label import Cell, format_number, label
 from specbench.report.locate import DEFAULT_RUN, find_runs
 from specbench.report.table import Table

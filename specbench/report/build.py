@@ -63,12 +63,19 @@ def build_report(
 ) -> Report:
     """Write summary.csv, tables/, plots/ and report.html of one run or of several together.
 
-    output: default the run's own directory; for several runs ``report`` next to the first. heatmaps: (metric, x, y),
-    in addition to those that a sweep of two parameters gets by itself. profile: a latency profile to predict speedups with,
-    default the one of the run's own machine if there is one. concurrency: requests at once to model, the usual ones
-    where there is a profile. style: of the plots, screen, paper or a
-    file of matplotlib. passed: results of a sandbox for code (``data.passed``). Raises RunError when a directory holds
-    no run, or when a heatmap or a load cannot be made, and InputError for rows of ``passed`` that do not fit the run.
+    Args:
+        run_directories: of the runs; each is read once.
+        output: the folder; default the run's own directory, for several runs ``report`` next to the first.
+        plots: whether plots are drawn.
+        heatmaps: (metric, x, y), in addition to those that a sweep of two parameters gets by itself.
+        profile: a latency profile to predict speedups with; default the one of the run's own machine if there is one.
+        concurrency: requests at once to model; default the usual ones where there is a profile.
+        style: of the plots: screen, paper or a style file of matplotlib.
+        passed: results of a sandbox for code, JSON lines (``frames.trials.read_passed``).
+
+    Raises:
+        RunError: A directory holds no run, or a heatmap or a load cannot be made.
+        InputError: Rows of ``passed`` do not fit the run.
     """
     check_style(style)
     log.info("reading the records")

@@ -9,7 +9,8 @@ from typing import Any
 
 from bad_input.case import DEEP, Bad, bad, bad_report
 from report.conftest import manifest_of
-from report.handmade import record, turn
+
+from builders.records import record, turn
 
 
 def report(

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from profiles import FIT
 
+from builders.profiles import FIT
 from scripts.lab import load
 from specbench.profile import Fit, Profile
 from specbench.serving.scheduler import NEVER, Served, Stretch

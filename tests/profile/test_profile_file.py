@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from profiles import FIT, MEASURED
 
+from builders.profiles import FIT, MEASURED
 from specbench.input import InputError
 from specbench.profile import (
     ModelShape,

@@ -15,8 +15,8 @@ from unittest import mock
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from report.handmade import record, turn
 
+from builders.records import record, turn
 from specbench.records.record import CONTROL, PHASES, VANILLA, CaseRecord, Lossless, TurnRecord
 from specbench.records.store import MANIFEST, RECORDS
 from specbench.report import Report, build_report

@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from report.conftest import fail
-from report.handmade import record, turn
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
+from builders.records import record, turn
 from specbench.commands.report import main
 from specbench.records.record import VANILLA
 from specbench.records.store import Run

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from profiles import FIT
 from report.conftest import manifest_of, write_run
-from report.handmade import record, turn
 
+from builders.profiles import FIT
+from builders.records import record, turn
 from methods.pld import PromptLookup
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from report.handmade import failed, record, tried, turn
 
+from builders.records import failed, record, turn
+from builders.reports import tried
 from specbench.records.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.records.store import Run
 from specbench.report import build_report, gather

@@ -13,8 +13,8 @@ from doc_tables import SGLANG, SMALL, requests_of, turn_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report.conftest import manifest_of
-from report.handmade import record
 
+from builders.records import record
 from specbench.commands.report import main
 from specbench.input import InputError
 from specbench.records.store import Run

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from profiles import FIT
 
+from builders.profiles import FIT
 from specbench.profile import write_profile
 from specbench.records.store import RunError
 from specbench.report import build_report, explain, rank, read_findings

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from profiles import FIT
 from report.conftest import manifest_of, write_run
-from report.handmade import record, turn
 
+from builders.profiles import FIT
+from builders.records import record, turn
 from specbench.profile import write_profile
 from specbench.records.record import VANILLA
 from specbench.report import build_report, read_findings

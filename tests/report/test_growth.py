@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from report.conftest import build_run
-from report.handmade import record, tried, turn
 
+from builders.records import record, turn
+from builders.reports import tried
 from specbench.records.record import VANILLA
 from specbench.records.store import Run
 from specbench.report import build_report, gather, read_findings

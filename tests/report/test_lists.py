@@ -2,15 +2,18 @@
 
 from pathlib import Path
 
-from report.handmade import record, turn
-
+from builders.records import record, turn
 from specbench.records.record import VANILLA
 from specbench.records.store import Run
 from specbench.report import gather
+from specbench.report.columns import COLUMNS, OVERALL_COLUMNS, RESULT, Column
+from specbench.report.frames import summary
 from specbench.report.frames.detail import AUDIT, DETAILS, LOADED, QUALITY, TIME_SPLIT, DetailFrame
 from specbench.report.page.elements import gallery
 from specbench.report.plots.catalogue import PLOTS, title_of
-from specbench.report.tables.summary import build_tables
+from specbench.report.table import KEYS
+from specbench.report.tables import summary as tables
+from specbench.report.tables.summary import GENERAL, build_tables
 
 
 def test_every_picture_is_in_the_list_of_plots(built):
@@ -29,9 +32,9 @@ def test_the_page_takes_the_titles_of_the_list(built):
 
 def test_every_csv_is_a_table_or_a_frame_of_the_list(built):
     names = {path.stem for path in (built.output / "tables").glob("*.csv")} - {"pairs"}
-    tables = set(build_tables(built.summary, built.findings.facts))
+    made = set(build_tables(built.summary, built.findings.facts))
     assert (
-        names - tables == {TIME_SPLIT, AUDIT, *DETAILS} == set(built.findings.detail) - {LOADED, QUALITY}
+        names - made == {TIME_SPLIT, AUDIT, *DETAILS} == set(built.findings.detail) - {LOADED, QUALITY}
     )  # alone, no references
 
 
@@ -43,3 +46,32 @@ def test_a_frame_is_added_in_one_place(make_manifest, monkeypatch):
     records = [record(name, "a", [turn([1])]) for name in (VANILLA, "pld")]
     frame = gather([Run(Path("r"), make_manifest({"pld": {}}), records)]).detail["turns"]
     assert frame[["method", "turns"]].values.tolist() == [["pld", 1]]
+
+
+def test_every_figure_of_the_summary_is_declared_once_and_documented():
+    names = [name for column in RESULT for name in column.names]
+    assert len(set(names)) == len(names)
+    assert (*KEYS, *names) == COLUMNS
+    for places in ("overall", "glossary"):
+        used = [getattr(column, places) for column in RESULT if getattr(column, places)]
+        assert len(set(used)) == len(used)
+    assert not {column.glossary for column in RESULT} & set(GENERAL)
+    assert all(bool(column.glossary) == bool(column.definition) for column in RESULT)
+    page = (Path(__file__).parents[2] / "docs" / "measurement.md").read_text(encoding="utf-8")
+    assert all(f"`{column.figure}`" in page for column in RESULT if column.value)
+
+
+def test_a_figure_is_added_in_one_place(two_cases, monkeypatch):
+    """A column is computed, printed with its caption, and blank where it does not apply."""
+    records, manifest = two_cases
+    added = Column(
+        "Turns", "turns", str, value=lambda scope: int(scope.cases["turns"].sum()), overall=99, caption="Turns: asked."
+    )
+    monkeypatch.setattr(summary, "RESULT", (*RESULT, added))
+    monkeypatch.setattr(summary, "COLUMNS", (*COLUMNS, *added.names))
+    monkeypatch.setattr(tables, "OVERALL_COLUMNS", (*OVERALL_COLUMNS, added))
+    findings = gather([Run(Path("r"), manifest, records)])
+    (overall,) = build_tables(findings.summary, findings.facts)["overall"]
+    assert overall.header[-1] == "Turns"
+    assert [row[-1].text for row in overall.rows] == ["2", "2"]
+    assert "Turns: asked." in overall.meaning

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from report.conftest import build_run, fail
-from report.drawn import draw_records
-from report.handmade import record, turn
 
+from builders.drafts import draw_records
+from builders.records import record, turn
 from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import Run, read_run
 from specbench.report import build_report, gather

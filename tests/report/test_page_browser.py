@@ -6,9 +6,9 @@ import os
 import pytest
 from report.browser import Browser, find_browser
 from report.conftest import build_run, manifest_of, write_run
-from report.drawn import draw_records
-from report.handmade import record, turn
 
+from builders.drafts import draw_records
+from builders.records import record, turn
 from specbench.report import build_report
 from specbench.report.page.pieces import PIECES
 

@@ -24,7 +24,7 @@ def test_every_method_of_ours_has_a_name_of_its_own():
     assert all(display_name(name) != name for name in ours)
     assert len({display_name(name) for name in ours}) == len(ours)
     assert [display_name(name) for name in ("pld", "token_recycling", "my_method")] == [
-        *("PLD", "Token Recycling", "my_method"),
+        *("PLD", "Token Recycling", "my_method")
     ]
 
 

@@ -13,10 +13,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import ErrorbarContainer
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
-from profiles import FIT, MEASURED
 from report.conftest import build_run
-from report.handmade import turn
 
+from builders.profiles import FIT, MEASURED
+from builders.records import turn
 from specbench.profile import RowGrid, write_profile
 from specbench.records.record import CONTROL, VANILLA
 from specbench.report import read_findings

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from profiles import FIT, MEASURED
-from report.handmade import failed, record, tried, turn
 from report.test_replayed import write_replay
 
+from builders.profiles import FIT, MEASURED
+from builders.records import failed, record, turn
+from builders.reports import tried
 from specbench.commands.report import main
 from specbench.profile import Fit, Grid, device_name, write_profile
 from specbench.records.record import CONTROL, VANILLA
@@ -71,10 +72,7 @@ def test_what_was_measured_is_not_held_against_a_profile_of_something_else(two_c
     assert np.isfinite(here.summary["efficiency"].iloc[1])
     assert away.summary["efficiency"].isna().all()
     assert away.summary["predicted_speedup"].iloc[1] == here.summary["predicted_speedup"].iloc[1]
-    assert [any("cannot be compared" in text for text in found.warnings) for found in (here, away)] == [
-        False,
-        True,
-    ]
+    assert [any("cannot be compared" in text for text in found.warnings) for found in (here, away)] == [False, True]
     assert ["Measured" in prediction_table(found).header for found in (here, away)] == [True, False]
 
 

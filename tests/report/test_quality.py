@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from report.conftest import manifest_of, write_run
-from report.handmade import failed, record, turn
 
 import specbench
+from builders.records import failed, record, turn
 from builders.runs import job_for
 from specbench.input import InputError
 from specbench.records.record import VANILLA, CaseRecord

@@ -58,7 +58,7 @@ def test_terminal_says_what_was_replayed_and_shows_what_is_real(report):
     assert f"replay of {TRACE}" in " ".join(text.split())
     assert told.startswith("replay of answers")
     assert re.split(r"  +", header(text).strip()) == [
-        *("method", "MAT", "accepted", "tokens fed", "drafting µs", "errors"),
+        *("method", "MAT", "accepted", "tokens fed", "drafting µs", "errors")
     ]
     row = report.summary.query("category == 'overall' and method == 'pld'").iloc[0]
     line = next(line for line in text.splitlines() if line.split()[:1] == ["pld"])

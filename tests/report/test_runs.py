@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report.handmade import failed, record, rows_of, turn
 
+from builders.records import failed, record, turn
+from builders.reports import rows_of
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord, Lossless
 from specbench.records.store import Run, RunError
 from specbench.report import gather

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from report.conftest import write_run
-from report.handmade import failed, record, turn
 
+from builders.records import failed, record, turn
 from specbench.records.record import CONTROL, VANILLA, CaseRecord
 from specbench.records.store import Run
 from specbench.report import build_report

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report.handmade import record, turn
 
+from builders.records import record, turn
 from specbench.records.store import Run
 from specbench.report.frames.control import Control, MeasuredShard, doubt_shards, read_shards
 from specbench.report.frames.facts import read_facts

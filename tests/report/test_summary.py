@@ -4,8 +4,9 @@ import math
 from pathlib import Path
 
 import pytest
-from report.handmade import EQUAL, failed, record, rows_of, turn
 
+from builders.records import EQUAL, failed, record, turn
+from builders.reports import rows_of
 from specbench.records.record import CONTROL, OVERALL, VANILLA, Lossless
 from specbench.records.store import Run
 from specbench.report import gather

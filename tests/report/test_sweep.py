@@ -2,9 +2,9 @@
 
 import pandas as pd
 import pytest
-from profiles import FIT
 from report.conftest import build_run
 
+from builders.profiles import FIT
 from specbench.commands.report import main
 from specbench.profile import write_profile
 from specbench.records.store import RunError

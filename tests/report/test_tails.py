@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from report.handmade import record, rows_of, tried, turn
 
+from builders.records import record, turn
+from builders.reports import rows_of, tried
 from specbench.records.record import VANILLA
 from specbench.report import build_report
 from specbench.report.frames.detail import DETAILS, count_lengths, count_tails

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from report.handmade import record, tried, turn
 
 import specbench
+from builders.records import record, turn
+from builders.reports import tried
 from specbench.records.record import VANILLA, CaseRecord
 from specbench.records.store import Run
 from specbench.report import gather

@@ -9,8 +9,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from profiles import FIT
 
+from builders.profiles import FIT
 from builders.runs import job_for
 from specbench import commands
 from specbench.advise import choose as room

@@ -3,9 +3,9 @@
 import io
 
 import pytest
-from report.handmade import record, turn
 from rich.console import Console
 
+from builders.records import record, turn
 from specbench.runs import launch
 
 

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from profiles import FIT
 
+from builders.profiles import FIT
 from builders.runs import job_for
 from specbench import commands
 from specbench.advise.tune import Tuner, gain_of, speedup_of, spell

@@ -14,9 +14,9 @@ from specbench.records.record import VANILLA
 from specbench.records.store import Run, RunError
 from specbench.report.exchange.answer_files import answers_of, hold_records
 from specbench.report.exchange.spec_bench import Score, doubts, score
+from specbench.report.frames.cases import category_order
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.summary import category_order
 from specbench.report.label import BLANK, Cell, format_count, format_number, format_rate, label
 from specbench.report.table import KEYS, Table, to_csv, to_markdown, without_blanks, write_texts
 from specbench.report.tables.summary import caption

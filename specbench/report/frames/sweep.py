@@ -10,9 +10,9 @@ import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import RunError
+from specbench.report.columns import COLUMN, COLUMNS
 from specbench.report.frames.facts import UNSET, differing, read_parameters, read_settings, spell_value
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.summary import COLUMN, COLUMNS
 from specbench.report.table import KEYS, ROW
 
 METRICS = tuple(column for column in COLUMNS if column not in KEYS)

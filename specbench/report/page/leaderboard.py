@@ -12,9 +12,11 @@ from dataclasses import replace
 import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.report.columns import OVERALL_COLUMNS
+from specbench.report.frames.cases import category_order
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.pairs import Contest, is_alone
-from specbench.report.frames.summary import OVERALL_COLUMNS, category_order, drop_repeated_rows, with_drafting
+from specbench.report.frames.summary import drop_repeated_rows, with_drafting
 from specbench.report.page.elements import cell_html, escape, sheet_html, tag
 from specbench.report.table import Heading, Row, Table, method_table
 from specbench.report.tables.summary import meaning, split_lossy

@@ -11,13 +11,14 @@ import pandas as pd
 from specbench.profile import Profile
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import RunError
+from specbench.report.frames.cases import category_order
 from specbench.report.frames.detail import LOADED, Detail
 from specbench.report.frames.facts import describe_loads
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import Load
 from specbench.report.frames.reported import ReportedRun, keys_of, of_least_load, only
 from specbench.report.frames.steps import median
-from specbench.report.frames.summary import category_order, of_place
+from specbench.report.frames.summary import of_place
 from specbench.report.label import display_name, label
 from specbench.report.plots.canvas import slug
 from specbench.report.plots.palette import Style, style_of

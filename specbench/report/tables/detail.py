@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.report.columns import COLUMN
 from specbench.report.frames.counting import DEFINITIONS
 from specbench.report.frames.detail import AUDIT, MIN_VALUES, PERCENTILES, QUALITY
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.served import SHARES, fewest
-from specbench.report.frames.summary import COLUMN
 from specbench.report.label import (
     BLANK,
     Cell,

@@ -9,9 +9,9 @@ import pandas as pd
 
 from specbench.profile import Grid, Profile
 from specbench.records.record import OVERALL
+from specbench.report.columns import COLUMN
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import FEW, LABELLED, MOST, Load
-from specbench.report.frames.summary import COLUMN
 from specbench.report.label import Cell
 from specbench.report.table import ROW, Heading, Table, method_table, to_markdown, widen
 

@@ -9,21 +9,13 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.report.columns import COLUMN, COLUMNS, OVERALL_COLUMNS, RESULT, STEP_COLUMNS
+from specbench.report.frames.cases import category_order
 from specbench.report.frames.detail import AUDIT, LOADED, QUALITY, Detail
 from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding, describe_loads
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.pairs import Contest, is_alone
-from specbench.report.frames.summary import (
-    COLUMN,
-    COLUMNS,
-    OVERALL_COLUMNS,
-    RESULT,
-    STEP_COLUMNS,
-    category_order,
-    drop_repeated_rows,
-    of_place,
-    with_drafting,
-)
+from specbench.report.frames.summary import drop_repeated_rows, of_place, with_drafting
 from specbench.report.label import BLANK
 from specbench.report.table import (
     FEW,
@@ -42,7 +34,7 @@ from specbench.report.table import (
 from specbench.report.tables.detail import lengths_tables, tails_table
 from specbench.stats import MIN_CASES, RESAMPLES
 
-_GENERAL = {  # place among the definitions -> term and definition; those of a column are in ``RESULT``
+GENERAL = {  # place among the definitions -> term and definition; those of a column are in ``RESULT``
     2: ("Decode step", "One forward of the target after the prefill."),
     12: (
         "Staircase",
@@ -86,7 +78,7 @@ _GENERAL = {  # place among the definitions -> term and definition; those of a c
     25: ("State", "The most bytes that the method kept between steps, weights apart."),
     28: (BLANK, "Does not apply, or was not measured. It is never a zero."),
 }
-_PLACED = _GENERAL | {column.glossary: (column.title, column.definition) for column in RESULT if column.glossary}
+_PLACED = GENERAL | {column.glossary: (column.title, column.definition) for column in RESULT if column.glossary}
 DEFINITIONS = dict(_PLACED[place] for place in sorted(_PLACED))  # term -> definition, as a report prints them
 _BY_CATEGORY = {  # figure -> its explanation
     "speedup": "Speedup over vanilla: time per token, paired by case.",

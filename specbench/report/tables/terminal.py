@@ -15,12 +15,14 @@ from rich.text import Text
 
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.report.columns import OVERALL_COLUMNS
+from specbench.report.frames.cases import category_order
 from specbench.report.frames.detail import LOADED
 from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines, sort_rows
 from specbench.report.frames.load import Load
-from specbench.report.frames.summary import OVERALL_COLUMNS, category_order, drop_repeated_rows, with_drafting
+from specbench.report.frames.summary import drop_repeated_rows, with_drafting
 from specbench.report.label import break_lines, label
 from specbench.report.table import FEW, Heading, method_table, widen
 from specbench.report.table import Table as Printed

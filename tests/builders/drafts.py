@@ -8,7 +8,7 @@ from specbench.records.record import VANILLA, CaseRecord, TurnRecord
 
 
 def draw_trees(turn: TurnRecord, sources: tuple[str, ...] = (), width: int = 2) -> None:
-    """Give a turn drafts that hold what it accepted, as a chain, with the rest of the nodes beside it."""
+    """Give a turn drafts that hold what it accepted, as a chain, followed by the rest of the nodes."""
     turn.trees = []
     start = len(turn.ids) - sum(turn.accept)
     for step, (count, size) in enumerate(zip(turn.accept, turn.proposed, strict=True)):

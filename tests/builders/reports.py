@@ -1,18 +1,15 @@
-"""Figures of records that ``builders.records`` writes by hand."""
+"""Trials and rows of the summary from records that are written by hand."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from builders.records import EQUAL, failed, record, turn
 from specbench.records.record import CaseRecord
 from specbench.records.store import Run
 from specbench.report import gather
-from specbench.report.frames.summary import COLUMNS
+from specbench.report.columns import COLUMNS
 from specbench.report.frames.trials import MethodTrials, read_trials
-
-__all__ = ["EQUAL", "failed", "record", "rows_of", "tried", "turn"]
 
 
 def tried(records: list[CaseRecord]) -> MethodTrials:
