@@ -34,7 +34,9 @@ def test_every_command_has_its_module_and_its_line(capsys):
 def test_what_needs_no_torch_starts_without_it():
     """Settings, index and completions also without pandas; one fresh process for all of them."""
     light = ["specbench.runs.composition", *(f"specbench.commands.{each}" for each in LIGHT)]
-    middle = [f"specbench.{name}" for name in ("commands.report", "commands.merge", "commands.diff", "commands.compare")]
+    middle = [
+        f"specbench.{name}" for name in ("commands.report", "commands.merge", "commands.diff", "commands.compare")
+    ]
     code = (
         "import sys, importlib\nfor name in {!r}: importlib.import_module(name)\nassert not {!r} & {{*sys.modules}}\n"
     )
