@@ -12,7 +12,7 @@ import pytest
 
 import specbench.models.tensor_parallel.start
 import specbench.runs.stage
-from compose import job_for
+from builders.runs import execute_job, job_for
 from methods.pld import PromptLookup
 from specbench.models.choose import choose_parallelism
 from specbench.models.tensor_parallel.start import start
@@ -47,8 +47,7 @@ RANDOM = {
 
 
 def turns(folder, *overrides):
-    execute(job_for(*SHORT, *overrides), folder, lambda *_: None)
-    records = read_run(folder).records
+    records = execute_job(folder, *SHORT, *overrides)
     assert not [record.error for record in records if record.error]
     return {(record.method, record.case): record.turns for record in records}
 

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from run.test_merge import counted
 
-from compose import job_for
+from builders.resumed import counted, cut_records, replay_of
+from builders.runs import execute_job
 from specbench.records.store import MANIFEST, RECORDS, read_run
 from specbench.runs import cli
-from specbench.runs.execution import AT, DEATHS, execute
+from specbench.runs.execution import AT, DEATHS
 from specbench.screen import USAGE
 
 METHODS = 2
@@ -26,18 +26,13 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def settings(folder) -> tuple[str, ...]:
-    lines = [
-        {"case": str(case), "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": [5, 6, 7 + case] * (1 + case)}]}
-        for case in range(CASES)
-    ]
-    (folder / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    given = ("model=replay", f"model.trace={folder / 't.jsonl'}", "model.tokenizer=bundled:tiny")
+    given = replay_of(folder, CASES)
     return *given, "method=[pld]", "measure.keep_trees=3", "report.plots=false"
 
 
 @pytest.fixture(scope="module")
 def single(folder, settings) -> Path:
-    execute(job_for(*settings), folder / "single", lambda *_: None)
+    execute_job(folder / "single", *settings)
     return folder / "single"
 
 
@@ -71,8 +66,7 @@ def test_the_same_command_does_what_is_left(command, single, tmp_path):
     assert command("run.shards=2") == 0
     (run / RECORDS).unlink()
     first, second = run / "shards" / "1-of-2", run / "shards" / "2-of-2"
-    lines = (first / RECORDS).read_bytes().splitlines(keepends=True)
-    (first / RECORDS).write_bytes(b"".join(lines[:3]))
+    cut_records(first, 3)
     done = (second / MANIFEST).stat().st_mtime_ns
     assert command("run.shards=2") == 0
     assert counted(run) == counted(single)
@@ -96,22 +90,22 @@ def test_a_run_is_begun_anew_or_goes_on_as_it_was_begun(command, single, tmp_pat
 
 
 def test_a_part_of_the_suite_in_shards(command, settings, tmp_path):
-    execute(job_for(*settings, "suite.part=2/2"), tmp_path / "half", lambda *_: None)
+    execute_job(tmp_path / "half", *settings, "suite.part=2/2")
     assert command("run.shards=2", "suite.part=2/2") == 0
     assert counted(tmp_path / "run") == counted(tmp_path / "half")
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (["run.shards=0"], "run.shards=0: expected"),
         (["run.shards=2", "method.pld.reset=never"], "method.pld.reset=never learns across cases"),
         (["-m", "run.shards=2", "method.pld.num_draft=2,3"], "a job of a sweep is one worker"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(given, said, command, tmp_path, capsys):
+def test_what_cannot_be_shared_is_refused(given, message, command, tmp_path, capsys):
     assert command(*given, f"hydra.sweep.dir={tmp_path}") == USAGE
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_case_that_kills_its_worker_three_times_is_an_error(settings, single, tmp_path):
@@ -119,12 +113,10 @@ def test_a_case_that_kills_its_worker_three_times_is_an_error(settings, single, 
     run = tmp_path / "run"
     shutil.copytree(single, run)
     for deaths, expected in ((1, "ok"), (2, "error")):
-        lines = (run / RECORDS).read_bytes().splitlines(keepends=True)
-        (run / RECORDS).write_bytes(b"".join(lines[: 2 * METHODS]))
+        cut_records(run, 2 * METHODS)
         (run / AT).write_text("2".ljust(12))
         (run / DEATHS).write_text(json.dumps({"2": deaths}))
-        execute(job_for(*settings), run, lambda *_: None)
-        records = read_run(run).records
+        records = execute_job(run, *settings)
         assert len(records) == CASES * METHODS
         assert {record.status for record in records if record.case == "2"} == {expected}
         assert {record.status for record in records if record.case != "2"} == {"ok"}
