@@ -1,5 +1,7 @@
-"""The commands of ``specbench``: one table. A command is a module with ``main(argv) -> exit code``, imported when it is
-asked for, so that what needs no torch starts without it.
+"""The commands of ``specbench``, in one table.
+
+A command is a module with ``main(argv) -> exit code``. It is imported when it is called, so that a command without
+torch starts fast.
 """
 
 from __future__ import annotations

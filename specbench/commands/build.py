@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 
-KINDS = {"frozen_table": "methods.cacheback.build", "datastore": "methods.rest", "automaton": "methods.sam.build"}
-CORPUS = "methods.parts.lookup.corpus"
+KINDS = {"frozen_table": "methods.cacheback", "datastore": "methods.rest", "automaton": "methods.sam"}
+CORPUS = "methods.parts.corpus"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     options = own.parse_args(given.rest)
     start = time.perf_counter()
     corpus = reader.read_corpus(options)
-    built, said = builder.build(corpus, options)
+    built, summary = builder.build(corpus, options)
     built.save(options.out, len(corpus.tokenizer))
-    print(f"{options.out}: {said}{built.nbytes()} bytes from {corpus}, in {time.perf_counter() - start:.1f} s")
+    print(f"{options.out}: {summary}{built.nbytes()} bytes from {corpus}, in {time.perf_counter() - start:.1f} s")
     return 0

@@ -1,7 +1,7 @@
 """Which method, with which parameters, for a GPU, a model and a load: recorded steps priced by a latency profile.
 
 A suite's name stands for the newest run of it in results/: how much is accepted depends on the model that answers, so
-only a run of that model can say it, while the speed of another GPU is the profile's.
+only a run of that model shows it, while the speed of another GPU is the profile's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _find_source(named: str) -> Path:
-    """The run, the trace, or the records of the newest run of a suite. Raises InputError where there is none."""
+    """The run, the trace, or the records of the newest run of a suite. Raises InputError where it does not exist."""
     suites = list_options("suite")
     if Path(named).exists():
         return Path(named)

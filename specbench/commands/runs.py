@@ -45,7 +45,7 @@ class Listed:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the index. Raises InputError where there is no run."""
+    """Print the index. Raises InputError where the folder holds no run."""
     parser = argparse.ArgumentParser(prog="specbench list", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="default: results")
     folder = parser.parse_args(argv).folder
@@ -73,7 +73,7 @@ def find_every_run(folder: Path) -> list[Path]:
 
 
 def list_run(run: Path, folder: Path) -> Listed:
-    """The line of a run; one whose manifest cannot be read says so."""
+    """The line of a run; an unreadable manifest is named in it."""
     name = run.relative_to(folder).as_posix()
     try:
         manifest = read_manifest(run)
@@ -88,12 +88,12 @@ def list_run(run: Path, folder: Path) -> Listed:
         manifest.suite.name or "",
         len(methods),
         find_best(run / SUMMARY, lossy) if (run / SUMMARY).is_file() else "",
-        _say_done(run, manifest),
+        _describe_progress(run, manifest),
     )
 
 
 def find_best(summary: Path, lossy: set[str]) -> str:
-    """'pld 1.11 [1.06, 1.16]': the lossless method with the largest figure, and which figure where it is no speedup."""
+    """'pld 1.11 [1.06, 1.16]': the lossless method with the largest figure, and which one unless a speedup."""
     with summary.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("category") == OVERALL]
     rows = [row for row in rows if row["method"] not in {VANILLA, CONTROL, *lossy}]
@@ -107,7 +107,7 @@ def find_best(summary: Path, lossy: set[str]) -> str:
     return f"{best['method']} {kind}{float(best[figure]):.2f}{bounds}"
 
 
-def _say_done(run: Path, manifest: Manifest) -> str:
+def _describe_progress(run: Path, manifest: Manifest) -> str:
     cases = manifest.suite.cases
     if not cases:
         return ""

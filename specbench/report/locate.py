@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import fsspec
 
@@ -41,21 +40,17 @@ def fetch_runs(url: str, folder: Path) -> Path:
     try:
         files, root = fsspec.core.url_to_fs(url)
         found = [root] if files.isfile(f"{root}/{MANIFEST}") else files.glob(f"{root}/*/{MANIFEST}")
-        for place in found:
-            _copy(files, place.removesuffix(f"/{MANIFEST}").rstrip("/"), folder)
+        for place in (each.removesuffix(f"/{MANIFEST}").rstrip("/") for each in found):
+            run = folder / file_name(place.rpartition("/")[2])
+            run.mkdir()
+            for name in (MANIFEST, RECORDS, PIECES):
+                if files.isfile(f"{place}/{name}"):
+                    files.get_file(f"{place}/{name}", str(run / name))
     except (OSError, ValueError, ImportError) as error:  # ImportError: the driver of this store is not installed
         raise RunError(f"run {url}: cannot be read ({error}); expected a run's or a sweep's folder") from error
     if not found:
         raise RunError(f"run {url}: holds no {MANIFEST}; expected a run's or a sweep's folder")
     return folder
-
-
-def _copy(files: Any, place: str, folder: Path) -> None:
-    run = folder / file_name(place.rpartition("/")[2])
-    run.mkdir()
-    for name in (MANIFEST, RECORDS, PIECES):
-        if files.isfile(f"{place}/{name}"):
-            files.get_file(f"{place}/{name}", str(run / name))
 
 
 def _start(run: Path) -> tuple[str, int, str]:

@@ -49,7 +49,7 @@ from specbench.runs.load_session import LoadSession
 from specbench.runs.manifest import build_manifest, check_same, refuse_settings, shared
 from specbench.runs.parts import is_whole, merge, part_name, split_part
 from specbench.runs.session import RequestSettings, Session
-from specbench.runs.stage import set_stage
+from specbench.runs.sources import set_stage
 from specbench.serving.settings import ONE
 from specbench.types import InputError
 
@@ -143,7 +143,6 @@ def _decode(
         max_new_tokens=config.decode.max_new_tokens,
         sampling=job.sampling,
         seed=config.decode.seed,
-        dtype=job.card.dtype,
         judge=config.measure.lossless,
         keep_trees=config.measure.keep_trees,
         in_prefill=config.decode.first_draft == "prefill",
@@ -160,7 +159,7 @@ def _decode(
             point_latest(directory)  # now that nothing is refused any more
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))
             kind = Session if config.load.kind == ONE else LoadSession
-            session = kind(stage.engine, stage.target, stage.next_turn, rows, settings, meter)
+            session = kind(stage, rows, settings, meter)
             if isinstance(session, LoadSession):
                 session.under(config.load, [case for block in job.plan if block.round == 0 for case in block.cases])
             manifest.warn(session.warm_up(stage.warmup))

@@ -34,9 +34,9 @@ from specbench.records.manifest import (
 )
 from specbench.records.record import SCHEMA, VANILLA
 from specbench.runs.digest import find_difference, fixed, of_methods
+from specbench.runs.entry import Entry
 from specbench.runs.job import Job
-from specbench.runs.session import Entry
-from specbench.runs.stage import Stage
+from specbench.runs.sources import Stage
 from specbench.suite.prompt import TEMPLATES
 from specbench.trace import model_of
 from specbench.types import InputError

@@ -14,12 +14,12 @@ import torch
 from compose import job_for
 from methods.pld import _Lookup
 from specbench.decode.budgets import Controller
-from specbench.decode.stopping import Bandit
+from specbench.decode.lengths import Bandit
 from specbench.method import Method
 from specbench.records.record import CaseRecord
 from specbench.records.store import RECORDS, read_run
 from specbench.runs.execution import execute
-from specbench.runs.load_session import LoadSession
+from specbench.runs.load_session import LoadSession, SharedTurn
 from specbench.serving.settings import LoadConfig
 from specbench.types import InputError
 
@@ -203,7 +203,7 @@ def test_steps_that_a_drafter_left_out_leave_no_trace(tmp_path, trace, monkeypat
     assert left_out < calls[0] / 2
     monkeypatch.undo()
     monkeypatch.setattr("specbench.runs.load_session.make_budgets", lambda *_: _Turns())
-    monkeypatch.setattr("specbench.decode.shared_request.SharedRequest.missed", property(lambda _: [], lambda *_: None))
+    monkeypatch.setattr("specbench.decode.together.SharedRequest.missed", property(lambda _: [], lambda *_: None))
     assert work("forgetful") != paused
 
 
@@ -232,14 +232,14 @@ def test_a_load_without_memory_is_refused_before_it_begins(fault):
 
 
 def test_a_next_turn_that_cannot_be_asked_is_its_own_error_row(tmp_path, trace, alone, monkeypatch):
-    real = LoadSession.follow
+    real = SharedTurn.follow
 
-    def follow(self, turn):
-        if turn.case.id == "6":
+    def follow(self):
+        if self.case.id == "6":
             raise ValueError("no next turn")
-        return real(self, turn)
+        return real(self)
 
-    monkeypatch.setattr(LoadSession, "follow", follow)
+    monkeypatch.setattr(SharedTurn, "follow", follow)
     records = decode(tmp_path / "r", trace, *LOADED)
     assert {key[1] for key, record in records.items() if record.status != "ok"} == {"6"}
     assert {key: work for key, work in work_of(records).items() if key[1] != "6"} == {

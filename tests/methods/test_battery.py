@@ -8,7 +8,7 @@ import statistics
 import pytest
 from omegaconf import Container
 
-from compose import entry_of, job_for, method_names, settings_of
+from builders.runs import entry_of, job_for, method_names, settings_of
 from specbench.measure.plan import RESETS
 from specbench.method import Peer
 from specbench.records.record import VANILLA

@@ -14,7 +14,7 @@ import pytest
 from specbench import commands
 from specbench.commands import completion, fetch
 from specbench.commands.completion import complete_line
-from specbench.commands.diff import say_equal
+from specbench.commands.diff import describe_equal
 from specbench.input import InputError
 from specbench.records.store import MANIFEST, RECORDS, read_run
 
@@ -80,7 +80,7 @@ def test_two_runs_are_the_same_or_say_where_not(make_run, capsys):
         line["turns"][0]["ids"][0] += 1
     (two / RECORDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
     records = read_run(one).records
-    assert f"; {len(lines)} have the same tokens" in say_equal(records, records)
+    assert f"; {len(lines)} have the same tokens" in describe_equal(records, records)
     assert commands.main(["diff", str(one), str(two)]) == 0
     out = capsys.readouterr().out
     assert f"{len(lines)} records are in both" in out

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 import specbench.models.tensor_parallel.start
-import specbench.runs.stage
+import specbench.runs.sources
 from builders.runs import execute_job, job_for
 from methods.pld import PromptLookup
 from specbench.models.choose import choose_parallelism
@@ -88,7 +88,7 @@ def test_random_models_of_a_family(family, tmp_path):
 def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
     whole = turns(tmp_path / "whole", "method=[pld]", "engine=fast")
     engines, blocks = [], []
-    monkeypatch.setattr(specbench.runs.stage, "start", lambda terms: engines.append(start(terms)) or engines[-1])
+    monkeypatch.setattr(specbench.runs.sources, "start", lambda terms: engines.append(start(terms)) or engines[-1])
     begin = PromptLookup.begin
 
     def shoot(self, *given):

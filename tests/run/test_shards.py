@@ -10,8 +10,8 @@ import pytest
 
 from builders.resumed import counted, cut_records, replay_of
 from builders.runs import execute_job
+from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, read_run
-from specbench.runs import cli
 from specbench.runs.execution import AT, DEATHS
 from specbench.screen import USAGE
 
@@ -42,7 +42,7 @@ def command(settings, tmp_path):
 
     def run(*overrides: str) -> int:
         place = [f"hydra.run.dir={tmp_path / 'run'}"]
-        return cli.main([*overrides, *settings, *place])
+        return run_command.main([*overrides, *settings, *place])
 
     return run
 

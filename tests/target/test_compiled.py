@@ -27,9 +27,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from models import BASE, EVERY_FAMILY, FAMILIES, VOCAB, build, plain_greedy, scripts
 from specbench.decode.walk import Walk
 from specbench.models.engine import Silent
-from specbench.models.fast.accept import accept
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.frame import accept
 from specbench.models.fast.host import kernels
 from specbench.models.fast.host.vectors import exponential
 from specbench.types import CaseError, Draft, Needs
@@ -189,8 +189,8 @@ def test_leaving_accepted_nodes_where_they_were_drafted_is_caught(monkeypatch):
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     engine = engine_for(model)
     assert run(engine, scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
-    real = engine.compiled._accept
-    monkeypatch.setattr(engine.compiled, "_accept", lambda *given: real(*given[:6], given[6][:0], *given[7:]))
+    real = kernels.accept
+    monkeypatch.setattr(kernels, "accept", lambda *given: real(*given[:6], given[6][:0], *given[7:]))
     assert run(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
 
 

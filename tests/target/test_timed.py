@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from compose import job_for
 from models import VOCAB, Scripted, build, scripts
+from specbench.commands import run as run_command
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
@@ -24,7 +25,6 @@ from specbench.models.fast.graphs import EXACT, GRAPHED
 from specbench.models.replay import ReplayEngine
 from specbench.models.timed import TimedEager, TimedFast
 from specbench.records.store import read_manifest, read_run
-from specbench.runs import cli
 from specbench.runs.execution import execute
 from specbench.types import Draft, InputError, Needs
 
@@ -237,7 +237,7 @@ def test_the_trace_of_vicuna_leads_a_random_model(data, tmp_path):
 def test_the_command(live, tmp_path, capsys):
     """``specbench model=random engine=timed model.trace=...``, from the words to the table."""
     options = [f"model.trace={live[0]}", "method=[pld,token_recycling]", "suite.limit=1", "report.plots=false", *QUICK]
-    cli.main(["model=random", "engine=timed", *options, f"hydra.run.dir={tmp_path / 'run'}"])
+    run_command.main(["model=random", "engine=timed", *options, f"hydra.run.dir={tmp_path / 'run'}"])
     text = capsys.readouterr().out
     assert "time only: accepted lengths replayed" in text
     lines = [line.split() for line in text.splitlines() if line.strip()]

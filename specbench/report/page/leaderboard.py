@@ -14,10 +14,10 @@ import pandas as pd
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.pairs import Contest, is_alone
-from specbench.report.frames.summary import category_order, drop_repeated_rows, with_drafting
+from specbench.report.frames.summary import OVERALL_COLUMNS, category_order, drop_repeated_rows, with_drafting
 from specbench.report.page.elements import cell_html, escape, sheet_html, tag
 from specbench.report.table import Heading, Row, Table, method_table
-from specbench.report.tables.summary import OVERALL_COLUMNS, meaning, split_lossy
+from specbench.report.tables.summary import meaning, split_lossy
 
 _MARKS = {VANILLA: "reference", CONTROL: "control"}
 

@@ -13,7 +13,7 @@ from specbench.records.record import CONTROL, CaseRecord
 from specbench.records.store import Run
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.reported import ReportedRun
-from specbench.report.frames.trials import Column, Columns
+from specbench.report.frames.trials import Columns, Values
 from specbench.report.label import label
 
 MOST_CASES = 12
@@ -73,7 +73,7 @@ def _methods(reported: ReportedRun) -> Iterator[str]:
     return (method for method in reported.facts.methods if method != CONTROL)
 
 
-def _finished(columns: Columns) -> Column:
+def _finished(columns: Columns) -> Values:
     return columns["ok"] & (columns["turns"] > 0)
 
 
