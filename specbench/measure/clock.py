@@ -25,7 +25,7 @@ _JOULES = 1e-3  # counters are in millijoules
 
 
 class Clock:
-    """Laps of one request at a time. All returned times are seconds."""
+    """Times one request at a time, in laps. All returned times are in seconds."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -33,7 +33,7 @@ class Clock:
         self.start()
 
     def start(self) -> None:
-        """Zero everything; on a GPU wait until earlier work is done."""
+        """Begin a request; on a GPU, wait until earlier work is done."""
         self._phases: dict[str, float] = {}
         self._events: list[tuple[str, Any]] = []
         self._marks: list[int] = []
@@ -43,7 +43,7 @@ class Clock:
             self._events.append(("", self._record()))
 
     def synchronize(self) -> None:
-        """Wait for the GPU; nothing on a CPU."""
+        """Wait for the GPU, if there is one."""
         if self._cuda:
             torch.cuda.synchronize(self._device)
 
@@ -53,7 +53,7 @@ class Clock:
         return event
 
     def lap(self, phase: str) -> None:
-        """The time since the last lap belongs to ``phase``."""
+        """Add the time since the last lap to ``phase``."""
         if self._cuda:
             self._events.append((phase, self._record()))
             return
@@ -62,23 +62,23 @@ class Clock:
         self._last_ns = now
 
     def mark(self) -> None:
-        """A step ends with the last lap; costs no reading of the clock and no event of its own."""
+        """End a step with the last lap, without another clock reading or event."""
         self._marks.append(len(self._events) - 1 if self._cuda else self._last_ns)
 
     def steps(self) -> list[float]:
-        """Time between marks, one entry fewer than there are; call after ``elapsed`` and before ``phases``."""
+        """The times between marks, one fewer than marks; call after ``elapsed`` and before ``phases``."""
         if self._cuda:
             events = [self._events[place][1] for place in self._marks]
             return [before.elapsed_time(after) * 1e-3 for before, after in pairwise(events)]
         return [(after - before) * 1e-9 for before, after in pairwise(self._marks)]
 
     def elapsed(self) -> float:
-        """Wall time since ``start``, all enqueued work included."""
+        """Wall time since ``start``, including all enqueued work."""
         self.synchronize()
         return (time.perf_counter_ns() - self._start_ns) * 1e-9
 
     def phases(self) -> dict[str, float]:
-        """Time by phase; call after ``elapsed``."""
+        """Phase -> its time; call after ``elapsed``."""
         for (_, before), (phase, after) in zip(self._events, self._events[1:], strict=False):
             self._phases[phase] = self._phases.get(phase, 0.0) + before.elapsed_time(after) * 1e-3
         self._events.clear()
@@ -89,8 +89,8 @@ class Clock:
 def without_collector(freeze: bool = False) -> Iterator[None]:
     """Collect garbage now, and not until the block ends.
 
-    freeze: what is alive stays so until ``gc.unfreeze``. The tables of a method grow to millions of objects, and every
-    later collection would visit them all.
+    freeze: exempt all living objects from later collections until ``gc.unfreeze``. The tables of a method grow to
+    millions of objects, and every later collection would visit them all.
     """
     gc.collect()
     if freeze:
@@ -103,10 +103,10 @@ def without_collector(freeze: bool = False) -> Iterator[None]:
 
 
 class Meter:
-    """The counters of some GPUs together."""
+    """The energy counters of some GPUs, added up."""
 
     def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
-        """nvml: the module. handles: of the GPUs."""
+        """nvml: the module. handles: one for each GPU."""
         self._nvml, self._handles = nvml, handles
 
     def joules(self) -> float | None:
@@ -123,7 +123,7 @@ class Meter:
 
 
 def open_meter(gpus: Sequence[int]) -> Meter | None:
-    """gpus: as torch numbers them. None without any, without the package, or where a GPU has no counter."""
+    """A meter for GPUs as torch numbers them; None without a GPU, without the package, or without a counter."""
     if not gpus:
         return None
     try:
@@ -140,10 +140,9 @@ def open_meter(gpus: Sequence[int]) -> Meter | None:
 
 
 def gpus_in_use(device: torch.device, count: int | None) -> list[int]:
-    """Those that hold the target, ``count`` from ``device`` on, and any other with tensors of this process.
+    """The GPUs of the target, ``count`` from ``device`` on, and any other with tensors of this process.
 
-    So the GPU of a draft model counts, for vanilla too: the run occupies it. Empty where the target is on a CPU, which
-    has no counter.
+    So the GPU of a draft model counts for vanilla too, as the run occupies it. Empty where the target is on a CPU.
     """
     if device.type != "cuda":
         return []

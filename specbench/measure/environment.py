@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import torch
 
-# Of torch's attention, in the order of its names.
+# Kernels of torch's attention -> whether they are allowed.
 ATTENTION = {
     "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
     "flash": torch.backends.cuda.flash_sdp_enabled,
@@ -30,13 +30,13 @@ BUSY = 0.5  # load average a core above which another process competes for the p
 
 
 def spell_busy() -> str:
-    """That other processes run on this machine, '' where they do not: before anything is timed."""
+    """A warning that other processes keep this machine busy, '' without any; to be asked before anything is timed."""
     load = os.getloadavg()[0] / (psutil.cpu_count(logical=True) or 1)
     return f"load average is {load:.2f} a core: other processes compete, times are unsafe" if load > BUSY else ""
 
 
 def versions() -> dict[str, str]:
-    """Package -> version, of those that can move a number."""
+    """Package -> version, for all packages that can change a number."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, memory, load, GPUs, and the attention kernels that torch may choose from on them."""
+    """Processor, memory, load, GPUs, and the attention kernels that torch may choose from."""
     return {
         "system": platform.platform(),
         "cpu": _cpu_model(),
@@ -79,7 +79,7 @@ def _gpu(index: int) -> dict[str, Any]:
     return {"name": properties.name, **size, **_ask_driver(f"GPU-{properties.uuid}")}
 
 
-DRIVER = {  # of nvidia-smi's queries, which give W and MHz
+DRIVER = {  # entry of the manifest -> query of nvidia-smi, which answers in W and MHz
     "driver": "driver_version",
     "power_limit_w": "power.limit",
     "sm_clock_mhz": "clocks.sm",
@@ -90,7 +90,7 @@ PATIENCE_S = 10.0
 
 
 def _ask_driver(uuid: str) -> dict[str, str]:
-    """What of a GPU its driver has set, as it prints it; empty where it cannot be asked."""
+    """The settings of a GPU as its driver prints them; empty where the driver cannot be asked."""
     command = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={','.join(DRIVER.values())}"]
     command.append("--format=csv,noheader,nounits")
     try:
@@ -101,7 +101,7 @@ def _ask_driver(uuid: str) -> dict[str, str]:
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """Commit and dirtiness of the checkout that holds ``folder``; empty outside one."""
+    """Commit of the checkout around ``folder``, and whether it has changes; empty outside a checkout."""
     try:
         commit = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain")
@@ -119,9 +119,9 @@ EDGE_BYTES = 1 << 20
 
 
 def weights_fingerprint(path: str) -> str | None:
-    """Identifies the weights of a local model, or one file: sha256 over each file's name, size and both ends.
+    """Fingerprint of a local model's weights, or of one file: sha256 over each file's name, size and both ends.
 
-    Whole files would take minutes for a large model. None for a hub id or random weights, which the config names.
+    Reading whole files would take minutes. None for a hub id or random weights, which the configuration names.
     """
     place = Path(path)
     if not place.exists():

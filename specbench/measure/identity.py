@@ -1,7 +1,7 @@
-"""What a run's files say of who made it and where: nothing, unless ``report.identify`` asks for it.
+"""Removes from a run's files what identifies a user or a machine, unless ``report.identify`` asks for it.
 
-A path keeps its meaning on the machine that wrote it: the home directory becomes ``~``, a user or host that is a part
-of a path ``$USER`` or ``$HOSTNAME``, the value of a secret variable of the environment ``$NAME``.
+A path stays usable on the machine that wrote it: the home directory becomes ``~``, a user or host that is a part of a
+path becomes ``$USER`` or ``$HOSTNAME``, and the value of a secret environment variable becomes ``$NAME``.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from pathlib import Path
 from typing import Any
 
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
-_SHORTEST = 8  # a secret has no fewer characters
+_SHORTEST = 8  # characters of a secret, at least
 _NOBODY = ("", "root", "localhost")  # names that identify nobody
 
 
 def hide_identity(value: Any) -> Any:
-    """Mappings, lists and texts as they are, but for what identifies a person or a machine."""
+    """Nested mappings, lists and texts, without what identifies a person or a machine."""
     return _hide(value, _hidden())
 
 
 def hide_in_file(path: Path) -> None:
-    """The same in a file of text, if there is one."""
+    """Replace the same in a text file, if it exists."""
     if path.is_file():
         path.write_text(hide_identity(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _hide(value: Any, hidden: Mapping[str, str]) -> Any:
     if isinstance(value, Mapping):
-        return {_hide(key, hidden): _hide(held, hidden) for key, held in value.items()}
+        return {_hide(key, hidden): _hide(entry, hidden) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_hide(held, hidden) for held in value]
+        return [_hide(entry, hidden) for entry in value]
     if isinstance(value, str):
         for pattern, shown in hidden.items():
             value = re.sub(pattern, shown, value)
@@ -42,7 +42,7 @@ def _hide(value: Any, hidden: Mapping[str, str]) -> Any:
 
 
 def _hidden() -> dict[str, str]:
-    """Pattern -> what is written in its place."""
+    """Pattern -> replacement."""
     secrets = {
         re.escape(value): f"${name}"
         for name, value in os.environ.items()

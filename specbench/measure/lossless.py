@@ -1,11 +1,11 @@
-"""The lossless check: whether a method's output is the target's own, token by token; ties are counted apart.
+"""The lossless check: whether a method's output is the target's own, token by token; ties are counted separately.
 
-(a) the greedy ids equal vanilla's, else where they first part; (b) teacher forcing: the emitted ids go through the
-target in one pass, and each must be the argmax there, or lie within a tolerance of it (a tie: the forward that emitted
-it had another shape and rounded otherwise), or it is a violation. Vanilla is judged alike: its ties are the noise
-floor.
+(a) The greedy ids are compared with vanilla's, and the first divergence is noted. (b) Teacher forcing: the emitted ids
+go through the target in one pass. Each must be the argmax there or lie within a tolerance of it (a tie: the forward
+that emitted it had another shape and rounded differently); otherwise it is a violation. Vanilla is judged in the same
+way: its ties are the noise floor.
 
-The same pass counts the steps that rounding may decide otherwise: those with an id whose best rival is within a
+The same pass counts the steps that another rounding could change: those with an id whose best rival is within a
 rounding step of the dtype.
 """
 
@@ -26,16 +26,20 @@ TOLERANCE = {
     "bfloat16": 8 * ROUNDING_STEP["bfloat16"],
 }
 
-TEXT_ONLY = "text_only"  # figure of a turn: a server gave its text alone, its ids are how our tokenizer reads it
+TEXT_ONLY = "text_only"  # figure of a turn for which a server returned text only; our tokenizer made its ids
 
-Gap = Callable[[Sequence[int], int, int], float | None]  # (context, its token, another) -> [nats], None if not told
+Gap = Callable[[Sequence[int], int, int], float | None]  # (context, its token, another) -> [nats], None if unknown
 Gaps = Callable[[Sequence[int], Sequence[int]], list[float]]
 
 
 def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gaps: Gaps, dtype: str) -> None:
     """Enter a ``Lossless`` into every good record of one block.
 
-    prompts: method -> token ids of each turn's prompt. gaps: teacher forcing (``Engine.gaps``).
+    Args:
+        records: the records of the block.
+        prompts: method -> token ids of each turn's prompt.
+        gaps: teacher forcing (``Engine.gaps``).
+        dtype: of the target.
     """
     tolerance, step = TOLERANCE[dtype], ROUNDING_STEP[dtype]
     known: dict[tuple[tuple[int, ...], tuple[int, ...]], list[float]] = {}
@@ -53,10 +57,10 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
                 known[key] = gaps(prompt, turn.ids)
             found += known[key]
             close += count_close(known[key], turn.accept, step)
-        parted = divergence(vanilla, record) if vanilla else None
+        diverged = divergence(vanilla, record) if vanilla else None
         record.lossless = Lossless(
-            equal=vanilla is not None and parted is None,
-            divergence=parted,
+            equal=vanilla is not None and diverged is None,
+            divergence=diverged,
             positions=len(found),
             ties=sum(0 < gap <= tolerance for gap in found),
             violations=sum(gap > tolerance for gap in found),
@@ -66,10 +70,16 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
 
 
 def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gap: Gap, dtype: str) -> None:
-    """Enter a ``Lossless`` into every good record of a block whose target is not here: ids against vanilla's.
+    """Enter a ``Lossless`` into every good record of a block whose target is on a server, by comparison with vanilla.
 
-    Only the first place that differs is judged, by what the baseline itself says there: a tie, a violation, or nothing.
-    dtype: of the served model; auto: bfloat16.
+    Only the first position that differs is judged, by what the server reports for vanilla there: a tie, a violation, or
+    nothing.
+
+    Args:
+        records: the records of the block.
+        prompts: method -> token ids of each turn's prompt.
+        gap: the server's gap [nats] between two tokens after a context.
+        dtype: of the served model; auto: bfloat16.
     """
     vanilla = next((record for record in records if record.method == VANILLA and record.status == "ok"), None)
     for record in records if vanilla else ():
@@ -79,16 +89,16 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
         if is_text(record) or is_text(vanilla):
             record.lossless = compare_text(vanilla, record)
             continue
-        parted, found = divergence(vanilla, record), None
-        if parted:
-            turn, place = parted
+        diverged, found = divergence(vanilla, record), None
+        if diverged:
+            turn, place = diverged
             ours, theirs = record.turns[turn].ids, vanilla.turns[turn].ids
             if place < min(len(ours), len(theirs)):
                 found = gap([*prompts[record.method][turn], *ours[:place]], theirs[place], ours[place])
         tie = found is not None and found <= TOLERANCE.get(dtype, TOLERANCE["bfloat16"])
         record.lossless = Lossless(
-            equal=parted is None,
-            divergence=parted,
+            equal=diverged is None,
+            divergence=diverged,
             positions=int(found is not None),
             ties=int(tie),
             violations=int(found is not None and not tie),
@@ -97,26 +107,26 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
 
 
 def is_text(record: CaseRecord) -> bool:
-    """Whether a server gave text alone for some of its turns."""
+    """Whether a server returned text only for some of its turns."""
     return any(TEXT_ONLY in turn.stats for turn in record.turns)
 
 
 def compare_text(vanilla: CaseRecord | None, record: CaseRecord) -> Lossless:
-    """Equal where each answer's text is vanilla's; no id is judged, since several ids are one text.
+    """Compare texts with vanilla's; no id is judged, as different ids can spell one text.
 
-    divergence: in the first turn whose text differs, the first id that does.
+    The divergence is the first differing id in the first turn whose text differs.
     """
-    parted = None
+    diverged = None
     pairs = zip(record.turns, vanilla.turns, strict=True) if vanilla else ()
     for turn, (ours, theirs) in enumerate(pairs):
-        if parted is None and ours.text != theirs.text:
+        if diverged is None and ours.text != theirs.text:
             same = [mine == other for mine, other in zip(ours.ids, theirs.ids, strict=False)]
-            parted = [turn, (*same, False).index(False)]
-    return Lossless(vanilla is not None and parted is None, parted, 0, 0, 0, 0.0)
+            diverged = [turn, (*same, False).index(False)]
+    return Lossless(vanilla is not None and diverged is None, diverged, 0, 0, 0, 0.0)
 
 
 def count_close(gaps: Sequence[float], accept: Sequence[int], step: float) -> int:
-    """Decode steps with an id that is at most ``step`` [logits] apart from the best of the others.
+    """Count the decode steps with an id that is at most ``step`` [logits] away from the best other id.
 
     gaps: (n,) of a turn's ids. accept: tokens of each decode step; the ids in front of them are the prefill's.
     """

@@ -1,8 +1,8 @@
-"""The plan of a run: which method decodes which case when, fixed by a seed before the first token.
+"""The plan of a run: in which order the methods decode the cases, fixed by a seed before the first token.
 
-Per case and round all methods run back to back in random order (a block), so that drift of the machine falls on all
-of them alike; this made the ratio twenty times tighter than running one method after the other in our simulation
-(docs/measurement.md). A reset policy says what a method may remember from block to block.
+For each case and round all methods run back to back in random order (a block), so that a drift of the machine affects
+all of them equally. In our simulation this made the ratio twenty times tighter than running one method after the other
+(docs/measurement.md). A reset policy states what a method may remember from block to block.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Literal, get_args
 from specbench.records.record import CONTROL, VANILLA
 from specbench.types import Case
 
-# ``never`` resets with each round, so that rounds can be compared; ``run`` does not: a second pass over the cases.
+# ``never`` resets with each round, so that rounds can be compared; with ``run`` a round is a second pass.
 Reset = Literal["turn", "case", "category", "never", "run"]
 RESETS: tuple[str, ...] = get_args(Reset)
-LASTING = ("category", "never", "run")  # what is learned from a case may reach the next
-REFERENCES = (VANILLA, CONTROL)  # in every block: the others are paired with them
+LASTING = ("category", "never", "run")  # policies with which a method learns from case to case
+REFERENCES = (VANILLA, CONTROL)  # they run in every block, and the others are paired with them
 Key = tuple[frozenset[str], int]  # the cases of a block and its round
 
-# Of no suite: a prompt that warms kernels, allocators and caches must not be measured as well.
+# From no suite: a prompt that warms up kernels, allocators and caches must not be measured as well.
 WARMUP = (
     Case("warmup-1", "warmup", ("Name three rivers and say in one sentence each where they rise and where they end.",)),
     Case("warmup-2", "warmup", ("Write a short note to a neighbour who has lent you a ladder.", "Make it rhyme.")),
@@ -34,8 +34,8 @@ WARMUP = (
 class Block:
     """One case in one round: the methods in the order in which they run.
 
-    place: its index in the plan of the whole, where the run has a part of it (``suite.part``).
-    more: under load, the cases that are served in the same stretch.
+    place: its index in the plan of the whole run, of which this run may be a part (``suite.part``).
+    more: under load, the further cases that are served in the same stretch.
     """
 
     index: int
@@ -47,21 +47,26 @@ class Block:
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """All of them."""
+        """All cases of the block."""
         return (self.case, *self.more)
 
     @property
     def key(self) -> Key:
-        """What a run knows it again by."""
+        """What identifies the block in records."""
         return frozenset(case.id for case in self.cases), self.round
 
 
 def make_plan(
     cases: Sequence[Case], resets: Mapping[str, str], rounds: int, seed: int, whole: Sequence[Case] = ()
 ) -> list[Block]:
-    """All blocks in order. resets: method -> policy; with any ``category`` policy, categories are kept together.
+    """All blocks of a run without load, in order; with any ``category`` policy, categories are kept together.
 
-    whole: the cases that ``cases`` are a part of.
+    Args:
+        cases: of the run.
+        resets: method -> reset policy.
+        rounds: how often each case is decoded.
+        seed: of the methods' order.
+        whole: the cases that ``cases`` are a part of, if they are one.
     """
     places = {case.id: place for place, case in enumerate(_in_order(whole or cases, resets))}
     names = list(resets)
@@ -75,10 +80,10 @@ def make_plan(
 
 
 def plan_stretches(cases: Sequence[Case], methods: Sequence[str], rounds: int, size: int) -> list[Block]:
-    """All blocks under load, of ``size`` cases each, the last of a round of fewer.
+    """All blocks under load, of ``size`` cases each; the last of a round may have fewer.
 
-    Every second block has the methods in the opposite order: of any two of them the order is A B B A, in which a
-    machine that drifts at a constant rate slows both alike.
+    Every second block has the methods in the opposite order: any two of them run in the order A B B A, in which a
+    machine that drifts at a constant rate slows both equally.
     """
     blocks: list[Block] = []
     for turn in range(rounds):
@@ -90,7 +95,7 @@ def plan_stretches(cases: Sequence[Case], methods: Sequence[str], rounds: int, s
 
 
 def _in_order(cases: Sequence[Case], resets: Mapping[str, str]) -> Sequence[Case]:
-    """The cases as a round has them."""
+    """The cases in the order of a round."""
     if "category" not in resets.values():
         return cases
     first = {case.category: index for index, case in reversed(list(enumerate(cases)))}
@@ -98,7 +103,7 @@ def _in_order(cases: Sequence[Case], resets: Mapping[str, str]) -> Sequence[Case
 
 
 def starts_span(plan: Sequence[Block], index: int, policy: str) -> bool:
-    """True if a method of this policy is reset before block ``index``."""
+    """Whether a method with this policy is reset before block ``index``."""
     if policy in ("turn", "case") or index == 0:
         return True
     if policy == "run":

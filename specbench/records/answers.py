@@ -1,6 +1,7 @@
-"""Spec-Bench's answer file: one line of JSON a question, written by its ``evaluation/eval.py``, read by ``speed.py``.
+"""Reads and writes Spec-Bench's answer file: one line of JSON a question, as its ``evaluation/eval.py`` writes it.
 
-Only the first of a line's choices counts, as in ``speed.py``. Accept lengths of all turns stand in one list.
+Only the first of a line's choices counts, as in Spec-Bench's ``speed.py``. The accept lengths of all turns are one
+list.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ class Answer:
 
     @property
     def new_tokens(self) -> int:
-        """Over all turns."""
+        """Tokens of all turns."""
         return sum(turn.new_tokens for turn in self.turns)
 
     @property
     def wall_time_s(self) -> float:
-        """[s] over all turns."""
+        """Time of all turns [s]."""
         return sum(turn.wall_time_s for turn in self.turns)
 
     def to_json(self) -> str:
@@ -87,7 +88,7 @@ class Answer:
 
 
 def task_of(category: str) -> str:
-    """MT-Bench's eight raw categories are one task of Spec-Bench; any other is its own."""
+    """The task of a raw category: MT-Bench's eight are one task of Spec-Bench, any other is its own."""
     return MULTI_TURN if category in MT_BENCH else category
 
 
@@ -124,9 +125,14 @@ def _schema() -> TypeAdapter[_Line]:
 
 
 def read_answers(path: Path, timed: bool = True) -> list[Answer]:
-    """The answers of a file, in file order. Raises InputError naming the file, the line and what is wrong with it.
+    """The answers of a file, in file order.
 
-    timed: every line has its wall times and accept lengths, which the formulas need and a trace does not.
+    Args:
+        path: the file.
+        timed: whether every line must have wall times and accept lengths, which the formulas need and a trace does not.
+
+    Raises:
+        InputError: names the file, the line and what is wrong with it.
     """
     answers = []
     for number, line in numbered_lines(read_file(path, "answer file ", _EXPECTED)):
@@ -141,10 +147,10 @@ def read_answers(path: Path, timed: bool = True) -> list[Answer]:
 
 
 def _find_fault(line: _Line, timed: bool) -> str | None:
-    """What the schema cannot say; None for a good line."""
+    """What is wrong beyond the schema; None for a good line."""
     choice = line["choices"][0]
     lengths = [len(choice["turns"]), len(choice["new_tokens"])]
-    lengths += [len(held) for held in (choice.get("decoding_steps"), choice.get("wall_time")) if held]
+    lengths += [len(column) for column in (choice.get("decoding_steps"), choice.get("wall_time")) if column]
     if len(set(lengths)) > 1:
         return f"turns, new_tokens, decoding_steps and wall_time have lengths {lengths}, one entry a turn each"
     if line["category"] == OVERALL:

@@ -1,8 +1,9 @@
-"""What a run writes, one line of JSON a (case, method, round): raw figures only, every printed number comes from here.
+"""The record that a run writes for each (case, method, round): one line of JSON with raw figures.
 
-No torch, no pandas: a record can be read anywhere. Times are seconds. ``steps`` of a turn are its decode forwards; the
-prefill and its token stand apart (``prefill_s``; the first of ``ids``). The classes are the schema that a line is
-checked against when it is read: no other type, no infinite number, no lists of different lengths.
+Every printed number is computed from records. They can be read without torch and pandas. Times are in seconds. The
+steps of a turn are its decode forwards; the prefill and its token are kept apart (``prefill_s``; the first of ``ids``).
+The classes are the schema that a line is checked against when it is read: its types, finite numbers, and lists of equal
+length.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ OVERALL = "overall"  # the row of all categories in tables: no category may have
 PHASES = ("prepare", "draft", "forward", "verify", "update")
 EXACT = ConfigDict(extra="forbid")
 LARGEST = 2**31 - 1
-# of a merged run, under load, of answers that were checked or think: else absent
+# entries of a merged run, of a run under load, of checked answers, of thinking models; absent in other records
 _ADDED = ("shard", "stretch", "load", "correct", "thinking")
-_SLACK, _SLACK_S = 1.1, 0.01  # by which two clocks may differ, the GPU's and the host's
+_SLACK, _SLACK_S = 1.1, 0.01  # factor and time [s] by which the clocks of GPU and host may differ
 _FIX = "expected a record as specbench writes it; restore the file, or begin anew with measure.fresh=true"
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -43,7 +44,7 @@ Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class EngineKind(StrEnum):
-    """Value of ``engine.kind``. auto: fast where it can drive the model, else eager."""
+    """A value of ``engine.kind``. auto: fast where it can drive the model, else eager."""
 
     AUTO = "auto"
     FAST = "fast"
@@ -71,10 +72,11 @@ class TreeRecord(TypedDict):
 
 
 class TurnLoad(TypedDict):
-    """A turn among other requests. arrival_s: intended, since its stretch began. queue_s: until its prompt was read.
+    """A turn that shared a server with other requests.
 
-    requests, rows: (steps,) of each forward that it took part in. Its ``prefill_s`` counts from when its prompt began
-    to be read, ``step_s`` is the time between its bursts, and ``phases_s`` are those of all requests together.
+    arrival_s: intended arrival, since the stretch began. queue_s: wait until the prompt was read. requests, rows:
+    (steps,) how many each of its forwards had. ``prefill_s`` of such a turn counts from when the prompt began to be
+    read, ``step_s`` is the time between its bursts, and ``phases_s`` are those of all requests together.
     """
 
     arrival_s: Seconds
@@ -84,9 +86,9 @@ class TurnLoad(TypedDict):
 
 
 class StretchRecord(TypedDict):
-    """What a server did from the first measured arrival to the last measured end, the same in all of its records.
+    """What a server did from the first measured arrival to the last measured end; equal in all records of a stretch.
 
-    tokens: emitted to any request. forwards, requests, rows: how many, and sums over them.
+    tokens: emitted to any request. forwards: how many. requests, rows: sums over the forwards.
     """
 
     seconds: Seconds
@@ -98,7 +100,7 @@ class StretchRecord(TypedDict):
 
 @dataclass(slots=True)
 class TurnRecord:
-    """One turn of one case under one method.
+    """One turn of one case, decoded by one method.
 
     ids: every emitted token, the prefill's first, cut at the first EOS. finish: eos | length | context.
     accept: (steps,) tokens emitted by each decode step. proposed: (steps,) non-passenger nodes.
@@ -134,18 +136,18 @@ class TurnRecord:
 
     @property
     def in_prefill(self) -> bool:
-        """The first step verified its draft with the prompt's last token: no token was emitted before it."""
+        """Whether the first step verified its draft with the prompt, so that no token was emitted before it."""
         return bool(self.accept) and sum(self.accept) == len(self.ids)
 
     @property
     def wall_s(self) -> float:
-        """[s] of the whole turn."""
+        """Time of the whole turn [s]."""
         return self.prefill_s + self.decode_s
 
     def find_fault(self) -> str | None:
-        """What does not agree with the rest of the turn; None for a good one."""
-        lengths = [len(held) for held in (self.accept, self.proposed, self.depth, self.fed)]
-        lengths += [len(held) for held in (self.step_s, self.trees) if held]
+        """The first entry that contradicts the rest of the turn; None for a consistent turn."""
+        lengths = [len(column) for column in (self.accept, self.proposed, self.depth, self.fed)]
+        lengths += [len(column) for column in (self.step_s, self.trees) if column]
         lengths += [len(self.load[name]) for name in ("requests", "rows")] if self.load else []
         if len(set(lengths)) > 1:
             return f"accept, proposed, depth, fed, step_s and trees have lengths {lengths}, one entry a step each"
@@ -153,7 +155,7 @@ class TurnRecord:
             return "ids is empty, the prefill gives one"
         if (self.thinking or 0) > len(self.ids):
             return f"thinking is {self.thinking}, ids are {len(self.ids)}"
-        # a library's loop, which records no phases, may emit several tokens before its first step
+        # the loop of a library, which records no phases, may emit several tokens before its first step
         if not (len(self.ids) - 1 if self.phases_s else 0) <= sum(self.accept) <= len(self.ids):
             return f"accept adds up to {sum(self.accept)}, ids behind the prefill's are {len(self.ids) - 1}"
         for step, tree in enumerate(self.trees or ()):
@@ -162,7 +164,7 @@ class TurnRecord:
         return self._impossible_step() or self._impossible_time()
 
     def _impossible_step(self) -> str | None:
-        """A step emits a path of its draft and one token; of a library's loop no draft is known."""
+        """A step that emits more than a path of its draft and one token; the drafts of a library's loop are unknown."""
         for step, (emitted, depth) in enumerate(zip(self.accept, self.depth, strict=True)):
             if self.phases_s and emitted > depth + 1:
                 return f"accept.{step} is {emitted}, a draft of depth {depth} gives at most {depth + 1}"
@@ -179,7 +181,7 @@ class TurnRecord:
 
 
 class Failure(TypedDict):
-    """Why a case failed. turn: the one that raised."""
+    """Why a case failed. turn: the number of the turn that raised."""
 
     type: str
     message: str
@@ -189,7 +191,7 @@ class Failure(TypedDict):
 
 @dataclass(slots=True)
 class Lossless:
-    """Token-level judgement of one record against vanilla (see specbench/measure/lossless.py).
+    """The token-level comparison of one record with vanilla (see specbench/measure/lossless.py).
 
     equal: ids equal vanilla's in every turn. divergence: [turn, position] of the first difference.
     positions: ids judged by teacher forcing; ties: not the argmax but within the tolerance; violations: beyond it.
@@ -208,7 +210,7 @@ class Lossless:
     close_steps: Count | None = None
 
     def find_fault(self, turns: Sequence[TurnRecord]) -> str | None:
-        """What does not agree with the rest, or with the turns that were judged; None for a good one."""
+        """The first entry that contradicts the others, or the turns that were judged; None without one."""
         if self.ties + self.violations > self.positions:
             return f"ties {self.ties} and violations {self.violations} are more than the {self.positions} positions"
         steps = sum(len(turn.accept) for turn in turns)
@@ -224,10 +226,10 @@ class Lossless:
 
 @dataclass(slots=True)
 class CaseRecord:
-    """One case under one method in one round. position: place within its block, 0 = ran first.
+    """One case, decoded by one method in one round. position: place within its block, 0 = ran first.
 
-    shard: of a merged run, the place in the manifest's ``shards`` of the one that measured it. stretch: under load.
-    correct: whether the last answer has the reference's number; None where it has none, and in older records.
+    shard: in a merged run, the index in the manifest's ``shards`` of the shard that measured it. stretch: under load.
+    correct: whether the last answer has the reference's number; None without a reference, and in older records.
     """
 
     __pydantic_config__ = EXACT
@@ -249,12 +251,12 @@ class CaseRecord:
     correct: bool | None = None
 
     def to_json(self) -> str:
-        """One line, no newline inside."""
+        """The record as one line, without its newline."""
         return json.dumps(_fields(self), default=_fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: bytes | str, where: str = "record") -> CaseRecord:
-        """Inverse of ``to_json``, checked against the schema. Raises InputError, which ``where`` begins."""
+        """The inverse of ``to_json``, checked against the schema. Raises InputError, which begins with ``where``."""
         text = line.encode("utf-8") if isinstance(line, str) else line
         record = parse_as(_schema(), text, where, _FIX)
         if fault := record.find_fault():
@@ -262,7 +264,7 @@ class CaseRecord:
         return record
 
     def find_fault(self) -> str | None:
-        """What does not agree with the rest of the record; None for a good one."""
+        """The first entry that contradicts the rest of the record; None for a consistent record."""
         if self.status == "ok" and not self.turns:
             return "turns is empty though its status is ok"
         if (self.status == "ok") != (self.error is None):
@@ -287,14 +289,14 @@ def _fault_of_tree(tree: TreeRecord) -> str | None:
     if len(tree["parents"]) != nodes or any(not -1 <= parent < node for node, parent in enumerate(tree["parents"])):
         return f"parents are not those of {nodes} tokens, each -1 or an earlier node"
     named = [tree["path"], tree.get("passengers", []), *tree.get("sources", {}).values()]
-    if any(node >= nodes for held in named for node in held):
+    if any(node >= nodes for each in named for node in each):
         return f"path, passengers or sources name a node beyond its {nodes}"
     return None
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """A dataclass as its fields, without the deep copy that ``asdict`` makes of every list."""
+    """The fields of a dataclass, without the deep copy that ``asdict`` makes of every list."""
     if not dataclasses.is_dataclass(value):
         raise TypeError(f"a {type(value).__name__} cannot be written to a record")
     values = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
-    return {name: held for name, held in values.items() if held is not None or name not in _ADDED}
+    return {name: value for name, value in values.items() if value is not None or name not in _ADDED}

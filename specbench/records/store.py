@@ -1,8 +1,11 @@
-"""A run's directory: an append-only ``records.jsonl`` and its ``manifest.json``, written so that a kill loses nothing.
+"""The directory of a run: append-only ``records.jsonl`` and ``manifest.json``, written so that a kill loses nothing.
 
 The unit of writing is a block: every method's record of one case in one round, paired in time. A block is written in
-one call and synced; on opening, whatever follows the last complete block is cut off, so that no case is ever lost,
-doubled, or paired across two processes.
+one call and synced; when the directory is opened again, whatever follows the last complete block is cut off. So no case
+is lost, doubled, or paired across two processes.
+
+When a run is read, its records are checked against each other: each exists once, all records of a case have one
+question, and verdicts agree with the ids.
 """
 
 from __future__ import annotations
@@ -29,10 +32,10 @@ from specbench.records.record import CONTROL, VANILLA, CaseRecord, Lossless
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
 PAGE = "report.html"
-PIECES = "pieces.json"  # what a report keeps beside the records: the text of tokens
-SHARDS = "shards"  # of a run on several workers
+PIECES = "pieces.json"  # the text of tokens, which a report stores next to the records
+SHARDS = "shards"  # folder of the parts of a run on several workers
 SET_ASIDE = re.compile(r"\.old\d+$")  # a folder that measure.fresh=true kept
-DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a disk that was writable before
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a disk that was writable before
 _PARTIAL = re.compile(r"\..+\.(jsonl?|csv|md|tex|png|pdf|html)\.(?P<process>\d{1,9})\.partial")
 
 
@@ -66,13 +69,13 @@ class Run:
 
 
 def read_run(directory: Path) -> Run:
-    """Read a run, leaving out a last line that was cut by a kill. Raises InputError naming what is wrong."""
+    """Read a run without a last line that a kill cut. Raises InputError naming what is wrong."""
     records: list[CaseRecord] = []
     return replace(open_run(directory, records.append), records=records)
 
 
 def open_run(directory: Path, watch: Callable[[CaseRecord], None]) -> Run:
-    """The same without keeping the records: ``watch`` gets each once, and the run reads those that it is asked for."""
+    """Read a run without keeping its records: ``watch`` gets each once, later they are read again on demand."""
     manifest, records = read_manifest(directory), RecordFile(directory / RECORDS)
     consistency = Consistency(manifest.rounds, bool(manifest.grown))
     for record in records.scan():
@@ -84,7 +87,7 @@ def open_run(directory: Path, watch: Callable[[CaseRecord], None]) -> Run:
 
 
 class _Block:
-    """One case in one round. methods: a bit each. answer: hash of vanilla's ids. waiting: judged before it came."""
+    """One case in one round. methods: a bit each. answer: hash of vanilla's ids. waiting: verdicts before."""
 
     __slots__ = ("answer", "first", "methods", "number", "waiting")
 
@@ -95,7 +98,7 @@ class _Block:
 
 
 class _Case:
-    """What the first record said of its case, and the first that succeeded of its turns."""
+    """A case by its first record. turns, done: the number of turns in its first good record, and that record."""
 
     __slots__ = ("category", "done", "first", "subcategory", "turns")
 
@@ -105,10 +108,13 @@ class _Case:
 
 
 class Consistency:
-    """The check of one run. Records are named by their places, from 0."""
+    """The check of the records of one run against each other. A record is named by its place in the file, from 0.
+
+    A little is kept of each case and block, and of a record only its verdict, until vanilla's record comes.
+    """
 
     def __init__(self, rounds: int | None, grown: bool = False) -> None:
-        """rounds: the manifest's. grown: a case may be in several blocks of a round, each with vanilla."""
+        """rounds: as in the manifest. grown: whether a case may be in several blocks of a round, each with vanilla."""
         self._rounds, self._grown = rounds, grown
         self._count = 0
         self._methods: dict[str, int] = {}
@@ -118,7 +124,7 @@ class Consistency:
         self._faults: dict[str, tuple[int, str]] = {}  # kind -> the first one's place, and what is wrong
 
     def add(self, record: CaseRecord) -> None:
-        """The next record."""
+        """Check the next record."""
         place = self._count
         self._count += 1
         case = self._cases.get(record.case)
@@ -132,8 +138,8 @@ class Consistency:
         if block is None:
             block = self._blocks[key] = _Block(record.block, place)
         if self._rounds is not None and record.round >= self._rounds:
-            said = f"round is {record.round}, counted from 0, and the manifest's rounds are {self._rounds}"
-            self._note("late", place, said)
+            late = f"round is {record.round}, counted from 0, and the manifest's rounds are {self._rounds}"
+            self._note("late", place, late)
         bit = 1 << self._methods.setdefault(record.method, len(self._methods))
         if block.methods & bit:
             self._note("repeated", place, "")
@@ -143,8 +149,8 @@ class Consistency:
             self._judge(place, record, block)
 
     def _compare(self, place: int, record: CaseRecord, case: _Case, block: _Block) -> None:
-        """Methods were asked the same question, in one block a round."""
-        said: list[tuple[str, object, object, int]] = [
+        """Note where a record has another question, or another block of its round, than earlier records of its case."""
+        compared: list[tuple[str, object, object, int]] = [
             ("category", record.category, case.category, case.first),
             ("subcategory", record.subcategory, case.subcategory, case.first),
             ("block", record.block, block.number, block.first),
@@ -152,14 +158,14 @@ class Consistency:
         if record.status == "ok":
             if case.done < 0:
                 case.turns, case.done = len(record.turns), place
-            said.append(("number of turns", len(record.turns), case.turns, case.done))
-        for name, value, before, first in said:
+            compared.append(("number of turns", len(record.turns), case.turns, case.done))
+        for name, value, before, first in compared:
             if value != before:
                 found = f"{name} of case {record.case} is {value!r}, on line {first + 1} it is {before!r}"
                 self._note("disagreeing", place, found)
 
     def _judge(self, place: int, record: CaseRecord, block: _Block) -> None:
-        """A verdict says whether the ids are those of vanilla in its block."""
+        """Note a verdict that contradicts the ids: it tells whether they are equal to vanilla's in the block."""
         ids = hash(tuple(tuple(turn.ids) for turn in record.turns))
         judged = block.waiting or []
         if record.lossless is not None:
@@ -181,7 +187,7 @@ class Consistency:
             self._faults[kind] = place, text
 
     def find_fault(self, records: Sequence[CaseRecord]) -> tuple[int, str] | None:
-        """The first fault of the first kind that has any. records: all of them."""
+        """The place of the first fault, and what is wrong; None without one. records: all that were added."""
         place, text = next((self._faults[kind] for kind in _KINDS if kind in self._faults), (0, ""))
         if "repeated" in self._faults:
             record = records[place]
@@ -196,10 +202,10 @@ class RecordFile(Sequence[CaseRecord]):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._starts = array("q", [0])  # of each, and the end of the last
+        self._starts = array("q", [0])  # byte offset of each record, and the end of the last
 
     def scan(self) -> Iterator[CaseRecord]:
-        """All of them, with which they can be counted and found."""
+        """Read all records and note where each begins; this must happen before they are counted or indexed."""
         for record, end in parse_lines(self._path):
             self._starts.append(end)
             yield record
@@ -249,7 +255,7 @@ def write_manifest(directory: Path, values: Mapping[str, Any]) -> None:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace ``path`` in one step: a reader sees the old content or the new, never half. Text becomes UTF-8.
 
-    An OSError names ``path``. A kill leaves a partial file beside it, for ``remove_partials``.
+    An OSError names ``path``. A kill leaves a partial file next to it, for ``remove_partials``.
     """
     with replacing(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
@@ -257,11 +263,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` at the end; as ``write_atomically``."""
+    """A file that replaces ``path`` when the context ends, as in ``write_atomically``."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.unlink(missing_ok=True)
-        with partial.open("xb") as file:  # a new file: what a link of that name points to stays as it is
+        with partial.open("xb") as file:  # a new file: the target of a link with that name stays unchanged
             yield file
         partial.replace(path)
     except OSError as error:
@@ -272,7 +278,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def remove_partials(folder: Path) -> None:
-    """Remove what a kill left of ``write_atomically`` in a folder that is no link; a living process keeps its own."""
+    """Remove the partial files that killed processes left in a folder, unless the folder is a link."""
     if folder.is_symlink():
         return
     for path in folder.glob(".*.partial"):
@@ -283,8 +289,8 @@ def remove_partials(folder: Path) -> None:
 
 
 def parse_lines(path: Path) -> Iterator[tuple[CaseRecord, int]]:
-    """Records with the byte offset after each; what follows the last newline was cut by a kill, and is left out."""
-    if not os.path.lexists(path):  # a link that leads nowhere is no run without records
+    """The records of a file, each with the byte offset after it; a last line that a kill cut is left out."""
+    if not os.path.lexists(path):  # a link to nowhere is an error instead of a run without records
         return
     offset = 0
     for number, line in enumerate(read_lines(path, "records ", "expected those that `specbench` wrote"), start=1):
@@ -334,7 +340,7 @@ def read_blocks(
 
 
 class RunWriter:
-    """The one writer of a run's directory."""
+    """The only writer of a run's records."""
 
     def __init__(
         self,
@@ -362,7 +368,7 @@ class RunWriter:
         return kept
 
     def rewind(self, block: int) -> list[CaseRecord]:
-        """Keep only the records of blocks before ``block``: a span whose state was lost starts again."""
+        """Cut the file before ``block``, where a span whose state was lost starts again; return what stays."""
         end = 0
         kept: list[CaseRecord] = []
         for record, offset in parse_lines(self._path):
@@ -392,7 +398,7 @@ class RunWriter:
 
 
 def point_latest(directory: Path) -> None:
-    """Make ``latest`` beside the run point to it; a file system without links gets none."""
+    """Make ``latest`` next to the run point to it; a file system without links gets none."""
     link = directory.parent / "latest"
     partial = directory.parent / ".latest"
     neighbour = link.is_symlink() and link.readlink().parent == Path()

@@ -1,7 +1,7 @@
-"""Which settings decide the records of a run: their hash names it, and what it has in common with a run that goes on.
+"""The settings that decide the records of a run: their hash names the run, and decides whether it can be resumed.
 
-A run may get more methods, cases and rounds. So its settings are compared apart: those of every method for itself, and
-the rest without the ones that say which cases and how many rounds.
+A run may get more methods, cases and rounds. So the settings of every method are compared separately, and the rest
+without the settings that select cases and rounds.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from specbench.serving.settings import ALONE
 
-# Settings, and by class parameters of methods, that came later, at the value that runs had before: left there, a run
-# keeps its hash.
+# Settings and parameters of methods that were added later -> the value that equals the earlier behaviour. A run with
+# that value keeps its hash.
 ADDED: dict[str, dict[str, Any]] = {
     "decode": {
         "first_draft": "after",
@@ -34,11 +34,11 @@ ADDED: dict[str, dict[str, Any]] = {
     "methods.self_speculation.SelfSpeculation": {"search": 0, "window": 32},
     "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
 }
-OUTSIDE = ("report", "run")  # groups that change no record, and settings of others that do not
+OUTSIDE = ("report", "run")  # groups that change no record; below, such settings of other groups
 OUTSIDE_OF = {"measure": ("fresh", "price_per_hour"), "suite": ("home",), "load": ("slo",)}
-# Those of ``model.heads`` that count; of what came later, a method has what it takes among its own settings.
+# The entries of ``model.heads`` that count. Later methods have the head that they use among their own settings.
 HEADS = ("medusa", "hydra", "eagle", "eagle3", "safetensors")
-# What a run may have more of, without another figure for what it has.
+# Settings by which a run may grow without a change of its earlier figures.
 GROWS = {"measure": ("rounds",), "suite": ("categories", "first", "ids", "limit", "sample")}
 
 
@@ -53,19 +53,19 @@ def decisive(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(resolved: Mapping[str, Any]) -> str:
-    """Hash of everything that can change a record."""
+    """The hash of everything that can change a record."""
     kept = _settled(resolved)
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The decisive settings without those that came later and are left at what they were."""
+    """The decisive settings without those that were added later and have their earlier value."""
     kept = {group: _as_before(values, group) for group, values in decisive(resolved).items()}
     return {group: values for group, values in kept.items() if values or group != "load"}  # one request: as before
 
 
 def _as_before(node: Any, group: str = "") -> Any:
-    """A group's or a method's settings without those that came later and are left at what they were."""
+    """The settings of a group or a method without those that were added later and have their earlier value."""
     if not isinstance(node, Mapping):
         return node
     added = ADDED.get(str(node.get("_target_") or group), {})
@@ -73,18 +73,18 @@ def _as_before(node: Any, group: str = "") -> Any:
 
 
 def fixed(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that all of a run has in common, however it grows: without its methods, cases and rounds."""
+    """The settings that stay the same while a run grows: without its methods, cases and rounds."""
     kept = {group: values for group, values in _settled(resolved).items() if group != "method"}
     return kept | {group: {k: v for k, v in kept[group].items() if k not in keys} for group, keys in GROWS.items()}
 
 
 def of_methods(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Method -> its settings, by which a run that has it knows it again."""
+    """Method -> its settings, which must stay the same while a run grows."""
     return {name: _as_before(node) for name, node in resolved.get("method", {}).items()}
 
 
 def with_outside(resolved: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with those of another command that change no record."""
+    """The settings, where those that change no record come from another command."""
     kept: dict[str, Any] = {**resolved, **{group: other[group] for group in OUTSIDE if group in other}}
     for group, keys in OUTSIDE_OF.items():
         kept[group] = {**kept.get(group, {}), **{key: other[group][key] for key in keys if key in other.get(group, {})}}
@@ -92,7 +92,7 @@ def with_outside(resolved: Mapping[str, Any], other: Mapping[str, Any]) -> dict[
 
 
 def find_difference(one: Any, two: Any, path: str = "") -> tuple[str, Any, Any]:
-    """The first entry in which two values differ: its dotted path, '' where they do not, and both values."""
+    """The first entry in which two values differ: its dotted path ('' without a difference) and both values."""
     if isinstance(one, Mapping) and isinstance(two, Mapping):
         for key in [*one, *(key for key in two if key not in one)]:
             if one.get(key) != two.get(key):

@@ -74,7 +74,7 @@ def job_for(*overrides: str) -> Job:
     return job_of(overrides)
 
 
-class _Stopped(Exception):
+class Stopped(Exception):
     """Ends a run from its observer."""
 
 
@@ -86,13 +86,13 @@ def execute_job(folder: Path, *overrides: str, stop_after: int | None = None) ->
 
     def observe(records: Sequence[CaseRecord], done: int, total: int) -> None:
         if done == stop_after:
-            raise _Stopped
+            raise Stopped
 
     job = job_for(*overrides)
     if stop_after is None:
         execute(job, folder, observe)
     else:
-        with pytest.raises(_Stopped):
+        with pytest.raises(Stopped):
             execute(job, folder, observe)
     return read_run(folder).records
 

@@ -6,10 +6,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from builders.runs import job_for
+from builders.runs import execute_job
 from specbench.measure.clock import NVML, Meter, gpus_in_use, open_meter
-from specbench.records.store import read_run
-from specbench.runs.execution import execute
 
 
 class FakeError(Exception):
@@ -106,9 +104,9 @@ def test_the_targets_gpus_and_those_with_tensors_of_the_run(monkeypatch):
 
 def test_a_run_records_every_requests_energy(tmp_path, monkeypatch):
     options = ("method=[pld]", "suite.first=2", "decode.max_new_tokens=4", "measure=quick", "measure.warmup=1")
-    execute(job_for(*options), tmp_path / "without", lambda *_: None)
-    assert {turn.energy_j for each in read_run(tmp_path / "without").records for turn in each.turns} == {None}
+    without = execute_job(tmp_path / "without", *options)
+    assert {turn.energy_j for each in without for turn in each.turns} == {None}
     nvml = FakeNvml()
     monkeypatch.setattr("specbench.runs.execution.open_meter", lambda gpus: Meter(nvml, ["GPU-a"]))
-    execute(job_for(*options), tmp_path / "with", lambda *_: None)
-    assert {turn.energy_j for each in read_run(tmp_path / "with").records for turn in each.turns} == {0.005}
+    metered = execute_job(tmp_path / "with", *options)
+    assert {turn.energy_j for each in metered for turn in each.turns} == {0.005}

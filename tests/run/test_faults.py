@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import json
 import os
 from pathlib import Path
 
 import pytest
-from run.test_resume import timeless
 
-from builders.runs import job_for
+from builders.resumed import replay_of, timeless
+from builders.runs import execute_job, job_for
 from specbench.input import InputError
 from specbench.measure import environment
 from specbench.records.store import MANIFEST, RECORDS, read_run
@@ -24,10 +23,6 @@ from specbench.runs.execution import execute
 
 CASES = 2
 NOBODY = 999_999_999  # no process has this number
-LINES = [
-    {"case": str(case), "turns": [{"prompt_ids": [1, 5, 6, 7], "ids": [5, 6, 7, 5, 6, 2], "finish": "eos"}]}
-    for case in range(CASES)
-]
 CALLS = ("fsync", "replace", "rename", "symlink", "unlink")
 
 
@@ -116,14 +111,8 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("trace") / "t.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in LINES))
-    return path
-
-
-def make(trace: Path, *overrides: str):
-    return job_for("model=replay", f"model.trace={trace}", "model.tokenizer=bundled:tiny", "method=[pld]", *overrides)
+def settings(tmp_path_factory) -> tuple[str, ...]:
+    return *replay_of(tmp_path_factory.mktemp("trace"), CASES), "method=[pld]"
 
 
 def nothing(folder: Path, whole: bytes) -> None:
@@ -152,13 +141,12 @@ def done(folder: Path, whole: bytes) -> None:
         (done, "true", "rename write"),
     ],
 )
-def test_a_fault_anywhere(trace, tmp_path, monkeypatch, prepare, fresh, expected, kill, late):
+def test_a_fault_anywhere(settings, tmp_path, monkeypatch, prepare, fresh, expected, kill, late):
     monkeypatch.setattr(os, "fsync", lambda number: None)  # these files need not outlive the machine
     monkeypatch.setattr(environment, "git_state", lambda folder: {})  # two processes a run
-    job, plain = make(trace, f"measure.fresh={fresh}"), make(trace)
-    execute(plain, tmp_path / "whole", lambda *_: None)
+    job = job_for(*settings, f"measure.fresh={fresh}")
+    records = [timeless(record) for record in execute_job(tmp_path / "whole", *settings)]
     whole, manifest = (tmp_path / "whole" / RECORDS).read_bytes(), (tmp_path / "whole" / MANIFEST).read_bytes()
-    records = [timeless(record) for record in read_run(tmp_path / "whole").records]
     number, seen = 0, []
     while True:
         folder = tmp_path / str(number) / "r"

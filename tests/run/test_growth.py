@@ -7,13 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from run.test_merge import counted
 
-from builders.runs import job_for, repeating_lines, replay_settings
+from builders.resumed import counted, replay_of, watch_job
 from specbench.commands.merge import main as merge
 from specbench.records.store import MANIFEST, RECORDS, read_manifest
 from specbench.report import read_findings
-from specbench.runs.execution import execute
 from specbench.screen import USAGE
 from specbench.types import InputError
 
@@ -23,32 +21,15 @@ COUNTS = ["method", "category", "cases", "tokens", "steps", "mat", "mat_low", "a
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory) -> tuple[str, ...]:
-    return replay_settings(tmp_path_factory.mktemp("grown") / "t.jsonl", repeating_lines(CASES))
-
-
-class _Stop(Exception):
-    pass
+    return replay_of(tmp_path_factory.mktemp("grown"), CASES)
 
 
 @pytest.fixture(scope="module")
 def grow(settings):
-    """Execute in a folder; the blocks that were observed as new. stop: raise after so many of them."""
+    """Execute in a folder; how many blocks were new. stop_after: see ``watch_job``."""
 
-    def run(folder: Path, *overrides: str, stop: int = 0) -> int:
-        seen: list[int] = []
-
-        def observe(records, done, total):
-            seen.append(done)
-            if stop and len(seen) > stop:
-                raise _Stop
-
-        job = job_for(*settings, *overrides)
-        if stop:
-            with pytest.raises(_Stop):
-                execute(job, folder, observe)
-        else:
-            execute(job, folder, observe)
-        return len(seen) - 1
+    def run(folder: Path, *overrides: str, stop_after: int | None = None) -> int:
+        return len(watch_job(folder, *settings, *overrides, stop_after=stop_after)) - 1
 
     return run
 
@@ -125,7 +106,7 @@ def test_killed_while_growing(grow, tmp_path, reset):
     for run in (one, two):
         grow(run, "method=[pld]", "suite.first=3")
     grow(one, *more)
-    grow(two, *more, stop=2)
+    grow(two, *more, stop_after=5)
     lines = (two / RECORDS).read_bytes().splitlines(keepends=True)
     (two / RECORDS).write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
     assert grow(two, *more) == (4 if reset == "case" else 5)
@@ -133,17 +114,17 @@ def test_killed_while_growing(grow, tmp_path, reset):
     assert len(read_manifest(two).grown) == 1
 
 
-@pytest.mark.parametrize(("first", "then", "said"), [
+@pytest.mark.parametrize(("first", "then", "message"), [
     (["method=[sam]"], ["method=[pld]"], "has method sam, and this command has not"),
     (["suite.ids=['0','1']"], ["suite.ids=['1','2']"], "has case 0 in round 0"),
     (["method.pld.reset=never", "suite.first=2"], ["method.pld.reset=never"], "learns across cases"),
     (["suite.first=2"], ["method.pld.num_draft=2"], r"method\.pld\.num_draft=10, here 2"),
     (["suite.first=2"], ["decode.seed=3"], r"decode\.seed=0, here 3"),
 ])  # fmt: skip
-def test_what_cannot_grow_is_refused(grow, tmp_path, first, then, said):
+def test_what_cannot_grow_is_refused(grow, tmp_path, first, then, message):
     grow(tmp_path / "run", "method=[pld]", *first)
     before = (tmp_path / "run" / RECORDS).read_bytes()
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         grow(tmp_path / "run", "method=[pld]", *then)
     assert (tmp_path / "run" / RECORDS).read_bytes() == before
 
@@ -174,9 +155,9 @@ def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypat
     (first,) = tmp_path.glob("results/*-*")
     before = (first / RECORDS).read_bytes()
     assert command("method=[pld,sam]", "--dry-run") == 0
-    said = capsys.readouterr().out
-    assert f"{first}: {CASES} blocks are there, {CASES} are left" in said
-    assert f"requests  {2 * CASES} left" in said  # sam, and vanilla beside it
+    printed = capsys.readouterr().out
+    assert f"{first}: {CASES} blocks are there, {CASES} are left" in printed
+    assert f"requests  {2 * CASES} left" in printed  # sam, and vanilla beside it
     assert (first / RECORDS).read_bytes() == before
     assert command("method=[pld,sam]", "run.shards=2") == USAGE
     assert f"run.shards=2: {first} has a part of this run, and a run grows in one process" in capsys.readouterr().err

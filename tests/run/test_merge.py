@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from builders.runs import execute_job, repeating_lines, replay_settings
+from builders.resumed import counted, cut_records, edit_manifest, replay_of
+from builders.runs import job_for
 from specbench.commands.merge import main
-from specbench.records.store import MANIFEST, RECORDS, RunError, read_run
+from specbench.records.store import RECORDS, RunError, read_run
 from specbench.report import read_findings
+from specbench.runs.execution import execute
 from specbench.runs.parts import join_parts, merge, split_part
 
 METHODS = ("vanilla", "vanilla_aa", "pld")
@@ -23,10 +25,10 @@ SETTINGS = ("method=[pld]", "measure.control=true", "measure.rounds=2", "measure
 def runs(tmp_path_factory) -> Path:
     """``whole``, and its parts ``1`` to ``3``."""
     folder = tmp_path_factory.mktemp("runs")
-    given = (*replay_settings(folder / "t.jsonl", repeating_lines(CASES)), *SETTINGS)
+    given = (*replay_of(folder, CASES), *SETTINGS)
     for name in ("whole", "1", "2", "3"):
         part = () if name == "whole" else (f"suite.part={name}/3",)
-        execute_job(folder / name, *given, *part)
+        execute(job_for(*given, *part), folder / name, lambda *_: None)
     return folder
 
 
@@ -34,23 +36,6 @@ def runs(tmp_path_factory) -> Path:
 def parts(runs, tmp_path) -> list[Path]:
     """Copies to be changed."""
     return [Path(shutil.copytree(runs / str(part), tmp_path / str(part))) for part in (1, 2, 3)]
-
-
-def change(directory: Path, edit) -> None:
-    manifest = json.loads((directory / MANIFEST).read_text())
-    edit(manifest)
-    (directory / MANIFEST).write_text(json.dumps(manifest))
-
-
-def counted(directory: Path) -> list[dict]:
-    """The records, all of them but times and who measured them."""
-    records = [json.loads(line) for line in (directory / RECORDS).read_text().splitlines()]
-    for record in records:
-        record.pop("shard", None)
-        for turn in record["turns"]:
-            for key in [key for key in turn if key.endswith("_s")]:
-                del turn[key]
-    return records
 
 
 def test_the_merged_run_is_the_single_run(runs, parts, tmp_path, capsys):
@@ -77,7 +62,9 @@ def test_older_parts(parts, tmp_path):
     """They do not say where their cases belong; in the order of the file it is known."""
     cases = [[record.case for record in read_run(part).records[:: len(METHODS)]] for part in parts]
     for directory in parts:
-        change(directory, lambda manifest: (manifest.pop("part"), manifest["config"]["suite"].update(order="file")))
+        edit_manifest(
+            directory, lambda manifest: (manifest.pop("part"), manifest["config"]["suite"].update(order="file"))
+        )
     merge(parts, tmp_path / "out")
     order = [cases[index % 3][index // 3] for index in range(CASES)]
     assert [record.case for record in read_run(tmp_path / "out").records[:: len(METHODS)]][:CASES] == order
@@ -98,9 +85,13 @@ def test_parts_make_a_part(parts, whole):
     assert join_parts(parts) == whole
 
 
+def second(edit) -> Callable[[list[Path]], None]:
+    """Changes the manifest of the second part."""
+    return lambda parts: edit_manifest(parts[1], edit)
+
+
 def lacks_case(parts: list[Path]) -> None:
-    lines = (parts[1] / RECORDS).read_bytes().splitlines(keepends=True)
-    (parts[1] / RECORDS).write_bytes(b"".join(lines[:-1]))
+    cut_records(parts[1], -1)
 
 
 def repeats_record(parts: list[Path]) -> None:
@@ -109,47 +100,58 @@ def repeats_record(parts: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("edit", "message"),
     [
         (lambda parts: parts.pop(), "3/3 missing"),
         (lambda parts: parts.append(parts[0]), "both hold case"),
         (lacks_case, "3 of 4 blocks are done; the command that began it goes on"),
         (repeats_record, "block 0 lacks a record (found block 0, vanilla_aa); restore it"),
-        (lambda parts: change(parts[1], lambda m: m["suite"].update(sha256="x")), "another questions"),
-        (lambda parts: change(parts[1], lambda m: m["model"].update(fingerprint="x")), "another weights"),
-        (lambda parts: change(parts[1], lambda m: m["model"].update(dtype="x")), "another dtype"),
-        (lambda parts: change(parts[1], lambda m: m["versions"].update(torch="0")), "library (torch): '0'"),
-        (lambda parts: change(parts[1], lambda m: m["config"]["decode"].update(seed=1)), "configuration (decode.seed)"),
-        (lambda parts: change(parts[1], lambda m: m["config"]["suite"].update(part=None)), "is not a part of a run"),
-        (lambda parts: change(parts[1], lambda m: m["methods"]["pld"].update(reset="never")), "learns across cases"),
+        (second(lambda m: m["suite"].update(sha256="x")), "another questions"),
+        (second(lambda m: m["model"].update(fingerprint="x")), "another weights"),
+        (second(lambda m: m["model"].update(dtype="x")), "another dtype"),
+        (second(lambda m: m["versions"].update(torch="0")), "library (torch): '0'"),
+        (
+            lambda parts: edit_manifest(parts[1], lambda m: m["config"]["decode"].update(seed=1)),
+            "configuration (decode.seed)",
+        ),
+        (
+            lambda parts: edit_manifest(parts[1], lambda m: m["config"]["suite"].update(part=None)),
+            "is not a part of a run",
+        ),
+        (
+            lambda parts: edit_manifest(parts[1], lambda m: m["methods"]["pld"].update(reset="never")),
+            "learns across cases",
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused(edit, said, parts, tmp_path):
+def test_what_does_not_fit_is_refused(edit, message, parts, tmp_path):
     edit(parts)
     with pytest.raises(RunError) as error:
         merge(parts, tmp_path / "out")
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert not (tmp_path / "out" / RECORDS).exists()
 
 
-def test_parts_of_machines_that_keep_their_files_elsewhere(runs, parts, tmp_path):
+def test_parts_of_machines_that_keep_their_files_in_other_places(runs, parts, tmp_path):
     """The same questions and answers at another path; at the same path others are refused."""
-    elsewhere = "/mnt/other/t.jsonl"
+    moved = "/mnt/other/t.jsonl"
 
     def move(manifest: dict) -> None:
-        manifest["config"]["model"]["trace"] = manifest["model"]["path"] = manifest["suite"]["origin"] = elsewhere
+        manifest["config"]["model"]["trace"] = manifest["model"]["path"] = manifest["suite"]["origin"] = moved
 
-    change(parts[1], move)
+    edit_manifest(parts[1], move)
     merge(parts, tmp_path / "out")
     assert counted(tmp_path / "out") == counted(runs / "whole")
-    third = "/mnt/third/t.jsonl"  # the setting then names a file whose print is not known
-    change(parts[1], lambda manifest: (manifest["model"].update(path=third), manifest["suite"].update(origin=third)))
+    third = "/mnt/third/t.jsonl"  # the setting then names a file whose fingerprint is unknown
+    edit_manifest(
+        parts[1], lambda manifest: (manifest["model"].update(path=third), manifest["suite"].update(origin=third))
+    )
     with pytest.raises(RunError, match=r"configuration \(model.trace\): '/mnt/other/t.jsonl'"):
         merge(parts, tmp_path / "again")
 
 
 def test_other_versions_are_a_warning_where_asked(parts, tmp_path):
-    change(parts[1], lambda manifest: manifest["versions"].update(torch="0"))
+    edit_manifest(parts[1], lambda manifest: manifest["versions"].update(torch="0"))
     manifest = merge(parts, tmp_path / "out", any_versions=True)
     assert any("several versions" in warning for warning in manifest.warnings)
     with pytest.raises(RunError, match="holds a run"):

@@ -12,7 +12,7 @@ import pytest
 
 import specbench.models.tensor_parallel.start
 import specbench.runs.sources
-from builders.runs import by_case, execute_job, job_for
+from builders.runs import execute_job, job_for
 from methods.pld import PromptLookup
 from specbench.models.choose import choose_parallelism
 from specbench.models.tensor_parallel.start import start
@@ -47,9 +47,9 @@ RANDOM = {
 
 
 def turns(folder, *overrides):
-    records = by_case(execute_job(folder, *SHORT, *overrides))
-    assert not [record.error for record in records.values() if record.error]
-    return {key: record.turns for key, record in records.items()}
+    records = execute_job(folder, *SHORT, *overrides)
+    assert not [record.error for record in records if record.error]
+    return {(record.method, record.case): record.turns for record in records}
 
 
 def compared(one, two):

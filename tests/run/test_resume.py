@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import json
+import itertools
 import multiprocessing
 import operator
 import sys
@@ -20,50 +20,18 @@ from filelock import FileLock
 import specbench.runs.execution
 import specbench.runs.session
 import specbench.runs.sources
-from builders.runs import job_for
-from specbench.records.record import CaseRecord
-from specbench.records.store import MANIFEST, RECORDS, point_latest, read_run
+from builders.resumed import edit_manifest, timeless, watch_job
+from builders.runs import Stopped
+from specbench.records.store import MANIFEST, RECORDS, point_latest, read_manifest, read_run
 from specbench.runs.digest import ADDED, digest
-from specbench.runs.execution import execute
 from specbench.types import InputError
 
 OPTIONS = ("method=[pld]", "suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
 
 
-def timeless(record: CaseRecord) -> tuple:
-    turns = [(turn.ids, turn.accept, turn.proposed, turn.fed, turn.finish, turn.sources) for turn in record.turns]
-    return (
-        record.case,
-        record.method,
-        record.round,
-        record.block,
-        record.position,
-        record.status,
-        turns,
-        record.lossless,
-    )
-
-
-class _Stop(Exception):
-    pass
-
-
 def run(folder: Path, *overrides: str, stop_after: int | None = None) -> list[int]:
-    """Execute; raise inside the observer after so many blocks. Returns the blocks that were observed as new."""
-    seen: list[int] = []
-
-    def observe(records, done, total):
-        seen.extend(sorted({record.block for record in records}))
-        if stop_after is not None and len(seen) >= stop_after:
-            raise _Stop
-
-    job = job_for(*OPTIONS, *overrides)
-    if stop_after is None:
-        execute(job, folder, observe)
-    else:
-        with pytest.raises(_Stop):
-            execute(job, folder, observe)
-    return seen
+    """Execute with ``OPTIONS``; the blocks that were observed."""
+    return [*itertools.chain(*watch_job(folder, *OPTIONS, *overrides, stop_after=stop_after))]
 
 
 def test_the_same_command_goes_on(tmp_path):
@@ -92,11 +60,11 @@ def test_a_failed_case_keeps_its_error_unless_it_is_retried(tmp_path, monkeypatc
     before = (tmp_path / "r" / RECORDS).read_bytes()
     assert run(tmp_path / "r") == list(range(7))  # all are done
     assert (tmp_path / "r" / RECORDS).read_bytes() == before
-    held = [record for record in read_run(tmp_path / "r").records if record.block < 3]
+    before_failure = [record for record in read_run(tmp_path / "r").records if record.block < 3]
     assert run(tmp_path / "r", "run.retry=true")[:3] == [0, 1, 2]
     found = read_run(tmp_path / "r").records
     assert [timeless(each) for each in found] == [timeless(each) for each in read_run(tmp_path / "whole").records]
-    assert found[: len(held)] == held
+    assert found[: len(before_failure)] == before_failure
     assert (tmp_path / "r.old1" / RECORDS).read_bytes() == before
     again = (tmp_path / "r" / RECORDS).read_bytes()
     run(tmp_path / "r", "run.retry=true")
@@ -115,20 +83,21 @@ def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize("stop_after", [pytest.param(2, marks=pytest.mark.exhaustive), None])
 def test_an_older_run_that_names_a_home_loses_the_name_and_nothing_else(tmp_path, monkeypatch, stop_after):
     monkeypatch.setenv("HOME", "/home/somebody")
-    with contextlib.suppress(_Stop):
+    with contextlib.suppress(Stopped):
         run(tmp_path / "r", stop_after=stop_after)
-    path = tmp_path / "r" / MANIFEST
-    manifest = json.loads(path.read_text())
-    manifest["model"]["path"] = manifest["config"]["model"]["name"] = "/home/somebody/models/tiny"
-    manifest["processes"][0]["machine"]["note"] = "/home/somebody"
-    path.write_text(json.dumps(manifest))
+
+    def name_home(manifest: dict) -> None:
+        manifest["model"]["path"] = manifest["config"]["model"]["name"] = "/home/somebody/models/tiny"
+        manifest["processes"][0]["machine"]["note"] = "/home/somebody"
+
+    edit_manifest(tmp_path / "r", name_home)
     before = (tmp_path / "r" / RECORDS).read_bytes()
     run(tmp_path / "r")
-    assert "somebody" not in path.read_text()
+    assert "somebody" not in (tmp_path / "r" / MANIFEST).read_text()
     assert (tmp_path / "r" / RECORDS).read_bytes().startswith(before)
 
 
-def test_a_price_may_be_told_when_the_run_is_over(tmp_path):
+def test_a_price_may_be_set_when_the_run_is_over(tmp_path):
     run(tmp_path / "r")
     before = read_run(tmp_path / "r")
     run(tmp_path / "r", "measure.price_per_hour=2.5")
@@ -145,10 +114,7 @@ def test_a_price_may_be_told_when_the_run_is_over(tmp_path):
 )
 def test_a_run_does_not_go_on_with_other_inputs(tmp_path, section, key, what):
     run(tmp_path / "r", stop_after=1)
-    path = tmp_path / "r" / MANIFEST
-    manifest = json.loads(path.read_text())
-    manifest[section][key] = "other"
-    path.write_text(json.dumps(manifest))
+    edit_manifest(tmp_path / "r", lambda manifest: manifest[section].update({key: "other"}))
     with pytest.raises(InputError, match=f"another {what}"):
         run(tmp_path / "r")
 
@@ -162,10 +128,7 @@ def test_a_run_does_not_go_on_under_another_template(tmp_path):
     template.write_text("{% for m in messages %}{{ m.content }}! {% endfor %}")
     with pytest.raises(InputError, match="another chat template"):
         run(tmp_path / "r", *given)
-    path = tmp_path / "r" / MANIFEST
-    manifest = json.loads(path.read_text())
-    del manifest["model"]["template"]
-    path.write_text(json.dumps(manifest))
+    edit_manifest(tmp_path / "r", lambda manifest: manifest["model"].pop("template"))
     run(tmp_path / "r", *given)
 
 
@@ -185,7 +148,7 @@ def test_latest_points_to_no_run_that_was_refused(tmp_path, monkeypatch):
     assert (tmp_path / "latest").readlink() == Path("r")
 
 
-@pytest.mark.parametrize("kind", ["folder", "elsewhere"])
+@pytest.mark.parametrize("kind", ["folder", "link to another place"])
 def test_latest_of_somebody_else_stays(tmp_path, kind):
     (tmp_path / "other" / "place").mkdir(parents=True)
     (tmp_path / "runs").mkdir()
@@ -235,17 +198,14 @@ def test_threads_are_this_runs_only(tmp_path, monkeypatch):
 
 def test_manifest_keeps_every_process_of_a_resumed_run(tmp_path):
     run(tmp_path / "r", stop_after=1)
-    path = tmp_path / "r" / MANIFEST
-    manifest = json.loads(path.read_text())
-    created = manifest["created"]
-    manifest["processes"][0]["git"]["commit"] = "0" * 40
-    manifest["warnings"].append("said earlier")
-    path.write_text(json.dumps(manifest))
+    created = read_manifest(tmp_path / "r").created
+    edit_manifest(tmp_path / "r", lambda manifest: manifest["processes"][0]["git"].update(commit="0" * 40))
+    edit_manifest(tmp_path / "r", lambda manifest: manifest["warnings"].append("an earlier warning"))
     run(tmp_path / "r")
-    manifest = json.loads(path.read_text())
-    assert (manifest["created"], len(manifest["processes"])) == (created, 2)
-    assert "said earlier" in manifest["warnings"]
-    assert any("resumed on other commits" in warning for warning in manifest["warnings"])
+    manifest = read_manifest(tmp_path / "r")
+    assert (manifest.created, len(manifest.processes)) == (created, 2)
+    assert "an earlier warning" in manifest.warnings
+    assert any("resumed on other commits" in warning for warning in manifest.warnings)
 
 
 def test_state_that_outlives_cases_starts_its_span_again(tmp_path, caplog):

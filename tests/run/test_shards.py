@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from run.test_merge import counted
 
-from builders.runs import execute_job, replay_settings
+from builders.resumed import counted, cut_records, replay_of
+from builders.runs import execute_job
 from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, read_run
 from specbench.runs.execution import AT, DEATHS
@@ -26,11 +26,8 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def settings(folder) -> tuple[str, ...]:
-    lines = [
-        {"case": str(case), "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": [5, 6, 7 + case] * (1 + case)}]}
-        for case in range(CASES)
-    ]
-    return *replay_settings(folder / "t.jsonl", lines), "method=[pld]", "measure.keep_trees=3", "report.plots=false"
+    given = replay_of(folder, CASES)
+    return *given, "method=[pld]", "measure.keep_trees=3", "report.plots=false"
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +66,7 @@ def test_the_same_command_does_what_is_left(command, single, tmp_path):
     assert command("run.shards=2") == 0
     (run / RECORDS).unlink()
     first, second = run / "shards" / "1-of-2", run / "shards" / "2-of-2"
-    lines = (first / RECORDS).read_bytes().splitlines(keepends=True)
-    (first / RECORDS).write_bytes(b"".join(lines[:3]))
+    cut_records(first, 3)
     done = (second / MANIFEST).stat().st_mtime_ns
     assert command("run.shards=2") == 0
     assert counted(run) == counted(single)
@@ -100,16 +96,16 @@ def test_a_part_of_the_suite_in_shards(command, settings, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (["run.shards=0"], "run.shards=0: expected"),
         (["run.shards=2", "method.pld.reset=never"], "method.pld.reset=never learns across cases"),
         (["-m", "run.shards=2", "method.pld.num_draft=2,3"], "a job of a sweep is one worker"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(given, said, command, tmp_path, capsys):
+def test_what_cannot_be_shared_is_refused(given, message, command, tmp_path, capsys):
     assert command(*given, f"hydra.sweep.dir={tmp_path}") == USAGE
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_case_that_kills_its_worker_three_times_is_an_error(settings, single, tmp_path):
@@ -117,8 +113,7 @@ def test_a_case_that_kills_its_worker_three_times_is_an_error(settings, single, 
     run = tmp_path / "run"
     shutil.copytree(single, run)
     for deaths, expected in ((1, "ok"), (2, "error")):
-        lines = (run / RECORDS).read_bytes().splitlines(keepends=True)
-        (run / RECORDS).write_bytes(b"".join(lines[: 2 * METHODS]))
+        cut_records(run, 2 * METHODS)
         (run / AT).write_text("2".ljust(12))
         (run / DEATHS).write_text(json.dumps({"2": deaths}))
         records = execute_job(run, *settings)

@@ -8,7 +8,7 @@ import pytest
 from bad_input.case import DEEP
 
 from specbench.records.answers import MT_BENCH
-from specbench.report.frames.summary import TASKS
+from specbench.report.frames.cases import TASKS
 from specbench.suite import Selection, load_suite
 from specbench.suite.formats import FORMATS
 from specbench.types import Case, InputError
