@@ -10,6 +10,7 @@ import pytest
 from run.test_merge import counted
 
 from compose import job_for
+from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, read_manifest
 from specbench.report import read_findings
 from specbench.runs.execution import execute
@@ -171,7 +172,7 @@ def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
 
     def command(*overrides: str) -> int:
-        return command.main([*settings, "report.plots=false", *overrides])
+        return run_command.main([*settings, "report.plots=false", *overrides])
 
     assert command("method=[pld]", "--dry-run") == 0
     assert not (tmp_path / "results").exists()

@@ -21,6 +21,7 @@ import specbench.runs.execution
 import specbench.runs.session
 import specbench.runs.sources
 from compose import job_for
+from specbench.commands import run as run_command
 from specbench.records.record import CaseRecord
 from specbench.records.store import MANIFEST, RECORDS, point_latest, read_run
 from specbench.runs.digest import ADDED, digest
@@ -259,7 +260,7 @@ def test_state_that_outlives_cases_starts_its_span_again(tmp_path, caplog):
 
 def work(command: list[str]) -> None:
     """The process of a command."""
-    sys.exit(command.main(command[1:]))
+    sys.exit(run_command.main(command[1:]))
 
 
 def begin(command: list[str]) -> BaseProcess:
