@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders.resumed import counted, replay_of, watch_job
+from specbench.commands import run as run_command
 from specbench.commands.merge import main as merge
 from specbench.records.store import MANIFEST, RECORDS, read_manifest
 from specbench.report import read_findings
@@ -146,7 +147,7 @@ def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
 
     def command(*overrides: str) -> int:
-        return command.main([*settings, "report.plots=false", *overrides])
+        return run_command.main([*settings, "report.plots=false", *overrides])
 
     assert command("method=[pld]", "--dry-run") == 0
     assert not (tmp_path / "results").exists()

@@ -22,6 +22,7 @@ import specbench.runs.session
 import specbench.runs.sources
 from builders.resumed import edit_manifest, timeless, watch_job
 from builders.runs import Stopped
+from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, point_latest, read_manifest, read_run
 from specbench.runs.digest import ADDED, digest
 from specbench.types import InputError
@@ -219,7 +220,7 @@ def test_state_that_outlives_cases_starts_its_span_again(tmp_path, caplog):
 
 def work(command: list[str]) -> None:
     """The process of a command."""
-    sys.exit(command.main(command[1:]))
+    sys.exit(run_command.main(command[1:]))
 
 
 def begin(command: list[str]) -> BaseProcess:
