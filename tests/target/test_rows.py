@@ -119,7 +119,7 @@ def test_fed_counts_the_whole_batch():
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     out = run(eager_engine(model), scripts(truth)["last_wins"], [5, 6], limit=1 + 7 * 2)
     assert (out.accept, out.fed) == ([7, 7], [3 * 7, 3 * 7])
-    assert run(eager_engine(model), scripts(truth)["last_wins"], [5, 6], TREE, 1 + 7 * 2).fed == [13, 13]
+    assert run(eager_engine(model), scripts(truth)["last_wins"], [5, 6], TREE, limit=1 + 7 * 2).fed == [13, 13]
     assert set(run(eager_engine(model), scripts(truth)["empty"], [5, 6]).fed) == {1}
 
 
