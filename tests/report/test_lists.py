@@ -1,5 +1,6 @@
 """One list of plots and one of detail frames: every file and title comes from them."""
 
+import html
 from pathlib import Path
 
 from report.handmade import record, turn
@@ -8,7 +9,7 @@ from specbench.records.record import VANILLA
 from specbench.records.store import Run
 from specbench.report import gather
 from specbench.report.frames.detail import AUDIT, DETAILS, LOADED, QUALITY, TIME_SPLIT, DetailFrame
-from specbench.report.page.elements import gallery
+from specbench.report.page.page import gallery
 from specbench.report.plots.catalogue import PLOTS, title_of
 from specbench.report.tables.tables import build_tables
 
@@ -23,7 +24,7 @@ def test_the_page_takes_the_titles_of_the_list(built):
     page = gallery([path for path in built.files if path.suffix == ".png"])
     for plot in PLOTS:
         drawn = (built.output / "plots" / f"{plot.name}.png").is_file()
-        assert (f'alt="{plot.title}"' in page.replace("&#x27;", "'")) is drawn
+        assert (f'alt="{plot.title}"' in html.unescape(page)) is drawn
         assert title_of(f"{plot.name}-big-mini") == f"{plot.title}, big-mini"
 
 
