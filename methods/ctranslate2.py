@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from methods.parts.runtimes.conversion import saved_checkpoint
-from methods.parts.runtimes.runtime_peer import BUT_PHI, RuntimePeer
+from methods.parts.runtime_peer import BUT_PHI, RuntimePeer, saved_checkpoint
 from specbench.method import Emit
 from specbench.models.facade import ModelCard
 

@@ -15,9 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from methods.parts.draft_lm.chain import ChainMethod, Schedule
-from methods.parts.draft_lm.draft_lm import DraftCall, DraftLM, DraftRequest, choose_token, read_draft_card
-from methods.parts.draft_lm.draft_method import TargetTraits
+from methods.parts.draft_lm import DraftCall, DraftLM, DraftRequest, choose_token, read_draft_card
+from methods.parts.draft_method import ChainMethod, Schedule, TargetTraits
 from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Prefill

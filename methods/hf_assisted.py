@@ -11,7 +11,7 @@ from typing import Literal
 
 from transformers import GenerationConfig
 
-from methods.parts.draft_lm.draft_lm import read_draft_card
+from methods.parts.draft_lm import read_draft_card
 from methods.parts.hf_peer import HFPeer
 from specbench.method import Emit
 from specbench.models.facade import ModelCard, Target

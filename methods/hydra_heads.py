@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from methods.parts.heads.draft_layer import DraftLayers, LayerMemory, layer_shapes
-from methods.parts.heads.forwards import Forwards, RowFunction, RowsCall
-from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
-from methods.parts.heads.head_method import StackedHeads, TargetEnds
-from methods.parts.heads.tree_head import DraftVocabulary
-from methods.parts.heads.tree_method import HeadRun, TreeDrafter
-from methods.parts.trees.tree_shape import ShapePlan
+from methods.parts.draft_layer import DraftLayers, Forwards, LayerMemory, RowFunction, RowsCall, layer_shapes
+from methods.parts.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
+from methods.parts.head_method import StackedHeads, TargetEnds
+from methods.parts.tree_method import DraftVocabulary, HeadRun, TreeDrafter
+from methods.parts.tree_shape import ShapePlan
 from specbench.method import Drafter
 from specbench.models.facade import Target
 from specbench.types import InputError, Needs, Prefill

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from methods.parts.lookup.ngram import NgramIndex
-from methods.parts.trees.branches import Branches
+from methods.parts.branches import Branches
+from methods.parts.ngrams import NgramIndex
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
 from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-from methods.parts.lookup.lookahead_window import Gram, Window, branch_of, hang_below, largest_window
-from methods.parts.lookup.lru_table import ContextWindows, LruTable
+from methods.parts.lookahead_window import Window, branch_of, hang_below, largest_window
+from methods.parts.ngrams import ContextWindows, Gram, LruTable
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
 from specbench.types import MOST, ROOT, Draft, Needs, Prefill, Step, require_count, require_nodes

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from methods.parts.heads.forwards import RowFunction, RowsCall
-from methods.parts.heads.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
-from methods.parts.heads.head_method import StackedHeads
+from methods.parts.draft_layer import RowFunction, RowsCall
+from methods.parts.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
+from methods.parts.head_method import StackedHeads
 from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, Typical

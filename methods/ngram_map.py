@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from methods.parts.lookup.ngram import Gram
+from methods.parts.ngrams import Gram
 from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, Prefill, Step, require_count
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from methods.parts.lookup.ngram import Gram
+from methods.parts.ngrams import Gram
 from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, Prefill, Step, require_count
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from methods.parts.runtimes.runtime_peer import DRAFT, LOOKUP, NONE, RuntimePeer
+from methods.parts.runtime_peer import DRAFT, LOOKUP, NONE, RuntimePeer
 from specbench.method import Emit
 from specbench.models.facade import ModelCard
 
@@ -28,7 +28,7 @@ class OpenvinoGenai(RuntimePeer):
         import openvino
         from openvino_tokenizers import convert_tokenizer
 
-        from methods.parts.runtimes.openvino_graph import build_graph
+        from methods.parts.openvino_graph import build_graph
 
         openvino.save_model(build_graph(model, card.context), folder / "openvino_model.xml", compress_to_fp16=False)
         for name, part in zip(("", "de"), convert_tokenizer(card.tokenizer, with_detokenizer=True), strict=True):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from methods.parts.draft_lm.draft_method import DraftModelMethod
+from methods.parts.draft_method import DraftModelMethod
 from specbench.method import Drafter
 from specbench.models.facade import Target
 from specbench.models.transfer import upload

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from methods.parts.runtimes.conversion import saved_checkpoint
-from methods.parts.runtimes.runtime_peer import BUT_PHI, DRAFT, LOOKUP, NONE, RuntimePeer
+from methods.parts.runtime_peer import BUT_PHI, DRAFT, LOOKUP, NONE, RuntimePeer, saved_checkpoint
 from specbench.method import Emit
 from specbench.models.facade import ModelCard
 from specbench.types import require_count

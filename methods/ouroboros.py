@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-from methods.parts.draft_lm.draft_method import DraftModelMethod
-from methods.parts.draft_lm.tree_lm import TreeRequest
-from methods.parts.lookup.lookahead_window import Window, branch_of, hang_below
+from methods.parts.draft_lm import TreeRequest
+from methods.parts.draft_method import DraftModelMethod
+from methods.parts.lookahead_window import Window, branch_of, hang_below
 from specbench.decode.walk import Walk
 from specbench.method import Drafter
 from specbench.models.facade import Target

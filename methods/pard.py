@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import torch
 
-from methods.parts.draft_lm.draft_lm import DraftLM, draw_one
-from methods.parts.draft_lm.draft_method import DraftModelMethod, TargetTraits
+from methods.parts.draft_lm import DraftLM, draw_one
+from methods.parts.draft_method import DraftModelMethod, TargetTraits
 from specbench.method import Drafter, Drafting, DraftLevel, SharedDrafter
 from specbench.models.facade import ModelCard
 from specbench.types import EMPTY, MOST, Draft, InputError, Prefill, require_count

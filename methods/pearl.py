@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.parts.draft_lm.draft_lm import DraftRequest, choose_token
-from methods.parts.draft_lm.forward_time import Mark, mark, seconds_between
-from methods.parts.draft_lm.parallel_draft import DraftActor, ParallelDraft, ParallelDrafter
-from methods.parts.draft_lm.port import Backend, Ticket
+from methods.parts.draft_lm import DraftRequest, choose_token
+from methods.parts.parallel_draft import DraftActor, Mark, ParallelDraft, ParallelDrafter, mark, seconds_between
+from methods.parts.port import Backend, Ticket
 from specbench.method import Drafter
 from specbench.models.facade import Target
 from specbench.types import Draft, Prefill, Step, require_count, require_nodes

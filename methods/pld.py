@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from methods.parts.lookup.ngram import Gram, NgramIndex
+from methods.parts.ngrams import Gram, NgramIndex
 from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, InputError, Prefill, require_count
 

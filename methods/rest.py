@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 from safetensors.numpy import save_file
 
-from methods.parts.lookup.corpus import FORMATS, Corpus, read_built
-from methods.parts.lookup.suffix_array import CROSSING, MatchCounts, SuffixArray, Tree, cut_paths
+from methods.parts.corpus import FORMATS, Corpus, read_built
+from methods.parts.suffix_array import CROSSING, MatchCounts, SuffixArray, Tree, cut_paths
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
 from specbench.models.load import locate_file

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from methods.parts.draft_lm.chain import ChainMethod, DraftChain, Schedule
-from methods.parts.draft_lm.draft_lm import CHAIN, DraftLM, DraftRequest
-from methods.parts.draft_lm.draft_method import TargetTraits
+from methods.parts.draft_lm import CHAIN, DraftLM, DraftRequest
+from methods.parts.draft_method import ChainMethod, DraftChain, Schedule, TargetTraits
 from specbench.method import Drafter, Drafting
 from specbench.models.facade import ModelCard, Target
 from specbench.models.transfer import upload

@@ -6,9 +6,13 @@ measured beforehand, dynamic programming finds the best tree of a size. Siblings
 
 from __future__ import annotations
 
-from methods.parts.trees.fixed_tree import FixedTreeMethod
-from methods.parts.trees.tree_shape import find_best_shape
-from specbench.types import MOST, InputError, require_count
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from methods.parts.fixed_tree import FixedTreeMethod
+from specbench.types import MOST, ROOT, InputError, require_count
 
 
 class Sequoia(FixedTreeMethod):
@@ -40,3 +44,53 @@ class Sequoia(FixedTreeMethod):
         self.acceptance, self.nodes, self.depth = acceptance, nodes, depth
         parents, self.expected = find_best_shape(nodes, min(depth, nodes), acceptance)
         self.plant(parents, f"nodes={nodes}")
+
+
+def find_best_shape(nodes: int, depth: int, acceptance: Sequence[float]) -> tuple[list[int], float]:
+    """Parents of the tree with the most expected tokens a step, and their number, the target's own token included.
+
+    nodes, depth: at most. acceptance: at a node that was reached, the chance that its first, second, ... child is the
+    one that is accepted (Sequoia's positional acceptance). Dynamic programming over (depth, children, nodes).
+    """
+    size = nodes + 1  # of a subtree, its own root included
+    whole = np.full((depth + 1, size + 1), -np.inf)  # best subtree of exactly that many nodes, at most that deep
+    whole[:, 1] = 1.0
+    wide = np.zeros((depth + 1, size + 1), dtype=int)  # its children
+    split = np.zeros((depth + 1, len(acceptance) + 1, size + 1), dtype=int)  # nodes before the last child's own
+    for level in range(1, depth + 1):
+        known = np.full(size + 1, -np.inf)
+        known[1] = 1.0  # no child
+        for child, chance in enumerate(acceptance, 1):
+            below = whole[level - 1]
+            subtree = np.multiply(chance, below, out=np.full(size + 1, -np.inf), where=np.isfinite(below))
+            known, split[level, child] = _with_child(known, subtree)
+            better = known > whole[level]
+            whole[level, better], wide[level, better] = known[better], child
+    best = int(np.argmax(whole[depth]))
+    return _unfold(depth, best, wide, split), float(whole[depth, best])
+
+
+def _with_child(known: np.ndarray, subtree: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Max over y of known[y] + subtree[m - y], for every m; and the y of each."""
+    size = len(known)
+    index = np.arange(size)
+    gap = index[None, :] - index[:, None]  # [y, m]
+    total = known[:, None] + np.where(gap > 0, subtree[np.clip(gap, 0, None)], -np.inf)
+    return total.max(0), total.argmax(0)
+
+
+def _unfold(depth: int, size: int, wide: np.ndarray, split: np.ndarray) -> list[int]:
+    """The tree behind the tables, level by level."""
+    parents: list[int] = []
+    waiting = deque([(ROOT, depth, size)])
+    while waiting:
+        node, level, left = waiting.popleft()
+        sizes: list[int] = []
+        for child in range(int(wide[level, left]), 0, -1):
+            before = int(split[level, child, left])
+            sizes.append(left - before)
+            left = before
+        for part in reversed(sizes):
+            waiting.append((len(parents), level - 1, part))
+            parents.append(node)
+    return parents

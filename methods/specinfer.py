@@ -6,12 +6,12 @@ of them by that distribution (multi-step speculative sampling). At temperature 0
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
-from methods.parts.trees.fixed_tree import FixedTreeMethod
-from methods.parts.trees.tree_shape import parents_of_widths
-from specbench.types import MOST, InputError
+from methods.parts.fixed_tree import FixedTreeMethod
+from specbench.types import MOST, ROOT, InputError
 
 
 class SpecInfer(FixedTreeMethod):
@@ -38,3 +38,17 @@ class SpecInfer(FixedTreeMethod):
             raise InputError(f"expansion={expansion}: makes more than {MOST} nodes; expected a smaller tree")
         self.expansion = expansion
         self.plant(parents_of_widths(expansion), f"expansion={expansion}")
+
+
+def parents_of_widths(widths: Sequence[int]) -> list[int]:
+    """Parents of the tree in which every node of depth d has ``widths[d]`` children (the root has depth 0).
+
+    ``parents_of_widths([2, 1])`` -> ``[-1, -1, 0, 1]``.
+    """
+    parents: list[int] = []
+    level = [ROOT]
+    for width in widths:
+        start = len(parents)
+        parents += [node for node in level for _ in range(width)]
+        level = list(range(start, len(parents)))
+    return parents

@@ -6,7 +6,7 @@ the ratio test needs.
 
 from __future__ import annotations
 
-from methods.parts.draft_lm.chain import ChainMethod
+from methods.parts.draft_method import ChainMethod
 
 
 class SpeculativeSampling(ChainMethod):

@@ -15,8 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from methods.parts.lookup.suffix_array import MatchCounts, SuffixArray
-from methods.parts.lookup.suffix_kernels import END
+from methods.parts.suffix_array import END, MatchCounts, SuffixArray
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
 from specbench.types import EMPTY, Draft, Prefill, require_count

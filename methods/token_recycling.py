@@ -7,13 +7,70 @@ nodes is the authors' code's, `docs/methods/token_recycling.md`).
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 
-from methods.parts.lookup.recycling import RecyclingMatrix, Update
-from methods.parts.trees.tree_shape import TreeShape
+from methods.parts.recycling import RecyclingMatrix, Update
+from methods.parts.tree_shape import TreeShape
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
-from specbench.types import Draft, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
+
+REFERENCE = (  # github.com/Luowaterbi/TokenRecycling, model/recycling/tree_template.py: 80 nodes on 6 levels
+    (8,),
+    (8, 4, 3, 2, 1, 1, 1, 1),
+    (8, 3, 2, 1, 1, 1, 1, 1, 2, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0),
+    (5, 2, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 0),
+    (3, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1, 0, 0),
+    (2, 0, 0, 1, 0, 0, 0, 0),
+)
+SHARES = (49, 10, 6, 5, 3, 3, 2, 2)  # how many of its 80 nodes stand at or below the root's child of each rank
+
+Path = tuple[int, ...]  # a node as the ranks on the way to it
+
+
+def reference_tree(nodes: int, depth: int, width: int) -> TreeShape:
+    """The reference's tree brought to ``nodes`` nodes on exactly ``depth`` levels.
+
+    Taken in this order: the path of rank 0 down to ``depth``; the reference's nodes; all others. Within each the
+    likely ones first: a node is worth the product of its ranks' ``SHARES``, the reference's own estimate of what a
+    rank is worth (ranks beyond have share 1); of equal ones the shallower, then the lower ranks. A parent is worth
+    more than its children and a rank no less than the next, so every beginning of that order is a tree. width: the
+    most children a node may have. Raises InputError.
+    """
+    if nodes < depth or depth < 1:
+        raise InputError(f"nodes={nodes}: expected at least depth={depth} nodes and 1 level, one node a level")
+    known = set(_paths(TreeShape.from_counts(REFERENCE, len(SHARES))))
+
+    def order(path: Path) -> tuple[bool, bool, Fraction, int, Path]:
+        shares = (SHARES[rank] if rank < len(SHARES) else 1 for rank in path)
+        worth = Fraction(math.prod(shares), len(known) ** len(path))
+        return any(path), path not in known, -worth, len(path), path
+
+    waiting = [order((0,))]
+    chosen: list[Path] = []
+    while waiting and len(chosen) < nodes:
+        path = heapq.heappop(waiting)[-1]
+        chosen.append(path)
+        if len(path) < depth:
+            heapq.heappush(waiting, order((*path, 0)))
+        if path[-1] + 1 < width:
+            heapq.heappush(waiting, order((*path[:-1], path[-1] + 1)))
+    if len(chosen) < nodes:
+        raise InputError(f"nodes={nodes}: only {len(chosen)} fit on {depth} levels of {width} candidates a node")
+    ordered = sorted(chosen, key=lambda path: (len(path), path))
+    place = {(): ROOT} | {path: node for node, path in enumerate(ordered)}
+    return TreeShape.of([place[path[:-1]] for path in ordered])
+
+
+def _paths(shape: TreeShape) -> list[Path]:
+    """Every node as the ranks on the way to it."""
+    found: list[Path] = []
+    for parent, rank in zip(shape.parents, shape.ranks, strict=True):
+        found.append((*(() if parent == ROOT else found[parent]), rank))
+    return found
 
 
 class _Recycler(Drafter):
@@ -29,7 +86,7 @@ class _Recycler(Drafter):
 
 
 class TokenRecycling(Method):
-    """nodes, depth: of the tree, the reference's brought to that size (``TreeShape.sized``). k: candidates a token.
+    """nodes, depth: of the tree, the reference's brought to that size (``reference_tree``). k: candidates a token.
 
     update: which of a repeated token's rows stays: last | first | merge (a stand-in for the unordered device write:
     each rank from another occurrence). update_from_prefill: also learn from the prompt's own distributions
@@ -48,7 +105,7 @@ class TokenRecycling(Method):
         tree: list[list[int]] | None = None,
     ) -> None:
         require_count("k", k)
-        self.shape = TreeShape.sized(nodes, depth, k) if tree is None else TreeShape.from_counts(tree, k)
+        self.shape = reference_tree(nodes, depth, k) if tree is None else TreeShape.from_counts(tree, k)
         self._given = f"nodes={nodes}" if tree is None else "tree"
         self.k, self.update, self.update_from_prefill = k, update, update_from_prefill
 

@@ -16,15 +16,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from methods.parts.lookup.corpus import read_documents, tokenize
+from methods.parts.corpus import read_documents, tokenize
 from scripts.lab.drafting import COLUMNS, lines_of, repeating_tokens, time_scan
 from specbench.method import Peer
 from specbench.models.facade import Target
 from specbench.models.load import load_model
 from specbench.records.record import VANILLA
-from specbench.runs.cli import job_of, with_exit_code
-from specbench.runs.groups import conf_dir
+from specbench.runs.cli import job_of
+from specbench.runs.config import conf_dir
 from specbench.runs.session import Entry
+from specbench.screen import with_exit_code
 from specbench.types import InputError
 
 NODES, RESET = 256, ("turn", "case")

@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.records.store import read_run
-from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.cli import job_of
 from specbench.runs.composition import with_own_groups
 from specbench.runs.execution import execute
+from specbench.screen import with_exit_code
 
 PARTS = {"1/4": ["suite.part=1/4"], "all": []}
 TURNS = 3

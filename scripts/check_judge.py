@@ -18,9 +18,10 @@ from scripts.lab.faults import FAULTS, Fault
 from scripts.lab.judge import FOUND_HEAD, RATE_HEAD, SOUND_HEAD, Judged
 from scripts.lab.rounding import ROUNDING_HEAD, measure_rounding
 from specbench.records.record import CaseRecord
-from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.cli import job_of
 from specbench.runs.session import RequestSettings, Session
 from specbench.runs.stage import set_stage
+from specbench.screen import with_exit_code
 
 
 @with_exit_code

@@ -34,7 +34,7 @@ from scripts.lab.serving_engines import (
     serving,
 )
 from specbench import run
-from specbench.runs.cli import with_exit_code
+from specbench.screen import with_exit_code
 from specbench.types import InputError
 
 METHOD = (f"method=[{OURS}]", f"method.{OURS}.length={LENGTH}", f"method.{OURS}.schedule=fixed")

@@ -21,8 +21,9 @@ from specbench.input import whole_numbers
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.load import load_model
-from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.cli import job_of
 from specbench.runs.material import model_options
+from specbench.screen import with_exit_code
 from specbench.types import EMPTY, Draft, InputError, Needs
 
 COLUMNS = (

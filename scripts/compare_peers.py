@@ -20,8 +20,9 @@ import transformers
 
 from scripts.lab.peers import choose_pairs, compare, format_peers, in_turn, pair_named, require_equal, time_pair
 from specbench.records.record import EngineKind
-from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.cli import job_of
 from specbench.runs.stage import set_stage
+from specbench.screen import with_exit_code
 from specbench.stats import MIN_CASES
 from specbench.types import InputError
 

@@ -22,7 +22,8 @@ from specbench.models.facade import Target
 from specbench.models.fast.attention import FastOptions
 from specbench.models.load import load_model
 from specbench.records.record import EngineKind
-from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.cli import job_of
+from specbench.screen import with_exit_code
 
 SHAPE = ["model=random", "model.draft=bundled:tiny_draft", "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
          "+model.datastore=bundled:tiny/datastore.safetensors",

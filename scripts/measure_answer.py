@@ -26,9 +26,10 @@ from specbench.models.engine import Engine
 from specbench.models.load import load_model
 from specbench.records.store import RECORDS
 from specbench.report import build_report
-from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.cli import job_of
 from specbench.runs.execution import execute
 from specbench.runs.material import model_options
+from specbench.screen import with_exit_code
 
 PROMPT, FIRST, VOCAB, MIB = 64, 256, 2048, 1 << 20
 

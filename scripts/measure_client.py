@@ -22,7 +22,8 @@ from scripts.lab.client import HEADER, measure_client
 from specbench.input import counts
 from specbench.method import Remote
 from specbench.models.facade import Target
-from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.cli import job_of
+from specbench.screen import with_exit_code
 
 STAND_IN = Path(__file__).resolve().parents[1] / "tests/stand_in.py"
 STEP_S = "0.01"

@@ -27,8 +27,9 @@ from specbench.models.facade import Target
 from specbench.models.family import find_windows
 from specbench.models.load import load_model
 from specbench.profile import ModelShape
-from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.cli import job_of
 from specbench.runs.material import model_options
+from specbench.screen import with_exit_code
 
 NODES, MIB = 256, 1 << 20
 

@@ -21,7 +21,7 @@ import pandas as pd
 from scripts.lab.loads import compare, read_answers
 from specbench.input import whole_numbers
 from specbench.profile import open_profile
-from specbench.runs.cli import with_exit_code
+from specbench.screen import with_exit_code
 from specbench.serving.arrivals import draw_poisson
 from specbench.serving.scheduler import Stretch
 from specbench.serving.simulate import read_figures, simulate

@@ -27,8 +27,9 @@ from specbench.input import whole_numbers
 from specbench.models.choose import make_engine
 from specbench.models.facade import Target
 from specbench.models.load import load_model
-from specbench.runs.cli import job_of, with_exit_code
+from specbench.runs.cli import job_of
 from specbench.runs.material import model_options
+from specbench.screen import with_exit_code
 
 LIBRARIES = ("transformers", "openvino")
 

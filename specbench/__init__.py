@@ -1,21 +1,92 @@
 """specbench: which speculative-decoding method makes this model faster, by how much, and why.
 
-``from specbench import run, load``: a run, and one that was made before, as values with data frames
-(``specbench.runs.result``). Imported when they are asked for: ``import specbench`` alone is light.
+``from specbench import run, load`` runs a comparison from Python, or reads one, with the same settings, directories and
+files as the command ``specbench run``. Both return a ``Result``, whose figures are data frames. ``import specbench``
+alone is light: pandas and torch are imported with the first call.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
-from specbench.version import __version__
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specbench.runs.result import Result, load, run
+    import pandas as pd
 
+    from specbench.records.record import CaseRecord
+    from specbench.report.frames.findings import Findings
+
+__version__ = "0.1.0"
 __all__ = ["Result", "__version__", "load", "run"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("specbench.runs.result"), name)
-    raise AttributeError(f"module 'specbench' has no attribute {name!r}; it has {', '.join(__all__)}")
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run.
+
+    path: its directory. findings: all figures of its report, as the notebooks use them. code: the exit code of the
+    command: 1 where a method failed or tokens are not the target's; None for a run that was read.
+    """
+
+    path: Path
+    findings: Findings
+    code: int | None = None
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """The rows of ``summary.csv``: one per category and method; ``category`` is ``overall`` for all cases."""
+        return self.findings.summary
+
+    @property
+    def overall(self) -> pd.DataFrame:
+        """One row per method, over all cases."""
+        from specbench.records.record import OVERALL
+
+        return self.summary[self.summary["category"] == OVERALL].reset_index(drop=True)
+
+    @property
+    def cases(self) -> pd.DataFrame:
+        """One row per case, method and round: tokens, steps, MAT and seconds; blank where the case failed."""
+        import pandas as pd
+
+        return pd.DataFrame([_row(record) for run in self.findings.runs for record in run.records])
+
+
+def load(path: str | Path) -> Result:
+    """Read a run's directory, also of an unfinished run. Raises InputError naming what is wrong."""
+    from specbench.report.build import read_findings
+    from specbench.report.locate import find_runs
+
+    return Result(Path(path), read_findings(find_runs([Path(path)])))
+
+
+def run(*settings: str) -> Result:
+    """Do what ``specbench run SETTINGS`` does, with its display and report; an earlier call is continued.
+
+    Raises:
+        InputError: The settings cannot be run.
+        KeyboardInterrupt: The run was interrupted.
+    """
+    from specbench.runs.cli import job_at
+    from specbench.runs.launch import run_job
+    from specbench.screen import INTERRUPTED
+
+    job, directory = job_at(settings)
+    code = run_job(job, directory)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return Result(directory, load(directory).findings, code)
+
+
+def _row(record: CaseRecord) -> dict[str, object]:
+    ok, turns = record.status == "ok", record.turns
+    steps, accepted = sum(len(turn.accept) for turn in turns), sum(sum(turn.accept) for turn in turns)
+    figures = {
+        "tokens": sum(len(turn.ids) for turn in turns),
+        "steps": steps,
+        "mat": accepted / steps if steps else None,
+        "seconds": sum(turn.wall_s for turn in turns),
+    }
+    named = {"case": record.case, "category": record.category, "method": record.method, "round": record.round}
+    return {**named, "ok": ok, **(figures if ok else dict.fromkeys(figures))}

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import re
+import socket
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -143,3 +148,28 @@ def counts(text: str) -> tuple[int, ...]:
     if not all(re.fullmatch(r"0*[1-9][0-9]{0,5}", part) for part in parts):
         raise argparse.ArgumentTypeError(f"got {text!r}; expected whole numbers from 1 to 999999, such as 1,8,32,128")
     return tuple(sorted({int(part) for part in parts}))
+
+
+_WAIT_S = 5
+_HTTPS = 443
+_FETCH = "so only the local cache is read: fetch it where there is network (specbench fetch SETTINGS)"
+
+
+@functools.cache
+def refuse_network() -> str:
+    """Why the hub is not asked, '' where it is. One that cannot be reached is switched off, as by HF_HUB_OFFLINE."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return f"HF_HUB_OFFLINE is set, {_FETCH}, or unset it"
+    place = urlsplit(constants.ENDPOINT)
+    if getproxies():  # a proxy finds the host
+        return ""
+    try:
+        socket.create_connection((place.hostname, place.port or _HTTPS), _WAIT_S).close()
+    except OSError as error:
+        constants.HF_HUB_OFFLINE = True
+        if "datasets" in sys.modules:  # which copies it
+            sys.modules["datasets"].config.HF_HUB_OFFLINE = True
+        return f"{place.hostname} cannot be reached ({error.strerror or error}), {_FETCH}"
+    return ""

@@ -1,21 +1,47 @@
-"""Standard output and the signals of its end: a pipe into ``head``, a closed terminal, a locale without UTF-8."""
+"""How a command ends and what it prints: exit codes, the message of an error, progress, signals, a closed terminal."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from specbench.input import InputError
+from specbench.names import printable
+
+# Exit codes of every command. FAILED: a method without one good case, tokens that are not the target's, a full disk.
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 ENDING = ("SIGTERM", "SIGHUP")  # a scheduler's and a closed terminal's; the latter is not everywhere
+
+
+def fail(message: str, program: str = "specbench") -> int:
+    """Print what is wrong with the input of a program; returns the exit code."""
+    print(printable(f"{program}: error: {message}"), file=sys.stderr)
+    return USAGE
+
+
+def with_exit_code(main: Callable[[], int | None]) -> Callable[[], int]:
+    """The ``main`` of a script with its exit code; an InputError becomes a line on stderr and code 2."""
+
+    @functools.wraps(main)
+    def call() -> int:
+        try:
+            return main() or DONE
+        except InputError as error:
+            return fail(str(error), Path(sys.argv[0]).stem)
+
+    return call
 
 
 class Screen(Console):

@@ -7,9 +7,9 @@ import os
 import random
 import time
 
-from methods.card.method import CardActor
+from methods.card import CardActor
 from methods.pearl import PearlActor
-from specbench.models.attention import is_cudnn_attention_allowed
+from specbench.models.fast.attention import is_cudnn_attention_allowed
 from specbench.types import InputError
 
 

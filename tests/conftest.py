@@ -59,7 +59,7 @@ def _prepare() -> None:
     multiprocessing.set_forkserver_preload(
         [
             "specbench.models.tensor_parallel.start",
-            "methods.parts.draft_lm.parallel_draft",
+            "methods.parts.parallel_draft",
             "ranks",
             "specbench.runs.cli",
             *(f"transformers.models.{family}.modeling_{family}" for family in _FAMILIES),

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import torch
 from transformers import AutoConfig
 
+from builders.models import VOCAB
 from joint_law import MarkovEngine, emitted, exact, p_value
-from methods.parts.draft_lm.draft_lm import DraftLM
-from methods.parts.draft_lm.draft_method import TargetTraits
-from models import VOCAB
+from methods.parts.draft_lm import DraftLM
+from methods.parts.draft_method import TargetTraits
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compose import explain_missing, job_for
+from builders.runs import explain_missing, job_for
 from specbench.records.record import VANILLA, CaseRecord
 from specbench.records.store import read_run
 from specbench.runs.execution import execute

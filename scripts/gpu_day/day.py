@@ -14,16 +14,15 @@ import torch
 
 from methods.n_grammys import NGrammys
 from methods.pld import PromptLookup
-from methods.sam.method import SAM
+from methods.sam import SAM
 from methods.token_recycling import TokenRecycling
 from methods.vanilla import Vanilla
 from scripts.lab.engine_check import CASES, random_model
 from scripts.lab.goals import Goal, goals_text
 from specbench.measure.environment import machine, versions
 from specbench.method import Method
-from specbench.models.attention import allow_cudnn_attention
 from specbench.models.facade import ModelCard, Target
-from specbench.models.fast.attention import SDPA, FastOptions
+from specbench.models.fast.attention import SDPA, FastOptions, allow_cudnn_attention
 from specbench.models.fast.engine import FastEngine
 from specbench.records.store import write_atomically
 

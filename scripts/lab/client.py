@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from specbench.decode.elsewhere import RemoteServer
 from specbench.decode.loop import Request
-from specbench.decode.shared_request import SharedRequest
+from specbench.decode.together import SharedRequest
 from specbench.method import Method, Remote
 from specbench.serving.elsewhere import serve_elsewhere
 from specbench.serving.scheduler import Served, Stretch

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from specbench.models.engine import Engine
-from specbench.models.fast.accept import accept
 from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.frame import accept
 from specbench.types import Draft, Step
 
 

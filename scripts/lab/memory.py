@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench.models import chunks
-from specbench.models.fast.static_kv import GROWTH
+from specbench.models import tree
+from specbench.models.fast.cache import GROWTH
 from specbench.profile import ModelShape
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -40,8 +40,8 @@ class RequestBound:
         token = kept + shared + 2 * shape.hidden * shape.value_bytes + _HOST
         turned = (shape.heads + 2 * shape.kv_heads) * shape.head_dim  # queries, keys and values of a token
         row = max(6 * turned, 2 * turned + 4 * shape.inner) + 6 * shape.hidden
-        rest = shape.value_bytes * (min(chunks.CHUNK, logits) * 2 * shape.vocab + chunks.CHUNK * row)
-        mask = chunks.CELLS * (shape.value_bytes + 2) if masked else 0  # as numbers, and twice as bits
+        rest = shape.value_bytes * (min(tree.CHUNK, logits) * 2 * shape.vocab + tree.CHUNK * row)
+        mask = tree.CELLS * (shape.value_bytes + 2) if masked else 0  # as numbers, and twice as bits
         return cls(token, rest + mask + (nodes + GROWTH) * kept + _SLACK)
 
     def at(self, context: int) -> int:

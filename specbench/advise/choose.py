@@ -24,10 +24,9 @@ from specbench.profile.analytic import error_of
 from specbench.profile.profile import PUBLISHED
 from specbench.report import read_findings
 from specbench.report.frames.predict import Prediction, predict, with_drafting
-from specbench.report.frames.remarks import find_remarks
-from specbench.report.frames.reported import ReportedRun
+from specbench.report.frames.reported import ReportedRun, find_remarks
+from specbench.report.label import label
 from specbench.report.locate import chosen_profile, find_runs
-from specbench.report.text.label import label
 from specbench.runs.cli import job_of
 from specbench.runs.composition import with_own_groups
 from specbench.runs.execution import execute

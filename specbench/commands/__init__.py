@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
+from specbench import __version__
 from specbench.input import InputError
-from specbench.names import near, printable
-from specbench.version import __version__
+from specbench.names import near
+from specbench.screen import DONE, INTERRUPTED, fail
 
-USAGE, INTERRUPTED = 2, 130
 DEFAULT = "run"
 
 
@@ -53,10 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words in (["--help"], ["-h"]):
         print(usage())
-        return 0
+        return DONE
     if words == ["--version"]:
         print(__version__)
-        return 0
+        return DONE
     first = words[0] if words else ""
     if first.isalpha() and first not in COMMANDS:
         return fail(f"{first}: no such command; {near(first, [*COMMANDS])}")
@@ -67,12 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(str(error), f"specbench {name}")
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def fail(message: str, program: str = "specbench") -> int:
-    """Say what is wrong with the input; returns the exit code."""
-    print(printable(f"{program}: error: {message}"), file=sys.stderr)
-    return USAGE
 
 
 def usage() -> str:

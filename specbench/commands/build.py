@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 
-KINDS = {"frozen_table": "methods.cacheback.build", "datastore": "methods.rest", "automaton": "methods.sam.build"}
-CORPUS = "methods.parts.lookup.corpus"
+KINDS = {"frozen_table": "methods.cacheback", "datastore": "methods.rest", "automaton": "methods.sam"}
+CORPUS = "methods.parts.corpus"
 
 
 def main(argv: Sequence[str]) -> int:

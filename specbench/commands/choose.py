@@ -16,7 +16,7 @@ from specbench.input import InputError, counts
 from specbench.names import near, printable
 from specbench.profile.analytic import GPUS, MODELS
 from specbench.records.store import RECORDS, read_manifest
-from specbench.runs.groups import list_options
+from specbench.runs.config import list_options
 
 RESULTS = Path("results")
 

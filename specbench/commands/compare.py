@@ -12,15 +12,14 @@ from specbench.input import InputError
 from specbench.names import near, printable
 from specbench.records.record import OVERALL, VANILLA
 from specbench.report.build import read_findings
-from specbench.report.frames.factors import FACTORS, explain
-from specbench.report.frames.findings import Findings
+from specbench.report.frames.findings import FACTORS, Findings, explain
 from specbench.report.frames.pairs import find_contest
-from specbench.report.frames.rows import category_order
+from specbench.report.frames.summary import category_order
+from specbench.report.label import Cell, format_number, label
 from specbench.report.locate import DEFAULT_RUN, find_runs
+from specbench.report.table import Table
 from specbench.report.tables.pairs import ratio_cell
 from specbench.report.tables.terminal import open_console, print_table
-from specbench.report.text.label import Cell, format_number, label
-from specbench.report.text.table import Table
 from specbench.stats import MIN_CASES
 
 FIGURES = {"speedup": "speed", "predicted_speedup": "modelled speed", "mat": "MAT"}

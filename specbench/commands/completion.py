@@ -14,8 +14,7 @@ from typing import Any, get_type_hints
 import yaml
 
 from specbench.commands import COMMANDS, DEFAULT
-from specbench.runs.config import Config
-from specbench.runs.groups import conf_dir, list_options
+from specbench.runs.config import Config, conf_dir, list_options
 
 BASH = """\
 _specbench() {

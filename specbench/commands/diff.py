@@ -17,13 +17,12 @@ from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, CaseRecord
 from specbench.records.store import Run, RunError
 from specbench.report.build import read_findings
-from specbench.report.frames.facts import flatten
+from specbench.report.frames.facts import differing, flatten, spell_value
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.variant import differing, spell_value
+from specbench.report.label import BLANK, Cell, format_bounded, format_number, format_rate, label
 from specbench.report.locate import find_runs
+from specbench.report.table import Table
 from specbench.report.tables.terminal import open_console, print_table
-from specbench.report.text.label import BLANK, Cell, format_bounded, format_number, format_rate, label
-from specbench.report.text.table import Table
 from specbench.runs.digest import decisive
 
 # Of a manifest beside the settings: what a run was made with.

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_intermixed_args(argv)
     from specbench.profile import require_folder, write_profile
     from specbench.report.plots.latency import write_latency_plots
-    from specbench.report.tables.latency import format_latency
+    from specbench.report.tables.modelled import format_latency
 
     require_folder(given.out)
     profile = measure(given)

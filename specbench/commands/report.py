@@ -21,15 +21,14 @@ from specbench.report.exchange.formats import FORMATS, export_run
 from specbench.report.exchange.samples import SAMPLES
 from specbench.report.exchange.table import show_imported
 from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
+from specbench.report.plots import SCREEN
 from specbench.report.published.figures import read_published
 from specbench.report.published.match import compare as find_matches
 from specbench.report.published.table import published_tables, summarise_verdicts, write_published
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
-from specbench.report.text.style import SCREEN
-from specbench.screen import ending_as_interrupts, showing
+from specbench.screen import DONE, FAILED, INTERRUPTED, USAGE, ending_as_interrupts, showing
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _INSTEAD = ("answers", "compat", "export_answers", "export", "import", "published")  # of a report
 _WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a folder; expected a file"}
 
@@ -44,13 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ending_as_interrupts(), tempfile.TemporaryDirectory(prefix="specbench-") as folder:
             _fetch(options, Path(folder))
             _do(options)
-        return EXIT_OK
+        return DONE
     except KeyboardInterrupt:
-        code, said = EXIT_INTERRUPTED, "interrupted; the same command writes every file again"
+        code, said = INTERRUPTED, "interrupted; the same command writes every file again"
     except InputError as error:
-        code, said = EXIT_USAGE, str(error)
+        code, said = USAGE, str(error)
     except OSError as error:
-        code = EXIT_FAILED if error.errno in DISK_FAULTS else EXIT_USAGE
+        code = FAILED if error.errno in DISK_FAULTS else USAGE
         said = _name_fault(error, "--export-answers" if options.export_answers else "--output")
     with contextlib.suppress(OSError):  # the terminal may have gone
         print(printable(f"specbench report: {said}"), file=sys.stderr)

@@ -1,20 +1,114 @@
-"""How many nodes each of several requests drafts, and which of their drafts' nodes are fed.
+"""Budgets of nodes (``load.budget``): how much each of several requests drafts, and which nodes of drafts are fed.
 
-Every node costs all requests of a forward. ``equal`` gives each the same share; ``score`` feeds the nodes that are
-most likely accepted, whosoever they are; ``controlled`` measures what budgets bring under the load that there is, and
-takes the best, so that drafting is turned down and off as load rises. While it is off a step is vanilla's, and trying
-budgets costs a hundredth of the time.
+Every node costs all requests of a forward. ``equal`` gives each request the same share; ``score`` feeds the nodes that
+are most likely accepted, of any request; ``controlled`` measures the throughput of several budgets under the current
+load and takes the best one, so that drafting is reduced and turned off as load rises. While it is off, a step is
+vanilla's, and trying budgets costs a hundredth of the time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from specbench.decode.trimming import Budgets, TrimmedDraft, chances_of, cut_draft, find_depths, keep_likeliest, may_cut
+import numpy as np
+from torch import Tensor
+from typing_extensions import override
+
 from specbench.method import GoesOn, Method
-from specbench.types import CaseError, Draft, Step
+from specbench.types import ROOT, CaseError, Draft, Step
+
+TrimmedDraft = tuple[
+    Draft, Sequence[int] | None
+]  # the draft as fed, and its nodes' numbers in the whole one, None = all
+
+
+class Budgets:
+    """How many nodes each request may draft. This base class lets every request draft what its method wants.
+
+    goes_on: the question that drafters ask between two levels of a draft; None = they do not ask.
+    """
+
+    goes_on: GoesOn | None = None
+
+    def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
+        """Return the number of nodes that each request may draft.
+
+        Args:
+            methods: of the requests. A request with a share of 0 is not asked for a draft if its method ``pauses``.
+            most: [nodes] the engine's limit.
+        """
+        return [most] * len(methods)
+
+    def trim(self, methods: Sequence[Method], drafts: Sequence[Draft], shares: Sequence[int]) -> Sequence[TrimmedDraft]:
+        """Return the part of each draft that is fed."""
+        return [(draft, None) for draft in drafts]
+
+    def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
+        """Learn from a step. drafts: as fed. rows: of the forward. seconds: of the whole step."""
+
+    def reset(self) -> None:
+        """Forget what was learned from requests, as a method does."""
+
+
+def may_cut(method: Method) -> bool:
+    """Whether nothing but the accepted path of its drafts is read."""
+    needs = method.needs
+    return not (needs.hidden or needs.node_topk or needs.rows or needs.concurrent or method.by_node)
+
+
+def find_depths(draft: Draft) -> list[int]:
+    """(N,) of its nodes, 1 = child of the root."""
+    depths: list[int] = []
+    for parent in draft.parents:
+        depths.append(1 if int(parent) == ROOT else depths[int(parent)] + 1)
+    return depths
+
+
+def chances_of(draft: Draft, rate: Callable[[int], float] = lambda _: 0.5) -> list[float]:
+    """(N,) that a node is accepted: its score, or that of its depth shared with its siblings, times its parent's.
+
+    rate: depth -> how often nodes of that depth are accepted where their parent is.
+    """
+    depths, siblings = find_depths(draft), Counter(int(parent) for parent in draft.parents)
+    found: list[float] = []
+    for node, parent in enumerate(map(int, draft.parents)):
+        own = rate(depths[node]) / siblings[parent] if draft.score is None else float(draft.score[node])
+        found.append(own * (1.0 if parent == ROOT else found[parent]))
+    return found
+
+
+def keep_likeliest(chances: Sequence[Sequence[float]], nodes: int) -> list[list[int]]:
+    """The nodes of each draft that are among the likeliest of all; a parent comes before its children."""
+    flat = np.array([chance for own in chances for chance in own])
+    owners = np.repeat(np.arange(len(chances)), [len(own) for own in chances])
+    firsts = np.cumsum([0, *(len(own) for own in chances)])
+    chosen = np.sort(np.argsort(-flat, kind="stable")[:nodes])
+    return [(chosen[owners[chosen] == place] - firsts[place]).tolist() for place in range(len(chances))]
+
+
+def cut_draft(draft: Draft, nodes: Sequence[int]) -> TrimmedDraft:
+    """The draft of these nodes alone, and their numbers in the whole one."""
+    if len(nodes) == len(draft):
+        return draft, None
+    place = {ROOT: ROOT} | {node: number for number, node in enumerate(nodes)}
+    parents = [place[int(draft.parents[node])] for node in nodes]
+    tokens = draft.tokens[list(nodes)] if isinstance(draft.tokens, Tensor) else [draft.tokens[node] for node in nodes]
+    kept: dict[str, Any] = {
+        name: [held[node] for node in nodes]
+        for name in ("passenger", "source", "score")
+        if (held := getattr(draft, name)) is not None
+    }
+    probs = None if draft.probs is None else draft.probs[list(nodes)]
+    return replace(draft, tokens=tokens, parents=parents, probs=probs, **kept), nodes
+
+
+def in_whole_draft(step: Step, kept: Sequence[int] | None) -> Step:
+    """A step as the drafter sees it: its path in the draft that was proposed."""
+    return step if kept is None else replace(step, path=tuple(kept[node] for node in step.path))
+
 
 LEVELS = (0, 2, 8, 32, None)  # [nodes] a request that the controller chooses among; None = all that the method wants
 PROBE = 4  # [steps] that a level is tried for
@@ -27,27 +121,10 @@ MARGIN = 1.04  # by which drafting must be ahead of not drafting
 SHARE = 0.01  # of the time, that trying levels may cost
 
 
-class FullBudget:
-    """Every request drafts what its method wants."""
+class _Shares(Budgets):
+    """Cuts a draft that is larger than its share, such as one of a fixed tree."""
 
-    goes_on: GoesOn | None = None
-
-    def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
-        return [most] * len(methods)
-
-    def trim(self, methods: Sequence[Method], drafts: Sequence[Draft], shares: Sequence[int]) -> Sequence[TrimmedDraft]:
-        return [(draft, None) for draft in drafts]
-
-    def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
-        """Nothing is learned."""
-
-    def reset(self) -> None:
-        """The load stays what it is."""
-
-
-class _Shares(FullBudget):
-    """A method that does not keep to its share, as one of a fixed tree, is cut to it."""
-
+    @override
     def trim(self, methods: Sequence[Method], drafts: Sequence[Draft], shares: Sequence[int]) -> Sequence[TrimmedDraft]:
         return [
             cut_draft(draft, keep_likeliest([chances_of(draft)], share)[0]) if len(draft) > share else (draft, None)
@@ -61,6 +138,7 @@ class EqualBudget(_Shares):
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
 
+    @override
     def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
         share, rest = divmod(self._nodes, len(methods))
         return [min(most, share + (place < rest)) for place in range(len(methods))]
@@ -77,10 +155,12 @@ class ScoreBudget(EqualBudget):
         self._tried: Counter[int] = Counter()
         self._accepted: Counter[int] = Counter()
 
+    @override
     def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
         equal = super().share(methods, most)
         return [most if may_cut(method) else share for method, share in zip(methods, equal, strict=True)]
 
+    @override
     def trim(self, methods: Sequence[Method], drafts: Sequence[Draft], shares: Sequence[int]) -> Sequence[TrimmedDraft]:
         free = [place for place, method in enumerate(methods) if may_cut(method) and drafts[place].probs is None]
         fixed = sum(len(draft) for place, draft in enumerate(drafts) if place not in free)
@@ -90,6 +170,7 @@ class ScoreBudget(EqualBudget):
             found[place] = cut_draft(drafts[place], nodes)
         return found
 
+    @override
     def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
         for draft, step in zip(drafts, steps, strict=True):
             if isinstance(step, Step) and len(draft):
@@ -103,7 +184,11 @@ class ScoreBudget(EqualBudget):
 
 @dataclass(slots=True)
 class _Level:
-    """emitted, seconds: of the last steps. due: the step at which it is tried again; wait: how long after that."""
+    """One number of nodes, as measured.
+
+    emitted, seconds: tokens and time of the last steps. due: the step at which it is tried again. wait: [steps] until
+    the time after that.
+    """
 
     emitted: float = 0.0
     seconds: float = 0.0
@@ -115,22 +200,19 @@ class _Level:
         """[tokens/s]"""
         return self.emitted / self.seconds if self.seconds else 0.0
 
-    def fade(self) -> None:
-        """What was learned counts less than what follows."""
-        self.emitted, self.seconds = KEPT * self.emitted, KEPT * self.seconds
-
     def add(self, emitted: int, seconds: float) -> None:
+        """Enter a step into the running means."""
         keep = 1 - 1 / MEMORY
         self.emitted, self.seconds = keep * self.emitted + emitted, keep * self.seconds + seconds
 
 
 class Controller(_Shares):
-    """Takes the number of nodes a request that brings the most tokens a second, as measured with so many requests.
+    """Takes the number of nodes per request (the level) with the most tokens per second, as measured at this load.
 
-    A level that loses is tried again after a wait that doubles, and only while all that was tried has cost less than
-    ``SHARE`` of the time; not to draft, where it is near, after a wait that does not: times of a machine drift, and
-    only those of neighbouring steps compare. What is tried ends where it clearly loses. A load that is new begins as
-    the nearest one.
+    A level that loses is tried again after a wait that doubles, and only while all trials together have cost less than
+    ``SHARE`` of the time. The level without drafts is tried again after a constant wait if its rate is near the best:
+    times of a machine drift, and only those of neighbouring steps compare. A trial ends early if it clearly loses. A
+    new load begins with the best level of the nearest known load.
     """
 
     def __init__(self) -> None:
@@ -142,6 +224,7 @@ class Controller(_Shares):
         self._resumes = False  # drafting begins again with this step
         self._first = True  # steps of the first load: until its levels are tried, that may cost what it does
 
+    @override
     def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
         load = len(methods).bit_length()
         if load != self._load:
@@ -166,7 +249,7 @@ class Controller(_Shares):
                 if place > 1 and levels[place - 1].rate < CLEARLY * levels[best].rate:
                     break
                 if level.due <= now and not (level.seconds and place == best):
-                    level.fade()
+                    level.emitted, level.seconds = KEPT * level.emitted, KEPT * level.seconds
                     return place, PROBE
             self._first = False
         return best, 1
@@ -178,6 +261,7 @@ class Controller(_Shares):
         place = max(range(len(levels)), key=lambda each: levels[each].rate)
         return place if levels[place].rate > MARGIN * levels[0].rate else 0
 
+    @override
     def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
         levels, level = self._levels[self._load], self._levels[self._load][self._tried]
         emitted = sum(len(step.emitted) for step in steps if isinstance(step, Step))
@@ -204,4 +288,4 @@ def make_budgets(kind: str, nodes: int) -> Budgets:
     """The budgets of ``load.budget``. nodes: of a forward, for those that share them."""
     if kind == "controlled":
         return Controller()
-    return FullBudget() if kind == "full" else EqualBudget(nodes) if kind == "equal" else ScoreBudget(nodes)
+    return Budgets() if kind == "full" else EqualBudget(nodes) if kind == "equal" else ScoreBudget(nodes)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specbench.decode.loop import derive_seed
-from specbench.decode.shared_request import Question, SharedRequest, boundary
+from specbench.decode.together import Question, SharedRequest, boundary
 from specbench.method import Remote
 from specbench.types import CaseError
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from specbench.decode.budgets import Budgets, in_whole_draft
 from specbench.decode.sampling import Sampling
-from specbench.decode.trimming import Budgets, in_whole_draft
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, Method, Peer, Remote, Settled
 from specbench.models.engine import Engine

@@ -1,47 +1,176 @@
-"""The decode loop of several requests: each proposes, one forward for all, each learns from its own outcome.
+"""The decode loop of several requests that share forwards: each proposes, and each learns from its own outcome.
 
 A request decodes as ``specbench.decode.loop`` decodes it alone: the same walk, the same seeds, the same method; only
-its forwards are shared. What raises in one request ends that request and no other.
+its forwards are shared. An exception in one request ends that request and no other.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from specbench.decode.loop import derive_seed
-from specbench.decode.shared_request import (
-    Question,
-    SharedRequest,
-    begins_from_tokens,
-    boundary,
-    draft_on,
-    find_drafter,
-    finish,
-    join_late,
-    learn,
-)
-from specbench.decode.trimming import Budgets, TrimmedDraft
+from specbench.decode.budgets import Budgets, TrimmedDraft, in_whole_draft
+from specbench.decode.loop import Entry, Request, Transcript, derive_seed, without_tensors
 from specbench.decode.walk import Walk
-from specbench.method import Drafting, SharedDrafter
+from specbench.method import Drafter, DraftForward, Drafting, Method, SharedDrafter
 from specbench.models.engine import Batch
-from specbench.types import EMPTY, CaseError
+from specbench.types import EMPTY, CaseError, Draft, Step
+
+
+class Question(Protocol):
+    """One request of a user to a server. An exception that it raises ends only this request."""
+
+    @property
+    def method(self) -> Method:
+        """The method that drafts: with a state of its own, or with one that its requests share."""
+
+    def request(self) -> Request:
+        """Make the request, when it is admitted."""
+
+    def close(self, shared: SharedRequest) -> Question | None:
+        """End it: ``shared`` has its transcript or its error. Returns the next question of the same user."""
+
+
+@dataclass(slots=True)
+class SharedRequest:
+    """A request that shares forwards with others.
+
+    unread: [tokens] of its prompt that are not fed yet. emitted: tokens of its last forward.
+    spent: [s] by phase, of the server when the request's first token came. log: as in the loop of one request.
+    begin: makes the drafter, if it is made later. pauses, concurrent: of its method.
+    paused: its drafter takes no part in this step. missed: such steps since the last one with its drafter, and their
+    hidden states.
+    """
+
+    question: Question
+    unread: int = 0
+    emitted: int = 0
+    done: bool = False
+    error: Exception | None = None
+    transcript: Transcript = field(default_factory=Transcript)
+    handle: Any = None
+    request: Request | None = None
+    begin: Callable[[], Drafter] | None = None
+    drafter: Drafter | None = None
+    draft: Draft = EMPTY
+    pauses: bool = False
+    concurrent: bool = False
+    paused: bool = False
+    missed: list[tuple[Step, Mapping[int, Tensor]]] = field(default_factory=list)
+    context: list[int] = field(default_factory=list)
+    end: int = 0
+    log: list[Entry] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=dict)
+
+
+class boundary:
+    """Context manager: an exception inside it ends these requests and is stored for their records.
+
+    It is a class because a generator takes three times as long, and it is entered twice per step and request.
+    """
+
+    __slots__ = ("_requests",)
+
+    def __init__(self, *requests: SharedRequest) -> None:
+        self._requests = requests
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        for shared in self._requests:
+            shared.error, shared.done, shared.unread, shared.emitted = error, True, 0, 0
+        return True
+
+
+def draft_on(
+    asked: Sequence[tuple[SharedRequest, Drafting, Any]],
+) -> list[tuple[SharedRequest, Drafting, Any]]:
+    """Resume each drafting with the outcome of its last forward; returns those that run another one, and its outcome."""
+    waiting: dict[int, list[tuple[SharedRequest, Drafting, DraftForward]]] = defaultdict(list)
+    for shared, drafting, outcome in asked:
+        with boundary(shared):
+            try:
+                forward = drafting.send(outcome)
+                waiting[id(forward.owner)].append((shared, drafting, forward))
+            except StopIteration as end:
+                shared.draft = end.value
+    found: list[tuple[SharedRequest, Drafting, Any]] = []
+    for those in waiting.values():
+        with boundary(*(shared for shared, _, _ in those)):
+            forwards = [forward for _, _, forward in those]
+            outcomes = forwards[0].owner.run_together(forwards) if len(those) > 1 else [forwards[0].run()]
+            found += [(*each[:2], outcome) for each, outcome in zip(those, outcomes, strict=True)]
+    return found
+
+
+def learn(shared: SharedRequest, draft: Draft, kept: Sequence[int] | None, step: Step | CaseError) -> None:
+    """Enter the outcome of one forward; the drafter sees the path in its whole draft."""
+    if isinstance(step, CaseError):
+        raise step
+    shared.context.extend(step.emitted)
+    shared.emitted, shared.done = len(step.emitted), step.done
+    bare = without_tensors(draft, step)
+    if shared.paused:
+        shared.missed.append((bare[1], {layer: states.clone() for layer, states in step.hidden.items()}))
+    else:
+        find_drafter(shared).observe(in_whole_draft(step, kept))
+    shared.log.append((*bare, 1 + len(draft)))
+
+
+def find_drafter(shared: SharedRequest) -> Drafter:
+    """Return the request's drafter, once it has observed all earlier steps.
+
+    It observes the steps that it missed as one step: without a draft, or, if it reads hidden states, with a chain of
+    that length.
+    """
+    if shared.drafter is None:
+        assert shared.begin is not None
+        shared.drafter = shared.begin()
+    if missed := shared.missed:
+        emitted = tuple(step.emitted[0] for step, _ in missed)
+        hidden = {layer: torch.cat([states[layer] for _, states in missed]) for layer in missed[0][1]}
+        shared.missed = []
+        shared.drafter.propose(shared.context[: -len(emitted)], 0)
+        path = range(len(emitted) - 1) if hidden else ()
+        shared.drafter.observe(Step(missed[0][0].root, emitted, tuple(path), done=False, hidden=hidden))
+    return shared.drafter
+
+
+def finish(shared: SharedRequest, spent: Mapping[str, float], eos: frozenset[int]) -> None:
+    """Fill in the transcript, except the times that the schedule measures."""
+    if shared.error is not None or not shared.context or shared.request is None:
+        return
+    if shared.drafter is not None:
+        shared.drafter.finish(shared.context)
+    out, method = shared.transcript, shared.question.method
+    out.ids = shared.context[len(shared.request.prompt) :]
+    if out.ids[-1] in eos:
+        out.finish = "eos"
+    out.trees = [] if shared.request.keep_trees else None
+    out.count(shared.log, method.sources)
+    out.stats = method.figures(shared.drafter, out.ids) if shared.drafter is not None else {}
+    out.phases_s = {phase: spent[phase] - shared.spent.get(phase, 0.0) for phase in spent if phase != "idle"}
 
 
 class SharedLaps:
-    """Time of all requests by phase; a GPU's is read at the end of a step, when its picks are on the host."""
+    """The time of all requests by phase; a GPU's is read at the end of a step, when its picks are on the host."""
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = defaultdict(float)
         self._last = time.perf_counter()
 
     def lap(self, phase: str) -> None:
-        """The time since the last lap belongs to ``phase``."""
+        """Add the time since the last lap to ``phase``."""
         now = time.perf_counter()
         self.spent[phase] += now - self._last
         self._last = now
@@ -57,12 +186,15 @@ class SharedServer:
         self._start = time.perf_counter()
 
     def now(self) -> float:
+        """[s] since the server was started."""
         return time.perf_counter() - self._start
 
     def wait(self, until_s: float) -> None:
+        """Sleep until this moment, as of ``now``."""
         time.sleep(max(0.0, until_s - self.now()))
 
     def admit(self, question: Question) -> SharedRequest:
+        """Give a question a place in the batch."""
         shared = SharedRequest(question)
         with boundary(shared):
             shared.request = request = question.request()
@@ -77,12 +209,13 @@ class SharedServer:
             shared.transcript.finish = "context" if limit < request.limit else "length"
             shared.end = len(prompt) + limit
             walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), method.typical)
-            shared.handle = self._batch.open(prompt, limit, walk, needs := method.needs)
-            shared.pauses, shared.concurrent = method.pauses, needs.concurrent
+            shared.handle = self._batch.open(prompt, limit, walk, method.needs)
+            shared.pauses, shared.concurrent = method.pauses, method.needs.concurrent
             shared.unread = len(prompt)
         return shared
 
     def read(self, shared: SharedRequest, tokens: int) -> float | None:
+        """Read the next tokens of a prompt; returns the moment of the first token [s] once the prompt is read."""
         first_s = None
         with boundary(shared):
             assert shared.request is not None
@@ -93,7 +226,9 @@ class SharedServer:
                 first_s = self.now()
                 prompt, names = shared.request.prompt, (*shared.request.names, "draft")
                 method, seed = shared.question.method, derive_seed(shared.request.seed, *names)
-                if self._paused and shared.pauses and begins_from_tokens(method.needs):
+                needs = method.needs
+                shown = needs.hidden or needs.node_topk or needs.prompt_topk  # by the prefill, and lost after it
+                if self._paused and shared.pauses and not shown:
                     shared.begin = partial(method.begin, prompt, prefill, seed)
                 else:
                     shared.drafter = method.begin(prompt, prefill, seed)
@@ -107,6 +242,7 @@ class SharedServer:
 
     @torch.inference_mode()
     def step(self, requests: Sequence[SharedRequest]) -> int:
+        """Draft and verify for all requests; returns the rows fed."""
         begun = time.perf_counter()
         self._laps.lap("idle")
         trimmed = self._propose(requests)
@@ -120,7 +256,11 @@ class SharedServer:
                 shared.drafter.launch()  # type: ignore[union-attr]
         fed = [(each.handle, None if each.paused else draft) for each, draft in zip(active, drafts, strict=True)]
         self._batch.forward(fed)
-        lates = [join_late(shared) for shared in active] if concurrent else None
+        lates: list[Draft | None] = [None] * len(active)
+        for place, shared in enumerate(active):
+            if shared.error is None and shared.drafter is not None and shared.concurrent:
+                with boundary(shared):
+                    lates[place] = shared.drafter.join()
         if concurrent:
             self._laps.lap("draft")
         steps = self._batch.settle([shared.end - len(shared.context) for shared in active], lates)
@@ -134,7 +274,7 @@ class SharedServer:
         return self._batch.fed
 
     def _propose(self, requests: Sequence[SharedRequest]) -> Sequence[TrimmedDraft]:
-        """A draft of each request that did not fail."""
+        """Return a draft of each request that did not fail."""
         shares = self._budgets.share([shared.question.method for shared in requests], self._most)
         asked: list[tuple[SharedRequest, Drafting, Any]] = []
         for shared, share in zip(requests, shares, strict=True):
@@ -159,6 +299,7 @@ class SharedServer:
         return kept
 
     def leave(self, shared: SharedRequest) -> Question | None:
+        """Free a request's place and fill in its transcript; returns the next question of the same user."""
         if shared.handle is not None:
             self._batch.close(shared.handle)
         with boundary(shared):

@@ -1,8 +1,8 @@
-"""A batch on a model: each request has a place with slots of its own, its own draft, and its own random numbers.
+"""A batch of requests on one model: each request has a place with cache slots, its own draft, and its own random numbers.
 
-A forward feeds the rows of its requests one behind the other; a row sees its own request alone. What is here is the
-same for every engine: places, prompts in chunks, verification with one read-back for all. An engine adds the forward
-and the compaction.
+A forward feeds the rows of its requests one after the other, packed or padded to sequences of one length; a row sees
+its own request alone. Places, prompts in chunks and verification with one read-back are the same for every engine,
+which adds the forward and the compaction.
 """
 
 from __future__ import annotations
@@ -12,15 +12,115 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.models.chunks import list_masked_chunks
 from specbench.models.engine import Batch, Engine, Laps, Verifier, require_place
-from specbench.models.packed import Handle, PackedRows
 from specbench.models.transfer import upload
-from specbench.models.verify import continues, cut, find_top, read_with_top, require_finite
+from specbench.models.tree import build_additive_mask, compute_depths, list_masked_chunks, mark_ancestors
+from specbench.models.verify import ActiveRequest, continues, cut, find_top, read_with_top, require_finite
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
+
+NOTHING = Needs()
+
+
+@dataclass(slots=True, eq=False)
+class Handle(ActiveRequest):
+    """A request of a batch. place: which of the batch's it has; the lowest that is free, so that they lie together.
+
+    asked: what its last forward shows. plain: what one without a draft shows.
+    length: [tokens] held: of the prompt while it is read, then the context without its last one, the root.
+    clean: its slots hold finite numbers. refused: why its last draft was not fed.
+    """
+
+    prompt: Sequence[int] = ()
+    place: int = ROOT
+    asked: Needs = NOTHING
+    plain: Needs = NOTHING
+    length: int = 0
+    clean: bool = True
+    refused: CaseError | None = None
+
+    @property
+    def prompt_read(self) -> int:
+        """[tokens] of the prompt that are read."""
+        return min(self.length, len(self.prompt))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """The n rows of a forward: of each request its root, then its nodes; or a chunk of its prompt, as a chain.
+
+    parents: of each request (N,), as in its draft. bounds: (B + 1,) where the rows of each begin, and n.
+    ids: (n,) int64.
+    """
+
+    handles: Sequence[Handle]
+    parents: Sequence[Sequence[int]]
+    bounds: Sequence[int]
+    ids: Tensor
+
+    def __len__(self) -> int:
+        """N."""
+        return self.bounds[-1]
+
+    def slice_of(self, number: int) -> slice:
+        """The rows of one request."""
+        return slice(self.bounds[number], self.bounds[number + 1])
+
+    def depths_of(self, number: int) -> list[int]:
+        """(N + 1,) of the rows of one request, 0 = the root."""
+        parents = self.parents[number]
+        return [*range(len(parents) + 1)] if isinstance(parents, range) else [0, *compute_depths(parents)]
+
+
+class PaddedRows:
+    """Packed rows as k sequences of q tokens, one a place; between and behind them is padding.
+
+    Padding stands behind what its place holds, so it writes where nothing is held, and no other row sees it.
+
+    places: from the first to the last one that takes part. numbers: (k, 1). slots, positions: (k, q).
+    end: [slots] that are read of each place. nodes: (n,) where each of the packed rows lies among the k q.
+    """
+
+    def __init__(self, rows: PackedRows, lengths: Sequence[int], context: int) -> None:
+        """lengths: [tokens] that each place of the batch holds.
+
+        context: [tokens] of the model: nodes beyond it can never be accepted, but their position must exist.
+        """
+        taken = [handle.place for handle in rows.handles]
+        first, self._rows = min(taken), rows
+        self._sequences = [place - first for place in taken]
+        self.places = slice(first, max(taken) + 1)
+        self.numbers = np.arange(first, max(taken) + 1)[:, None]
+        width = max(end - start for start, end in zip(rows.bounds, rows.bounds[1:], strict=False))
+        self._depths = np.tile(np.arange(width), (len(self.numbers), 1))
+        nodes = []
+        for number, sequence in enumerate(self._sequences):
+            own = rows.depths_of(number)
+            self._depths[sequence, : len(own)] = own
+            nodes.append(np.arange(len(own)) + sequence * width)
+        self._held, self.nodes = np.array(lengths[self.places])[:, None], np.concatenate(nodes)
+        self.slots: np.ndarray = self._held + np.arange(width)
+        self.positions = np.minimum(self._held + self._depths, context - 1)
+        self.end = int(self.slots.max()) + 1
+
+    def build_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """(k, 1, q, end) additive: a row sees its place's context within the window, its ancestors and itself."""
+        count, width = self.slots.shape
+        column = np.arange(self.end)
+        seen = np.repeat(column < self._held[..., None], width, axis=1)
+        seen |= self.slots[..., None] == column
+        for number, sequence in enumerate(self._sequences):
+            own, start = mark_ancestors(self._rows.parents[number]), self.slots[sequence, 0]
+            seen[sequence, : len(own), start : start + len(own)] = own
+        if window is not None:
+            places = np.repeat(column[None], count, axis=0)
+            np.put_along_axis(places, self.slots, self._held + self._depths, axis=1)
+            seen &= (self._held + self._depths)[..., None] - places[:, None] < window
+        return build_additive_mask(seen.reshape(-1, self.end), dtype).view(count, 1, width, self.end)
+
 
 # number of a request in the rows -> its accepted nodes and the tokens to emit; raises CaseError
 Accepted = Callable[[int], tuple[list[int], list[int]]]

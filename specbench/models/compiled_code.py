@@ -1,8 +1,10 @@
-"""Functions that numba compiles, and what it has compiled on disk: code is there before an index names it.
+"""``njit`` with a cache on disk that is safe for several processes, a full disk, and changes of imported modules.
 
-numba numbers the files of code and writes the index first. Two processes that compile one function for different types
-may both take the next number, and one's index then names the other's code; where the disk is full, the index may name
-code of an older source. Here a file is named by the types of its code.
+numba numbers the files of compiled code and writes its index first. Two processes that compile one function for
+different types may both take the next number, and the index of one then names the code of the other; where the disk is
+full, the index may name code of an older source. Here a file is named by the types of its code and written before the
+index. numba also recompiles a function only when its own file changes. Here it does so when any module of the file's
+folder changes, since compiled functions include those that they call.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -19,34 +23,40 @@ Key = tuple[Any, ...]  # types, processor, hashes of the bytecode and of what it
 
 
 class _CodeFiles(IndexDataCacheFile):
-    """Of one function."""
+    """The index and the code files of one function."""
 
     def save(self, key: Key, data: Any) -> None:
-        """An entry that another process adds at the same time may be lost, and is compiled again."""
+        """Save compiled code. An entry that another process adds at the same time may be lost: it is compiled again."""
         name = self._data_name_pattern.replace("{number:d}", hashlib.sha256(repr(key).encode()).hexdigest()[:16])
         self._save_data(name, data)
         self._save_index(self._load_index() | {key: name})
 
 
-class _KeptCode(FunctionCache):
+class _CachedCode(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        stamp = self._impl.locator.get_source_stamp()
+        stamp = _hash_modules(Path(function.__code__.co_filename).parent)
         self._cache_file = _CodeFiles(self.cache_path, self._impl.filename_base, stamp)
 
     def save_overload(self, types: Any, compiled: Any) -> None:
-        """What a full disk does not take serves this process alone."""
+        """Save compiled code; if the disk is full, the code serves this process alone."""
         with contextlib.suppress(OSError):
             super().save_overload(types, compiled)
 
 
-def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """``numba.njit`` with these options, its code kept on disk. Raises RuntimeError where there is no folder for it."""
+@cache
+def _hash_modules(folder: Path) -> str:
+    modules = sorted(folder.glob("*.py"))
+    return hashlib.sha256(b"".join(hashlib.sha256(module.read_bytes()).digest() for module in modules)).hexdigest()
 
-    def compile_kept(function: Callable[..., Any]) -> Any:
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """``numba.njit`` with these options and a cache on disk. Raises RuntimeError if no folder for it is writable."""
+
+    def compile_cached(function: Callable[..., Any]) -> Any:
         dispatcher: Any = numba.njit(**options)(function)
-        if dispatcher is not function:  # numba was not told to compile nothing
-            dispatcher._cache = _KeptCode(function)
+        if dispatcher is not function:  # it is the function itself if numba's compiler is disabled
+            dispatcher._cache = _CachedCode(function)
         return dispatcher
 
-    return compile_kept
+    return compile_cached

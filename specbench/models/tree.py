@@ -1,8 +1,8 @@
-"""A draft's shape: depths and tree-attention masks, and the same draft as a batch of rows.
+"""The shape of a draft: depths and tree-attention masks, the same draft as a batch of rows, and chunks of a prompt.
 
 A row sees the context, its ancestors and itself. Slots and positions differ: tree node i lies in cache slot
 ``past + 1 + i`` but stands at position ``past + depth``. A sliding window is measured in positions, so it is taken from
-depths, never from slots.
+depths, never from slots. Prompts and answers are fed in chunks: memory grows with their length, not with its square.
 """
 
 from __future__ import annotations
@@ -164,3 +164,24 @@ class TreeRows:
         at = np.asarray(self.places)
         near: np.ndarray = seen & (at[-len(seen) :, None] - at < window)
         return near
+
+
+CHUNK = 2048  # [tokens] of which one forward makes masks or logits
+CELLS = CHUNK * 8192  # of a chunk's mask: 64 MiB in float32
+LEAST = 64  # [tokens] of a chunk, however many come before it
+
+
+def list_chunks(count: int) -> list[slice]:
+    """The places of ``count`` tokens, at most ``CHUNK`` in each slice."""
+    return [slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
+
+
+def list_masked_chunks(end: int, start: int = 0) -> list[slice]:
+    """The places from ``start`` to ``end`` in slices whose masks, over all places before their end, have few cells."""
+    parts: list[slice] = []
+    while start < end:
+        stop = min(start + CHUNK, end)
+        stop = min(stop, start + max(LEAST, CELLS // stop))
+        parts.append(slice(start, stop))
+        start = stop
+    return parts

@@ -36,7 +36,9 @@ class ModelShape:
     value_bytes: int
 
     def bytes_read(self, fed: ArrayLike, context: ArrayLike) -> Floats:
-        """(S,) weights once; keys and values of the context and of what is fed, the latter written too; each layer's
+        """(S,) bytes that a forward reads and writes.
+
+        The weights once; keys and values of the context and of what is fed, the latter written too; each layer's
         results and the logits, written once and read once.
         """
         rows, past = np.asarray(fed, dtype=np.float64), np.asarray(context, dtype=np.float64)

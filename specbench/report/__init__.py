@@ -5,10 +5,8 @@ What draws needs matplotlib and is imported by its module in ``plots``.
 
 from specbench.records.answers import Answer, AnswerTurn, read_answers
 from specbench.report.build import Report, build_report, read_findings
-from specbench.report.frames.choices import rank
-from specbench.report.frames.factors import explain
-from specbench.report.frames.findings import Findings, gather
-from specbench.report.frames.sweep import default_grids
+from specbench.report.frames.findings import Findings, explain, gather
+from specbench.report.frames.sweep import default_grids, rank
 from specbench.report.locate import chosen_profile, chosen_runs
 from specbench.report.published.figures import read_published
 from specbench.report.published.match import compare

@@ -12,26 +12,20 @@ import pandas as pd
 from specbench.measure.identity import hide_identity
 from specbench.records.store import Run, RunError, open_run, remove_partials
 from specbench.report.frames.detail import AUDIT, LOADED, QUALITY
-from specbench.report.frames.facts import read_facts
+from specbench.report.frames.facts import choose_profiles, read_facts, split_grown
 from specbench.report.frames.findings import Findings, gather
-from specbench.report.frames.grown import split_grown
 from specbench.report.frames.headline import find_headlines
 from specbench.report.frames.load import Load, model_load
-from specbench.report.frames.passed import read_passed, with_passed
-from specbench.report.frames.profiles import choose_profiles
 from specbench.report.frames.sweep import asked_grids, default_grids
-from specbench.report.frames.trials import Tally, Trials, read_trials
+from specbench.report.frames.trials import Tally, Trials, read_passed, read_trials, with_passed
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
-from specbench.report.tables.audit import audit_tables
+from specbench.report.plots import SCREEN, check_style
+from specbench.report.table import make_folder, to_csv, write_tables, write_texts
+from specbench.report.tables.detail import audit_tables, quality_tables, served_tables, shards_tables
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_frame
-from specbench.report.tables.quality import quality_tables
-from specbench.report.tables.served import served_tables
-from specbench.report.tables.shards import shards_tables
-from specbench.report.tables.tables import caption, write_details, write_summary
-from specbench.report.text.style import SCREEN, check_style
-from specbench.report.text.table import make_folder, to_csv, write_tables, write_texts
+from specbench.report.tables.summary import caption, write_details, write_summary
 
 log = logging.getLogger(__name__)
 

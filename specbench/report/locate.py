@@ -79,9 +79,7 @@ def chosen_runs() -> list[Path]:
 
 
 def chosen_profile() -> Path | None:
-    """The latency profile in SPECBENCH_PROFILE, else the first published one of the checkout or the installed package;
-    None without.
-    """
+    """The latency profile in SPECBENCH_PROFILE, else the first published one that is installed; None without any."""
     if os.environ.get(PROFILE):
         return Path(os.environ[PROFILE])
     return next(iter(published_profiles()), None)

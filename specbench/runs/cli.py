@@ -14,7 +14,7 @@ import re
 import sys
 import uuid
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -42,18 +42,17 @@ from specbench.runs.composition import (
     spell_cell,
     with_own_groups,
 )
-from specbench.runs.config import Config, refuse_extras, refuse_unusable
+from specbench.runs.config import Config, conf_dir, refuse_extras, refuse_unusable
 from specbench.runs.execution import locked
-from specbench.runs.groups import conf_dir
 from specbench.runs.growth import find_grown
 from specbench.runs.job import Job, limit_of, prepare
-from specbench.runs.launch import FAILED, INTERRUPTED, report_jobs, run_job, say_failed, say_unwritten
+from specbench.runs.launch import report_jobs, run_job, say_failed, say_unwritten
 from specbench.runs.preview import preview
 from specbench.runs.shards import begin_shards, join_shards, missing, needs_shards
 from specbench.runs.sweep import Ended, run_jobs, this_job
+from specbench.screen import FAILED, INTERRUPTED, fail
 from specbench.types import InputError
 
-USAGE = 2
 CONFIG = "config"  # the name of the default configuration
 OF_SHARDS = ("suite.part=", "run.shards=", "measure.fresh=", "report.plots=", "hydra.sweep.dir=", "hydra.sweep.subdir=")
 
@@ -128,24 +127,6 @@ def _quiet() -> None:
         handler.setFormatter(Plain("specbench: %(levelname)s: %(message)s"))
 
 
-def _fail(message: str, program: str = "specbench") -> int:
-    print(printable(f"{program}: error: {message}"), file=sys.stderr)
-    return USAGE
-
-
-def with_exit_code(main: Callable[[], int | None]) -> Callable[[], int]:
-    """``main`` of a script: its exit code, else 0; a line on stderr and 2 where it raises an error of the input."""
-
-    @functools.wraps(main)
-    def call() -> int:
-        try:
-            return main() or 0
-        except InputError as error:
-            return _fail(str(error), Path(sys.argv[0]).stem)
-
-    return call
-
-
 def _run_one(
     cfg: DictConfig, launch: str, report: bool = True, total: int | None = None, swept: Sequence[str] = ()
 ) -> Ended:
@@ -168,7 +149,7 @@ def _run_one(
             raise InputError(f"run.shards={job.config.run.shards}: a job of a sweep is one worker; expected 1")
         code, reason = run_job(job, directory, report, again=False), ""
     except InputError as error:
-        code, reason = _fail(str(error)), str(error)
+        code, reason = fail(str(error)), str(error)
     except Exception as error:  # the boundary of a job: the others go on
         logging.exception("%s", directory)
         code, reason = FAILED, f"{type(error).__name__}: {error}"
@@ -236,9 +217,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         return _run_shards(job, directory, name, overrides) if needs_shards(job, directory) else run_job(job, directory)
     except InputError as error:
-        return _fail(str(error))
+        return fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
-        return _fail(explain(error, overrides))
+        return fail(explain(error, overrides))
     except KeyboardInterrupt:  # while the jobs of a launcher are waited for
         print("specbench: interrupted; the same command goes on from what is done", file=sys.stderr)
         return INTERRUPTED

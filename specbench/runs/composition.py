@@ -24,9 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.input import InputError
 from specbench.names import file_name, near, suite_name
 from specbench.records.record import EngineKind
-from specbench.runs.config import Config
+from specbench.runs.config import Config, conf_dir, list_options
 from specbench.runs.digest import digest
-from specbench.runs.groups import conf_dir, list_options
 from specbench.runs.part import part_name
 
 # Setting -> the option of its group, where the setting is given without one.

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from specbench.input import InputError
@@ -17,6 +18,7 @@ from specbench.names import near
 from specbench.records.record import LARGEST, EngineKind
 from specbench.serving.settings import LoadConfig
 
+PACKAGE = Path(__file__).resolve().parents[1]
 LONGEST_PART = 255  # [bytes] of a file's name
 LONGEST_SHOWN = 60
 MOST_ROUNDS, MOST_THREADS = 10_000, 1024
@@ -298,3 +300,16 @@ def refuse_numbers(config: Config) -> None:
         raise InputError(
             f"decode.temperature={decode.temperature}: expected 0 (greedy) or at least {LOWEST_TEMPERATURE}"
         )
+
+
+def conf_dir() -> Path:
+    """The configuration tree: inside an installed package, next to it in a checkout."""
+    inside = PACKAGE / "conf"
+    return inside if inside.is_dir() else PACKAGE.parent / "conf"
+
+
+def list_options(group: str) -> list[str]:
+    """The options of a group; of '' the groups that a user chooses from."""
+    if not group:
+        return sorted(path.name for path in conf_dir().iterdir() if path.is_dir() and path.name != "hydra")
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))

@@ -29,13 +29,11 @@ from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord, Engi
 from specbench.records.store import DISK_FAULTS, MANIFEST, PAGE, RECORDS
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
-from specbench.screen import Screen, ending_as_interrupts, showing, telling
+from specbench.screen import FAILED, INTERRUPTED, Screen, ending_as_interrupts, showing, telling
 
 if TYPE_CHECKING:
     from specbench.report import Findings
 
-FAILED = 1  # tokens that are not the target's own in float32 or float64, a method without one good case, or a full disk
-INTERRUPTED = 130
 TABLE_WIDTH = 100
 SCREEN = "screen"  # the look of plots that needs no file
 LINE_EVERY_S = 30  # of progress off a terminal
@@ -50,7 +48,7 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) 
     console = _console()
     directory = directory.resolve()
     if job.config.report.style != SCREEN:
-        from specbench.report.text.style import check_style  # brings pandas, which a run does without until its end
+        from specbench.report.plots import check_style  # brings pandas, which a run does without until its end
 
         check_style(job.config.report.style)
     try:

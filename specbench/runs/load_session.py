@@ -20,8 +20,7 @@ import torch
 from specbench.decode.budgets import make_budgets
 from specbench.decode.elsewhere import RemoteServer
 from specbench.decode.loop import Request, derive_seed
-from specbench.decode.shared_request import SharedRequest, boundary
-from specbench.decode.together import SharedLaps, SharedServer
+from specbench.decode.together import SharedLaps, SharedRequest, SharedServer, boundary
 from specbench.measure.clock import without_collector
 from specbench.measure.plan import Block
 from specbench.method import Method, Remote
@@ -39,7 +38,7 @@ PRIVATE = ("turn", "case")  # reset policies under which no request sees what an
 
 @dataclass(slots=True)
 class SharedTurn:
-    """A turn of a case: what the server is asked (``specbench.decode.shared_request.Question``).
+    """A turn of a case: what the server is asked (``specbench.decode.together.Question``).
 
     method: of the case alone, or of all. answers: of the turns before.
     """

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+from specbench import __version__
 from specbench.measure import environment
 from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block
@@ -25,7 +26,6 @@ from specbench.runs.stage import Stage
 from specbench.suite.prompt import TEMPLATES
 from specbench.trace import model_of
 from specbench.types import InputError
-from specbench.version import __version__
 
 DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERBOSE")
 

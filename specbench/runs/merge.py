@@ -34,8 +34,8 @@ from specbench.records.store import (
 )
 from specbench.runs.digest import decisive, find_difference
 from specbench.runs.part import join_parts, join_places, part_numbers
+from specbench.screen import FAILED, fail
 
-USAGE, FAILED = 2, 1
 FIX = "restore it, or make the part again"
 _BLOCK = re.compile(rb'"block":\s*\d+')  # in a text of a record a quotation mark has a backslash in front
 _Print = Callable[[Mapping[str, Any]], Any]
@@ -289,8 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         manifest = merge(options.shards, options.out, options.any_versions)
     except InputError as error:
-        print(printable(f"specbench merge: error: {error}"), file=sys.stderr)
-        return USAGE
+        return fail(str(error), "specbench merge")
     except OSError as error:
         print(printable(f"specbench merge: {error.filename}: {error.strerror}"), file=sys.stderr)
         return FAILED

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from specbench.decode.budgets import Budgets
 from specbench.decode.lengths import Limit, describe_idle
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
-from specbench.decode.trimming import Budgets
 from specbench.measure.clock import Clock, without_collector
 from specbench.measure.energy import Meter
 from specbench.measure.identity import hide_identity

@@ -12,11 +12,10 @@ from specbench.decode.check import check_engine
 from specbench.decode.threads import ThreadChoice, choose_threads
 from specbench.measure.plan import WARMUP
 from specbench.method import Peer, Remote
-from specbench.models.attention import allow_cudnn_attention
 from specbench.models.choose import TENSOR, make_engine, make_timed
 from specbench.models.engine import Engine
 from specbench.models.facade import Target
-from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.attention import FastOptions, allow_cudnn_attention
 from specbench.models.load import load_model
 from specbench.models.replay import ReplayEngine, ServerEngine
 from specbench.models.tensor_parallel.start import TeamSettings, start

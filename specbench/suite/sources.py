@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.hub import refuse_network
+from specbench.input import refuse_network
 from specbench.suite.rows import SourceRow
 from specbench.types import InputError
 

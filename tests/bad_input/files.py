@@ -9,10 +9,10 @@ from typing import Any
 
 from bad_input.case import DEEP, Bad, bad, bad_report
 
-from specbench.runs import groups
+from specbench.runs.config import PACKAGE
 
 GOOD = '{"question_id": 1, "category": "qa", "turns": ["a"]}\n'
-TINY = groups.PACKAGE / "assets" / "tiny"
+TINY = PACKAGE / "assets" / "tiny"
 
 
 def question(name: str, content: str | bytes, *words: str) -> Bad:

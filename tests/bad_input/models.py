@@ -12,14 +12,14 @@ import numpy as np
 from bad_input.case import Bad, bad
 from safetensors.numpy import load, save
 
-from specbench.runs import groups
+from specbench.runs.config import PACKAGE
 
 
 def copy_tiny(folder: Path, *leave_out: str) -> Path:
     """The bundled model as ``model``, without the files that have one of these words in their names."""
     copy = folder / "model"
     copy.mkdir()
-    for file in (groups.PACKAGE / "assets" / "tiny").iterdir():
+    for file in (PACKAGE / "assets" / "tiny").iterdir():
         if not any(part in file.name for part in leave_out):
             (copy / file.name).write_bytes(file.read_bytes())
     return copy
@@ -34,7 +34,7 @@ def model(name: str, *words: str, loads: bool = False, **files: str | bytes | Ca
 
     def write(folder: Path) -> None:
         (folder / "model").mkdir()
-        for file in (groups.PACKAGE / "assets" / "tiny").iterdir():
+        for file in (PACKAGE / "assets" / "tiny").iterdir():
             (folder / "model" / file.name).symlink_to(file)
         for key, content in files.items():
             path = folder / "model" / ".".join(key.rsplit("_", 1))

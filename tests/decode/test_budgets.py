@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specbench.decode.budgets import LEVELS, Controller, EqualBudget
-from specbench.decode.shared_request import SharedRequest, find_drafter
-from specbench.decode.trimming import chances_of, cut_draft, keep_likeliest
+from specbench.decode.budgets import LEVELS, Controller, EqualBudget, chances_of, cut_draft, keep_likeliest
+from specbench.decode.together import SharedRequest, find_drafter
 from specbench.types import Draft, Step
 
 

@@ -13,11 +13,9 @@ from drawn_laws import CHAIN, VOCAB, drafts, laws, outcomes, wanted_law
 from draft_models import MarkovLM, begin, fitted
 from methods.speculative_sampling import SpeculativeSampling
 from specbench.decode.block import BlockTest
-from specbench.decode.budgets import EqualBudget
-from specbench.decode.lengths import LengthBudget, describe_idle, make_limit
+from specbench.decode.budgets import EqualBudget, cut_draft
+from specbench.decode.lengths import AdaEdl, Bandit, Confidence, LengthBudget, Policy, Price, describe_idle, make_limit
 from specbench.decode.sampling import Sampling
-from specbench.decode.stopping import AdaEdl, Bandit, Confidence, Policy, Price
-from specbench.decode.trimming import cut_draft
 from specbench.method import DraftLevel
 from specbench.types import Draft, InputError, Needs, Step
 

@@ -14,7 +14,7 @@ import torch
 from compose import job_for
 from methods.pld import _Lookup
 from specbench.decode.budgets import Controller
-from specbench.decode.stopping import Bandit
+from specbench.decode.lengths import Bandit
 from specbench.method import Method
 from specbench.records.record import CaseRecord
 from specbench.records.store import RECORDS, read_run
@@ -203,7 +203,7 @@ def test_steps_that_a_drafter_left_out_leave_no_trace(tmp_path, trace, monkeypat
     assert left_out < calls[0] / 2
     monkeypatch.undo()
     monkeypatch.setattr("specbench.runs.load_session.make_budgets", lambda *_: _Turns())
-    monkeypatch.setattr("specbench.decode.shared_request.SharedRequest.missed", property(lambda _: [], lambda *_: None))
+    monkeypatch.setattr("specbench.decode.together.SharedRequest.missed", property(lambda _: [], lambda *_: None))
     assert work("forgetful") != paused
 
 

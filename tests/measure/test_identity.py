@@ -8,7 +8,7 @@ import pytest
 
 from specbench.measure import identity
 from specbench.measure.identity import hide_identity, hide_in_file
-from specbench.report.text.tokenizer import _here
+from specbench.report.tokenizer import _here
 
 
 @pytest.fixture(autouse=True)

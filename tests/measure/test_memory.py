@@ -14,7 +14,7 @@ from models import BASE
 from scripts.lab.memory import RequestBound, measure_peak
 from specbench.advise.latency import shape_of
 from specbench.decode.walk import Walk
-from specbench.models import chunks
+from specbench.models import tree
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import SILENT
 from specbench.models.fast.engine import FastEngine
@@ -29,7 +29,7 @@ def measure_rise(kind, chunk, cells):
     """What a bound says of a token and of a request in chunks of this size, and the peak of one [bytes]."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    chunks.CHUNK, chunks.CELLS = chunk, cells
+    tree.CHUNK, tree.CELLS = chunk, cells
     rest = {"num_key_value_heads": 4, "head_dim": 32, "max_position_embeddings": LENGTH + 1}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **{**BASE, **SHAPE, **rest})).eval()
     prompt = [5 + token * token % 97 for token in range(LENGTH)]

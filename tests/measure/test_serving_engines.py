@@ -8,7 +8,7 @@ import pytest
 
 from scripts.lab import serving_engines
 from scripts.lab.serving_engines import compare_rows, install
-from specbench.runs import cli
+from specbench.screen import with_exit_code
 from specbench.types import InputError
 
 
@@ -48,4 +48,4 @@ def test_an_engine_is_installed_once_and_anew_after_a_failure(monkeypatch, tmp_p
 
 @pytest.mark.parametrize(("outcome", "code"), [(lambda: 1, 1), (lambda: None, 0)], ids=["differs", "done"])
 def test_a_scripts_exit_code_is_its_mains(outcome, code):
-    assert cli.with_exit_code(outcome)() == code
+    assert with_exit_code(outcome)() == code

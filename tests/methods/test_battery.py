@@ -8,12 +8,12 @@ import statistics
 import pytest
 from omegaconf import Container
 
-from compose import entry_of, job_for, method_names, settings_of
+from builders.runs import entry_of, job_for, method_names, settings_of
 from specbench.measure.plan import RESETS
 from specbench.method import Peer
 from specbench.records.record import VANILLA
 from specbench.records.store import read_run
-from specbench.runs import groups
+from specbench.runs.config import PACKAGE, conf_dir
 from specbench.runs.execution import execute
 from specbench.types import InputError
 
@@ -39,14 +39,14 @@ def greedy(name, together):
 
 
 def test_yaml_names_its_source_and_its_reset(name):
-    text = (groups.conf_dir() / "method" / f"{name}.yaml").read_text()
+    text = (conf_dir() / "method" / f"{name}.yaml").read_text()
     assert text.startswith(f"# @package method.{name}\n# ")
     assert settings_of(name)["reset"] in RESETS
 
 
 def test_page_exists(name):
     module = settings_of(name)["_target_"].split(".")[1]  # variants of one method share its page
-    page = groups.PACKAGE.parent / "docs" / "methods" / f"{module}.md"
+    page = PACKAGE.parent / "docs" / "methods" / f"{module}.md"
     if not page.parent.is_dir():
         pytest.skip("docs/ is not beside an installed package")
     assert "## Parameters" in page.read_text() or name == VANILLA

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.cacheback.frozen_table import FrozenTable, build_frozen_table
-from methods.cacheback.method import Cacheback
-from methods.parts.lookup.lru_table import LruTable
+from methods.cacheback import Cacheback, FrozenTable, build_frozen_table
+from methods.parts.ngrams import LruTable
 from specbench.types import InputError, Prefill, Step
 
 PROMPT = [5, 1, 2, 3, 4, 1, 2, 6, 7, 1, 2, 3, 4]

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from actors import inline_actor
+from builders.models import build, plain_greedy
 from draft_models import MarkovLM, begin, fitted, noisy, run
-from methods.card.draft_cache import DraftCache
-from methods.card.method import Card, CardActor
-from models import build, plain_greedy
+from methods.card import Card, CardActor, DraftCache
 from specbench.models.facade import Target
 from specbench.types import InputError, Step
 

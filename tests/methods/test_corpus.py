@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from methods.parts.lookup.corpus import drop_overlapping, read_documents, tokenize
+from methods.parts.corpus import drop_overlapping, read_documents, tokenize
 from specbench.types import InputError
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.card.draft_cache import DraftCache
+from methods.card import DraftCache
 
 VOCAB = 7
 

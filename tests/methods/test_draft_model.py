@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builders.models import VOCAB, build, plain_greedy
 from draft_models import begin, fitted, noisy, plain_logits, run
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
 from methods.pard import Pard
-from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest
+from methods.parts.draft_lm import DraftLM, DraftRequest
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
-from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
-from specbench.decode.shared_request import SharedRequest, draft_on
-from specbench.models.fast.held_kv import HeldPlace
+from specbench.decode.together import SharedRequest, draft_on
+from specbench.models.fast.cache import HeldPlace
 from specbench.models.fast.host.forward import CompiledForward
-from specbench.models.fast.row_frame import RowFrame
+from specbench.models.runner import RowFrame
 
 MAKE = {
     "speculative_sampling": lambda **options: SpeculativeSampling("unused", length=4, **options),

@@ -9,18 +9,17 @@ import pytest
 import torch
 
 from actors import inline_actor
+from builders.models import VOCAB, build
 from draft_models import begin, fitted, noisy, run
-from methods.card.method import Card
+from methods.card import Card
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
 from methods.pard import Pard
-from methods.parts.draft_lm.draft_lm import CHAIN, DraftLM, DraftRequest
-from methods.parts.draft_lm.tree_lm import TreeRequest
+from methods.parts.draft_lm import CHAIN, DraftLM, DraftRequest, TreeRequest
 from methods.pearl import Pearl
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
-from models import VOCAB, build
 from playback import Playback
 from specbench.decode.sampling import Sampling
 from specbench.models import runner as runners

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 import torch
 
-from compose import entry_of, method_names, one_of_each_class, settings_of
-from specbench.decode.budgets import FullBudget
+from builders.runs import entry_of, method_names, one_of_each_class, settings_of
+from specbench.decode.budgets import Budgets
 from specbench.method import Method, Peer
 from specbench.models.fast.engine import FastEngine
 from specbench.runs.load_session import PRIVATE
@@ -72,7 +72,7 @@ def resting(paused: bool):
         return [most if next(turns) // 9 % 2 == 0 else 0] * len(requests)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FullBudget, "share", share)
+        patch.setattr(Budgets, "share", share)
         if not paused:
             patch.setattr(Method, "pauses", False)
         yield

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builders.models import build, plain_greedy
 from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, plain_logits, run
-from methods.parts.trees import siblings
-from methods.parts.trees.siblings import race, without_earlier
+from methods.parts import tree_shape
+from methods.parts.tree_shape import race, without_earlier
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
-from models import build, plain_greedy
 from specbench.decode.sampling import Sampling
 
 RATES = [0.6, 0.2, 0.1]
@@ -56,7 +56,7 @@ def test_sampled_strings_keep_the_targets_distribution(method, sampling):
 
 def test_siblings_without_replacement_that_state_the_first_distribution_fail(monkeypatch):
     target, draft = markov_tables()
-    monkeypatch.setattr(siblings, "without_earlier", lambda probs, siblings, ranks: probs)
+    monkeypatch.setattr(tree_shape, "without_earlier", lambda probs, siblings, ranks: probs)
     assert keeps_the_distribution(MAKE["sequoia"](), Sampling(1.0), target, draft, draws=1200) < 1e-4
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builders.models import VOCAB, build, plain_greedy
 from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, plain_logits, run
 from methods.foreign_draft import ForeignDraft, Vocabularies
-from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.models.load import read_card
 from specbench.types import InputError

@@ -7,12 +7,12 @@ import json
 import pytest
 import torch
 
+from builders.models import VOCAB, build, plain_greedy
 from head_models import DFlash as DFlashModule
 from head_models import bound, card_of, paths_of, run, states, watched
 from methods.dflash import DFlash
-from models import VOCAB, build, plain_greedy
+from specbench.decode.lengths import Confidence
 from specbench.decode.sampling import Sampling
-from specbench.decode.stopping import Confidence
 from specbench.types import InputError, Prefill
 
 PROMPT = [5, 6, 7, 8]

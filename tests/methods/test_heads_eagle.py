@@ -9,18 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import methods.eagle.method as eagle_module
+import methods.eagle.eagle as eagle_module
+from builders.models import VOCAB, build, plain_greedy
 from draft_models import markov_tables
 from head_models import Eagle1, bound, card_of, paths_of, run, states, target_of, watched
 from head_models import Eagle3 as Eagle3Module
-from methods.eagle.method import Eagle, Eagle3, EagleRun
-from methods.parts.heads.draft_layer import LayerMemory
-from methods.parts.heads.frequent import read_frequent
-from methods.parts.heads.grown_tree import BestChoice, DrawnChoice, fill, grow
-from methods.parts.heads.head_method import EAGLE, MEDUSA, WIDEST
-from methods.parts.heads.tree_head import target_ids
-from methods.parts.trees.tree_shape import ShapePlan, TreeShape
-from models import VOCAB, build, plain_greedy
+from methods.eagle.eagle import Eagle, Eagle3, EagleRun, read_frequent
+from methods.parts.draft_layer import LayerMemory
+from methods.parts.head_method import EAGLE_TREE, MEDUSA_TREE, WIDEST
+from methods.parts.tree_method import BestChoice, DrawnChoice, fill, grow, target_ids
+from methods.parts.tree_shape import ShapePlan, TreeShape
 from specbench.decode.sampling import Sampling
 from specbench.method import complete
 from specbench.types import InputError, Prefill
@@ -34,7 +32,7 @@ def deep():
     """A target with room for EAGLE-3's layers 2, L/2 and L - 3."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from models import BASE
+    from builders.models import BASE
 
     torch.manual_seed(3)
     config = AutoConfig.for_model("llama", **{**BASE, "num_hidden_layers": LAYERS, "initializer_range": 0.2})
@@ -314,11 +312,11 @@ def test_with_equal_scores_shallower_nodes_come_first():
 
 
 def test_published_trees():
-    tree = TreeShape.from_counts(EAGLE, WIDEST)
+    tree = TreeShape.from_counts(EAGLE_TREE, WIDEST)
     assert [len(level.ranks) for level in tree.levels] == [4, 8, 8, 3, 2]
     paths = ranks_of(tree)
     assert {(3, 0), (2, 1), (1, 0, 0), (0, 2, 1), (0, 0, 0, 2), (0, 0, 0, 0, 1)} <= paths
-    tree = TreeShape.from_counts(MEDUSA, WIDEST)
+    tree = TreeShape.from_counts(MEDUSA_TREE, WIDEST)
     assert [len(level.ranks) for level in tree.levels] == [10, 28, 23, 2]
     paths = ranks_of(tree)
     assert {(1, 6), (2, 2), (9, 0), (0, 1, 2), (0, 0, 9), (0, 7, 0), (1, 0, 1), (2, 0, 0), (0, 0, 0, 1)} <= paths
@@ -406,7 +404,7 @@ def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
 
 
 def test_a_plan_of_any_first_part_of_a_tree_is_a_tree():
-    shape = TreeShape.from_counts(EAGLE, WIDEST)
+    shape = TreeShape.from_counts(EAGLE_TREE, WIDEST)
     for nodes in range(1, len(shape) + 1):
         plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
         tokens, _ = complete(fill(Fixed(torch.arange(8.0)), plan, BestChoice(Fixed(torch.arange(8.0)))))

@@ -8,14 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from builders.models import build
 from head_models import Eagle1, bound, card_of, states
 from head_models import Eagle3 as Eagle3Module
 from head_models import Medusa as MedusaModule
-from methods.eagle.method import Eagle, Eagle3
-from methods.eagle.third import ThirdHead
+from methods.eagle.eagle import Eagle, Eagle3, ThirdHead
 from methods.medusa import Medusa
-from methods.parts.heads.head_file import HeadFile
-from models import build
+from methods.parts.head_file import HeadFile
 from specbench.types import InputError, Prefill
 
 IDS = [5, 6, 7, 8, 9]
@@ -212,7 +211,7 @@ def test_medusa_names_are_told(model, tmp_path):
 
 
 def test_every_bundled_head_fits_its_target():
-    from compose import job_for
+    from builders.runs import job_for
 
     job = job_for("method=[eagle,eagle2,eagle3,p_eagle,medusa,hydra_heads]")  # checks each head against the card
     assert {entry.name for entry in job.entries} >= {"eagle", "eagle2", "eagle3", "medusa", "hydra_heads"}

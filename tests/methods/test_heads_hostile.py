@@ -8,13 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from builders.models import VOCAB, build
 from head_models import HOSTILE, DFlash, Eagle1, bound, run, states
 from head_models import Eagle3 as Eagle3Module
 from head_models import PEagle as PEagleModule
 from methods.dflash import DFlash as DFlashMethod
-from methods.eagle.method import Eagle, Eagle3
-from methods.eagle.parallel import PEagle
-from models import VOCAB, build
+from methods.eagle.eagle import Eagle, Eagle3, PEagle
 from specbench.types import InputError, Prefill
 
 IDS = [5, 6, 7, 8, 9]

@@ -7,13 +7,13 @@ import torch
 from safetensors.torch import save_file
 
 import methods.hydra_heads as hydra_module
-from compose import job_for
+from builders.models import VOCAB, build, plain_greedy
+from builders.runs import job_for
 from head_models import Hydra, bound, card_of, paths_of, run, states, watched
 from head_models import Medusa as MedusaModule
 from methods.hydra_heads import HydraRun, HydraTree
 from methods.medusa import Medusa, head_count
-from methods.parts.heads.forwards import RowFunction
-from models import VOCAB, build, plain_greedy
+from methods.parts.draft_layer import RowFunction
 from specbench.decode.sampling import Sampling
 from specbench.records.store import read_manifest
 from specbench.runs.execution import execute

@@ -13,16 +13,15 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
+from builders.models import BASE, build, plain_greedy
 from head_models import HOSTILE, SHAPE, bound, card_of, causal, run, states, watched
 from methods.eagle import Mtp
-from methods.parts.heads.grown_tree import BestChoice, fill
-from models import BASE, build, plain_greedy
+from methods.parts.tree_method import BestChoice, fill
 from specbench.decode.sampling import Sampling
-from specbench.decode.shared_request import SharedRequest, draft_on
+from specbench.decode.together import SharedRequest, draft_on
 from specbench.method import complete
 from specbench.models.facade import ModelCard, Target
-from specbench.models.library_config import LibraryConfig
-from specbench.models.load import load_model
+from specbench.models.load import LibraryConfig, load_model
 from specbench.types import InputError, Prefill
 
 LAYERS = BASE["num_hidden_layers"]

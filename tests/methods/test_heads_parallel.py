@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from builders.models import VOCAB, build, plain_greedy
 from head_models import Eagle3 as Eagle3Module
 from head_models import PEagle as PEagleModule
 from head_models import bound, card_of, paths_of, run, states, watched
 from methods.eagle import Eagle3, PEagle
-from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.types import InputError, Prefill
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builders.models import VOCAB, build
 from head_models import bound, states
 from methods.dflash import DFlash
-from methods.eagle.method import Eagle, Eagle3
-from methods.eagle.parallel import PEagle
+from methods.eagle.eagle import Eagle, Eagle3, PEagle
 from methods.hydra_heads import HydraTree
 from methods.medusa import Medusa
-from methods.parts.heads import draft_layer
-from methods.parts.heads.draft_layer import DraftLayers
-from methods.parts.heads.forwards import RowFunction, RowsCall
-from models import VOCAB, build
-from specbench.decode.shared_request import SharedRequest, draft_on
+from methods.parts import draft_layer
+from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall
+from specbench.decode.together import SharedRequest, draft_on
 from specbench.types import Prefill
 
 CONTEXTS = [[5, 6, 7, 11], [9, 8, 2], [3, 4] * 6, list(range(4, 40))]

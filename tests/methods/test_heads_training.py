@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from compose import job_for
+from builders.models import BASE, VOCAB
+from builders.runs import job_for
 from head_models import bound, run, states
 from methods.eagle import Eagle, Eagle3, Mtp, PEagle
-from methods.eagle.method import EagleRun
-from methods.parts.heads.draft_layer import LayerMemory
-from models import BASE, VOCAB
+from methods.eagle.eagle import EagleRun
+from methods.parts.draft_layer import LayerMemory
 from specbench.method import complete
 from specbench.models.load import load_model
 from tiny.head_modules import Eagle3Module, EagleModule, MtpModule, PEagleModule, attend, visible

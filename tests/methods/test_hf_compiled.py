@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builders.models import build, plain_greedy
 from methods.hf_compiled import HFCompiled
-from models import build, plain_greedy
 from specbench.models.facade import ModelCard, Target
 from specbench.types import CaseError, InputError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from builders.models import VOCAB, build, plain_greedy
 from methods.hf_generate import HFGenerate
-from models import VOCAB, build, plain_greedy
 from specbench.models.facade import ModelCard, Target
 
 

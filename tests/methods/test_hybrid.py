@@ -7,9 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compose import job_for
-from methods.hybrid.merged_tree import AcceptanceRates, MergedTree, class_of
-from methods.hybrid.method import Hybrid
+from builders.runs import job_for
+from methods.hybrid import AcceptanceRates, Hybrid, MergedTree, class_of
 from methods.pld import PromptLookup
 from specbench.method import Drafter, Method
 from specbench.types import Draft, InputError, Needs, Prefill, Step

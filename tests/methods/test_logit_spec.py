@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods.logit_spec import LogitSpec
-from methods.parts.lookup.ngram import NgramIndex
+from methods.parts.ngrams import NgramIndex
 from specbench.types import InputError, Prefill, Step, TopK
 
 TEXT, RANKED = [1, 2, 3, 4, 1, 2], [3, 2, 5, 1]

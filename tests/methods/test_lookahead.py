@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.models import build
 from methods.lookahead import Lookahead
-from methods.parts.lookup import lookahead_window
-from methods.parts.lookup.lookahead_window import branch_of, hang_below, largest_window, window_parents
-from models import build
+from methods.parts import lookahead_window
+from methods.parts.lookahead_window import branch_of, hang_below, largest_window, window_parents
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock

@@ -10,10 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.n_grammys.method import NGrammys, RowIndex
-from methods.n_grammys.target_ngrams import bigram_ids, fingerprint, greedy_rows, unigram_ids
-from methods.parts.trees.branches import Branches
-from models import VOCAB, build, plain_greedy
+from builders.models import VOCAB, build, plain_greedy
+from methods.n_grammys import NGrammys, RowIndex, bigram_ids, fingerprint, greedy_rows, unigram_ids
+from methods.parts.branches import Branches
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
@@ -165,7 +164,7 @@ def target_of(model, bos=1) -> Target:
 @pytest.mark.parametrize("first", [None, 1])
 @torch.inference_mode()
 def test_bigram_is_what_the_model_says_after_one_token(first, monkeypatch):
-    monkeypatch.setattr("methods.n_grammys.target_ngrams.BATCH_LOGITS", 7 * VOCAB)  # a last batch that is not full
+    monkeypatch.setattr("methods.n_grammys.BATCH_LOGITS", 7 * VOCAB)  # a last batch that is not full
     model = build("llama", torch.float64)
     table = bigram_ids(target_of(model), 6, first)
     assert table.shape == (VOCAB, 6)

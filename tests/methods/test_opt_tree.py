@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.models import build, plain_greedy
 from draft_models import MarkovLM, begin, fitted, noisy, run
 from methods import opt_tree
 from methods.opt_tree import OptTree
-from models import build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.types import Step
 

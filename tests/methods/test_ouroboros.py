@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.models import build, plain_greedy
 from draft_models import begin, fitted, noisy, run
 from methods.ouroboros import Ouroboros, PhrasePool
-from models import build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.types import Step, TopK
 

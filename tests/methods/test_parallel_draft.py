@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from actors import DawdlingCard, DawdlingPearl, DelayedPort, MortalCard, MortalPearl, inline_actor
-from compose import job_for
+from builders.models import EVERY_FAMILY, build, plain_greedy
+from builders.runs import job_for
 from draft_models import begin, fitted, noisy, run
-from methods.card.method import Card, CardActor
-from methods.parts.draft_lm.forward_time import RoundTimes, forwards_per_target
+from methods.card import Card, CardActor
+from methods.parts.parallel_draft import RoundTimes, forwards_per_target
 from methods.pearl import Pearl, PearlActor
 from methods.vanilla import Vanilla
-from models import EVERY_FAMILY, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.records.record import VANILLA
 from specbench.records.store import read_run

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from methods.cacheback.method import Cacheback
-from methods.card.method import Card
-from methods.eagle.method import Eagle
+from methods.cacheback import Cacheback
+from methods.card import Card
+from methods.eagle.eagle import Eagle
 from methods.jacobi import Jacobi
 from methods.logit_spec import LogitSpec
 from methods.lookahead import Lookahead
-from methods.n_grammys.method import NGrammys
+from methods.n_grammys import NGrammys
 from methods.ngram_mod import NgramMod
 from methods.opt_tree import OptTree
 from methods.ort_genai import OrtGenai
@@ -22,12 +22,12 @@ from methods.ouroboros import Ouroboros
 from methods.pearl import Pearl
 from methods.pld import PromptLookup
 from methods.rest import Rest
-from methods.sam.method import SAM
+from methods.sam import SAM
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
 from methods.ssd import Spacelike
-from methods.suffix_decoding.method import SuffixDecoding
+from methods.suffix_decoding import SuffixDecoding
 from methods.token_recycling import TokenRecycling
 from specbench.types import InputError
 

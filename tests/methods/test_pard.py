@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
+from builders.models import VOCAB, build, plain_greedy
 from draft_models import begin, fitted, keeps_the_distribution, markov_tables, noisy, run
 from methods.pard import Pard
-from methods.parts.draft_lm.draft_lm import DraftRequest
-from models import VOCAB, build, plain_greedy
+from methods.parts.draft_lm import DraftRequest
 from specbench.decode.sampling import Sampling
 from specbench.models.load import read_card
 from specbench.types import InputError

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builders.models import VOCAB, build, plain_greedy
 from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, run
 from methods import pearl
-from methods.parts.draft_lm.draft_lm import DraftLM
-from methods.parts.draft_lm.draft_method import TargetTraits
+from methods.parts.draft_lm import DraftLM
+from methods.parts.draft_method import TargetTraits
 from methods.pearl import Pearl, PearlActor
-from models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.types import Draft, Step
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compose import entry_of
+from builders.runs import entry_of
 from methods.pld import PromptLookup
 from specbench.types import Prefill
 

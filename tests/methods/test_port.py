@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from actors import Diary, broken
-from methods.parts.draft_lm.port import open_port
+from methods.parts.port import Port
 from specbench.types import CaseError, InputError
 
 PATIENCE_S = 2.0
@@ -21,7 +21,7 @@ BACKENDS = ["inline", "thread", "process"]
 
 @pytest.fixture(params=BACKENDS)
 def port(request):
-    port = open_port(request.param, Diary, ("dear",), PATIENCE_S)
+    port = Port(request.param, Diary, ("dear",), PATIENCE_S)
     yield port
     port.close()
     assert not port.alive
@@ -42,7 +42,7 @@ def test_answers_come_in_order_and_only_to_who_waits(port):
 
 
 def test_inline_works_when_asked_and_the_others_at_once():
-    inline, thread = (open_port(kind, Diary, ("",), PATIENCE_S) for kind in ("inline", "thread"))
+    inline, thread = (Port(kind, Diary, ("",), PATIENCE_S) for kind in ("inline", "thread"))
     tickets = [port.post("slow", 0.3, 1) for port in (inline, thread)]
     time.sleep(0.5)
     spans = []
@@ -57,7 +57,7 @@ def test_inline_works_when_asked_and_the_others_at_once():
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
 def test_stuck_partner_is_an_error_in_time_and_is_replaced(backend):
-    port = open_port(backend, Diary, ("",), PATIENCE_S)
+    port = Port(backend, Diary, ("",), PATIENCE_S)
     start = time.perf_counter()
     other = port.post("slow", 60, 1)
     with pytest.raises(CaseError, match="gave no answer for 2 s"):
@@ -74,7 +74,7 @@ def test_stuck_partner_is_an_error_in_time_and_is_replaced(backend):
 
 
 def test_killed_process_is_an_error_at_once_and_leaves_no_zombie():
-    port = open_port("process", Diary, ("",), 30.0)
+    port = Port("process", Diary, ("",), 30.0)
     first = port._channel.worker.pid
     start = time.perf_counter()
     with pytest.raises(CaseError, match="ended with exit code 7"):
@@ -97,7 +97,7 @@ def test_killed_process_is_an_error_at_once_and_leaves_no_zombie():
 
 @pytest.mark.exhaustive
 def test_a_process_that_stands_still_cannot_block_a_long_message():
-    port = open_port("process", Diary, ("",), PATIENCE_S)
+    port = Port("process", Diary, ("",), PATIENCE_S)
     os.kill(port._channel.worker.pid, signal.SIGSTOP)
     start = time.perf_counter()
     with pytest.raises(CaseError, match=r"stuck|gave no answer"):
@@ -109,6 +109,6 @@ def test_a_process_that_stands_still_cannot_block_a_long_message():
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_partner_that_cannot_be_built_says_why(backend):
     with pytest.raises(InputError, match="draft=x: not there"):
-        open_port(backend, broken, ("input",), PATIENCE_S)
+        Port(backend, broken, ("input",), PATIENCE_S)
     with pytest.raises((CaseError, RuntimeError), match="no room"):
-        open_port(backend, broken, ("other",), PATIENCE_S)
+        Port(backend, broken, ("other",), PATIENCE_S)

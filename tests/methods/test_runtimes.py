@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from compose import entry_of, explain_missing
+from builders.models import FAMILIES, WINDOW, build, plain_greedy
+from builders.runs import entry_of, explain_missing
 from methods.ctranslate2 import CTranslate2
 from methods.openvino_genai import OpenvinoBatches, OpenvinoGenai
 from methods.ort_genai import OrtGenai
-from methods.parts.runtimes import runtime_peer
-from methods.parts.runtimes.conversion import convert, find_cache
-from models import FAMILIES, WINDOW, build, plain_greedy
+from methods.parts import runtime_peer
+from methods.parts.runtime_peer import convert, find_cache
 from specbench.models.facade import ModelCard, Target
 from specbench.models.load import locate, read_tokenizer
 from specbench.types import InputError

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from in_process import Done, run_main
 from safetensors.numpy import load_file, save_file
 
-from compose import composed, job_for
-from methods.parts.lookup.automaton_kernels import EDGES, STATES
-from methods.parts.lookup.suffix_automaton import SuffixAutomaton
-from methods.sam.method import AUXILIARY, DYNAMIC, SAM, STATIC
-from methods.sam.static_automaton import StaticAutomaton, build_automaton
+from builders.runs import composed, job_for
+from methods.parts.suffix_automaton import EDGES, STATES, SuffixAutomaton
+from methods.sam import AUXILIARY, DYNAMIC, SAM, STATIC, StaticAutomaton, build_automaton
 from specbench import commands
 from specbench.records.store import read_run
 from specbench.runs import composition

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builders.models import BASE, build, plain_greedy
 from draft_models import begin, keeps_the_distribution, markov_tables, run
 from head_models import card_of, target_of
 from methods.self_speculation import LayerSearch, SelfSpeculation, draw_sets, keep_layers
-from models import BASE, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.types import InputError
 

@@ -17,8 +17,7 @@ from transformers import PreTrainedConfig
 import methods.server.method as method_of_servers
 from methods.server.acceptance import Told, parse_counters, reconcile, told_by_counters
 from methods.server.connection import KEY
-from methods.server.identity import TEXTS, read_totals
-from methods.server.law import DRAWS, LEVEL, TOKENS, compare_draws
+from methods.server.identity import DRAWS, LEVEL, TEXTS, TOKENS, compare_draws, read_totals
 from methods.server.method import ServerPeer
 from scripts.lab.client import measure_client
 from specbench.decode.loop import Request, decode

@@ -8,7 +8,7 @@ import pytest
 from places import Places, spread_layers
 
 import specbench.runs.stage
-from compose import job_for
+from builders.runs import job_for
 from specbench.records.record import VANILLA
 from specbench.records.store import read_run
 from specbench.runs.execution import execute

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builders.models import build, plain_greedy
 from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, run
 from methods.speculative_sampling import SpeculativeSampling
-from models import build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.types import Step
 

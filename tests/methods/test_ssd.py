@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compose import job_for
-from methods.parts.lookup.suffix_array import SuffixArray
-from methods.parts.lookup.suffix_kernels import END
+from builders.runs import job_for
+from methods.parts.suffix_array import END, SuffixArray
 from methods.ssd import CACHE, RANDOM, Spacelike, TokenRing
 from specbench.records.store import read_run
 from specbench.runs.execution import execute

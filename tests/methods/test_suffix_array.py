@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.parts.lookup.suffix_array import CROSSING, SuffixArray, Tree, cut_paths
-from methods.parts.lookup.suffix_kernels import END, take
+from methods.parts.suffix_array import CROSSING, END, SuffixArray, Tree, cut_paths, take
 
 TEXT = st.lists(st.integers(0, 3), max_size=40)
 SPLIT = st.lists(st.integers(END, 2), max_size=40)  # with ends of texts in between

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from methods.parts.lookup.automaton_kernels import STATES
-from methods.suffix_decoding.method import GLOBAL, LOCAL, SuffixDecoding
+from methods.parts.suffix_automaton import STATES
+from methods.suffix_decoding import GLOBAL, LOCAL, SuffixDecoding
 from specbench.types import Prefill
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.parts.lookup.automaton_kernels import EDGES, STATES, find
-from methods.suffix_decoding.suffix_tree import Limits, SuffixTree, Text, _fewest, _sort
+from methods.parts.suffix_automaton import EDGES, STATES, find
+from methods.suffix_decoding import Limits, SuffixTree, Text, _fewest, _sort
 
 TEXTS = [[1, 2, 3, 4, 6], [1, 2, 3, 4, 5], [1, 2, 3, 7]]  # 5 came after 6: the more recent of equals is 5
 CONTEXT = [9, 1, 2, 3]

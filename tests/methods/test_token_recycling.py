@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compose import settings_of
-from methods.parts.lookup.recycling import RecyclingMatrix
-from methods.parts.trees.tree_shape import REFERENCE, SHARES, Level, TreeShape
-from methods.token_recycling import TokenRecycling
+from builders.runs import settings_of
+from methods.parts.recycling import RecyclingMatrix
+from methods.parts.tree_shape import Level, TreeShape
+from methods.token_recycling import REFERENCE, SHARES, TokenRecycling, reference_tree
 from scripts.lab.ops import OpCounter
 from specbench.types import InputError, Prefill, Step, TopK
 
@@ -75,9 +75,9 @@ def test_a_sized_tree_has_its_size_and_is_a_tree(nodes, depth, width):
     room = sum(width**level for level in range(1, depth + 1))
     if not depth <= nodes <= room:
         with pytest.raises(InputError, match=f"nodes={nodes}: "):
-            TreeShape.sized(nodes, depth, width)
+            reference_tree(nodes, depth, width)
         return
-    shape = TreeShape.sized(nodes, depth, width)
+    shape = reference_tree(nodes, depth, width)
     assert (len(shape), len(shape.levels)) == (nodes, depth)
     paths = paths_of(shape)
     assert len(set(paths)) == nodes
@@ -86,20 +86,20 @@ def test_a_sized_tree_has_its_size_and_is_a_tree(nodes, depth, width):
 
 
 def test_breadth_family_is_nested_and_passes_through_the_reference():
-    family = [set(paths_of(TreeShape.sized(nodes, 6, 8))) for nodes in (20, 40, 60, 80, 100, 120)]
+    family = [set(paths_of(reference_tree(nodes, 6, 8))) for nodes in (20, 40, 60, 80, 100, 120)]
     assert all(small < large for small, large in itertools.pairwise(family))
     assert family[3] == set(paths_of(TreeShape.from_counts(REFERENCE, 8)))
     assert (0,) * 6 in family[0]
 
 
 def test_depth_family_keeps_what_it_can_of_the_reference():
-    sizes = {depth: sizes_of(TreeShape.sized(80, depth, 8)) for depth in (3, 5, 7, 10)}
+    sizes = {depth: sizes_of(reference_tree(80, depth, 8)) for depth in (3, 5, 7, 10)}
     assert sizes[3] == [8, 32, 40]
     assert sizes[5] == [8, 21, 25, 16, 10]
     assert sizes[7] == [8, 20, 25, 15, 8, 3, 1]
     assert sizes[10] == [8, 20, 23, 14, 8, 3, 1, 1, 1, 1]
-    reference = set(paths_of(TreeShape.sized(80, 6, 8)))
-    assert reference - set(paths_of(TreeShape.sized(80, 7, 8))) == {(2, 2)}  # the least worth, for one more level
+    reference = set(paths_of(reference_tree(80, 6, 8)))
+    assert reference - set(paths_of(reference_tree(80, 7, 8))) == {(2, 2)}  # the least worth, for one more level
 
 
 def test_worth_alone_would_not_give_the_reference():
@@ -197,7 +197,7 @@ def test_host_and_device_agree_with_a_loop(tokens, update, data):
 def test_a_step_on_a_device_waits_for_nothing(update, most):
     """Counted on the CPU: no read-back, two gathers a level, and a constant number of operations to learn."""
     device = torch.device("cpu")
-    matrix = RecyclingMatrix(TreeShape.sized(80, 6, 8), 8, update, 100, device, on_host=False)
+    matrix = RecyclingMatrix(reference_tree(80, 6, 8), 8, update, 100, device, on_host=False)
     fed, rows = torch.arange(81), torch.zeros(81, 8, dtype=torch.long)
     drafting, learning = OpCounter(), OpCounter()
     with torch.inference_mode():

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from compose import entry_of, job_for, method_names, settings_of
+from builders.runs import entry_of, job_for, method_names, settings_of
 from scripts.lab import transfers
 from scripts.lab.transfers import count_transfers
 from specbench.decode.loop import Request, decode

@@ -7,10 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.models import VOCAB, build
 from draft_models import plain_logits
-from methods.parts.draft_lm.draft_lm import DraftLM, DraftRequest
-from methods.parts.draft_lm.tree_lm import TreeRequest
-from models import VOCAB, build
+from methods.parts.draft_lm import DraftLM, DraftRequest, TreeRequest
 
 MODELS = {}
 

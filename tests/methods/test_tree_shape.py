@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.parts.trees.tree_shape import TreeShape, find_best_shape, parents_of_widths
+from methods.parts.tree_shape import TreeShape
+from methods.sequoia import find_best_shape
+from methods.specinfer import parents_of_widths
 from specbench.models.tree import compute_depths
 
 

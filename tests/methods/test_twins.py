@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compose import job_for
-from methods.sam.static_automaton import build_automaton
+from builders.runs import job_for
+from methods.sam import build_automaton
 from specbench.records.record import VANILLA, CaseRecord, TurnRecord
 from specbench.records.store import read_run
 from specbench.runs.execution import execute

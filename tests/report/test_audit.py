@@ -20,7 +20,7 @@ from specbench.profile import write_profile
 from specbench.records.record import VANILLA
 from specbench.report import build_report, read_findings
 from specbench.report.frames.audit import _count_steps
-from specbench.report.tables.audit import audit_tables
+from specbench.report.tables.detail import audit_tables
 from specbench.types import Draft, Prefill
 
 # Emitted tokens and depths of a chain's steps, by case. Drafting takes 2 ms a level, vanilla's step 10 ms.

@@ -23,7 +23,7 @@ from specbench.report.exchange.formats import FORMATS, Imported, read_imported
 from specbench.report.exchange.table import imported_frame, imported_table
 from specbench.report.frames.counting import DEFINITIONS, count_all_ways, kept_lengths
 from specbench.report.frames.facts import read_facts
-from specbench.report.text.table import to_markdown
+from specbench.report.table import to_markdown
 
 # NVIDIA/Model-Optimizer c170403, examples/specdec_bench/tests/test_speculation_profile.py: histogram of lengths -> the
 # marginal and the conditional rates, and the mean of the steps

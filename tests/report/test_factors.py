@@ -7,7 +7,7 @@ from profiles import FIT
 from specbench.profile import write_profile
 from specbench.records.store import RunError
 from specbench.report import build_report, explain, rank, read_findings
-from specbench.report.frames.factors import FACTORS, MEASURED, MODELLED
+from specbench.report.frames.findings import FACTORS, MEASURED, MODELLED
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scatter import draw_front
 from specbench.report.plots.scene import first_scene, scenes

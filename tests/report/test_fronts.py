@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from report.conftest import fail
 
 from specbench.report import read_findings
-from specbench.report.frames.choices import find_undominated
+from specbench.report.frames.sweep import find_undominated
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scatter import draw_front, find_prices
 from specbench.report.plots.scene import scenes

@@ -25,10 +25,11 @@ from specbench.report.frames.control import Control
 from specbench.report.frames.headline import _say_loads, find_headlines
 from specbench.report.frames.load import Load
 from specbench.report.frames.pairs import find_contest, is_alone
-from specbench.report.frames.remarks import find_remarks, read_size
+from specbench.report.frames.reported import find_remarks, read_size
 from specbench.report.page.sections import headlines_html, tables_html
+from specbench.report.table import FEW
 from specbench.report.tables.pairs import pair_frame, pair_tables
-from specbench.report.tables.tables import FEW, build_tables
+from specbench.report.tables.summary import build_tables
 from specbench.report.tables.terminal import print_findings, print_page
 from specbench.stats import MIN_CASES
 

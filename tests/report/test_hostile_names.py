@@ -15,9 +15,9 @@ from report.conftest import build_run, fail
 from specbench.commands.report import main
 from specbench.names import file_name, printable
 from specbench.report import build_report
+from specbench.report.label import Cell
 from specbench.report.plots.canvas import slug
-from specbench.report.text.label import Cell
-from specbench.report.text.table import Table, to_csv, to_latex, to_markdown
+from specbench.report.table import Table, to_csv, to_latex, to_markdown
 
 MARKUP = "</script><img src=x onerror=alert(1)>"
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\u202eevil"

@@ -11,7 +11,7 @@ from specbench.report import gather
 from specbench.report.frames.detail import AUDIT, DETAILS, LOADED, QUALITY, TIME_SPLIT, DetailFrame
 from specbench.report.page.page import gallery
 from specbench.report.plots.catalogue import PLOTS, title_of
-from specbench.report.tables.tables import build_tables
+from specbench.report.tables.summary import build_tables
 
 
 def test_every_picture_is_in_the_list_of_plots(built):

@@ -5,10 +5,11 @@ import os
 import fsspec
 import pytest
 
-from specbench.commands.report import EXIT_OK, EXIT_USAGE, main
+from specbench.commands.report import main
 from specbench.profile import file as profile_file
 from specbench.records.store import RunError
 from specbench.report.locate import PROFILE, RUN, chosen_profile, chosen_runs
+from specbench.screen import DONE, USAGE
 
 
 @pytest.fixture
@@ -61,10 +62,10 @@ def test_runs_of_an_object_store(make_run, tmp_path, capsys):
     before = store.find("/results")
     written = {}
     for place, source in (("here", str(runs[0].parent)), ("there", "memory://results/sweep")):
-        assert main([source, "--no-plots", "--output", str(tmp_path / place)]) == EXIT_OK
+        assert main([source, "--no-plots", "--output", str(tmp_path / place)]) == DONE
         written[place] = [(tmp_path / place / name).read_bytes() for name in ("summary.csv", "tables/overall.md")]
     assert written["here"] == written["there"]
-    assert main([runs[1].as_uri(), "--published", "--output", str(tmp_path / "single")]) == EXIT_OK
+    assert main([runs[1].as_uri(), "--published", "--output", str(tmp_path / "single")]) == DONE
     assert store.find("/results") == before
     capsys.readouterr()
     for wrong, said in (
@@ -72,5 +73,5 @@ def test_runs_of_an_object_store(make_run, tmp_path, capsys):
         (["memory://results/none", "--output", str(tmp_path)], "holds no manifest.json"),
         (["nothing://results", "--output", str(tmp_path)], "cannot be read (Protocol not known"),
     ):
-        assert main(wrong) == EXIT_USAGE
+        assert main(wrong) == USAGE
         assert said in capsys.readouterr().err

@@ -270,7 +270,7 @@ def test_damaged_pieces_are_not_used(make_run, text):
 def test_pieces_spell_a_text_again(make_run):
     bundled = {"config": {"model": {"path": "bundled:tiny"}}}
     run = read_run(make_run(per_category=0, manifest=bundled))
-    from specbench.report.text.tokenizer import find_tokenizer, read_tokenizer
+    from specbench.report.tokenizer import find_tokenizer, read_tokenizer
 
     tokenizer = read_tokenizer(find_tokenizer(run))
     text = "The cats returned a list:\n    def f(x): return 'x'"

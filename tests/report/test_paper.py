@@ -10,10 +10,10 @@ from report.conftest import build_run
 from specbench.commands.report import main
 from specbench.records.store import RunError, read_run
 from specbench.report import build_report, gather
+from specbench.report.label import display_name
 from specbench.report.plots.canvas import CAPTIONS, COLUMN_INCH, SHEET_INCH, drawing, save_all, take_caption
 from specbench.report.plots.catalogue import draw_plots
-from specbench.report.text.label import display_name
-from specbench.report.text.table import Table, to_latex, to_notes
+from specbench.report.table import Table, to_latex, to_notes
 
 METHODS = Path(__file__).parents[2] / "conf/method"
 LONG = {"token_recycling": (4.0, 0.35, 4e-4), "my_method": (20.0, 0.5, 9e-4)}

@@ -22,7 +22,7 @@ from specbench.records.record import CONTROL, VANILLA
 from specbench.report import read_findings
 from specbench.report.frames.load import model_load
 from specbench.report.frames.sweep import Heatmap
-from specbench.report.plots import canvas
+from specbench.report.plots import PAPER, SCREEN, canvas
 from specbench.report.plots.bars import draw_groups
 from specbench.report.plots.canvas import COLUMN_INCH, SHEET_INCH, STYLE, drawing, save
 from specbench.report.plots.catalogue import draw_plots
@@ -30,7 +30,6 @@ from specbench.report.plots.heatmaps import draw_heatmap
 from specbench.report.plots.latency import draw_latency, draw_rows
 from specbench.report.plots.palette import DPI, HATCHES, style_of
 from specbench.report.plots.scene import scenes
-from specbench.report.text.style import PAPER, SCREEN
 
 LEAST_PT = 6
 METHODS = {f"method_{place}": (2.0 + place, 0.3 + 0.03 * place, 1e-3) for place in range(9)}

@@ -17,9 +17,8 @@ from specbench.profile import Fit, Grid, device_name, write_profile
 from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import Run, RunError
 from specbench.report import build_report, gather, read_findings
-from specbench.report.frames.facts import TIME_ONLY, read_facts
+from specbench.report.frames.facts import TIME_ONLY, choose_profiles, is_own, read_facts
 from specbench.report.frames.load import MOST, model_load
-from specbench.report.frames.profiles import choose_profiles, is_own
 from specbench.report.frames.steps import contexts_of_tokens
 from specbench.report.tables.modelled import crossover_table, prediction_table
 

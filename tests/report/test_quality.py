@@ -84,7 +84,7 @@ CODE = "    return 1\n"
 @pytest.fixture
 def code_run(tmp_path):
     """Ten programs, one that failed under a method, and a category that no sandbox knows."""
-    from specbench.report.text.tokenizer import read_tokenizer
+    from specbench.report.tokenizer import read_tokenizer
 
     ids = read_tokenizer(TINY).encode(CODE, add_special_tokens=False).ids
     proposed = {VANILLA: [0] * (len(ids) - 1), "pld": [2] * (len(ids) - 1), "medusa": [2] * (len(ids) - 1)}

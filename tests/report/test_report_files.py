@@ -15,7 +15,7 @@ from rich.console import Console
 from specbench.records.record import CONTROL, VANILLA, Lossless
 from specbench.report import build_report, print_findings
 from specbench.report.frames import detail
-from specbench.report.frames.rows import COLUMNS
+from specbench.report.frames.summary import COLUMNS
 from specbench.report.plots import bars, catalogue
 from specbench.report.plots.canvas import slug
 from specbench.report.plots.radar import draw_radar

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from specbench.report import build_report
-from specbench.report.text.label import BLANK, Cell, break_lines, format_share
-from specbench.report.text.table import Table, to_latex, without_blanks
+from specbench.report.label import BLANK, Cell, break_lines, format_share
+from specbench.report.table import Table, to_latex, without_blanks
 
 
 def check_latex(text: str) -> None:

@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
+from specbench.report.label import Cell
+from specbench.report.table import Table
 from specbench.report.tables.terminal import print_table
-from specbench.report.text.label import Cell
-from specbench.report.text.table import Table
 
 
 def printed(rows: list[tuple[str, ...]], width: int, labels: int = 1) -> list[str]:

@@ -12,9 +12,9 @@ from specbench.records.record import VANILLA, CaseRecord
 from specbench.records.store import Run
 from specbench.report import gather
 from specbench.report.frames.detail import DETAILS, split_answers
-from specbench.report.frames.reported import ROW
+from specbench.report.table import ROW
 from specbench.report.tables.detail import thinking_tables
-from specbench.report.text.tokenizer import read_tokenizer
+from specbench.report.tokenizer import read_tokenizer
 from specbench.runs.session import Session
 from specbench.suite import prompt
 

@@ -12,6 +12,8 @@ from methods.pld import PromptLookup
 from specbench.records.store import read_run
 from specbench.runs import stage
 from specbench.runs.execution import execute
+from specbench.runs.launch import run_job
+from specbench.screen import FAILED
 
 OPTIONS = ("method=[pld]", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0")
 
@@ -128,8 +130,6 @@ def test_a_case_that_cannot_be_judged_stays(tmp_path, suite, monkeypatch):
 
 
 def test_a_run_without_one_good_case_fails(tmp_path, suite, monkeypatch):
-    from specbench.runs.launch import FAILED, run_job
-
     monkeypatch.setattr(PromptLookup, "begin", lambda *a: (_ for _ in ()).throw(ValueError("broken")))
     job = job_for(*OPTIONS, "suite=spec_bench", suite, "suite.ids=[1,3]", "report.plots=false")
     assert run_job(job, tmp_path / "r") == FAILED

@@ -13,10 +13,10 @@ import pytest
 
 from compose import job_for
 from specbench import report
-from specbench.commands import report as report_cli
+from specbench.commands import report as report_command
 from specbench.records.store import RunWriter, write_atomically
 from specbench.runs import launch
-from specbench.screen import Screen, ending_as_interrupts
+from specbench.screen import FAILED, INTERRUPTED, Screen, ending_as_interrupts
 
 JOB = ("method=[pld]", "suite.limit=1", "decode.max_new_tokens=8", "measure=quick", "measure.warmup=0")
 
@@ -33,17 +33,17 @@ def test_a_signal_ends_it_as_an_interrupt(place, name, tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(launch, "execute", end if place == "decoding" else lambda *_: [])
     monkeypatch.setattr(report, "build_report", end)
-    monkeypatch.setattr(report_cli, "build_report", end)
+    monkeypatch.setattr(report_command, "build_report", end)
     try:
         ended = signal.getsignal(number)
         if place == "the other command":
-            code = report_cli.main([str(tmp_path)])
+            code = report_command.main([str(tmp_path)])
         else:
             code = launch.run_job(job_for(*JOB), tmp_path / "run")
         assert signal.getsignal(number) is ended
     finally:
         signal.signal(number, before)
-    assert code == launch.INTERRUPTED
+    assert code == INTERRUPTED
     printed = capsys.readouterr()
     assert "the same command " in " ".join((printed.out + printed.err).split())
 
@@ -72,7 +72,7 @@ def test_a_fault_of_the_disk(number, name, said, place, tmp_path, monkeypatch, c
     monkeypatch.setattr(launch, "execute", fail if place == "decoding" else lambda *_: [])
     monkeypatch.setattr(report, "build_report", fail)
     with contextlib.nullcontext() if said else pytest.raises(ConnectionResetError):
-        assert launch.run_job(job_for(*JOB), tmp_path / "run") == launch.FAILED
+        assert launch.run_job(job_for(*JOB), tmp_path / "run") == FAILED
         printed = capsys.readouterr().out
         assert said in printed
         assert LEFT.partition(" (")[0] not in printed or str(tmp_path) in printed

@@ -15,6 +15,7 @@ from specbench.report import read_findings
 from specbench.runs import cli
 from specbench.runs.execution import execute
 from specbench.runs.merge import main as merge
+from specbench.screen import USAGE
 from specbench.types import InputError
 
 CASES = 6
@@ -184,7 +185,7 @@ def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypat
     assert f"{first}: {CASES} blocks are there, {CASES} are left" in said
     assert f"requests  {2 * CASES} left" in said  # sam, and vanilla beside it
     assert (first / RECORDS).read_bytes() == before
-    assert command("method=[pld,sam]", "run.shards=2") == cli.USAGE
+    assert command("method=[pld,sam]", "run.shards=2") == USAGE
     assert f"run.shards=2: {first} has a part of this run, and a run grows in one process" in capsys.readouterr().err
     assert command("method=[pld,sam]") == 0
     assert "goes on with" in capsys.readouterr().out

@@ -8,7 +8,8 @@ import pytest
 
 from compose import job_for
 from specbench.input import InputError
-from specbench.runs import composition, groups
+from specbench.runs import composition
+from specbench.runs.config import PACKAGE
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_choice_is_added(given, wanted):
 
 def test_a_folder_and_a_file_of_ones_own(tmp_path):
     (tmp_path / "MyModel").mkdir()
-    for file in (groups.PACKAGE / "assets" / "tiny").iterdir():
+    for file in (PACKAGE / "assets" / "tiny").iterdir():
         if file.is_file():
             (tmp_path / "MyModel" / file.name).write_bytes(file.read_bytes())
     questions = tmp_path / "mine.v2.jsonl"

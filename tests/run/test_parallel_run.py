@@ -18,7 +18,8 @@ from specbench.models.choose import choose_parallelism
 from specbench.models.tensor_parallel.start import start
 from specbench.records.store import read_manifest, read_run
 from specbench.runs.execution import execute
-from specbench.runs.launch import FAILED, run_job
+from specbench.runs.launch import run_job
+from specbench.screen import FAILED
 from specbench.types import InputError
 
 METHODS = {  # greedy ones of every kind: tests/methods/test_several_gpus.py

@@ -13,6 +13,7 @@ from compose import job_for
 from specbench.records.store import MANIFEST, RECORDS, read_run
 from specbench.runs import cli
 from specbench.runs.execution import AT, DEATHS, execute
+from specbench.screen import USAGE
 
 METHODS = 2
 CASES = 5
@@ -83,7 +84,7 @@ def test_a_run_is_begun_anew_or_goes_on_as_it_was_begun(command, single, tmp_pat
     run = tmp_path / "run"
     assert command("run.shards=2") == 0
     (run / RECORDS).unlink()
-    assert command("run.shards=3") == cli.USAGE
+    assert command("run.shards=3") == USAGE
     assert "has 1-of-2; expected the number of shards" in capsys.readouterr().err
     assert command("run.shards=3", "measure.fresh=true") == 0
     assert (tmp_path / "run.old1" / "shards").is_dir()
@@ -109,7 +110,7 @@ def test_a_part_of_the_suite_in_shards(command, settings, tmp_path):
     ],
 )
 def test_what_cannot_be_shared_is_refused(given, said, command, tmp_path, capsys):
-    assert command(*given, f"hydra.sweep.dir={tmp_path}") == cli.USAGE
+    assert command(*given, f"hydra.sweep.dir={tmp_path}") == USAGE
     assert said in capsys.readouterr().err
 
 

@@ -16,6 +16,7 @@ from specbench.input import InputError
 from specbench.records.store import RECORDS, read_run
 from specbench.runs import cli, sweep
 from specbench.runs.execution import execute
+from specbench.screen import INTERRUPTED, USAGE
 
 LINES = [
     {"case": str(case), "turns": [{"prompt_ids": [1, 5, 6, 7], "ids": [5, 6, 7, 5, 6, 2], "finish": "eos"}]}
@@ -50,7 +51,7 @@ def test_a_killed_job_and_a_refused_one_are_a_line_each(replay, tmp_path, monkey
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     jobs = ["+method.deadly._target_=deadly.Deadly", "+method.deadly.num_draft=3,-5"]
     place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=submitit_local"]
-    assert cli.main(["-m", *replay, *jobs, *place]) == cli.USAGE
+    assert cli.main(["-m", *replay, *jobs, *place]) == USAGE
     said = capsys.readouterr().out
     assert "failed: +method.deadly.num_draft=3: ended without a result" in said
     assert "failed: +method.deadly.num_draft=-5: method.deadly.num_draft=-5: expected" in said
@@ -91,7 +92,7 @@ def end(*given, **named):
     ("launch", "code", "said"),
     [
         (give_up, sweep.KILLED, "failed: all jobs: the launcher gave up (RuntimeError)"),
-        (end, cli.INTERRUPTED, "interrupted; the same command goes on from what is done"),
+        (end, INTERRUPTED, "interrupted; the same command goes on from what is done"),
     ],
 )
 def test_a_launcher_that_gives_up_and_a_command_that_is_ended(

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from compose import composed, job_for
-from specbench import hub
+from specbench import input as outside
 from specbench.suite import Selection, load_suite, sources
 from specbench.types import InputError
 
@@ -92,9 +92,9 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_fix_named(monkeypatc
         raise OSError(-2, "Name or service not known")
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub.socket, "create_connection", refuse)
-    monkeypatch.setattr(hub, "getproxies", dict)
-    asked = functools.cache(hub.refuse_network.__wrapped__)
+    monkeypatch.setattr(outside.socket, "create_connection", refuse)
+    monkeypatch.setattr(outside, "getproxies", dict)
+    asked = functools.cache(outside.refuse_network.__wrapped__)
     monkeypatch.setattr(sources, "refuse_network", asked)
     for _ in range(2):
         with pytest.raises(InputError, match=r"huggingface\.co cannot be reached \(Name .*specbench fetch SETTINGS"):
@@ -102,8 +102,8 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_fix_named(monkeypatc
     assert tried == [(("huggingface.co", 443), 5)]
     assert constants.HF_HUB_OFFLINE
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub, "getproxies", lambda: {"https": "proxy"})
-    assert hub.refuse_network.__wrapped__() == ""
+    monkeypatch.setattr(outside, "getproxies", lambda: {"https": "proxy"})
+    assert outside.refuse_network.__wrapped__() == ""
 
 
 @pytest.mark.parametrize("error", [OSError("no route\nto host"), ValueError("bad repo id")])

@@ -7,7 +7,7 @@ import pytest
 from hand_made import HAND_MADE
 
 from compose import job_for
-from specbench.runs import groups
+from specbench.runs.config import conf_dir
 from specbench.suite.formats import LANGUAGES
 
 BUNDLED = "mini"
@@ -49,7 +49,7 @@ def suite_of(name):
 
 
 def test_every_suite_of_the_configuration_is_pinned_here():
-    there = {path.stem for path in (groups.conf_dir() / "suite").glob("*.yaml")}
+    there = {path.stem for path in (conf_dir() / "suite").glob("*.yaml")}
     assert there == {
         *OFFICIAL,
         *HAND_MADE,

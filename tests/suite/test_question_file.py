@@ -9,7 +9,7 @@ import pytest
 from bad_input.case import DEEP
 
 from specbench.records.answers import MT_BENCH
-from specbench.report.frames.rows import TASKS
+from specbench.report.frames.summary import TASKS
 from specbench.suite.format import Wording
 from specbench.suite.formats import FORMATS
 from specbench.types import Case, InputError

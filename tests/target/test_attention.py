@@ -6,9 +6,9 @@ import pytest
 
 from actors import Diary
 from compose import job_for
-from methods.parts.draft_lm.port import open_port
+from methods.parts.port import Port
 from specbench.measure.environment import machine
-from specbench.models.attention import allow_cudnn_attention, is_cudnn_attention_allowed
+from specbench.models.fast.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 from specbench.models.tensor_parallel.start import Seat, TeamSettings
 from specbench.runs.stage import set_stage
 
@@ -34,7 +34,7 @@ def test_a_run_chooses_and_its_manifest_says_so(asked):
 def test_processes_of_the_run_follow_it(allowed):
     """A drafting process, and the seats that other ranks are started with."""
     allow_cudnn_attention(allowed)
-    port = open_port("process", Diary, ("dear",), 60.0)
+    port = Port("process", Diary, ("dear",), 60.0)
     assert port.ask("sees_cudnn") is allowed
     port.close()
     assert Seat(TeamSettings(job_for("model=tiny").card, 2, 8), 1, 1, "cpu").cudnn is allowed

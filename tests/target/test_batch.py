@@ -24,12 +24,11 @@ from specbench.decode.loop import Request, decode, derive_seed
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
+from specbench.models.batch import PaddedRows
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import Silent
-from specbench.models.fast.batch import FastBatch
-from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.engine import FastBatch, FastEngine
 from specbench.models.fast.host.forward import CompiledForward
-from specbench.models.padded import PaddedRows
 from specbench.models.replay import ReplayEngine
 from specbench.models.tensor_parallel.team import TeamError
 from specbench.models.timed import TimedEager, TimedFast

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from models import BASE, FAMILIES
 from specbench.decode.walk import Walk
-from specbench.models import chunks
+from specbench.models import tree
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import SILENT
 from specbench.models.fast.engine import FastEngine
@@ -59,16 +59,16 @@ def draft(engine, prompt):
 
 def test_masks_have_few_cells_and_places_are_whole(monkeypatch):
     """A chunk is shorter the more tokens come before it; without that its mask would grow with the prompt."""
-    monkeypatch.setattr(chunks, "CHUNK", 64)
-    monkeypatch.setattr(chunks, "CELLS", 64 * 256)
-    monkeypatch.setattr(chunks, "LEAST", 4)
+    monkeypatch.setattr(tree, "CHUNK", 64)
+    monkeypatch.setattr(tree, "CELLS", 64 * 256)
+    monkeypatch.setattr(tree, "LEAST", 4)
     for start, end in ((0, 1), (0, 64), (0, 1000), (300, 1000), (5, 5)):
-        parts = chunks.list_masked_chunks(end, start)
+        parts = tree.list_masked_chunks(end, start)
         assert [place for part in parts for place in range(part.start, part.stop)] == list(range(start, end))
         assert all((part.stop - part.start) * part.stop <= 64 * 256 for part in parts)
-    assert [part.stop - part.start for part in chunks.list_masked_chunks(256)] == [64] * 4
-    assert max(part.stop - part.start for part in chunks.list_masked_chunks(2**14)[-9:]) == 4
-    assert max(part.stop * (part.stop - part.start) for part in chunks.list_chunks(1000)) > 2 * 64 * 256
+    assert [part.stop - part.start for part in tree.list_masked_chunks(256)] == [64] * 4
+    assert max(part.stop - part.start for part in tree.list_masked_chunks(2**14)[-9:]) == 4
+    assert max(part.stop * (part.stop - part.start) for part in tree.list_chunks(1000)) > 2 * 64 * 256
 
 
 CALLS = (read_alone, judge, read_in_batch)
@@ -98,7 +98,7 @@ def engine_of(kind, family):
 
 @pytest.mark.parametrize(("kind", "family"), PLACES)
 def test_memory_grows_with_the_length(kind, family, monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK", CHUNK)
+    monkeypatch.setattr(tree, "CHUNK", CHUNK)
     for call in (*CALLS, *([draft] if kind is FastEngine else [])):
         one, two = (measure(call, engine_of(kind, family), count) for count in (LONG, 2 * LONG))
         assert two <= 2.2 * one, call.__name__
@@ -107,7 +107,7 @@ def test_memory_grows_with_the_length(kind, family, monkeypatch):
 
 @pytest.mark.parametrize("kind", [EagerEngine, FastEngine])
 def test_the_measure_sees_masks_and_logits_of_all_tokens(kind, monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK", 4 * LONG)
+    monkeypatch.setattr(tree, "CHUNK", 4 * LONG)
     assert measure(read_alone, engine_of(kind, "llama"), 2 * LONG) >= 4 * 2 * LONG * VOCAB
     one, two = (measure(read_only, engine_of(kind, "mistral-window"), count) for count in (LONG, 2 * LONG))
     assert two > 3.5 * one
@@ -117,7 +117,7 @@ def test_the_measure_sees_masks_and_logits_of_all_tokens(kind, monkeypatch):
 def test_a_prompt_in_chunks_is_a_prompt_as_a_whole(kind, family, monkeypatch):
     engine, prompt = engine_of(kind, family), prompt_of(75)
     whole, gaps = read_alone(engine, prompt), judge(engine, prompt)
-    monkeypatch.setattr(chunks, "CHUNK", CHUNK)
+    monkeypatch.setattr(tree, "CHUNK", CHUNK)
     for parts in (read_alone(engine, prompt), read_in_batch(engine, prompt)):
         assert parts.token == whole.token
         assert parts.topk.ids.tolist() == whole.topk.ids.tolist()
@@ -130,5 +130,5 @@ def test_a_prompt_in_chunks_is_a_prompt_as_a_whole(kind, family, monkeypatch):
 def test_a_draft_model_with_a_window_reads_a_prompt_in_chunks(monkeypatch):
     engine, prompt = engine_of(FastEngine, "qwen2-mixed"), prompt_of(200)  # longer than what compiled code reads
     whole = draft(engine, prompt)
-    monkeypatch.setattr(chunks, "CHUNK", CHUNK)
+    monkeypatch.setattr(tree, "CHUNK", CHUNK)
     torch.testing.assert_close(draft(engine, prompt), whole, rtol=1e-4, atol=1e-4)

@@ -10,6 +10,7 @@ import numba
 import pytest
 from numba.core.caching import IndexDataCacheFile
 
+from specbench.models import compiled_code
 from specbench.models.compiled_code import _CodeFiles, njit
 
 KINDS = pytest.mark.parametrize("kind", [_CodeFiles, pytest.param(IndexDataCacheFile, id="numba's, the wrong variant")])
@@ -55,9 +56,9 @@ def inner(tmp_path):
 def test_code_that_cannot_be_saved_runs(inner, monkeypatch):
     for kind in (_CodeFiles, IndexDataCacheFile):
         monkeypatch.setattr(kind, "_save_data", full)
-    kept = njit()(inner)
-    assert kept(2) == 3
-    assert not kept._cache._cache_file._load_index()
+    cached = njit()(inner)
+    assert cached(2) == 3
+    assert not cached._cache._cache_file._load_index()
     with pytest.raises(OSError, match="No space left"):
         numba.njit(cache=True)(inner)(2)
 
@@ -67,3 +68,16 @@ def test_code_is_found_again(inner):
     again = njit()(inner)
     assert again(2) == 3
     assert sum(again.stats.cache_hits.values()) == 1
+
+
+@pytest.mark.parametrize("changed", ["inner.py", "imported.py"])
+def test_code_that_was_compiled_before_a_change_is_not_run(changed, inner, tmp_path, monkeypatch):
+    """A change of any module in the folder counts, since compiled code includes the functions that it calls."""
+    (tmp_path / "imported.py").write_text("FACTOR = 1\n")
+    compiled_code._hash_modules.cache_clear()
+    assert njit()(inner)(2) == 3
+    (tmp_path / changed).write_text((tmp_path / changed).read_text() + "# changed\n")
+    compiled_code._hash_modules.cache_clear()  # as in a new process
+    again = njit()(inner)
+    assert again(2) == 3
+    assert not again.stats.cache_hits

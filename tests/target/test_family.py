@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoConfig
 
 from specbench.models.family import check_family, find_steady_context, find_windows
-from specbench.models.library_config import override
+from specbench.models.load import override
 from specbench.types import InputError
 
 

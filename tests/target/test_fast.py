@@ -22,15 +22,14 @@ from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import Silent
-from specbench.models.fast.accept import Outcome, accept
 from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.compact import explain_unfit
 from specbench.models.fast.engine import FastEngine
-from specbench.models.fast.frame import Frame
+from specbench.models.fast.frame import Frame, Outcome, accept
 from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets
 from specbench.models.fast.layout import lay_out
-from specbench.models.fast.linear import Linear, can_pack
-from specbench.models.fast.static_kv import StaticKV
+from specbench.models.fast.operations import Linear, can_pack
 from specbench.profile import ModelShape
 from specbench.types import ROOT, CaseError, Draft, InputError, Needs
 

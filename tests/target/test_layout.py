@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.models.fast.attention import attend_flex
-from specbench.models.fast.device_layout import DeviceLayout, Layouts
 from specbench.models.fast.frame import Frame
+from specbench.models.fast.layout import DeviceLayout, Layouts
 from specbench.types import Draft
 
 WIDTHS = (1, 8, 40, 72)

@@ -15,7 +15,7 @@ from models import Scripted, plain_greedy, scripts
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
-from specbench.runs import groups
+from specbench.runs.config import conf_dir
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 8192, "rope_theta": 500000.0}  # fmt: skip
@@ -48,7 +48,7 @@ REAL = {
 }
 SHAPES = {"random", "random_110m", "random_7b", "random_13b", "random_33b"}
 OURS = {"tiny", "tiny_draft", "hub", "replay", "server", *SHAPES}
-NAMES = sorted(path.stem for path in (groups.conf_dir() / "model").glob("*.yaml"))
+NAMES = sorted(path.stem for path in (conf_dir() / "model").glob("*.yaml"))
 
 
 def test_every_model_has_its_shape_here():
@@ -59,7 +59,7 @@ def test_every_model_has_its_shape_here():
 def test_composes(name):
     cfg = composed(f"model={name}")
     assert cfg.hydra.run.dir.startswith("results/")
-    assert (groups.conf_dir() / "model" / f"{name}.yaml").read_text().startswith("# ")
+    assert (conf_dir() / "model" / f"{name}.yaml").read_text().startswith("# ")
 
 
 @pytest.mark.parametrize("name", sorted(REAL))

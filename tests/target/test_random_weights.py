@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from models import build
 from specbench.models import load
-from specbench.models.random_weights import draw_weights
+from specbench.models.load import draw_weights
 
 
 def test_on_a_cpu_they_are_the_librarys_own_for_the_seed():

@@ -10,7 +10,7 @@ from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
-from specbench.models.fast.small_ops import Norm, SmallOps
+from specbench.models.fast.operations import Norm, SmallOps
 
 FusedOps = pytest.importorskip(
     "specbench.models.fast.kernels.fused", reason="Triton is not installed: pip install '.[triton]'",

@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
 
-from specbench.models.fast.small_ops import SmallOps
+from specbench.models.fast.operations import SmallOps
 from specbench.types import InputError
 
 SDPA, TRITON, FUSED, FLEX = "sdpa", "triton", "fused", "flex"
 WAYS = (SDPA, TRITON, FUSED, FLEX)
 OURS = (TRITON, FUSED)  # fused: the small operations of a layer too
 WORD = 32  # bits
+NEVER = float("-inf")  # in an additive mask, where a row does not see a key
 DTYPES = ("float32", "float16", "bfloat16")
 LARGEST = 128  # size of a head, in our kernel
 
@@ -185,3 +186,13 @@ def attend_flex(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask) -> 
     mixed = call(rows, keys, values, score_mod=see, enable_gqa=True)
     assert isinstance(mixed, Tensor)
     return mixed.transpose(1, 2).flatten(0, 1)
+
+
+def allow_cudnn_attention(allowed: bool) -> None:
+    """Of this process, from now on; the others (flash, memory efficient, plain) stay allowed."""
+    torch.backends.cuda.enable_cudnn_sdp(allowed)
+
+
+def is_cudnn_attention_allowed() -> bool:
+    """What a process that is started from this one is to be told."""
+    return torch.backends.cuda.cudnn_sdp_enabled()

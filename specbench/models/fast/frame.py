@@ -13,16 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.models.fast.attention import Attend, TreeMask, count_words, pack_bits
+from specbench.models.fast.attention import NEVER, Attend, TreeMask, count_words, pack_bits
+from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.layout import DraftLayout, Layout, Run, lay_out
 from specbench.models.transfer import upload
-from specbench.models.verify import ActiveRequest
+from specbench.models.verify import ActiveRequest, require_finite
 from specbench.types import EMPTY
 
-NEVER = float("-inf")
 INFINITE_BITS = -0x80  # 0xff80, minus infinity in bfloat16, read as int16
-
-
 _ALONE = lay_out((), EMPTY, None)
 
 
@@ -194,3 +192,50 @@ class FastRequest(ActiveRequest):
         if nodes is None:
             return computed[: len(self.layout)]
         return computed[upload(nodes, computed.device)]
+
+
+_FAR = 1e6  # more than any depth: one wrong node above rules a row out
+
+
+def accept(logits: Tensor, frame: Frame, cache: StaticKV, moved: int) -> Tensor:
+    """Verify a draft and move its accepted path together; what the host reads of it, as one float32 tensor.
+
+    logits: (n, V).
+    moved: rows of the cache to move, no fewer than the draft is deep; 0 for a chain, whose accepted nodes lie together
+    already, and for a root alone.
+
+    Where the frame has forced picks, the argmax is computed all the same. Returns what ``Outcome`` reads; exact, since
+    no token id is beyond 2^24.
+    """
+    peaks, picks = logits.max(-1)
+    if frame.forced is not None:
+        picks = frame.forced
+    if frame.width == 1:
+        return torch.cat([frame.reach, picks, peaks])
+    torch.ne(picks.index_select(0, frame.parents), frame.ids, out=frame.wrong)
+    depth, best = torch.addmv(frame.reach, frame.above, frame.wrong, alpha=-_FAR).max(0, keepdim=True)
+    found = [depth, picks.index_select(0, best), peaks.sum(0, keepdim=True, dtype=torch.float32)]
+    if not moved:
+        return torch.cat([*found, frame.ids])
+    path = frame.above.index_select(0, best)[0].sort(descending=True, stable=True).indices[:moved]
+    cache.move(frame.slots.index_select(0, path), frame.slots[1 : moved + 1])
+    return torch.cat([*found, frame.ids.index_select(0, path), path])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """rows: of the accepted nodes, root side first. tokens: theirs, then the one the target picks behind them."""
+
+    rows: list[int]
+    tokens: list[int]
+
+    @classmethod
+    def read(cls, numbers: Sequence[float], moved: int, dtype: torch.dtype) -> Outcome:
+        """numbers: what ``accept`` returned; moved: as there. Raises CaseError when a row's logits are not finite."""
+        depth, bonus, total, *rest = numbers
+        require_finite([total], dtype)
+        count = int(depth)
+        if not moved:
+            return cls(list(range(1, count + 1)), [*map(int, rest[1 : count + 1]), int(bonus)])
+        rows = rest[moved : moved + count]
+        return cls([*map(int, rows)], [*map(int, rest[:count]), int(bonus)])

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.hub import cached_file
 
 from specbench.models.facade import ModelCard
-from specbench.models.random_weights import draw_weights
+from specbench.models.load import draw_weights
 from specbench.models.weights import refuse_shapes, refuse_unused
 from specbench.types import InputError
 

@@ -17,15 +17,13 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from specbench.models.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 from specbench.models.facade import ModelCard
-from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.attention import FastOptions, allow_cudnn_attention, is_cudnn_attention_allowed
 from specbench.models.fast.engine import STANDARD
 from specbench.models.fast.graphs import Buckets
 from specbench.models.tensor_parallel.engine import Follower, Leader
-from specbench.models.tensor_parallel.ranks import LOST, Ranks
 from specbench.models.tensor_parallel.share import load_share
-from specbench.models.tensor_parallel.team import MessageFormat, Team, open_store
+from specbench.models.tensor_parallel.team import LOST, MessageFormat, Ranks, Team, open_store
 from specbench.types import InputError
 
 PATIENCE_S = 120.0  # for one sum; graphs are recorded and kernels chosen within it

@@ -16,11 +16,11 @@ from specbench.report.exchange.answer_files import answers_of, hold_records
 from specbench.report.exchange.spec_bench import Score, doubts, score
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.rows import KEYS, category_order
-from specbench.report.tables.tables import caption
-from specbench.report.text.label import BLANK, Cell, format_count, format_number, format_rate, label
-from specbench.report.text.table import Table, to_csv, to_markdown, without_blanks, write_texts
-from specbench.report.text.tokenizer import find_tokenizer, read_counter
+from specbench.report.frames.summary import category_order
+from specbench.report.label import BLANK, Cell, format_count, format_number, format_rate, label
+from specbench.report.table import KEYS, Table, to_csv, to_markdown, without_blanks, write_texts
+from specbench.report.tables.summary import caption
+from specbench.report.tokenizer import find_tokenizer, read_counter
 
 NAME = "compat_spec_bench"
 FORMULAS = (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specbench.records.record import CONTROL, CaseRecord
 from specbench.report.frames.findings import Findings
-from specbench.report.text.tokenizer import find_tokenizer, read_tokenizer
+from specbench.report.tokenizer import find_tokenizer, read_tokenizer
 
 SAMPLES = "samples"
 _BEFORE = "a"  # in front of an answer, since a decoder takes the first blank off a text

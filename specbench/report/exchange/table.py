@@ -9,9 +9,9 @@ import pandas as pd
 
 from specbench.report.exchange.formats import Imported, as_imported, read_imported
 from specbench.report.frames.findings import Findings
+from specbench.report.label import Cell, format_count, format_number, format_rate, format_share
+from specbench.report.table import Table, to_csv, to_markdown, without_blanks, write_texts
 from specbench.report.tables.terminal import open_console, print_table
-from specbench.report.text.label import Cell, format_count, format_number, format_rate, format_share
-from specbench.report.text.table import Table, to_csv, to_markdown, without_blanks, write_texts
 
 NAME = "imported"
 _MEANING = (

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
-from specbench.report.frames.reported import ROW, ReportedRun
-from specbench.report.frames.rows import KEYS
+from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.steps import Floats
 from specbench.report.frames.trials import Columns, MethodTrials, ratio
+from specbench.report.table import KEYS, ROW
 
 MEASURED, MODELLED = "measured", "modelled"
 Price = Callable[[Floats, Floats], Floats]  # (S,) tokens fed, (S,) contexts -> (S,) [ms] of a step without its drafting

@@ -11,17 +11,128 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from specbench import stats
 from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.frames.audit import audit
 from specbench.report.frames.counting import count_all_ways
-from specbench.report.frames.lengths import Rows, count_lengths, is_timed
-from specbench.report.frames.quality import measure_quality
-from specbench.report.frames.reported import ROW, ReportedRun
-from specbench.report.frames.rows import replayed
+from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.served import measure_load
-from specbench.report.frames.steps import Floats
-from specbench.report.frames.trials import BLANK, MethodTrials, ratio
-from specbench.report.frames.turns import HELD
+from specbench.report.frames.steps import HELD, Floats
+from specbench.report.frames.summary import replayed
+from specbench.report.frames.trials import BLANK, Columns, MethodTrials, ratio
+from specbench.report.table import ROW
+from specbench.stats import MIN_CASES, RESAMPLES, Estimate, estimates
+
+Rows = Iterator[tuple[str | float, ...]]
+EDGES = {  # of the bins; powers of two, the last is open
+    "position": (0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
+    "context": (0, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768),
+}
+
+
+def count_lengths(found: MethodTrials, timed: bool, vanilla: MethodTrials | None = None) -> Rows:
+    """A row an axis and bin that has steps: steps, tokens, MAT, mean [ms] a step, and the speedup with its interval.
+
+    What needs times is blank where the target was not timed; the speedup also without ``vanilla``.
+    """
+    known = timed and is_timed(found)
+    for axis, edges in EDGES.items():
+        totals = np.zeros((len(edges), 3))  # of each bin: steps, tokens emitted, seconds
+        for at, emitted, seconds in found.turns.steps.read(axis, "emitted", "seconds"):
+            place = np.searchsorted(edges, at, side="right") - 1
+            for number in np.unique(place):
+                own = place == number
+                totals[number] += own.sum(), emitted[own].sum(), seconds[own].sum()
+        paired = known and vanilla is not None and is_timed(vanilla)
+        ratios = compare_bins(vanilla, found, axis) if paired and vanilla is not None else [_NONE] * len(edges)
+        for edge, faster, (steps, emitted, seconds) in zip(edges, ratios, totals, strict=True):
+            if steps:
+                mean_ms = 1e3 * float(seconds / steps) if known else BLANK
+                yield (
+                    axis,
+                    edge,
+                    int(steps),
+                    int(emitted),
+                    float(emitted / steps),
+                    mean_ms,
+                    faster.value,
+                    *faster.bounds,
+                )
+
+
+def is_timed(found: MethodTrials) -> bool:
+    """Whether every step has its seconds."""
+    return found.turns.steps.timed == len(found.turns.steps)
+
+
+def compare_bins(vanilla: MethodTrials, found: MethodTrials, axis: str) -> list[Estimate]:
+    """Of each bin: vanilla's time per token over the method's, over the cases in which both have steps there."""
+    (cases, sums), (others, theirs) = _sum_by_case(found, axis), _sum_by_case(vanilla, axis)
+    _, own, base = np.intersect1d(cases, others, assume_unique=True, return_indices=True)
+    pairs = np.concatenate([theirs[:, base], sums[:, own]])  # (4, C, bins)
+    both = (pairs[1] > 0) & (pairs[3] > 0)
+    pairs *= both
+    counts = both.sum(axis=0).tolist()
+    return [_estimate(pairs[:, :, number], count, found is vanilla) for number, count in enumerate(counts)]
+
+
+def _estimate(pairs: np.ndarray, cases: int, itself: bool) -> Estimate:
+    """Cases without steps in the bin are zeros: with them every bin has the same resamples."""
+    return estimates([pairs], resamples=RESAMPLES if cases >= MIN_CASES and not itself else 0)[0]
+
+
+def _sum_by_case(found: MethodTrials, axis: str) -> tuple[np.ndarray, np.ndarray]:
+    """(C,) numbers of cases, and (2, C, bins) their seconds and tokens, all rounds."""
+    columns, edges = found.columns, EDGES[axis]
+    cases, numbers = np.unique(columns["case"][columns["counted"]], return_inverse=True)
+    sums = np.zeros((2, len(cases) * len(edges)))
+    for at, record, emitted, seconds in found.turns.steps.read(axis, "record", "emitted", "seconds"):
+        place = numbers[record.astype(np.int64)] * len(edges) + np.searchsorted(edges, at, side="right") - 1
+        sums += [np.bincount(place, weights, sums.shape[1]) for weights in (seconds, emitted)]
+    return cases, sums.reshape(2, len(cases), len(edges))
+
+
+_NONE = Estimate(BLANK, None, None, 0)
+
+
+_SPREAD = ("", "_low", "_high")
+QUALITY_COLUMNS = (*ROW, "cases", *(f"{name}{side}" for name in ("correct", "difference") for side in _SPREAD))
+
+
+def measure_quality(reported: Sequence[ReportedRun]) -> pd.DataFrame:
+    """A row a method with checked answers: share correct, and less vanilla's share on the cases that both finished.
+
+    A case's share is the mean over its rounds. Intervals: bootstrap over cases, the two sides of a case together.
+    """
+    rows = []
+    for entry in reported:
+        cases = len(entry.trials.cases)
+        shares = {name: _shares(each.columns, cases) for name, each in entry.trials.methods.items()}
+        vanilla = shares.get(VANILLA, np.full(cases, BLANK))
+        for method in (name for name in entry.facts.methods if name in shares and name != CONTROL):
+            own = shares[method]
+            known, both = ~np.isnan(own), ~np.isnan(own - vanilla)
+            if known.any():
+                correct = _spread(own[known])
+                difference = (BLANK,) * 3 if method == VANILLA else _spread((own - vanilla)[both])
+                rows.append((*entry.key(method), int(known.sum()), *correct, *difference))
+    return pd.DataFrame(rows, columns=list(QUALITY_COLUMNS))
+
+
+def _shares(columns: Columns, cases: int) -> np.ndarray:
+    """(C,) share of a case's rounds that are correct; NaN where none was checked."""
+    rows = columns["checked"] & columns["counted"]
+    checked, correct = (
+        np.bincount(columns["case"][rows & kept], minlength=cases) for kept in (rows, columns["correct"])
+    )
+    return np.divide(correct, checked, out=np.full(cases, BLANK), where=checked > 0)
+
+
+def _spread(values: np.ndarray) -> tuple[float, float, float]:
+    """Mean and interval."""
+    [found] = stats.estimates([(values, np.ones(len(values)))])
+    return found.value, *found.bounds
+
 
 PERCENTILES = (50, 95, 99)
 MIN_VALUES = 100  # of a 99th percentile: with fewer it is the maximum by another name, and blank

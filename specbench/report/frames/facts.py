@@ -1,14 +1,48 @@
-"""The contents of a run's manifest, blank where it has none. What tables and captions need of a manifest."""
+"""What a run was: the facts of its manifest, what distinguishes it from other runs, and its latency profile.
+
+A run that has grown by methods is split into one run for all methods that were measured in the same blocks, so each
+method is paired with the vanilla that was measured with it; only the first of these runs shows vanilla itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from specbench.input import InputError
+from specbench.profile import Profile, device_name, find_profile, open_profile
+from specbench.profile.profile import MEASURED
 from specbench.records.record import CONTROL, VANILLA, EngineKind
 from specbench.records.store import MANIFEST, Run, RunError
-from specbench.report.frames.grown import LATER
+
+LATER = "added_later"  # of the manifest of a run whose vanilla is not shown
+
+
+def split_grown(run: Run) -> list[Run]:
+    """The run itself, unless it has grown by methods; then those that came first, and the others."""
+    if not run.manifest.get("grown"):
+        return [run]
+    blocks: dict[str, set[int]] = {}
+    for record in run.records:
+        blocks.setdefault(record.method, set()).add(record.block)
+    groups: dict[frozenset[int], list[str]] = {}
+    for name in run.manifest["methods"]:
+        if name != VANILLA:
+            groups.setdefault(frozenset(blocks.get(name, ())), []).append(name)
+    return list(_parts(run, groups)) if len(groups) > 1 else [run]
+
+
+def _parts(run: Run, groups: dict[frozenset[int], list[str]]) -> Iterator[Run]:
+    order = sorted(groups, key=lambda blocks: min(blocks, default=len(run.records)))
+    for number, blocks in enumerate(order):
+        names = {VANILLA, CONTROL, *groups[blocks]}
+        methods = {name: entry for name, entry in run.manifest["methods"].items() if name in names}
+        records = [each for each in run.records if each.block in blocks and each.method in names]
+        yield replace(run, manifest=run.manifest | {"methods": methods, LATER: number > 0}, records=records)
+
 
 TIME_ONLY = "time only: accepted lengths replayed"
 
@@ -154,3 +188,146 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return flat
+
+
+def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str, str]]:
+    """For each run: method -> variant, '' where there is one run of it.
+
+    Runs of the same model and suite are compared. A variant lists the method's own parameters that differ ('k=v,...'),
+    then the run's settings that differ ('decode.temperature=1'). Where rows still read alike, because two runs
+    repeat the same thing, the run's directory is added: a row is always one run's, since pairs live in one process.
+    """
+    names: list[dict[str, str]] = [{} for _ in runs]
+    for members in _alike(facts):
+        loads = _LOAD if all(facts[index].load for index in members) else _LOAD_BESIDE_ONE
+        settings = differing([read_settings(runs[index], facts[index], loads) for index in members])
+        for method in dict.fromkeys(name for index in members for name in facts[index].methods):
+            holders = [place for place, index in enumerate(members) if method in facts[index].methods]
+            own = differing([read_parameters(runs[members[place]], method) for place in holders])
+            labels = [_label({**own[rank], **settings[place]}) for rank, place in enumerate(holders)]
+            for place, label in zip(holders, _distinct(labels, [runs[members[p]] for p in holders]), strict=True):
+                names[members[place]][method] = label
+    return names
+
+
+def _alike(facts: Sequence[Facts]) -> list[list[int]]:
+    """Indices of runs grouped by (model, suite)."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, fact in enumerate(facts):
+        groups.setdefault((fact.model, fact.suite), []).append(index)
+    return list(groups.values())
+
+
+def _label(values: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={_short(value)}" for key, value in values.items())
+
+
+def _short(value: Any) -> str:
+    """A file by its name alone; two of one name are distinguished by their runs."""
+    text = spell_value(value)
+    return Path(text).name if isinstance(value, str) and Path(text).is_absolute() else text
+
+
+def _distinct(labels: list[str], runs: list[Run]) -> list[str]:
+    repeated = {label for label, count in Counter(labels).items() if count > 1}
+    directories = _directory_names(runs)
+    return [
+        ",".join(filter(None, (label, f"run={name}"))) if label in repeated else label
+        for label, name in zip(labels, directories, strict=True)
+    ]
+
+
+def _directory_names(runs: list[Run]) -> list[str]:
+    """The last parts of each run's path, as many as make them differ."""
+    paths = [run.directory.resolve().parts for run in runs]
+    length = max(len(parts) for parts in paths)
+    for depth in range(1, length + 1):
+        names = ["/".join(parts[-depth:]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{'/'.join(parts[-1:])}#{rank}" for rank, parts in enumerate(paths)]
+
+
+UNSET = "unset"
+_RUN_SECTIONS = ("model", "engine", "decode", "measure")
+_SELECTION = ("order", "seed", "limit", "first", "sample", "categories", "ids", "shots")  # of the suite's section
+_NOT_NAMED = ("model.name", "model.path", "measure.fresh")  # two are the model column, the last moves nothing
+_LOAD, _LOAD_BESIDE_ONE = ("load.",), ("load.kind", "load.requests", "load.rate")  # one request has none of the others
+_MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datastore")  # a parameter of who uses it
+
+
+def read_settings(run: Run, facts: Facts, loads: tuple[str, ...] = _LOAD) -> dict[str, Any]:
+    """The run's own settings, flat, without those that have a column or that are a method's. loads: kept of load's."""
+    flat = flatten({key: run.section("config", key) for key in _RUN_SECTIONS})
+    chosen = run.section("config", "suite")
+    flat |= {f"suite.{key}": chosen[key] for key in _SELECTION if key in chosen}
+    flat.setdefault("decode.temperature", facts.temperature)
+    load = flatten(facts.load, "load.") or {"load.requests": 1, "load.kind": "one"}
+    flat |= {key: value for key, value in load.items() if key.startswith(loads) and value is not None}
+    return {key: value for key, value in flat.items() if key not in _NOT_NAMED and not key.startswith(_MATERIAL)}
+
+
+def read_parameters(run: Run, method: str) -> dict[str, Any]:
+    """A method's parameters, flat, its reset policy among them."""
+    entry = run.section("methods", method)
+    flat = flatten(run.section("methods", method, "parameters"))
+    return flat | ({"reset": entry["reset"]} if "reset" in entry else {})
+
+
+def differing(choices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each mapping only the keys on which not all agree."""
+    keys = dict.fromkeys(key for choice in choices for key in choice)
+    kept = [key for key in keys if len({repr(choice.get(key, UNSET)) for choice in choices}) > 1]
+    return [{key: choice.get(key, UNSET) for key in kept} for choice in choices]
+
+
+def spell_value(value: object) -> str:
+    """A value as the command line takes it."""
+    return "null" if value is None else str(value)
+
+
+FOLDER = "profiles"
+
+
+def choose_profiles(runs: Sequence[Run], facts: Sequence[Facts], named: Path | None) -> list[Profile | None]:
+    """A profile a run. Raises RunError when the named one cannot be used."""
+    if named is None:
+        return [_nearby(*entry) for entry in zip(runs, facts, strict=True)]
+    try:
+        return [open_profile(named)] * len(runs)
+    except InputError as error:
+        raise RunError(f"--profile: {error}") from error
+
+
+def is_own(run: Run, facts: Facts, profile: Profile) -> bool:
+    """Whether what the run measured may be compared with what this profile predicts.
+
+    Models are compared by size, not by name: random weights of a shape take that shape's time.
+    """
+    there = (profile.kind, profile.device, profile.dtype, profile.parameters)
+    here = (MEASURED, read_device(run, facts), facts.dtype, facts.parameters)
+    return there == here and profile.engine in _engines(facts)
+
+
+def _engines(facts: Facts) -> tuple[str, ...]:
+    """A model that is driven along a record is driven by one of them."""
+    return (EngineKind.FAST, EngineKind.EAGER) if facts.time_only else (facts.engine,)
+
+
+def read_device(run: Run, facts: Facts) -> str:
+    """The name of the run's device, as a profile has it."""
+    shared = run.section("parallel")
+    return device_name(run.section("machine"), facts.device, shared.get("way"), shared.get("gpus"))
+
+
+def _nearby(run: Run, facts: Facts) -> Profile | None:
+    """The profile of the run's device, model, engine and dtype in ``profiles/`` beside the run, or beside its sweep."""
+    if not facts.timed or not facts.device:
+        return None
+    where = run.directory.resolve()
+    folders = [parent / FOLDER for parent in (where.parent, where.parent.parent)]
+    for engine in _engines(facts):
+        found = find_profile(folders, read_device(run, facts), facts.model, engine, facts.dtype, facts.parameters)
+        if found:
+            return found[1]
+    return None

@@ -1,4 +1,4 @@
-"""The contents of a report: the figures of one or several runs, and the warnings about them."""
+"""The contents of a report: the figures of one or several runs, the warnings about them, and speedups as products."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from specbench.profile import Profile
-from specbench.records.record import CONTROL, VANILLA
+from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.records.store import Run
-from specbench.report.frames.control import read_control
+from specbench.report.frames.audit import MEASURED, MODELLED
+from specbench.report.frames.control import read_control, read_shards
 from specbench.report.frames.detail import Detail, read_detail
-from specbench.report.frames.doubts import find_doubts
-from specbench.report.frames.facts import TIME_ONLY, Facts, read_facts
+from specbench.report.frames.facts import TIME_ONLY, Facts, is_own, name_variants, read_facts
 from specbench.report.frames.pairs import Contest, hold_contests
 from specbench.report.frames.predict import Prediction, predict
-from specbench.report.frames.profiles import is_own
-from specbench.report.frames.reported import ReportedRun
-from specbench.report.frames.rows import unite
-from specbench.report.frames.shards import read_shards
-from specbench.report.frames.summary import read_cases, summarise_run
+from specbench.report.frames.reported import ReportedRun, find_doubts
+from specbench.report.frames.summary import read_cases, summarise_run, unite
 from specbench.report.frames.trials import Trials, read_trials
-from specbench.report.frames.variant import name_variants
+from specbench.report.table import ROW
 
 _LOAD = re.compile(r"(?<=load average is )[\d.]+(?= a core)")  # which differs from run to run
 
@@ -115,3 +112,44 @@ def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str
     for text, names in about.items():
         source = "all runs" if len(names) == len(runs) else ", ".join(names)
         yield f"{source}: {text}" if len(runs) > 1 else text
+
+
+FACTORS = ("mat", "forward", "overhead", "remainder")
+_COLUMNS = (*ROW, "basis", *FACTORS, "speedup")
+_PLACE = list(ROW[:2])
+_FIGURES = [*FACTORS[:3], "speedup"]
+
+
+def explain(findings: Findings) -> pd.DataFrame:
+    """A row a method and basis, measured and modelled, whose four factors multiply to its decode speedup.
+
+    Methods without recorded phases, and what was not timed or has no profile, have no row.
+    """
+    rows = pd.concat([_measured(findings), _modelled(findings)], ignore_index=True)
+    rows = rows.assign(remainder=rows["speedup"] / (rows["mat"] * rows["forward"] * rows["overhead"]))
+    return rows[list(_COLUMNS)]
+
+
+def _measured(findings: Findings) -> pd.DataFrame:
+    rows = findings.summary[findings.summary["category"] == OVERALL]
+    rows = rows.assign(step_ms=rows[[f"{phase}_ms" for phase in PHASES]].sum(axis=1))
+    vanilla = rows[(rows["method"] == VANILLA) & rows["forward_ms"].notna()].drop_duplicates(_PLACE)
+    rows = rows[~rows["method"].isin([VANILLA, CONTROL])].dropna(subset=["mat", "forward_ms", "decode_speedup"])
+    rows = rows.merge(vanilla[[*_PLACE, "forward_ms", "step_ms"]], on=_PLACE, suffixes=("", "_vanilla"))
+    own, theirs = (rows[f"forward_ms{side}"] / rows[f"step_ms{side}"] for side in ("", "_vanilla"))
+    forward = rows["forward_ms_vanilla"] / rows["forward_ms"]
+    found = rows.assign(basis=MEASURED, forward=forward, overhead=own / theirs, speedup=rows["decode_speedup"])
+    return found[[*ROW, "basis", *_FIGURES]]
+
+
+def _modelled(findings: Findings) -> pd.DataFrame:
+    rows = []
+    for reported in findings.reported:
+        found = reported.prediction
+        for method, cases in (found.cases if found else {}).items():
+            total = cases.sum()
+            ideal = total["vanilla_ideal_ms"] / total["ideal_ms"]
+            mat = total["emitted"] / total["steps"]
+            speedup = total["vanilla_ms"] / total["method_ms"]
+            rows.append((*reported.key(method), MODELLED, mat, ideal / mat, speedup / ideal, speedup))
+    return pd.DataFrame(rows, columns=[*ROW, "basis", *_FIGURES]).astype(dict.fromkeys(_FIGURES, float))

@@ -15,10 +15,9 @@ from specbench.report.frames.facts import Facts, say_decoding
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import Load
 from specbench.report.frames.pairs import find_contest
-from specbench.report.frames.remarks import find_remarks
-from specbench.report.frames.reported import keys_of, of_least_load, only
-from specbench.report.frames.rows import of_place
-from specbench.report.text.label import format_bounded, format_number, label
+from specbench.report.frames.reported import find_remarks, keys_of, of_least_load, only
+from specbench.report.frames.summary import of_place
+from specbench.report.label import format_bounded, format_number, label
 from specbench.stats import MIN_CASES, Estimate
 
 Row = dict[str, Any]  # of the summary
@@ -151,7 +150,7 @@ def _spell_ratio(ratio: Estimate) -> str:
 
 
 def _say_under(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> str:
-    """'One request at a time, temperature 0, 60 cases.'"""
+    """The conditions: 'One request at a time, temperature 0, 60 cases'."""
     profiles = "; ".join(dict.fromkeys(entry.profile for entry in facts if entry.profile))
     cases = max(int(row["cases"] + row["errors"]) for row in ranking)
     parts = [say_decoding(facts), f"{cases} case{'s' if cases != 1 else ''}"]
@@ -198,7 +197,7 @@ def _join_alike(shown: Sequence[tuple[str, str]]) -> str:
 
 
 def _say_loads(load: Load | None, lossy: frozenset[str]) -> str:
-    """Who has the largest modelled speedup at each load, and with drafting: '... 8 at once: hybrid 1.70 (pld 1.52).'"""
+    """The largest modelled speedup at each load, in brackets with drafting: '... 8 at once: hybrid 1.70 (pld 1.52)'."""
     if load is None:
         return ""
     rows = load.speedups[~load.speedups["method"].isin(lossy)]

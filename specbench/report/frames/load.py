@@ -27,9 +27,9 @@ from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import RunError
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.predict import Prediction, shared_speedup
-from specbench.report.frames.reported import ROW
-from specbench.report.frames.rows import of_place
 from specbench.report.frames.steps import Steps
+from specbench.report.frames.summary import of_place
+from specbench.report.table import ROW
 
 USUAL = (1, 8, 32, 128)
 FEW = 0.05  # share of steps that may lie outside of what was measured before a figure is marked
@@ -44,8 +44,10 @@ LABELLED = "Modelled, batch of equal requests"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """speedups: a row a (method, concurrency). pays: (methods) the most requests at which it is above 1, 0 for none,
-    ``MOST`` for no end found. break_even: the MAT that pays for a width of forward. outside: share of steps, or 1.
+    """Modelled speedups of methods when several requests share each forward.
+
+    speedups: a row a (method, concurrency). pays: a row a method, the most requests at which the speedup is above 1 (0:
+    never, ``MOST``: no end found). break_even: the MAT that pays for a width of forward. outside: share of steps, or 1.
     """
 
     speedups: pd.DataFrame
@@ -112,10 +114,9 @@ def _drafting_ms(prediction: Prediction, method: str) -> float:
 
 
 def _pays_to(profile: Profile, steps: Steps, asked: Sequence[int]) -> int:
-    """The largest number of requests with a speedup above 1: of the powers of two and those that were asked for the
-    last one that pays, then by bisection towards the next.
+    """The largest number of requests with a speedup above 1.
 
-    The speedup need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
+    Of the powers of two and the numbers asked for, the last one that pays; then bisection towards the next. The speedup need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
     """
     tried = sorted({1 << power for power in range(MOST.bit_length())} | {count for count in asked if count < MOST})
     paying = [place for place, count in enumerate(tried) if shared_speedup(profile, steps, count)[0] > PAYING]

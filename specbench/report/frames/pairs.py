@@ -15,8 +15,8 @@ import pandas as pd
 
 from specbench import stats
 from specbench.records.record import CONTROL, OVERALL, VANILLA
-from specbench.report.frames.cases import Cases, CasesOfRun
 from specbench.report.frames.reported import ReportedRun
+from specbench.report.frames.summary import Cases, CasesOfRun
 from specbench.report.frames.trials import Column
 from specbench.stats import Estimate
 

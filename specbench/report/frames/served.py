@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from specbench import stats
 from specbench.records.record import CONTROL, VANILLA, CaseRecord, StretchRecord, TurnRecord
 from specbench.report.frames.predict import shared_speedup
-from specbench.report.frames.reported import ROW, ReportedRun
+from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.trials import BLANK, ratio
+from specbench.report.table import ROW
 
 CONFIDENCE = 0.99
 SHARES = (50, 95, 99)

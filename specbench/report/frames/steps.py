@@ -1,21 +1,23 @@
-"""The decode steps of one method, in the order of its records: in a temporary file where there are many.
+"""The decode steps and turns of one method, in the order of its records.
 
-A step is a few numbers, but a run of a million answers has hundreds of millions of them. They are read in blocks of
-whole records; a sum over them is the sum of the blocks' sums.
+A step is a few numbers, but a run of a million answers has hundreds of millions of them, so many steps are kept in a
+temporary file. They are read in blocks of whole records; a sum over them is the sum of the blocks' sums.
 """
 
 from __future__ import annotations
 
 import functools
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from tempfile import SpooledTemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.records.record import TurnRecord
+from specbench.records.record import CaseRecord, TurnRecord
+from specbench.report.frames.counting import Requests, as_requests, count_request, first_s
 
 Floats = NDArray[np.float64]
 # Of a step: the record, in the order in which they were added, tokens in the cache before it (prompt and answer but for
@@ -135,3 +137,75 @@ def median(counts: Mapping[int, int]) -> float:
     ends = np.cumsum([counts[value] for value in values.tolist()])
     middle = np.searchsorted(ends, ((ends[-1] - 1) // 2, ends[-1] // 2), side="right")
     return float(values[middle].mean())
+
+
+HELD = "cached_tokens"  # of a turn's own figures: tokens in the method's state when the request began
+
+
+class Held(NamedTuple):
+    """Tokens in a method's state when a case began. place: of the record among those that count."""
+
+    case: str
+    category: str
+    block: int
+    place: int
+    tokens: float
+
+
+class Turns:
+    """Turns that are added record by record, of cases that failed in no round.
+
+    sources: name -> nodes proposed and accepted. figures: what a method counts of itself -> a value a turn that has it.
+    held: of each record that says what its method held. thought: turns that think; unanswered: and say nothing else.
+    """
+
+    def __init__(self, spool: Any) -> None:
+        """spool: of the run's steps."""
+        self.steps = Steps(spool)
+        self.sources: dict[str, tuple[int, int]] = {}
+        self.figures: dict[str, array[float]] = {}
+        self.held: list[Held] = []
+        self._first_s, self._per_token_s = array("d"), array("d")
+        self._requests = array("I")
+        self._records = 0
+        self.thought = self.unanswered = 0
+
+    def __len__(self) -> int:
+        """Records."""
+        return self._records
+
+    @property
+    def first_s(self) -> Floats:
+        """(T,) [s] to the first token of each turn."""
+        return np.asarray(self._first_s)
+
+    @property
+    def per_token_s(self) -> Floats:
+        """[s] a token in each turn that decoded any."""
+        return np.asarray(self._per_token_s)
+
+    @property
+    def requests(self) -> Requests:
+        """What engines and harnesses count of each turn."""
+        return as_requests(np.asarray(self._requests))
+
+    def add(self, record: CaseRecord) -> None:
+        """The turns of a record."""
+        for turn in record.turns:
+            emitted = sum(turn.accept)
+            self.thought += turn.thinking is not None
+            self.unanswered += turn.thinking == len(turn.ids)
+            self._first_s.append(first_s(turn))
+            self._requests.extend(count_request(self._records, turn))
+            if emitted:
+                self._per_token_s.append(turn.decode_s / emitted)
+            for name, (offered, taken) in turn.sources.items():
+                proposed, accepted = self.sources.get(name, (0, 0))
+                self.sources[name] = proposed + offered, accepted + taken
+            for name, value in turn.stats.items():
+                self.figures.setdefault(name, array("d")).append(value)
+        if record.turns and HELD in record.turns[0].stats:
+            tokens = record.turns[0].stats[HELD]
+            self.held.append(Held(record.case, record.category, record.block, self._records, tokens))
+        self.steps.add(record.turns)
+        self._records += 1

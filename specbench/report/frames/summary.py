@@ -12,16 +12,165 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from specbench import stats
 from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
-from specbench.report.frames.cases import Cases, CasesOfRun
 from specbench.report.frames.control import BLOCK, read_control
 from specbench.report.frames.facts import Facts
-from specbench.report.frames.predict import Prediction
+from specbench.report.frames.predict import MODELLED, Prediction
 from specbench.report.frames.reported import ReportedRun
-from specbench.report.frames.rows import COLUMNS
-from specbench.report.frames.trials import BLANK, DRAFTER_PHASES, Column, ratio
+from specbench.report.frames.trials import BLANK, DRAFTER_PHASES, Column, Columns, Trials, fold_cases, ratio
+from specbench.report.table import KEYS
+
+TASKS = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")  # Spec-Bench's, in its order
+COLUMNS = (
+    *KEYS,
+    *("cases", "tokens", "steps", "mat", "mat_low", "mat_high", "tokens_per_s", "decode_tokens_per_s"),
+    *("speedup", "speedup_low", "speedup_high", "speedup_hf", "decode_speedup", "predicted_speedup"),
+    *("predicted_speedup_low", "predicted_speedup_high", "efficiency", "cost_per_million"),
+    "joules_per_token",
+    *("time_only_speedup", "time_only_speedup_low", "time_only_speedup_high", "time_only_step_ms"),
+    *("acceptance_rate", "draft_rate", "mean_draft"),
+    *("tokens_fed", "target_compute", *(f"{phase}_ms" for phase in PHASES), "prefill_ms", "state_bytes"),
+    *("lossless", "equal", "violations", "close_steps", "errors"),
+    "load",
+)
+
+
+def category_order(names: Sequence[str] | pd.Series) -> list[str]:
+    """Spec-Bench's tasks in its order, then any others by name."""
+    present = set(names)
+    return [*(task for task in TASKS if task in present), *sorted(present - set(TASKS))]
+
+
+def of_place(frame: pd.DataFrame, model: str, suite: str) -> pd.DataFrame:
+    """The rows of one model and suite."""
+    return frame[(frame["model"] == model) & (frame["suite"] == suite)]
+
+
+def unite(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of several runs of one model and suite side by side: category by category, methods in first-seen order."""
+    frame = pd.concat(frames, ignore_index=True)
+    categories = [OVERALL, *category_order(frame.loc[frame["category"] != OVERALL, "category"])]
+    methods = [name for name in (VANILLA, CONTROL) if name in set(frame["method"])]
+    orders = {
+        "model": frame["model"].unique(),
+        "suite": frame["suite"].unique(),
+        "category": categories,
+        "method": dict.fromkeys([*methods, *frame["method"]]),
+    }
+    ranks = {column: {name: rank for rank, name in enumerate(names)} for column, names in orders.items()}
+    order = pd.DataFrame({column: frame[column].map(ranks[column]) for column in orders})
+    return frame.loc[order.sort_values(list(orders), kind="stable").index].reset_index(drop=True)
+
+
+def replayed(rows: pd.DataFrame) -> pd.Series:
+    """True for rows of the summary whose target was replayed: drafters were timed, the target was not."""
+    return rows["prefill_ms"].isna() & rows["draft_ms"].notna()
+
+
+def with_drafting(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the summary with columns for printing: blank but for a replayed target.
+
+    fed: tokens fed a step, of a target that was driven along a record too. draft_us, update_us: [us a step], then blank
+    as ms. drafting_us: their sum.
+    """
+    own = replayed(rows)
+    phases = {f"{phase}_us": (1e3 * rows[f"{phase}_ms"]).where(own) for phase in DRAFTER_PHASES}
+    cost = sum(phases.values(), start=pd.Series(0.0, index=rows.index))
+    blank = {f"{phase}_ms": rows[f"{phase}_ms"].mask(own) for phase in DRAFTER_PHASES}
+    return rows.assign(
+        fed=rows["tokens_fed"].where(own | rows["time_only_step_ms"].notna()), drafting_us=cost, **phases, **blank
+    )
+
+
+def drop_repeated_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows without repeated ones: the controls of several runs, and replayed vanilla, whose MAT is always 1."""
+    control = (rows["method"] == CONTROL) & (rows["variant"] != "")
+    plain = (rows["method"] == VANILLA) & replayed(rows)
+    again = plain & rows.assign(plain=plain).duplicated(["model", "suite", "category", "plain"])
+    return rows.assign(variant=rows["variant"].mask(plain, ""))[~control & ~again]
+
+
+Rows = NDArray[np.int32]
+
+NOBODY = ""  # whose records there are none of
+_NO_ROWS = np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """Some rows of the folded records, in their order. columns: of all rows. rows: (C,) those that are meant."""
+
+    columns: Columns
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> Column:
+        """(C,) a column."""
+        return self.columns[name][self.rows]
+
+    def where(self, wanted: Column) -> Cases:
+        """Those for which ``wanted``, (C,) bool, is true."""
+        return Cases(self.columns, self.rows[wanted])
+
+    def paired(self, other: Cases) -> tuple[Cases, Cases]:
+        """The cases of both, in the order of this one: this method's and the other's."""
+        _, ours, theirs = np.intersect1d(self["case"], other["case"], assume_unique=True, return_indices=True)
+        order = np.argsort(ours)
+        return Cases(self.columns, self.rows[ours[order]]), Cases(other.columns, other.rows[theirs[order]])
+
+
+class CasesOfRun:
+    """All cases of a run, by category and method."""
+
+    def __init__(self, trials: Trials, prediction: Prediction | None) -> None:
+        """prediction: its figures become columns.
+
+        drafting: the methods that proposed a token in any case. categories: in the order that they are printed in.
+        """
+        self._names, self._labels = trials.cases, trials.categories
+        predicted = prediction.cases if prediction else {}
+        self._columns = {
+            method: _with_modelled(fold_cases(trials.columns(method)), predicted.get(method))
+            for method in (*trials.methods, NOBODY)
+        }
+        self.categories = category_order(self._labels)
+        self._rows = {method: self._by_category(columns["category"]) for method, columns in self._columns.items()}
+        self.drafting = {method for method, columns in self._columns.items() if columns["proposed"].any()}
+
+    def _by_category(self, numbers: Column) -> dict[str, Rows]:
+        groups = pd.Series(numbers).groupby(numbers).indices
+        return {str(self._labels[number]): rows.astype(np.int32) for number, rows in groups.items()}
+
+    def names(self, cases: Cases) -> Column:
+        """(C,) which cases these are."""
+        return self._names[cases["case"]]
+
+    def categories_of(self, cases: Cases) -> Column:
+        """(C,) their categories."""
+        return self._labels[cases["category"]]
+
+    def of(self, category: str, method: str) -> Cases:
+        """A method's cases in a category, failed ones too."""
+        columns = self._columns.get(method, self._columns[NOBODY])
+        if category == OVERALL:
+            return Cases(columns, np.arange(len(columns["case"]), dtype=np.int32))
+        return Cases(columns, self._rows.get(method, {}).get(category, _NO_ROWS))
+
+
+def _with_modelled(columns: Columns, predicted: pd.DataFrame | None) -> Columns:
+    """The columns with those of a prediction, NaN where a case has none."""
+    found = {name: np.full(len(columns["case"]), np.nan) for name in MODELLED}
+    if predicted is not None:
+        rows = pd.Index(columns["case"]).get_indexer(predicted["place"])
+        for name, values in found.items():
+            values[rows] = predicted[name]
+    return {**columns, **found}
+
 
 PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
 

@@ -1,4 +1,4 @@
-"""A sweep as heatmaps: the two parameters in which its runs differ, and a figure of the summary in every cell."""
+"""A sweep: its heatmaps over the two parameters in which its runs differ, and its best settings."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import RunError
+from specbench.report.frames.facts import UNSET, differing, read_parameters, read_settings, spell_value
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.reported import ROW
-from specbench.report.frames.rows import COLUMNS, KEYS
-from specbench.report.frames.variant import UNSET, differing, read_parameters, read_settings, spell_value
+from specbench.report.frames.summary import COLUMNS
+from specbench.report.table import KEYS, ROW
 
 METRICS = tuple(column for column in COLUMNS if column not in KEYS)
 _DEFAULT = ("mat", "tokens_fed", "predicted_speedup", "speedup")  # MAT is bought with tokens fed
@@ -107,10 +107,9 @@ def asked_grids(findings: Findings, metric: str, x: str, y: str) -> list[Heatmap
 
 
 def best_settings(findings: Findings, figure: str, place: tuple[str, str]) -> list[list[Setting]]:
-    """For each method that a sweep varies and each load: its best setting, then its neighbours, one step along one
-    parameter.
+    """For each method that a sweep varies and each load its best setting, then that setting's neighbours.
 
-    A setting is what changed beside the best ('parameter=value', '' of it), and its row of the summary.
+    A neighbour is one step away along one parameter. A setting is what changed beside the best ('parameter=value', '' of it), and its row of the summary.
     """
     groups: dict[tuple[str, ...], list[_Point]] = {}
     for (*where, method), points in _points(findings).items():
@@ -187,3 +186,37 @@ def _ordered(points: Sequence[_Point], name: str) -> list[str]:
     others = [text for text, value in values if (text, value) not in numbers and value != UNSET]
     unset = [text for text, value in values if value == UNSET]
     return [text for text, _ in sorted(numbers, key=lambda entry: entry[1])] + others + unset
+
+
+_KEYS = ["model", "suite"]
+
+
+def find_undominated(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Places of the (cost, gain) that no other beats, by cost: every other of at most this cost gains less."""
+    kept: list[int] = []
+    for place in sorted(range(len(points)), key=lambda place: (points[place][0], -points[place][1])):
+        if not kept or points[place][1] > points[kept[-1]][1]:
+            kept.append(place)
+    return kept
+
+
+def rank(findings: Findings, metric: str = "predicted_speedup") -> pd.DataFrame:
+    """The overall rows of the summary but vanilla's, by model and suite the best by ``metric`` first.
+
+    Two columns more: ``front``, whether no other of the model and suite has more MAT for as few tokens fed, vanilla
+    among them; ``as_good``, whether its interval of ``metric`` reaches the best's figure, blank without intervals.
+    """
+    overall = findings.summary[findings.summary["category"] == OVERALL]
+    rows = overall[~overall["method"].isin([VANILLA, CONTROL])].copy()
+    rows["front"] = False
+    for _, group in rows.groupby(_KEYS, sort=False):
+        known = group[group["errors"].eq(0) & group["tokens_fed"].notna() & group["mat"].notna()]
+        points = [(1.0, 1.0), *zip(known["tokens_fed"], known["mat"], strict=True)]
+        best = [place - 1 for place in find_undominated(points) if place > 0]
+        rows.loc[known.index[best], "front"] = True
+    rows = rows.sort_values([*_KEYS, metric], ascending=[True, True, False], kind="stable", na_position="last")
+    if f"{metric}_high" in rows:
+        best_figure = rows.groupby(_KEYS)[metric].transform("max")
+        reaches = (rows[f"{metric}_high"] >= best_figure).astype(object)
+        rows["as_good"] = reaches.where(rows[f"{metric}_high"].notna() | rows[metric].eq(best_figure))
+    return rows.reset_index(drop=True)

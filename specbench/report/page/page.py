@@ -23,6 +23,7 @@ from specbench.report.frames.facts import TIME_ONLY
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines
 from specbench.report.frames.load import Load
+from specbench.report.label import format_share, label
 from specbench.report.page.sections import (
     environment,
     failures,
@@ -36,16 +37,19 @@ from specbench.report.page.sections import (
 )
 from specbench.report.page.tokens import sample_cases, token_section
 from specbench.report.plots.palette import DPI
-from specbench.report.tables.audit import audit_tables
-from specbench.report.tables.definitions import DEFINITIONS
-from specbench.report.tables.detail import count_tables, lengths_tables, tails_table, thinking_tables
+from specbench.report.tables.detail import (
+    audit_tables,
+    count_tables,
+    lengths_tables,
+    quality_tables,
+    served_tables,
+    shards_tables,
+    tails_table,
+    thinking_tables,
+)
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_tables, settings_tables
-from specbench.report.tables.quality import quality_tables
-from specbench.report.tables.served import served_tables
-from specbench.report.tables.shards import shards_tables
-from specbench.report.tables.tables import build_tables, caption, steps_table
-from specbench.report.text.label import format_share, label
+from specbench.report.tables.summary import DEFINITIONS, build_tables, caption, steps_table
 
 _HERE = Path(__file__).resolve().parent
 _SCRIPTS = ("tables.js", "tokens.js", "tree.js", "panes.js")  # in one scope, in this order

@@ -9,7 +9,7 @@ from typing import Any
 
 from specbench.input import parse_json, read_file
 from specbench.records.store import PIECES, Run, RunError, write_atomically
-from specbench.report.text.tokenizer import find_tokenizer, read_tokenizer
+from specbench.report.tokenizer import find_tokenizer, read_tokenizer
 
 UNKNOWN = "<{}>"  # of an id without a known text
 _BROKEN = "\N{REPLACEMENT CHARACTER}"  # part of a character that several tokens make up

@@ -21,16 +21,14 @@ from specbench.measure.identity import hide_identity
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.records.store import Run
-from specbench.report.frames.factors import FACTORS, explain
 from specbench.report.frames.facts import Facts, flatten
-from specbench.report.frames.findings import Findings
+from specbench.report.frames.findings import FACTORS, Findings, explain
 from specbench.report.frames.headline import Headline, name_of
 from specbench.report.frames.pairs import Contest, is_alone
-from specbench.report.frames.rows import category_order, drop_repeated_rows, with_drafting
-from specbench.report.tables.columns import Heading, Row, method_table
-from specbench.report.tables.tables import OVERALL_COLUMNS, meaning, split_lossy
-from specbench.report.text.label import BLANK, Cell, format_interval, format_number, format_share, label
-from specbench.report.text.table import Table
+from specbench.report.frames.summary import category_order, drop_repeated_rows, with_drafting
+from specbench.report.label import BLANK, Cell, format_interval, format_number, format_share, label
+from specbench.report.table import Heading, Row, Table, method_table
+from specbench.report.tables.summary import OVERALL_COLUMNS, meaning, split_lossy
 
 MAX_ROWS = 100  # a page stays readable; records.jsonl has all of them
 _TINTS = 4  # shades of a table's figures in each direction

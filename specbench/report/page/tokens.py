@@ -22,9 +22,9 @@ from specbench.records.store import Run
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.trials import Column, Columns
+from specbench.report.label import label
 from specbench.report.page.pieces import UNKNOWN, spell_ids, write_pieces
 from specbench.report.page.sections import part
-from specbench.report.text.label import label
 
 MOST_CASES = 12
 MOST_ANSWERS = 24  # of one case: a sweep has hundreds

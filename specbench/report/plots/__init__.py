@@ -1,1 +1,20 @@
-"""The plots, a file a kind; ``catalogue`` lists them."""
+"""The looks of a report's plots: for a screen, for a paper, or as a style file of matplotlib has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specbench.records.store import RunError
+
+SCREEN, PAPER = "screen", "paper"
+_SUFFIX = ".mplstyle"
+
+
+def check_style(style: str, setting: str = "report.style") -> None:
+    """Raises RunError where it is neither a look nor a style file."""
+    if style in (SCREEN, PAPER):
+        return
+    if not style.endswith(_SUFFIX):
+        raise RunError(f"{setting}={style}: expected {SCREEN}, {PAPER}, or a style file of matplotlib (*{_SUFFIX})")
+    if not Path(style).is_file():
+        raise RunError(f"{setting}={style}: no such file; expected a style file of matplotlib")

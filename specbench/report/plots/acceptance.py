@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.records.record import CONTROL, VANILLA
+from specbench.report.label import break_lines
 from specbench.report.plots.canvas import NOTE, OVER_LINE, REFERENCE, finish, make_sheet, plain
 from specbench.report.plots.scene import Scene
-from specbench.report.text.label import break_lines
 
 MOST_PANELS = 30
 _COLUMNS = 2

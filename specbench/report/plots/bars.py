@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.records.record import OVERALL
-from specbench.report.frames.rows import mark_few
+from specbench.report.label import break_lines
 from specbench.report.plots.canvas import REFERENCE, finish, inner_inch, make_rows, make_sheet, plain, write_ends
 from specbench.report.plots.scene import Scene, Series
-from specbench.report.text.label import break_lines
+from specbench.report.table import mark_few
 from specbench.stats import MIN_CASES
 
 _WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 1.6}

@@ -24,9 +24,9 @@ from matplotlib.transforms import Bbox
 
 from specbench.names import file_name, printable
 from specbench.records.store import write_atomically
+from specbench.report.label import break_lines
+from specbench.report.plots import PAPER, SCREEN
 from specbench.report.plots.palette import DPI
-from specbench.report.text.label import break_lines
-from specbench.report.text.style import PAPER, SCREEN
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
 FORMATS = ("png", "pdf")

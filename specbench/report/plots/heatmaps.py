@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from specbench.report.frames.sweep import Heatmap
-from specbench.report.plots.canvas import drawing, finish, fit, make_sheet, plain, save_all, slug
-from specbench.report.text.label import (
+from specbench.report.label import (
     break_lines,
     display_name,
     format_count,
@@ -25,8 +24,9 @@ from specbench.report.text.label import (
     format_share,
     label,
 )
-from specbench.report.text.style import SCREEN
-from specbench.report.text.table import to_csv, write_texts
+from specbench.report.plots import SCREEN
+from specbench.report.plots.canvas import drawing, finish, fit, make_sheet, plain, save_all, slug
+from specbench.report.table import to_csv, write_texts
 
 _MAP = "cividis"  # one that colour-blind readers see as others do (Nunez, Anderton and Renslow 2018)
 _CELL_INCH = (0.72, 0.46)

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from specbench.records.record import OVERALL, VANILLA
-from specbench.report.frames.choices import find_undominated
+from specbench.report.frames.sweep import find_undominated
 from specbench.report.plots.canvas import REFERENCE, finish, make_sheet, set_log2
 from specbench.report.plots.scene import Scene, Series
 

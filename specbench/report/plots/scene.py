@@ -16,11 +16,11 @@ from specbench.report.frames.facts import say_loads
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import Load
 from specbench.report.frames.reported import ReportedRun, keys_of, of_least_load, only
-from specbench.report.frames.rows import category_order, of_place
 from specbench.report.frames.steps import median
+from specbench.report.frames.summary import category_order, of_place
+from specbench.report.label import display_name, label
 from specbench.report.plots.canvas import slug
 from specbench.report.plots.palette import Style, style_of
-from specbench.report.text.label import display_name, label
 
 _LOSSY = " (lossy)"
 

@@ -13,10 +13,10 @@ from matplotlib.patches import Patch
 from specbench.records.record import PHASES, VANILLA
 from specbench.report.frames.detail import drop_repeats
 from specbench.report.frames.trials import DRAFTER_PHASES
+from specbench.report.label import format_microseconds, format_share
 from specbench.report.plots.canvas import finish, make_rows, write_ends
 from specbench.report.plots.palette import PARTS, Style, style_of
 from specbench.report.plots.scene import Scene
-from specbench.report.text.label import format_microseconds, format_share
 
 
 def draw_time_split(scene: Scene) -> Figure | str:

@@ -10,10 +10,9 @@ from typing import Any
 import pandas as pd
 
 from specbench.records.store import Run
-from specbench.report.frames.facts import Facts
+from specbench.report.frames.facts import Facts, read_parameters, read_settings, spell_value
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.reported import ReportedRun
-from specbench.report.frames.variant import read_parameters, read_settings, spell_value
 from specbench.report.published.figures import DEFINITION, HARDWARE, PublishedFigure
 
 MAT_TOLERANCE = 0.03  # half of it is rounding, the rest near ties and how the prefill is counted

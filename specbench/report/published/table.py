@@ -8,10 +8,10 @@ from string import ascii_lowercase
 
 import pandas as pd
 
+from specbench.report.label import BLANK, Cell, format_number, format_rate
 from specbench.report.published.figures import PublishedFigure
 from specbench.report.published.match import MAT_TOLERANCE, REPRODUCED, Match
-from specbench.report.text.label import BLANK, Cell, format_number, format_rate
-from specbench.report.text.table import Table, write_tables
+from specbench.report.table import Table, write_tables
 
 NAME = "published"
 _NAMED = ("source", "table", "model", "suite", "category", "name")

@@ -1,19 +1,31 @@
-"""The tables of the frames of detail: waiting times, figures along the context, thinking, and others' definitions."""
+"""Tables of the frames of detail: waiting times, contexts, thinking, audit, quality, load and shards."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from specbench.records.record import CONTROL, VANILLA
+from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.counting import DEFINITIONS
-from specbench.report.frames.detail import MIN_VALUES, PERCENTILES, WAITS
-from specbench.report.frames.reported import ROW
-from specbench.report.tables.columns import Heading, method_table, widen
-from specbench.report.text.label import format_number, format_share
-from specbench.report.text.table import Table
+from specbench.report.frames.detail import AUDIT, MIN_VALUES, PERCENTILES, QUALITY, WAITS
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.served import SHARES, WAITED, fewest
+from specbench.report.label import (
+    BLANK,
+    Cell,
+    format_bounded,
+    format_count,
+    format_interval,
+    format_milliseconds,
+    format_number,
+    format_rate,
+    format_share,
+)
+from specbench.report.table import INTERVALS, KEYS, ROW, Heading, Table, method_table, widen, without_blanks
+from specbench.stats import MIN_CASES
 
 _TAILS = {"first_token": "Time to first token", "burst": "Inter-token latency", "per_token": "Time per token"}
 _TAILS_MEANING = (
@@ -96,3 +108,148 @@ def _counted(wide: pd.DataFrame, figure: str, begin: str, said: Mapping[str, str
         for name in said
     ]
     return method_table("counts", ("", f"{meaning}."), wide, columns)
+
+
+_AUDIT_MEANING = (
+    "First accepted: of the steps with a draft, those that accepted its first token or one of its first level."
+    " In vocabulary: emitted tokens that the drafter can draft at all. Overlap: 1 less the total variation distance of"
+    " the drafter's and the target's distribution behind the root, of cases whose drafts were kept."
+    " Drafted token: the drafter's time over its nodes. To win: the MAT at this time a step, or the drafter's time a"
+    " step at this MAT, with which the method is as fast as vanilla; below 0 the forward alone is too slow. As run and"
+    " oracle: decode speedups by one price of forwards, a latency profile or the run's own mean steps; in each step"
+    " the oracle drafts what was accepted, or nothing: no policy of draft lengths can do better on these drafts."
+)
+_AUDIT = (
+    Heading("MAT", "mat"),
+    Heading("Tokens fed", "tokens_fed"),
+    Heading("Draft \N{MICRO SIGN}s", "draft_ms", lambda value: format_number(1e3 * value, 1)),
+    Heading("Speedup", "speedup"),
+    Heading("Predicted (modelled)", "predicted_speedup"),
+    Heading("First accepted", "first_accepted", format_share),
+    Heading("Acceptance rate", "acceptance_rate", format_share),
+    Heading("In vocabulary", "in_vocabulary", format_share),
+    Heading("Overlap", "overlap"),
+    Heading("Drafted token \N{MICRO SIGN}s", "drafted_us", lambda value: format_number(value, 1)),
+    Heading("MAT to win", "break_even_mat"),
+    Heading("Draft ms to win", "break_even_draft_ms", format_milliseconds),
+    Heading("As run", "as_run"),
+    Heading("Oracle", "oracle"),
+)
+
+
+def audit_tables(findings: Findings, where: str = "") -> list[Table]:
+    """A row a method, of all cases; none without a method that drafts. The csv has the categories."""
+    frame = findings.detail[AUDIT]
+    overall = frame[frame["category"] == OVERALL]
+    if overall.empty:
+        return []
+    shown = [column for column in findings.summary if column not in frame or column in KEYS]
+    rows = overall.merge(findings.summary[shown], on=list(KEYS), how="left")
+    return [method_table(AUDIT, (where, f"{_AUDIT_MEANING} {INTERVALS}"), rows, _AUDIT)]
+
+
+_QUALITY_MEANING = (
+    "Correct: answers with the reference's number, or code that passed a sandbox's tests (--passed), of the checked"
+    " cases alone: those whose reference has a number, or that have a result. Less vanilla's: in points, on the same"
+    " cases; a lossless method at temperature 0 loses nothing. Speedup and MAT: of all cases."
+)
+
+
+def quality_tables(findings: Findings, where: str = "") -> list[Table]:
+    """A row a method; none where no answer was checked."""
+    frame = findings.detail[QUALITY]
+    if frame.empty:
+        return []
+    overall = findings.summary[findings.summary["category"] == OVERALL]
+    beside = overall[[*ROW, "cases", "speedup", "speedup_low", "speedup_high", "mat"]]
+    rows = frame.merge(beside, on=list(ROW), how="left", suffixes=("", "_all"))
+    rows["checked"] = [f"{checked} of {cases}" for checked, cases in zip(rows["cases"], rows["cases_all"], strict=True)]
+    columns = (
+        Heading("Checked cases", "checked", str),
+        Heading("Correct", "correct", format_share, spread=_points_interval),
+        Heading("Less vanilla's", "difference", _points, spread=_points_interval),
+        Heading("Speedup", "speedup"),
+        Heading("MAT", "mat"),
+    )
+    return [method_table(QUALITY, (where, f"{_QUALITY_MEANING} {INTERVALS}"), rows, columns)]
+
+
+def _points(share: float) -> str:
+    return BLANK if math.isnan(share) else f"{100 * share:+.1f}"
+
+
+def _points_interval(low: float, high: float) -> str:
+    return format_interval(100 * low, 100 * high, 1)
+
+
+_LOAD_MEANING = (
+    "Tokens/s: output tokens of all requests. Speedup: of that, over vanilla under the same load, interval over"
+    " stretches. Tokens/s a user: of a request after its first token. Modelled: the speedup that the latency profile"
+    " gives a closed loop of equal requests, drafting time not counted. Requests, rows: mean of a forward. Goodput:"
+    " requests a second that keep the objective (load.slo); one that fails keeps none. Other tables show each request:"
+    " times under load, without the queue."
+)
+_FEW_STRETCHES = (
+    f" Speedups of fewer than {MIN_CASES} stretches are without an interval: how far chance moves them is not known."
+)
+_WAIT_TITLES = {
+    "queue": "Queue",
+    "ttft": "Time to first token",
+    "itl": "Inter-token latency",
+    "tpot": "Time per token",
+}
+_WAITS_MEANING = (
+    "Milliseconds. Queue: from the intended arrival until the prompt is read. Time to first token: from the intended"
+    " arrival. Inter-token latency: the wait for the next burst. A percentile needs"
+    f" {', '.join(f'{fewest(share)} requests (p{share})' for share in SHARES)}, else it is blank."
+)
+_LOAD = (
+    Heading("Stretches", "stretches", format_count),
+    Heading("Tokens/s", "tokens_per_s"),
+    Heading("Speedup", "speedup"),
+    Heading("Modelled", "modelled_speedup"),
+    Heading("Tokens/s a user", "user_tokens_per_s"),
+    Heading("MAT", "mat"),
+    Heading("Requests", "mean_requests"),
+    Heading("Rows", "mean_rows"),
+    Heading("Goodput", "goodput"),
+    Heading("Kept", "kept", lambda share: BLANK if pd.isna(share) else f"{100 * share:.0f} %"),
+)
+
+
+def served_tables(frame: pd.DataFrame, where: str = "") -> tuple[Table, ...]:
+    """Throughput, and waits where the requests are enough for any percentile; none where no run was under load."""
+    if frame.empty:
+        return ()
+    loads = [] if frame["rate"].notna().all() else [Heading("At once", "requests", format_count)]
+    loads += [Heading("A second", "rate")] if frame["rate"].notna().any() else []
+    few = "" if frame["stretches"].max() >= MIN_CASES else _FEW_STRETCHES
+    served = method_table("load", (where, _LOAD_MEANING + few), frame, _LOAD, loads)
+    if frame.filter(regex="_p[0-9]+_ms$").isna().all(axis=None):
+        return (served,)
+    columns = [Heading("Requests", "served", format_count), *waiting_columns(_WAIT_TITLES, WAITED, SHARES)]
+    return served, method_table("load_waits", (where, _WAITS_MEANING), frame, columns, loads)
+
+
+_SHARDS_MEANING = (
+    "Shards of merged runs. Tokens/s: vanilla's. A/A: vanilla timed against itself, with 95 % of re-timings. Methods"
+    " are paired within a block, so speedups compare nothing across machines."
+)
+_SHARDS_HEADER = ("Run", "Part", "Machine", "Cases", "Tokens/s", "A/A")
+
+
+def shards_tables(findings: Findings) -> list[Table]:
+    """A row a shard; no table where no run was merged."""
+    rows = []
+    for entry in findings.reported:
+        for shard in entry.shards:
+            speed = shard.per_token_s
+            figures = (
+                str(shard.cases),
+                format_rate(1 / speed.value) if speed and speed.value > 0 else BLANK,
+                format_bounded(shard.control.retimed.value, *shard.control.retimed.bounds) if shard.control else BLANK,
+            )
+            rows.append(tuple(map(Cell, (entry.run.directory.name, shard.part, shard.machine, *figures))))
+    if not rows:
+        return []
+    return [without_blanks(Table("shards", "", _SHARDS_MEANING, _SHARDS_HEADER, tuple(rows), frozenset(), 3))]

@@ -11,9 +11,8 @@ from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, Row, name_of
 from specbench.report.frames.pairs import Contest, Entrant, find_contest
 from specbench.report.frames.sweep import best_settings
-from specbench.report.tables.columns import Heading
-from specbench.report.text.label import Cell, format_interval, format_number, label
-from specbench.report.text.table import Table
+from specbench.report.label import Cell, format_interval, format_number, label
+from specbench.report.table import Heading, Table
 from specbench.stats import Estimate
 
 MOST, MOST_WRITTEN = 10, 40  # methods in the printed table, and in pairs.csv

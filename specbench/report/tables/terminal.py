@@ -19,11 +19,8 @@ from specbench.report.frames.facts import TIME_ONLY, Facts, say_decoding
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines, sort_rows
 from specbench.report.frames.load import Load
-from specbench.report.frames.rows import FEW, category_order, drop_repeated_rows, with_drafting
-from specbench.report.tables.columns import Heading, method_table, widen
-from specbench.report.tables.served import served_tables
-from specbench.report.tables.shards import shards_tables
-from specbench.report.text.label import (
+from specbench.report.frames.summary import category_order, drop_repeated_rows, with_drafting
+from specbench.report.label import (
     break_lines,
     format_microseconds,
     format_milliseconds,
@@ -31,7 +28,9 @@ from specbench.report.text.label import (
     format_share,
     label,
 )
-from specbench.report.text.table import Table as Printed
+from specbench.report.table import FEW, Heading, method_table, widen
+from specbench.report.table import Table as Printed
+from specbench.report.tables.detail import served_tables, shards_tables
 from specbench.screen import Screen
 
 WIDTH = 100

@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.models.batch import PackedRows
+from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.compact import CompactModel
 from specbench.models.fast.frame import Frame
-from specbench.models.fast.linear import can_pack
-from specbench.models.fast.small_ops import SmallOps
-from specbench.models.fast.static_kv import StaticKV
-from specbench.models.packed import PackedRows
+from specbench.models.fast.operations import SmallOps, can_pack
 from specbench.models.tree import TreeRows
 from specbench.types import ROOT
 
@@ -56,12 +55,12 @@ def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | 
         return None, reason
     try:
         # numba, which takes a while to load
-        from specbench.models.fast.host import kernels, packed
+        from specbench.models.fast.host import kernels
     except RuntimeError:  # numba's, which holds a path
         return None, "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
     if isinstance(kernels.forward, FunctionType):
         return None, "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
-    return CompiledForward(model, kernels, packed), None
+    return CompiledForward(model, kernels), None
 
 
 def _explain_unfit(model: CompactModel) -> str | None:
@@ -92,7 +91,7 @@ def _products(layer: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """Where the rows of several requests lie; see ``packed.lay_out``."""
+    """Where the rows of several requests lie; see ``kernels.lay_out``."""
 
     parents: np.ndarray
     spans: np.ndarray
@@ -121,10 +120,9 @@ class CompiledForward:
     A row's result has the same bits in a frame of any width: see ``kernels``. Tensors are valid until the next call.
     """
 
-    def __init__(self, model: CompactModel, kernels: Any, packed: Any) -> None:
-        """model: one that ``find_compiled`` takes. kernels, packed: modules, which are loaded where they are needed."""
-        self._packed = packed
-        self._forward, self._accept, self._wake = kernels.forward, packed.accept, kernels.wake
+    def __init__(self, model: CompactModel, kernels: Any) -> None:
+        """model: one that ``find_compiled`` takes. kernels: the module, which is imported only where it is needed."""
+        self._kernels = kernels
         self._model = model
         layers, kinds = model.layers, list(model.windows)
         norms = [layers[0].before]
@@ -173,11 +171,11 @@ class CompiledForward:
         return self._run(cache, ids, positions, positions, span, biases, frame.width, taps)
 
     def accept(self, logits: Tensor, frame: Frame, cache: StaticKV, moved: int) -> Tensor:
-        """See ``specbench.models.fast.accept.accept``."""
+        """See ``specbench.models.fast.frame.accept``."""
         out = np.empty(3 + (2 * moved or frame.width), dtype=np.float32)
         forced = NO_PICKS if frame.forced is None else frame.forced.numpy()
         shape = frame.ids.numpy(), frame.parents.numpy(), frame.reach.numpy(), int(frame.past[0])
-        self._accept(_stored(logits), forced, *shape, _stored(cache.whole), moved, out)
+        self._kernels.accept(_stored(logits), forced, *shape, _stored(cache.whole), moved, out)
         return torch.from_numpy(out)
 
     def lay_out(self, rows: PackedRows, room: int) -> PackedLayout:
@@ -192,7 +190,7 @@ class CompiledForward:
         count, most, stored = len(rows), int(spans[:, 1].max()), _stored(self._model.embedding).dtype
         found = PackedLayout(np.array(above), spans, np.empty(count, np.int64), np.empty(count, np.float32),
                              np.empty((len(windows), count, most), stored))  # fmt: skip
-        self._packed.lay_out(found.parents, spans, windows, found.places, found.reach, found.biases)
+        self._kernels.lay_out(found.parents, spans, windows, found.places, found.reach, found.biases)
         return found
 
     def feed_packed(
@@ -205,10 +203,10 @@ class CompiledForward:
     def accept_packed(
         self, logits: Tensor, ids: Tensor, layout: PackedLayout, cache: StaticKV, moved: int
     ) -> list[list[int]]:
-        """``found`` of ``packed.accept_all``. moved: at least 1."""
+        """``found`` of ``kernels.accept_all``. moved: at least 1."""
         found = np.empty((len(layout.spans), 2 + 2 * moved), dtype=np.int64)
         shape = ids.numpy(), layout.parents, layout.reach, layout.spans
-        self._packed.accept_all(_stored(logits), NO_PICKS, *shape, _stored(cache.whole), moved, found)
+        self._kernels.accept_all(_stored(logits), NO_PICKS, *shape, _stored(cache.whole), moved, found)
         numbers: list[list[int]] = found.tolist()
         return numbers
 
@@ -265,13 +263,13 @@ class CompiledForward:
         given = (ids, places, turned, np.asarray(spans), biases[0], biases[-1], *self._constants,
                  _stored(cache.whole), self._taps[taps], tapped.numpy(), logits.numpy())  # fmt: skip
         if threads == 1:
-            self._forward(*given, None)
+            self._kernels.forward(*given, None)
         else:
             with ONE_AT_A_TIME:
-                self._wake(threads)
+                self._kernels.wake(threads)
                 if torch.get_num_threads() != threads:  # numba's first start sets OpenMP's count, which is torch's too
                     torch.set_num_threads(threads)
-                self._forward(*given, threads)
+                self._kernels.forward(*given, threads)
         hidden = {tap: states.to(self._model.dtype) for tap, states in zip(taps, tapped, strict=True)}
         return logits.to(self._model.dtype), hidden
 

@@ -7,26 +7,165 @@ that decoding token by token gives.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numba import config, prange, set_num_threads
+from numba.extending import overload
 
 from specbench.models.compiled_code import njit
-from specbench.models.fast.host.small_kernels import (
-    add_norm,
-    copy,
-    enter,
-    finish,
-    gate,
-    normalise,
-    rotate,
-    soften,
+from specbench.models.fast.host.vectors import (
+    BFLOAT16,
+    ITEM,
+    LANES,
+    PAIRED,
+    dot_tile,
+    exponential,
+    mix_tile,
+    narrow,
+    widen,
 )
-from specbench.models.fast.host.vectors import ITEM, LANES, dot_tile, mix_tile, narrow, widen
+
+ORDER = {"reassoc", "nsz", "contract", "arcp"}  # one row's sums may be reordered: the same way for every row
+BLOCK = 64  # numbers among which the largest is looked for one by one
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@njit(error_model="numpy", fastmath=ORDER | {"nnan"})
+def soften(scores):
+    """Scores to their exponentials over the largest, in place; returns the largest and the sum."""
+    peak = scores[0]
+    for place in range(len(scores)):
+        peak = max(peak, scores[place])
+    total = ZERO
+    for place in range(len(scores)):
+        scores[place] = exponential(scores[place] - peak)
+        total += scores[place]
+    return peak, total
+
+
+@njit(error_model="numpy", fastmath=ORDER | {"nnan"})
+def _find_largest(numbers):
+    peak = widen(numbers[0])
+    for place in range(len(numbers)):
+        peak = max(peak, widen(numbers[place]))
+    return peak
+
+
+@njit(error_model="numpy")
+def find_peak(numbers):
+    """The largest of (V,) stored numbers and the first place that has it; NaN where one of them is not a number."""
+    peak, place, broken = widen(numbers[0]), 0, 0
+    for first in range(0, len(numbers), BLOCK):
+        largest = _find_largest(numbers[first : first + BLOCK])
+        if largest > peak:
+            peak, place = largest, first
+    for each in range(len(numbers)):
+        number = widen(numbers[each])
+        broken += number != number
+    while place < len(numbers) - 1 and widen(numbers[place]) != peak:
+        place += 1
+    return np.float32(np.nan) if broken else peak, place
+
+
+@njit(error_model="numpy", fastmath=ORDER)
+def normalise(row, weight, epsilon, like, out):
+    """Out = row over its root mean square, times weight, (size,) each; rounded as ``like`` is stored."""
+    total = ZERO
+    for place in range(len(row)):
+        total += row[place] * row[place]
+    scale = np.float32(1 / np.sqrt(total / len(row) + epsilon))
+    for place in range(len(row)):
+        out[place] = widen(narrow(weight[place] * widen(narrow(row[place] * scale, like)), like))
+
+
+@njit(error_model="numpy")
+def add_norm(rows, added, weight, epsilon, like, normed):
+    """Rows += added, (n, D); normed: (n, D) the sums, normalised."""
+    for row in range(len(rows)):
+        summed, new = rows[row], added[row]
+        for place in range(len(summed)):
+            summed[place] = widen(narrow(summed[place] + widen(narrow(new[place], like)), like))
+        normalise(summed, weight, epsilon, like, normed[row])
+
+
+@njit(error_model="numpy")
+def finish(heads, bias, weights, epsilon, like):
+    """Heads (n, H + 2K, size) += bias, and its first rows normalised by their weights (H + K, size); none: no rows."""
+    for row in range(len(heads)):
+        for head in range(heads.shape[1]):
+            each = heads[row, head]
+            for place in range(len(each)):
+                number = each[place] + bias[head, place] if len(bias) else each[place]
+                each[place] = widen(narrow(number, like))
+            if head < len(weights):
+                normalise(each, weights[head], epsilon, like, each)
+
+
+@njit(error_model="numpy")
+def rotate(heads, queries, cos, sin, positions, slots, start):
+    """Turn q and k of heads (n, H + 2K, size) to their positions, scale q, and write k and v to ``slots``.
+
+    queries: H. cos, sin: (P, size), the sine with the sign of its half. slots: (2K, S, size); row i goes to start + i.
+    """
+    size, keys = heads.shape[2], len(slots) // 2
+    half, scale = size // 2, np.float32(1 / math.sqrt(size))
+    for row in range(len(heads)):
+        position = positions[row]
+        low_cos, high_cos = cos[position, :half], cos[position, half:]
+        low_sin, high_sin = sin[position, :half], sin[position, half:]
+        for head in range(queries + keys):
+            low, high, factor = heads[row, head, :half], heads[row, head, half:], scale if head < queries else ONE
+            for place in range(half):
+                left, right = low[place], high[place]
+                low[place] = widen(narrow(left * low_cos[place] + right * low_sin[place], slots)) * factor
+                high[place] = widen(narrow(right * high_cos[place] + left * high_sin[place], slots)) * factor
+        for head in range(2 * keys):
+            each, slot = heads[row, queries + head], slots[head, start + row]
+            for place in range(size):
+                slot[place] = narrow(each[place], slots)
+
+
+@njit(error_model="numpy")
+def gate(pairs, like, out):
+    """(n, 2I) -> (n, I): SiLU of the first half, times the second."""
+    size = out.shape[1]
+    for row in range(len(out)):
+        first, second, result = pairs[row, :size], pairs[row, size:], out[row]
+        for place in range(size):
+            number, other = widen(narrow(first[place], like)), widen(narrow(second[place], like))
+            result[place] = widen(narrow(widen(narrow(number / (ONE + exponential(-number)), like)) * other, like))
+
+
+@njit(error_model="numpy")
+def copy(rows, out):
+    """(n, D) -> (n, D)."""
+    for row in range(len(rows)):
+        for place in range(rows.shape[1]):
+            out[row, place] = rows[row, place]
+
+
+def enter(rows, like):
+    """(n, D) rows in single precision as products with weights stored as ``like`` read them."""
+
+
+@overload(enter)
+def _enter(rows, like):
+    if like.dtype != BFLOAT16 or not PAIRED:
+        return lambda rows, like: rows
+
+    def store(rows, like):
+        out = np.empty(rows.shape, np.int16)
+        for row in range(len(rows)):
+            for place in range(rows.shape[1]):
+                out[row, place] = narrow(rows[row, place], like)
+        return out
+
+    return store
+
 
 SETTINGS: Any = config  # numba's, from the environment
-BUILT_ON = "7ab1b2b3"  # small_kernels.py: numba's cache notices a change of this file, not of those that it imports
 TILE = 4  # rows of weights that are multiplied together
 COLUMNS = 4 if LANES == 16 else 3  # rows of inputs beside them: 16 registers do not hold the sums of a fourth one
 ROWS = 64  # of a request attend to one key head at a time: their scores take memory for every slot of its context
@@ -281,3 +420,92 @@ def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, querie
     if tap < len(taps):
         copy(normed, tapped[tap])
     project(normed[count - len(logits) :], addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)
+
+
+@njit(error_model="numpy")
+def lay_out(parents, spans, windows, places, reach, biases):
+    """Fill places (n,), positions; reach (n,), depths; and biases (kinds, n, m), 0 where a row sees another.
+
+    parents: (n,) of each request its root's, below 0, then its nodes' as in their draft; turned to the row of each
+    row's parent, counted from its request's first, where a root is its own.
+    spans: see ``kernels.forward``. windows: (kinds,) [positions], below 0 for all.
+    """
+    seen = np.zeros(biases.shape[1:], np.bool_)
+    for span in spans:
+        own = slice(span[0], span[0] + span[1])
+        lay_out_one(parents[own], windows, reach[own], seen[own], biases[:, own])
+        for row in range(span[0], span[0] + span[1]):
+            places[row] = span[4] + int(reach[row])
+
+
+@njit(error_model="numpy")
+def lay_out_one(parents, windows, depths, seen, biases):
+    """See ``lay_out``, of one request. seen: (n, m), of zeros."""
+    for row in range(len(parents)):
+        above = parents[row] = max(parents[row] + 1, 0)
+        depths[row] = depths[above] + 1 if row else 0
+        for other in range(row):
+            seen[row, other] = seen[above, other]
+        seen[row, row] = True
+        for kind in range(len(windows)):
+            for other in range(len(parents)):
+                near = windows[kind] < 0 or depths[row] - depths[other] < windows[kind]
+                biases[kind, row, other] = 0 if seen[row, other] and near else 1
+
+
+@njit(error_model="numpy", nogil=True)
+def accept(logits, forced, ids, parents, reach, past, slots, moved, out):
+    """See ``specbench.models.fast.frame.accept``. logits: (n, V) as stored. forced: (n,) picks, or none of them.
+
+    ids, parents, reach: (n,), see ``Frame``. slots: (L, 2K, S, size). out: what ``Outcome`` reads, written here.
+    """
+    count, best = len(ids), 0
+    picks, right, total = np.empty(count, np.int64), np.zeros(count, np.bool_), ZERO
+    for row in range(count):
+        peak, place = find_peak(logits[row])
+        picks[row] = forced[row] if len(forced) else place
+        total += peak
+    for row in range(count):
+        above = parents[row]
+        right[row] = above == row or (right[above] and reach[row] >= 0 and picks[above] == ids[row])
+        if right[row] and reach[row] > reach[best]:
+            best = row
+    depth = int(reach[best])
+    out[0], out[1], out[2] = depth, picks[best], total
+    if not moved:
+        for row in range(count):
+            out[3 + row] = ids[row]
+        return
+    row = best
+    for place in range(depth - 1, -1, -1):
+        out[3 + place], out[3 + moved + place] = ids[row], row
+        row = parents[row]
+    for place in range(depth):  # a path's rows ascend, so that none is written over before it is read
+        move(slots, past + int(out[3 + moved + place]), past + 1 + place)
+
+
+@njit(error_model="numpy")
+def move(slots, source, target):
+    """Copy keys and values of one slot to another, in all layers and heads. slots: (L, 2K, S, size)."""
+    for layer in range(len(slots) if source != target else 0):
+        for head in range(slots.shape[1]):
+            for place in range(slots.shape[3]):
+                slots[layer, head, target, place] = slots[layer, head, source, place]
+
+
+@njit(error_model="numpy", nogil=True)
+def accept_all(logits, none, ids, parents, reach, spans, slots, moved, found):
+    """See ``specbench.models.fast.frame.accept``, for each of B requests; their accepted paths are moved together.
+
+    logits: (n, V) as stored. none: no forced picks. ids, reach: (n,). parents, spans: see ``lay_out``.
+    slots: (L, 2K, S, size). moved: no draft is deeper. found: (B, 2 + 2 moved) of each the number of accepted nodes,
+    below 0 where logits are not finite; the tokens to emit, the last of them first; then the nodes.
+    """
+    out = np.empty(3 + 2 * moved, np.float32)
+    for number in range(len(spans)):
+        first, count, base, begin, _ = spans[number]
+        own, row = slice(first, first + count), found[number]
+        accept(logits[own], none, ids[own], parents[own], reach[own], base + begin, slots, moved, out)
+        row[0], row[1] = int(out[0]) if np.isfinite(out[2]) else -1, int(out[1])
+        for place in range(int(out[0])):
+            row[2 + place], row[2 + moved + place] = int(out[3 + place]), int(out[3 + moved + place]) - 1

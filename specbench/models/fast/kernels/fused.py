@@ -8,7 +8,7 @@ from triton import cdiv, next_power_of_2
 
 from specbench.models.fast.kernels.row_kernels import add_norm, gate_product, rotate_write
 from specbench.models.fast.kernels.tiles import BLOCK, HEADS, choose_warps
-from specbench.models.fast.small_ops import Norm, Rotate, SmallOps
+from specbench.models.fast.operations import Norm, Rotate, SmallOps
 
 
 class FusedOps(SmallOps):

@@ -1,0 +1,336 @@
+"""Cacheback (Ma, Gim, Zhong 2025): drafts from LRU tables of n-grams, one learned from the context, one frozen.
+
+A table maps a leader (the last LL tokens) to followers (FL tokens each), most recent first; querying it again below
+every follower grows a tree (sections 3.1 to 3.3). The frozen table is built offline from a corpus, packed into arrays,
+and never changes. Defaults are the paper's (section 4).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from methods.parts.branches import Branches
+from methods.parts.corpus import FORMATS, Corpus, read_built
+from methods.parts.ngrams import ContextWindows, Gram, LruTable
+from specbench.method import Drafter, Method
+from specbench.models.facade import ModelCard, Target
+from specbench.models.load import locate_file
+from specbench.types import ROOT, Draft, InputError, Prefill, Step, require_count
+
+
+class FrozenTable:
+    """Packed: leaders (n, LL) sorted, offsets (n+1,), followers (m, FL) with each leader's most frequent first."""
+
+    def __init__(self, leaders: np.ndarray, offsets: np.ndarray, followers: np.ndarray) -> None:
+        self.leaders, self.offsets, self.followers = leaders, offsets, followers
+        bounds = offsets.tolist()
+        keys = map(tuple, leaders.tolist())
+        self._bounds = dict(zip(keys, pairwise(bounds), strict=True))
+
+    @property
+    def leader_length(self) -> int:
+        """LL [tokens]."""
+        return self.leaders.shape[1]
+
+    @property
+    def follower_length(self) -> int:
+        """FL [tokens]."""
+        return self.followers.shape[1]
+
+    def get(self, leader: Gram, most: int | None = None) -> list[Gram]:
+        """Followers, most frequent first, at most ``most``; None = all."""
+        start, end = self._bounds.get(leader, (0, 0))
+        if most is not None:
+            end = min(end, start + most)
+        return list(map(tuple, self.followers[start:end].tolist())) if start < end else []
+
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.leaders.nbytes + self.offsets.nbytes + self.followers.nbytes
+
+    def save(self, path: Path, vocab: int) -> None:
+        """Write one safetensors file. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
+        arrays = {"leaders": self.leaders, "offsets": self.offsets, "followers": self.followers}
+        save_file(arrays, path, {"format": FORMATS["frozen table"], "vocab": str(vocab)})
+
+    @classmethod
+    def load(cls, path: Path, vocab: int, key: str) -> FrozenTable:
+        """Read a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
+        names = ("leaders", "offsets", "followers")
+        _, arrays = read_built(path, vocab, key, "frozen table", names)
+        return cls(*(arrays[name] for name in names))
+
+
+def count_windows(
+    documents: Sequence[np.ndarray], length: int, rate: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Windows of ``length`` tokens and how often each occurs; none crosses a document. rate: share of windows kept."""
+    random = np.random.default_rng(seed)
+    pieces = [np.lib.stride_tricks.sliding_window_view(ids, length) for ids in documents if len(ids) >= length]
+    if not pieces:
+        return np.zeros((0, length), np.int32), np.zeros(0, np.int64)
+    windows = np.concatenate(pieces).astype(np.int32)
+    if rate < 1:
+        windows = windows[random.random(len(windows)) < rate]
+    return np.unique(windows, axis=0, return_counts=True)
+
+
+def build_frozen_table(
+    documents: Sequence[np.ndarray],
+    leader_length: int = 1,
+    follower_length: int = 3,
+    leader_capacity: int = 2**20,
+    follower_capacity: int = 128,
+    rate: float = 1.0,
+    seed: int = 0,
+) -> FrozenTable:
+    """The most frequent leaders, and for each the most frequent n-grams behind it (section 3.3).
+
+    documents: token ids of each. rate: share of the windows sampled, separately for leaders and followers, as the
+    authors' builder does. Ties are broken by token ids, so the same corpus gives the same table.
+    """
+    grams, counts = count_windows(documents, leader_length, rate, seed)
+    kept = np.argsort(-counts, kind="stable")[:leader_capacity]
+    known = {tuple(gram) for gram in grams[kept].tolist()}
+    windows, counts = count_windows(documents, leader_length + follower_length, rate, seed + 1)
+    order = np.lexsort((-counts, *windows[:, :leader_length].T[::-1]))
+    leaders: list[list[int]] = []
+    offsets = [0]
+    chosen: list[int] = []
+    for row in order.tolist():
+        leader = windows[row, :leader_length].tolist()
+        if tuple(leader) not in known:
+            continue
+        if not leaders or leaders[-1] != leader:
+            leaders.append(leader)
+            offsets.append(len(chosen))
+        if len(chosen) - offsets[-2] < follower_capacity:
+            chosen.append(row)
+            offsets[-1] = len(chosen)
+    small = np.uint16 if not len(windows) or windows.max() < 2**16 else np.uint32
+    return FrozenTable(
+        np.array(leaders, dtype=small).reshape(-1, leader_length),
+        np.array(offsets, dtype=np.uint32),
+        windows[chosen, leader_length:].astype(small).reshape(-1, follower_length),
+    )
+
+
+End = tuple[int, Gram]  # a node that followers may hang from, and the LL tokens that end there
+Query = Callable[[Gram, int], Iterable[tuple[int, Iterable[Gram]]]]
+"""(leader, room [tokens]) -> of each table its number and the followers, best first, those beyond the room but one."""
+Tables = Literal["dual", "dynamic", "frozen"]
+DYNAMIC, FROZEN = 0, 1  # sources
+
+
+class ChainedTree(Branches):
+    """Branches that are followers, below the end of the context and of one another, breadth first (section 3.2).
+
+    Level 1 leaves ``reserve`` tokens to the deeper levels; what it did not use and the reserve then go to level 2,
+    spent greedily on its first node. The reference attaches every n-gram as a chain of its own; ``merge`` shares
+    prefixes, and then only new tokens count.
+    """
+
+    def __init__(self, tail: Gram, merge: bool = False) -> None:
+        """tail: the last LL tokens of the context. merge: share prefixes."""
+        super().__init__(merge)
+        self._lead = len(tail)
+        self._ends: list[End] = [(ROOT, tail)]
+
+    def grow(self, query: Query, room: int, reserve: int) -> int:
+        """Attach followers level by level; returns the room [tokens] that is left.
+
+        A second call goes on from every node of the first: the frozen table after the dynamic one.
+        """
+        left = room - reserve
+        frontier = list(self._ends)
+        while True:
+            attached, full, left = self._level(query, frontier, left)
+            self._ends += attached
+            frontier = attached
+            if reserve > 0:
+                left, reserve = left + reserve, 0
+            elif full or not attached:
+                return left
+
+    # Nests deeper: the hot loop of a draft, which ends in its middle.
+    def _level(self, query: Query, frontier: Sequence[End], left: int) -> tuple[list[End], bool, int]:
+        """(ends attached, whether the room ran out, room left)."""
+        attached: list[End] = []
+        for node, tail in frontier:
+            for source, followers in query(tail, left):
+                for follower in followers:
+                    under, fresh = self.follow(node, follower) if self.merge else (node, follower)
+                    if len(fresh) > left:
+                        return attached, True, left
+                    if fresh:
+                        left -= len(fresh)
+                        attached.append((self.attach(under, fresh, source), (tail + follower)[-self._lead :]))
+        return attached, False, left
+
+
+class _Cache(Drafter):
+    def __init__(self, method: Cacheback, prompt: Sequence[int], first: int) -> None:
+        self._method = method
+        self._windows: ContextWindows | None = None
+        self._uncached = 1  # tokens committed in the last step: the reference feeds them all again
+        if method.tables != "frozen":
+            width = method.leader_length + method.follower_length
+            self._windows = ContextWindows(method.dynamic, method.leader_length, width)
+            self._windows.extend([*prompt, first])
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        method = self._method
+        uncached = self._uncached if method.accounting == "refeed" else 1
+        room = min(budget, max(0, method.total_draft_length - uncached))
+        tail = tuple(context[-method.leader_length :])
+        if len(tail) < method.leader_length:
+            return Draft()
+        tree = ChainedTree(tail, method.growth == "merged")
+        if method.frozen_growth == "node":
+            tree.grow(method.query, room, method.chaining_reserve)
+        else:
+            left = tree.grow(method.query_dynamic, room, method.chaining_reserve)
+            tree.grow(method.query_frozen, left, 0)
+        return tree.to_draft()
+
+    def observe(self, step: Step) -> None:
+        self._uncached = len(step.emitted)
+        if self._windows is not None:
+            self._windows.extend(step.emitted)
+
+
+class Cacheback(Method):
+    """leader_length LL, leader_capacity LC, follower_length FL, follower_capacity FC: of the tables [tokens, entries].
+
+    total_draft_length TDL: drafted and not yet cached tokens of a forward. chaining_reserve CRT: of these, kept for the
+    second level and below. tables: dual | dynamic (No Frozen) | frozen (Only Frozen). frozen: file of the frozen table.
+    frozen_growth: node (the code: at every node, dynamic first) | after_tree (the paper's words). accounting: refeed
+    (TDL counts what the last step committed, as the code feeds it again) | kept (one). growth: reference | merged.
+    """
+
+    learned = ("dynamic",)
+
+    sources = ("dynamic", "frozen")
+
+    def __init__(
+        self,
+        leader_length: int = 1,
+        leader_capacity: int = 2**20,
+        follower_length: int = 3,
+        follower_capacity: int = 128,
+        total_draft_length: int = 96,
+        chaining_reserve: int = 16,
+        tables: Tables = "dual",
+        frozen: str | None = None,
+        frozen_growth: Literal["node", "after_tree"] = "node",
+        accounting: Literal["refeed", "kept"] = "refeed",
+        growth: Literal["reference", "merged"] = "reference",
+    ) -> None:
+        require_count("leader_length", leader_length)
+        require_count("leader_capacity", leader_capacity)
+        require_count("follower_length", follower_length)
+        require_count("follower_capacity", follower_capacity)
+        require_count("total_draft_length", total_draft_length)
+        require_count("chaining_reserve", chaining_reserve, low=0)
+        self.leader_length, self.follower_length = leader_length, follower_length
+        self.total_draft_length, self.chaining_reserve = total_draft_length, chaining_reserve
+        self.tables, self.frozen_growth, self.accounting, self.growth = tables, frozen_growth, accounting, growth
+        self.dynamic = LruTable(leader_capacity, follower_capacity)
+        self.frozen: FrozenTable | None = None
+        self._path = frozen
+        self._read: str | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The frozen table's file."""
+        return (self._read,) if self._read else ()
+
+    def check(self, model: ModelCard) -> None:
+        """Read the frozen table: it must be of the target's tokenizer and of the same lengths."""
+        if self.tables == "dynamic":
+            return
+        if not self._path:
+            raise InputError(
+                f"frozen: not set and model={model.name} names no table; build one with"
+                " specbench build frozen_table, or do without by tables=dynamic"
+            )
+        lengths = {"%LL": self.leader_length, "%FL": self.follower_length}
+        path = locate_file(self._path)
+        for name, length in lengths.items():
+            path = path.replace(name, str(length))
+        table = FrozenTable.load(Path(path), len(model.tokenizer), "frozen")
+        built = (table.leader_length, table.follower_length)
+        if built != tuple(lengths.values()):
+            raise InputError(
+                f"frozen={path}: built with leader and follower lengths {built};"
+                f" expected {tuple(lengths.values())}: build it anew with --leader and --follower, for a sweep one file"
+                " a pair ('t_%LL_%FL.safetensors' names them), or do without by"
+                " tables=dynamic"
+            )
+        self.frozen, self._read = table, path
+
+    def bind(self, target: Target) -> None:
+        """Refuse lengths under which no draft could ever be drawn."""
+        room = min(target.max_nodes, self.total_draft_length - 1)
+        if room - self.chaining_reserve < self.follower_length:
+            raise InputError(
+                f"total_draft_length={self.total_draft_length}: with chaining_reserve="
+                f"{self.chaining_reserve} and engine.max_nodes={target.max_nodes} no follower of"
+                f" {self.follower_length} tokens fits on the first level; expected at least"
+                f" {self.chaining_reserve + self.follower_length + 1}, and as many nodes less one"
+            )
+
+    def reset(self) -> None:
+        """Clear the dynamic table; the frozen one stays."""
+        self.dynamic.clear()
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Slide over the prompt (section 3.3)."""
+        return _Cache(self, prompt, prefill.token)
+
+    def query_dynamic(self, leader: Gram, room: int) -> list[tuple[int, Iterable[Gram]]]:
+        """Followers of the dynamic table, most recent first; none in the Only Frozen variant."""
+        return [] if self.tables == "frozen" else [(DYNAMIC, self.dynamic.recent(leader))]
+
+    def query_frozen(self, leader: Gram, room: int) -> list[tuple[int, Iterable[Gram]]]:
+        """Followers of the frozen table, most frequent first, one more than ``room`` tokens hold; none without one."""
+        if self.frozen is None:
+            return []
+        most = max(room, 0) // self.follower_length + 1 if self.growth == "reference" else None
+        return [(FROZEN, self.frozen.get(leader, most))]
+
+    def query(self, leader: Gram, room: int) -> list[tuple[int, Iterable[Gram]]]:
+        """Dynamic first, then frozen, at the same node, a follower found in both twice: the code's order."""
+        return self.query_dynamic(leader, room) + self.query_frozen(leader, room)
+
+    def state_bytes(self) -> int:
+        """Bytes of both tables."""
+        return self.dynamic.nbytes() + (self.frozen.nbytes() if self.frozen else 0)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Lengths, capacities and the share that is sampled."""
+    parser.add_argument("--leader", type=int, default=1, help="leader length LL [tokens]")
+    parser.add_argument("--follower", type=int, default=3, help="follower length FL [tokens]")
+    parser.add_argument("--leaders", type=int, default=2**20, help="leader capacity LC")
+    parser.add_argument("--followers", type=int, default=128, help="follower capacity FC")
+    parser.add_argument("--rate", type=float, default=1.0, help="share of windows sampled (the paper's 1 %% is 0.01)")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def build(corpus: Corpus, given: argparse.Namespace) -> tuple[FrozenTable, str]:
+    """The table, and what it holds. Raises InputError for options without sense, and where it would be empty."""
+    lengths = (given.leader, given.follower, given.leaders, given.followers)
+    if min(lengths) < 1 or not 0 < given.rate <= 1:
+        raise InputError(f"got lengths and capacities {lengths} and rate {given.rate}; expected 1 or more, and 0 to 1")
+    table = build_frozen_table(corpus.documents, *lengths, given.rate, given.seed)
+    if not len(table.followers):
+        raise InputError(f"no n-gram in {given.corpus} (fields {given.field}); is a --field misspelt?")
+    return table, f"{len(table.leaders)} leaders, {len(table.followers)} followers, "

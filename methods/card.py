@@ -1,0 +1,428 @@
+"""CARD (Zhou et al. 2025, "query-and-correct"): the draft model fills a cache of continuations while the target runs.
+
+The target takes one chain out of the cache, the heaviest, and verifies it; meanwhile the draft model reads ``ratio``
+more layers. Where the cache holds the target's own token below what the target accepted (a hit), the cache is corrected
+to follow from that token and continues to serve; otherwise (a miss) it starts again. The target's draft is a chain,
+whatever the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from methods.parts.draft_lm import DraftLM, TreeRequest
+from methods.parts.draft_method import TargetTraits
+from methods.parts.parallel_draft import (
+    DraftActor,
+    ParallelDraft,
+    ParallelDrafter,
+    forwards_per_target,
+    mark,
+    measure_forward_s,
+    seconds_between,
+)
+from methods.parts.port import Backend, Ticket
+from specbench.method import Drafter
+from specbench.models.facade import Target
+from specbench.types import MOST, ROOT, Draft, InputError, Prefill, Step, require_count
+
+
+@dataclass(slots=True)
+class TreeLayer:
+    """Nodes of one depth, the likeliest first. ids are ascending.
+
+    ids, tokens, parents: (n,) parents are ids. weights: (n,) log-probability of the path from the cache's base.
+    best: (n, k) tokens of the secondary cache, likeliest first, and chances: (n, k) their log-probabilities given the
+    path; None until the draft model has read the layer.
+    """
+
+    ids: np.ndarray
+    tokens: np.ndarray
+    parents: np.ndarray
+    weights: np.ndarray
+    best: np.ndarray | None = None
+    chances: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def where(self, keep: np.ndarray) -> TreeLayer:
+        """Only the nodes of a (n,) bool mask."""
+        best = None if self.best is None else self.best[keep]
+        chances = None if self.chances is None else self.chances[keep]
+        return TreeLayer(self.ids[keep], self.tokens[keep], self.parents[keep], self.weights[keep], best, chances)
+
+
+class DraftCache:
+    """width: nodes a layer (K). children: of a node in the secondary cache (k). eos: tokens nothing follows."""
+
+    def __init__(self, width: int, children: int, eos: frozenset[int]) -> None:
+        self._width, self.children = width, children
+        self._eos = np.array(sorted(eos), dtype=np.int64)
+        self._next = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything; a new root that the draft model has not read yet."""
+        self._base = TreeLayer(self._new_ids(1), np.zeros(1, np.int64), np.full(1, -1), np.zeros(1))
+        self.root = int(self._base.ids[0])
+        self.layers: list[TreeLayer] = []
+        self._head = 0  # layers before this one are the verified path's, kept only where nothing is pruned
+
+    def _new_ids(self, count: int) -> np.ndarray:
+        self._next += count
+        return np.arange(self._next - count, self._next, dtype=np.int64)
+
+    @property
+    def ahead(self) -> int:
+        """Layers behind the root."""
+        return len(self.layers) - self._head
+
+    @property
+    def frontier(self) -> TreeLayer:
+        """The deepest nodes: the last layer, or the base alone."""
+        return self.layers[-1] if self.layers else self._base
+
+    @property
+    def unread(self) -> bool:
+        """Whether the draft model has the frontier still to read; if not, nothing follows from it."""
+        return self.frontier.best is None
+
+    def read(self) -> np.ndarray:
+        """(n,) ids of the layers' nodes that the draft model has read, parents before children."""
+        return np.concatenate([np.empty(0, np.int64), *(layer.ids for layer in self.layers if layer.best is not None)])
+
+    def grow(self, best: np.ndarray, chances: np.ndarray) -> None:
+        """The draft model has read the frontier: keep each node's children (n, k), choose the next layer."""
+        self.frontier.best, self.frontier.chances = best, chances
+        self._add_layer()
+
+    def _add_layer(self) -> None:
+        """The ``width`` likeliest children of the last layer, from the secondary cache; none if there are none."""
+        above = self.frontier
+        assert above.best is not None
+        assert above.chances is not None
+        chances = np.where(np.isin(above.tokens, self._eos)[:, None], -np.inf, above.chances)
+        if above is self._base:
+            chances = above.chances
+        weights = (above.weights[:, None] + chances).ravel()
+        count = min(self._width, int(np.isfinite(weights).sum()))
+        if not count:
+            return
+        likeliest = np.argpartition(-weights, count - 1)[:count]
+        order = likeliest[np.lexsort((likeliest, -weights[likeliest]))]  # equal ones: the first stays the first
+        parents = above.ids[order // above.best.shape[1]]
+        self.layers.append(TreeLayer(self._new_ids(count), above.best.ravel()[order], parents, weights[order]))
+
+    def query(self, limit: int) -> tuple[list[int], list[int]]:
+        """(ids, tokens) of the chain from the root: the heaviest child, its heaviest child and so on."""
+        ids: list[int] = []
+        tokens: list[int] = []
+        node = self.root
+        for layer in self.layers[self._head : self._head + limit]:
+            below = np.flatnonzero(layer.parents == node)
+            if not len(below):
+                break
+            node = int(layer.ids[below[0]])
+            ids.append(node)
+            tokens.append(int(layer.tokens[below[0]]))
+        return ids, tokens
+
+    def find(self, path: Sequence[int], token: int) -> int | None:
+        """The node that holds ``token`` below the accepted ``path`` of ids; None is a miss.
+
+        Raises ValueError when the path does not lead down from the root.
+        """
+        parent = self.root
+        for depth, node in enumerate(path):
+            layer = self._layer(depth)
+            if layer is None or not ((layer.ids == node) & (layer.parents == parent)).any():
+                raise ValueError(f"accepted nodes {list(path)} are no path below root {self.root}")
+            parent = node
+        layer = self._layer(len(path))
+        if layer is None:
+            return None
+        at = np.flatnonzero((layer.parents == parent) & (layer.tokens == token))
+        return int(layer.ids[at[0]]) if len(at) else None
+
+    def _layer(self, depth: int) -> TreeLayer | None:
+        place = self._head + depth
+        return self.layers[place] if place < len(self.layers) else None
+
+    def move(self, node: int, depth: int) -> None:
+        """``node``, ``depth`` layers below the root, is the root now, and nothing is pruned."""
+        self._head += depth
+        self.root = node
+
+    def correct(self, node: int, depth: int) -> bool:
+        """``node`` is the root now: only what follows from it stays. True if a layer had to be chosen anew.
+
+        Weights count from the new root. Where no node of a layer follows from it, the tree is cut there and the layer
+        is filled from the secondary cache of the layer above.
+        """
+        own = self.layers[self._head + depth - 1]
+        self._base = own.where(own.ids == node)
+        base = self._base.weights.copy()
+        self._base.weights -= base
+        kept: list[TreeLayer] = []
+        above = self._base
+        for layer in self.layers[self._head + depth :]:
+            layer = layer.where(np.isin(layer.parents, above.ids))
+            if not len(layer):
+                break
+            layer.weights -= base
+            kept.append(layer)
+            above = layer
+        self.layers, self._head, self.root = kept, 0, node
+        if self.unread:
+            return False
+        self._add_layer()
+        return True
+
+
+class CardSession:
+    """One request's cache, and the draft model's tree that it is read from."""
+
+    def __init__(self, actor: DraftActor, context: list[int]) -> None:
+        options = actor.options
+        self._lm, self._context, self._options = actor.lm, context, options
+        self.tree = TreeRequest(actor.lm, actor.vocab)
+        self.store = DraftCache(options["nodes"], min(options["children"], actor.vocab), actor.eos)
+        self._nodes: dict[int, int] = {}  # id in the store -> node in the draft model's tree
+        self._trail: list[int] = []  # verified ids behind the tree's root, where nothing is pruned
+        self._due: tuple[list[int], int] | None = None  # (ids, their first place in the context) to be committed
+
+    def grow(self) -> float:
+        """Read the deepest nodes in one forward and choose the next layer; [s] of the forward."""
+        before = mark(self._lm.device)
+        if self.store.layers:
+            layer = self.store.frontier
+            rows = self._expand(layer.ids.tolist(), layer.tokens.tolist(), layer.parents.tolist())
+        else:
+            self._nodes.clear()
+            rows = self.tree.feed(self._context, self.tree.held)[None]
+        chances, best = rows.log_softmax(-1, dtype=_at_least_single(rows.dtype)).topk(self.store.children)
+        read = torch.stack([chances.double(), best.double()])
+        after = mark(self._lm.device)
+        found = read.cpu().numpy()  # the forward's only read-back, and the second mark has been passed
+        self.store.grow(found[1].astype(np.int64), found[0])
+        return seconds_between(before, after)
+
+    def _expand(self, ids: list[int], tokens: list[int], parents: list[int]) -> torch.Tensor:
+        start = len(self.tree)
+        rows = self.tree.expand(tokens, [self._nodes.get(parent, ROOT) for parent in parents])
+        self._nodes.update(zip(ids, range(start, start + len(ids)), strict=True))
+        return rows
+
+    def expand(self, rounds: int) -> list[float]:
+        """Up to ``rounds`` forwards; fewer where nothing can follow or ``depth`` layers are there. [s] of each."""
+        self._tidy()
+        seconds: list[float] = []
+        while len(seconds) < rounds and self.store.unread and len(self.store.layers) < self._options["depth"]:
+            seconds.append(self.grow())
+        return seconds
+
+    def correct(self, path: list[int], emitted: Sequence[int]) -> dict[str, Any]:
+        """The target accepted the ids of ``path`` and emitted those tokens with its own last: follow from there."""
+        self._tidy()
+        node = self.store.find(path, emitted[-1])
+        self._context += emitted
+        refilled = False
+        if node is None:
+            self._restart([*self._trail, *path], len(self._context) - 1)
+        elif self._options["correct"]:
+            refilled = self.store.correct(node, len(path) + 1)
+            self._due = ([*path, node], len(self._context))
+        else:
+            self._follow([*path, node])
+        seconds = self.expand(1) if node is None and self._options["wait"] else []
+        return {"hit": node is not None, "refilled": refilled, "seconds": seconds, **self.chain()}
+
+    def _follow(self, path: list[int]) -> None:
+        """The ablation: the root moves, and the cache stays as it is until it is full."""
+        self.store.move(path[-1], len(path))
+        self._trail += path
+        if len(self.store.layers) >= self._options["depth"]:
+            self._restart(self._trail, len(self._context))
+
+    def _restart(self, verified: list[int], end: int) -> None:
+        """Empty the cache; the verified ids, which end at ``end`` of the context, stay in the draft model's."""
+        self.store.restart()
+        self._due, self._trail = (verified, end), []
+
+    def _tidy(self) -> None:
+        """What a correction leaves to do in the draft model's cache: beside the target's forward, not before it."""
+        if self._due is None:
+            return
+        verified, end = self._due
+        self._due = None
+        start = end - len(verified)
+        known = [node for node in verified if node in self._nodes]  # the last one may not have been read
+        kept = self.store.read().tolist()
+        tokens = self._context[start : start + len(known)]
+        self.tree.commit([self._nodes[node] for node in known], tokens, [self._nodes[node] for node in kept])
+        self._nodes = {node: place for place, node in enumerate(kept)}
+
+    def chain(self) -> dict[str, Any]:
+        """What the target may ask for: ids and tokens of the heaviest chain, and how many layers there are."""
+        ids, tokens = self.store.query(self._options["depth"])
+        return {"ids": ids, "tokens": tokens, "layers": self.store.ahead}
+
+
+def _at_least_single(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+class CardActor(DraftActor):
+    """The draft model that fills caches."""
+
+    def session(self, context: list[int], seed: int) -> CardSession:
+        """Behind ``context``; nothing is drawn, so the seed is not used."""
+        return CardSession(self, context)
+
+    def first_answer(self, session: CardSession) -> dict[str, Any]:
+        """An empty chain, unless the target waits for one forward."""
+        seconds = session.expand(1) if self.options["wait"] else []
+        return {"seconds": seconds, **session.chain()}
+
+    def correct(self, number: int, path: list[int], emitted: Sequence[int]) -> dict[str, Any]:
+        """See ``CardSession.correct``."""
+        return self.sessions[number].correct(path, emitted)
+
+    def expand(self, number: int, rounds: int) -> list[float]:
+        """See ``CardSession.expand``."""
+        return self.sessions[number].expand(rounds)
+
+    def probe(self) -> float:
+        """[s] of a forward over one layer."""
+        tree = TreeRequest(self.lm, self.vocab)
+        tree.feed([0], 0)
+        nodes = self.options["nodes"]
+
+        def forward() -> None:
+            tree.expand([0] * nodes, [ROOT] * nodes)
+            tree.prune(())
+
+        return measure_forward_s(forward, self.lm.device)
+
+
+class _Card(ParallelDrafter):
+    def __init__(self, method: Card, number: int, ratio: int, seed: int) -> None:
+        super().__init__(method, number, seed)
+        self._ratio = ratio
+        self._ids: list[int] = []
+        self._correction: Ticket | None = None
+        self._expansion: Ticket | None = None
+        self._seconds: list[float] = []
+        self._hits = self._misses = self._refills = 0
+        self._layers: list[int] = []
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        answer = self.open_session(context)
+        if answer is None:
+            assert self._correction is not None
+            answer = self.port.take(self._correction)
+            self._hits += answer["hit"]
+            self._misses += not answer["hit"]
+            self._refills += answer["refilled"]
+        self.times.before += answer["seconds"]
+        self._layers.append(answer["layers"])
+        self._ids = answer["ids"][:budget]
+        return Draft.chain(answer["tokens"][:budget], source=0)
+
+    def launch(self) -> None:
+        self._expansion = self.port.post("expand", self.number, self._ratio)
+        self.times.note_launch()
+
+    def join(self) -> None:
+        self.times.note_join()
+        assert self._expansion is not None
+        self._seconds = self.port.take(self._expansion)
+
+    def observe(self, step: Step) -> None:
+        self.end_round(len(step.emitted), self._seconds)
+        if not step.done:
+            path = self._ids[: len(step.path)]
+            self._correction = self.port.post("correct", self.number, path, list(step.emitted))
+
+    def stats(self) -> dict[str, float]:
+        asked = self._hits + self._misses
+        return {
+            **super().stats(),
+            **({"hit_rate": self._hits / asked} if asked else {}),
+            "hits": float(self._hits),
+            "misses": float(self._misses),
+            "refills": float(self._refills),
+            **({"mean_layers": sum(self._layers) / len(self._layers)} if self._layers else {}),
+            "ratio": float(self._ratio),
+        }
+
+
+class Card(ParallelDraft):
+    """draft: hub id or folder of the draft model. nodes_per_layer: K. children: k kept of each node; None = K.
+
+    ratio: draft forwards beside one target forward; None measures ceil(T_target / T_draft) at the start, which makes
+    drafts depend on the machine. max_depth: layers. correct: False only queries (the paper's ablation). wait: after a
+    miss the target waits for one draft forward. port: inline | thread | process. patience_s: [s] without an answer
+    after which the draft model counts as lost. dtype, device: of the draft; default the target's.
+    """
+
+    kind = CardActor
+
+    def __init__(
+        self,
+        draft: str | None,
+        nodes_per_layer: int = 50,
+        children: int | None = None,
+        ratio: int | None = 5,
+        max_depth: int = 50,
+        correct: bool = True,
+        wait: bool = False,
+        port: Backend = "inline",
+        patience_s: float = 30.0,
+        dtype: str | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(draft, port, patience_s, dtype, device)
+        given = {"nodes_per_layer": nodes_per_layer, "children": children, "ratio": ratio, "max_depth": max_depth}
+        for name, value in given.items():
+            if value is not None:
+                require_count(name, value, high=MOST)
+        self.nodes, self.children = nodes_per_layer, children or nodes_per_layer
+        self.ratio, self.depth, self.correct, self.wait = ratio, max_depth, correct, wait
+
+    def options(self) -> dict[str, Any]:
+        """Of the actor."""
+        return {
+            "nodes": self.nodes,
+            "children": self.children,
+            "depth": self.depth,
+            "correct": self.correct,
+            "wait": self.wait,
+        }
+
+    def bind(self, target: Target) -> None:
+        """Start the partner; measure the ratio unless it is given."""
+        if self.ratio is None and target.model is None:
+            raise InputError("ratio=null: a replay has no target to measure; expected a whole number")
+        super().bind(target)
+        self.forwards = self.ratio or self._measured(target)
+
+    def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
+        """As ``ParallelDraft.adopt``; the ratio must be given."""
+        super().adopt(lm, traits)
+        self.forwards = self.ratio or 1
+
+    def _measured(self, target: Target) -> int:
+        ids = torch.zeros(1, 1, dtype=torch.long, device=target.device)
+        target_s = measure_forward_s(lambda: target.logits(ids), target.device)
+        return forwards_per_target(target_s, self.port.ask("probe"))
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """The draft model reads the prompt beside the first forward."""
+        return self.enter(_Card(self, self.number(), self.forwards, seed))

@@ -1,0 +1,348 @@
+"""N-Grammys (Stewart et al. 2024): a batch of k rows of w tokens, from n-grams of the context and of the model itself.
+
+The next token is seldom a cheap n-gram's first guess but often among its first k, so k guesses are verified at once.
+Rows from the context come first; the model's own n-grams fill the rest: what it predicts after one token, followed
+greedily, or its nearest output embeddings (section 4.1, appendix B.1). Of these only the best token ids are stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from methods.parts.branches import Branches
+from specbench.method import Drafter, Method
+from specbench.models.facade import ModelCard, Target
+from specbench.records.store import write_atomically
+from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
+
+log = logging.getLogger(__name__)
+
+FORMAT = "specbench token ids 1"
+Measure = Literal["distance", "inner_product"]
+BATCH_LOGITS = 2**25  # logits a forward, so that a batch fits beside any model
+PROBES = 64
+CHUNK = 8192  # embeddings at a time
+
+
+def fingerprint(target: Target) -> str:
+    """A digest of what a target computes: config, dtype, all embeddings' sums, logits of a few tokens.
+
+    The logits pass every layer and the whole head. Hexadecimal; the same model on other hardware may give another.
+    """
+    probes = torch.linspace(0, target.vocab_size - 1, PROBES, device=target.device).long()
+    device = target.device.type
+    digest = hashlib.sha256(
+        f"{target.card.config.to_json_string()} {target.dtype} {device} {torch.__version__}".encode()
+    )
+    for ids in torch.arange(target.vocab_size, device=target.device).split(CHUNK):
+        digest.update(target.embed(ids).double().sum(-1).cpu().numpy().tobytes())
+    digest.update(target.logits(probes[:, None]).double().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def bigram_ids(target: Target, columns: int, first: int | None) -> np.ndarray:
+    """(V, columns) int32: the target's best tokens after each token alone, or after ``first`` and the token.
+
+    One forward a vocabulary id, in batches.
+    """
+    table = np.empty((target.vocab_size, columns), dtype=np.int32)
+    batch = max(1, BATCH_LOGITS // target.vocab_size)
+    for ids in torch.arange(target.vocab_size, device=target.device).split(batch):
+        block = ids[:, None] if first is None else torch.stack([torch.full_like(ids, first), ids], dim=1)
+        best = target.logits(block).topk(columns, dim=-1).indices
+        table[int(ids[0]) : int(ids[-1]) + 1] = best.cpu().numpy()
+    return table
+
+
+@torch.inference_mode()
+def unigram_ids(target: Target, columns: int, measure: Measure) -> np.ndarray:
+    """(columns,) int32: tokens by their output embedding u, best first, in the metric C of the input embeddings.
+
+    distance: smallest (u - mean)' C (u - mean), the paper's formula. inner_product: smallest mean' C u, its code.
+    """
+    width = torch.promote_types(target.dtype, torch.float32)
+    metric = torch.zeros(target.hidden_size, target.hidden_size, dtype=width, device=target.device)
+    for ids in torch.arange(target.vocab_size, device=target.device).split(CHUNK):
+        embedded = target.embed(ids).to(width)
+        metric += embedded.T @ embedded
+    unit = torch.eye(target.hidden_size, dtype=target.dtype, device=target.device)
+    output = (target.head(unit) - target.head(torch.zeros_like(unit[:1]))).T.to(target.device)  # (V, D) without a bias
+    mean = output.to(width).mean(0)
+    scores = []
+    for chunk in output.split(CHUNK):
+        apart = chunk.to(width) - mean
+        scores.append(((apart @ metric) * apart).sum(-1) if measure == "distance" else chunk.to(width) @ metric @ mean)
+    return (-torch.cat(scores)).topk(columns).indices.cpu().numpy().astype(np.int32)
+
+
+def greedy_rows(best: np.ndarray, width: int) -> np.ndarray:
+    """(V,) best successor of each token -> (V, width) int32: the token, its successor, that one's successor and so on.
+
+    Example: best ``[1, 2, 0]``, width 3 -> ``[[0, 1, 2], [1, 2, 0], [2, 0, 1]]``.
+    """
+    rows = np.empty((len(best), width), dtype=np.int32)
+    rows[:, 0] = np.arange(len(best))
+    for place in range(1, width):
+        rows[:, place] = best[rows[:, place - 1]]
+    return rows
+
+
+class TableCache:
+    """A folder of tables, one file each; None = nothing is kept."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = Path(folder).expanduser() if folder else None
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is a folder."""
+        return self._folder is not None
+
+    def get(self, name: str, shape: tuple[int, ...], vocab: int, build: Callable[[], np.ndarray]) -> np.ndarray:
+        """The int32 table ``name``, ids below ``vocab``; ``build`` makes it when the folder has none that is whole.
+
+        A file that is no such table is replaced, and a folder that cannot be written is not used; both are logged.
+        """
+        if self._folder is None:
+            return build()
+        path = self._folder / f"{name}.safetensors"
+        try:
+            return _read(path, shape, vocab)
+        except FileNotFoundError:
+            pass  # the first time
+        except (OSError, SafetensorError, ValueError) as error:
+            log.warning("%s: not a whole table (%s); built again", path, error)
+        table = build()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, save({"ids": np.ascontiguousarray(table)}, {"format": FORMAT}))
+        except (OSError, SafetensorError) as error:
+            log.warning("%s: cannot be written (%s); it is built again in every run", path, error)
+        return table
+
+
+def _read(path: Path, shape: tuple[int, ...], vocab: int) -> np.ndarray:
+    """Raises ValueError when the content is not what ``get`` was asked for."""
+    with safe_open(path, framework="numpy") as file:
+        kind = (file.metadata() or {}).get("format")
+        if kind != FORMAT:
+            raise ValueError(f"format {kind}; expected {FORMAT}")
+        table = file.get_tensor("ids")
+    if table.shape != shape or table.dtype != np.int32:
+        raise ValueError(f"{table.dtype} of shape {table.shape}; expected int32 of {shape}")
+    if table.min() < 0 or table.max() >= vocab:
+        raise ValueError(f"ids from {table.min()} to {table.max()}; expected 0 to {vocab - 1}")
+    return table
+
+
+Row = tuple[int, ...]
+Rows = list[Sequence[int]]
+Ties = Literal["recent", "lexicographic"]
+Strategy = Literal["mixed", "context", "bigram", "extended_bigram", "unigram"]
+CONTEXT, BIGRAM, UNIGRAM = 0, 1, 2
+COLUMNS = 32  # best tokens kept on disk, so that a sweep of k reads one file
+
+
+class RowIndex:
+    """For every query of q tokens the ``keep`` most frequent rows of w tokens that followed it; O(keep) a token.
+
+    ties: rows that occurred as often are ordered by their latest occurrence, latest first, or by their token ids.
+    """
+
+    def __init__(self, query: int, width: int, keep: int, ties: Ties = "recent") -> None:
+        self._query, self._width, self._keep = query, width, keep
+        self._recent = ties == "recent"
+        self._counts: dict[Row, int] = {}  # query and row together
+        self._best: dict[Row, list[tuple[int, Row]]] = {}  # query -> (-count, row), best first
+        self._read = 0
+
+    def extend(self, sequence: Sequence[int]) -> None:
+        """Take in what ``sequence`` has grown by; it must continue the one seen before."""
+        span = self._query + self._width
+        for end in range(max(self._read + 1, span), len(sequence) + 1):
+            self._count(tuple(sequence[end - span : end]))
+        self._read = max(self._read, len(sequence))
+
+    def _count(self, gram: Row) -> None:
+        count = self._counts.get(gram, 0) + 1
+        self._counts[gram] = count
+        row = gram[self._query :]
+        best = self._best.setdefault(gram[: self._query], [])
+        if count > 1 and (before := (1 - count, row)) in best:
+            best.remove(before)
+        place = bisect_left(best, (-count,) if self._recent else (-count, row))  # (-2,) < (-2, row): before its equals
+        if place < self._keep:
+            best.insert(place, (-count, row))
+            del best[self._keep :]
+
+    def find(self, sequence: Sequence[int]) -> list[Row]:
+        """Rows that followed the last q tokens of ``sequence``, best first, at most ``keep``.
+
+        Example, q=1, w=2: after ``extend([1, 2, 3, 1, 2, 4, 1])``, ``find`` of it is ``[(2, 4), (2, 3)]``.
+        """
+        return [row for _, row in self._best.get(tuple(sequence[-self._query :]), ())]
+
+
+class _Batch(Drafter):
+    def __init__(self, method: NGrammys, prompt: Sequence[int]) -> None:
+        self._method = method
+        self._index: RowIndex | None = None
+        if method.strategy in ("mixed", "context"):
+            self._index = RowIndex(method.q, method.w, method.k, method.ties)
+            self._index.extend(prompt)
+        self._from_context = 0  # rows of the last draft
+        self._owners: Sequence[int] = ()  # of the last draft's nodes, if it was a trie
+        self._figures: Counter[str] = Counter()
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        method = self._method
+        rows: Rows = []
+        if self._index is not None:
+            self._index.extend(context)
+            rows.extend(self._index.find(context))
+        self._from_context = len(rows)
+        if len(rows) < method.k:
+            rows.extend(method.fill(context[-1], rows))
+        rows = rows[: min(method.k, budget // method.width)]
+        self._from_context = min(self._from_context, len(rows))
+        self._note(len(rows))
+        if not rows:
+            return EMPTY
+        return self._trie(rows) if method.verify == "trie" else self._rows(rows)
+
+    def _rows(self, rows: Rows) -> Draft:
+        method, own = self._method, self._from_context * self._method.width
+        tokens = list(chain.from_iterable(rows))
+        source = [CONTEXT] * own + [method.filler] * (len(tokens) - own)
+        return Draft(tokens, method.parents[: len(tokens)], source=source)
+
+    def _trie(self, rows: Rows) -> Draft:
+        tree, own, filler = Branches(merge=True), self._from_context, self._method.filler
+        tree.add_rows(ROOT, rows, range(len(rows)), sys.maxsize)
+        self._owners = tree.source  # of each node, the first row that holds it
+        return Draft(tree.tokens, tree.parents, source=[CONTEXT if row < own else filler for row in self._owners])
+
+    def _note(self, rows: int) -> None:
+        figures, filler = self._figures, self._method.sources[self._method.filler]
+        figures["steps"] += 1
+        figures["rows_context"] += self._from_context
+        figures[f"rows_{filler}"] += rows - self._from_context
+        figures[f"steps_with_context_rows_{self._from_context}"] += 1
+
+    def observe(self, step: Step) -> None:
+        if not step.path:
+            return
+        node = step.path[-1]
+        row = self._owners[node] if self._method.verify == "trie" else node // self._method.width
+        winner = "context" if row < self._from_context else self._method.sources[self._method.filler]
+        self._figures[f"won_{winner}"] += 1
+        self._figures[f"accepted_rank_{row}"] += 1
+        self._figures[f"{winner}_accepted_{len(step.path)}"] += 1
+
+    def stats(self) -> dict[str, float]:
+        return {name: float(count) for name, count in self._figures.items()}
+
+
+class NGrammys(Method):
+    """k: rows. w: tokens of a row. q: tokens looked up in the context. strategy: what fills the rows.
+
+    verify: batch (k rows over the shared prefix, the paper's) | trie (the same rows as a tree). ties: see ``RowIndex``.
+    dedupe: leave out a model row that the context gave already. bos: put it before the token whose successors are
+    computed. unigram: see ``unigram_ids``. cache: folder that keeps the model's tables between runs, null = none.
+    """
+
+    sources = ("context", "bigram", "unigram")
+
+    def __init__(
+        self,
+        k: int = 10,
+        w: int = 10,
+        q: int = 1,
+        strategy: Strategy = "mixed",
+        verify: Literal["batch", "trie"] = "batch",
+        ties: Ties = "recent",
+        dedupe: bool = False,
+        bos: bool = False,
+        unigram: Measure = "distance",
+        cache: str | None = None,
+    ) -> None:
+        require_count("k", k, high=MOST)
+        require_count("w", w, high=MOST)
+        require_count("q", q, high=MOST)
+        require_count("k * w", k * w, high=MOST)
+        self.k, self.w, self.q = k, w, q
+        self.strategy, self.verify, self.ties, self.dedupe = strategy, verify, ties, dedupe
+        self.width = 1 if strategy in ("bigram", "unigram") else w
+        self.filler = UNIGRAM if strategy == "unigram" else BIGRAM
+        self.parents = [ROOT if node % self.width == 0 else node - 1 for node in range(k * self.width)]
+        self._bos, self._unigram, self._cache = bos, unigram, TableCache(cache)
+        self._first: int | None = None  # the BOS token's id
+        self._top = np.empty((0, 0), np.int32)  # (V, k) best successors, or (1, k) for the unigram
+        self._rows = np.empty((0, 0), np.int32)  # (V, width) each token and what follows it greedily
+
+    @property
+    def needs(self) -> Needs:
+        """A batch of rows, or nothing for the trie."""
+        return Needs(rows=self.verify == "batch")
+
+    def check(self, model: ModelCard) -> None:
+        """Raises InputError where ``bos`` is set and the tokenizer has no BOS token."""
+        if self._bos and model.tokenizer.bos_token_id is None:
+            raise InputError(f"bos=true: the tokenizer of model={model.name} has no BOS token; expected bos=false")
+        self._first = model.tokenizer.bos_token_id if self._bos else None
+
+    def bind(self, target: Target) -> None:
+        """Read the model's n-grams from the cache, or compute them; the context's need no weights."""
+        require_nodes(f"k={self.k}, w={self.w}", self.k * self.width, target.max_nodes)
+        if self.strategy == "context":
+            return
+        if target.model is None:
+            raise InputError(
+                f"strategy={self.strategy}: needs the target's weights, and a replay has recorded tokens"
+                " only; expected strategy=context, or a model"
+            )
+        vocab = target.vocab_size
+        columns = min(vocab, max(self.k, COLUMNS))
+        name, shape = fingerprint(target)[:24] if self._cache.kept else "", (vocab, columns)
+        if self.strategy == "unigram":
+            name, shape = f"{name}_unigram_{self._unigram}_{columns}", (1, columns)
+            top = self._cache.get(name, shape, vocab, lambda: unigram_ids(target, columns, self._unigram)[None])
+            best = np.zeros(vocab, np.int32)
+        else:
+            name += f"_bigram_{columns}" + (f"_bos{self._first}" if self._bos else "")
+            top = self._cache.get(name, shape, vocab, lambda: bigram_ids(target, columns, self._first))
+            best = top[:, 0]
+        self._top = np.ascontiguousarray(top[:, : self.k])
+        self._rows = greedy_rows(best, self.width)
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Index the prompt's n-grams."""
+        return _Batch(self, prompt)
+
+    def fill(self, last: int, taken: Rows) -> Rows:
+        """Model rows after ``last`` for the places that ``taken`` leaves, best first."""
+        if not len(self._top):
+            return []
+        successors = self._top[0 if self.strategy == "unigram" else last]
+        free = self.k - len(taken)
+        if not (self.dedupe and taken):
+            return self._rows[successors[:free]].tolist()
+        held = {tuple(row) for row in taken}
+        return [row for row in self._rows[successors].tolist() if tuple(row) not in held][:free]
+
+    def state_bytes(self) -> int:
+        """Bytes of the model's tables."""
+        return self._top.nbytes + self._rows.nbytes

@@ -1,0 +1,331 @@
+"""Decoder layers of trained heads: the keys and values of committed tokens are stored, those of tree nodes are dropped.
+
+A layer's keys and values depend on its inputs only, so for the committed tokens the last layer computes nothing but
+keys, values and the last token's output: with one layer, no attention over the prompt. Tree nodes have the first slots
+of the memory to themselves, committed tokens follow in order. A slot is not a position: keys and queries are rotated to
+their positions before. Requests can share a forward: a drafter yields it, and is sent the outcome
+(``specbench.method.SharedDrafter``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers.activations import ACT2FN
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from methods.parts.head_file import TensorShape
+from specbench.types import InputError
+
+Forwards = Generator[Any, Any, Tensor]  # of a head: yields each forward, is sent its outcome, returns states or logits
+
+
+class RowFunction:
+    """A function of rows that are independent of each other: those of several requests are one call."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+
+    def run_together(self, calls: Sequence[RowsCall]) -> list[Tensor]:
+        """The outcome of each."""
+        return list(self.function(join([call.rows for call in calls])).split([len(call.rows) for call in calls]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsCall:
+    """One request's rows (``specbench.method.DraftForward``). rows: (n, D)."""
+
+    owner: RowFunction
+    rows: Tensor
+
+    def run(self) -> Tensor:
+        """(n, ...)."""
+        return self.owner.function(self.rows)
+
+
+def join(parts: Sequence[Tensor]) -> Tensor:
+    """One after the other; a single one as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+STEADY = ("default", "linear", "llama3", "yarn")  # kinds whose angles do not depend on the length of the sequence
+
+
+class RopeTable:
+    """cos and signed sin of every position: ``turn`` is x cos + swap_halves(x) sin."""
+
+    def __init__(self, config: Any, size: int, device: torch.device, dtype: torch.dtype) -> None:
+        """config: a Llama-like configuration. size: of an attention head. Raises InputError."""
+        kind = config.rope_parameters.get("rope_type", "default")
+        if kind not in STEADY:
+            raise InputError(f"head: rotary positions of type {kind}; expected one of {', '.join(STEADY)}")
+        try:
+            self._embedding = LlamaRotaryEmbedding(config).to(device)
+        except (
+            ArithmeticError,
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:  # of what the configuration says
+            raise InputError(f"head: rotary positions of {config.rope_parameters}: {error!r}") from error
+        if not self._embedding.inv_freq.isfinite().all():
+            raise InputError(f"head: rotary positions of {config.rope_parameters}; expected a base above 0")
+        if 2 * len(self._embedding.inv_freq) != size:
+            raise InputError(
+                f"head: rotary positions turn {2 * len(self._embedding.inv_freq)} of {size} dimensions; expected all"
+            )
+        self._size, self._like = size, torch.empty(0, device=device, dtype=dtype)
+        self.cos = self.sin = torch.empty(0, 1, size, device=device, dtype=dtype)
+
+    def reserve(self, length: int) -> None:
+        """Hold positions 0 to ``length - 1``: cos and sin are (length or more, 1, size)."""
+        if length <= len(self.cos):
+            return
+        positions = torch.arange(max(length, 2 * len(self.cos)), device=self._like.device)
+        cos, sin = self._embedding(self._like, positions[None])
+        self.cos, self.sin = cos[0, :, None], sin[0, :, None].clone()
+        self.sin[..., : self._size // 2].neg_()
+
+
+def turn(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn (rows, heads, size) to their positions; cos, sin: (rows or 1, 1, size) of a ``RopeTable``."""
+    return torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, -1), sin)
+
+
+GROWTH = 256  # slots are reserved in multiples of this
+
+
+def layer_shapes(config: Any, prefix: str, inputs: int, biased: bool, normed: bool = False) -> dict[str, TensorShape]:
+    """Names and shapes of a layer's matrices, norms before it apart.
+
+    inputs: width of what attention reads. biased: q, k and v. normed: each head's query and key (Qwen3).
+    """
+    size, hidden = head_size(config), config.hidden_size
+    wide, shared = config.num_attention_heads * size, config.num_key_value_heads * size
+    shapes: dict[str, TensorShape] = {}
+    for name, width in (("q", wide), ("k", shared), ("v", shared)):
+        shapes[f"{prefix}self_attn.{name}_proj.weight"] = (width, inputs)
+        if biased:
+            shapes[f"{prefix}self_attn.{name}_proj.bias"] = (width,)
+    if normed:
+        shapes |= {f"{prefix}self_attn.{name}_norm.weight": (size,) for name in "qk"}
+    shapes[f"{prefix}self_attn.o_proj.weight"] = (hidden, wide)
+    shapes[f"{prefix}mlp.gate_proj.weight"] = shapes[f"{prefix}mlp.up_proj.weight"] = (config.intermediate_size, hidden)
+    shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, config.intermediate_size)
+    shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
+    return shapes
+
+
+def head_size(config: Any) -> int:
+    """Width of an attention head: the configuration's, else hidden size over heads."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+class LayerMemory:
+    """Keys and values of one request: ``nodes`` slots of a tree, then committed tokens.
+
+    pairs: (layers, 2, shared heads, slots, size). mask: (rows, slots), the additive mask of a tree's rows.
+    """
+
+    def __init__(self, layers: DraftLayers, nodes: int, width: int) -> None:
+        """nodes: tree nodes fed in one draft. width: most of them in one forward."""
+        self.nodes, self.length, self._layers = nodes, 0, layers
+        self.pairs = self.mask = layers.like.new_empty(0)
+        self._capacity = 0
+        self._width = width * layers.first.groups
+        self.reserve(GROWTH)
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for ``tokens`` committed tokens; what is held stays."""
+        if tokens <= self._capacity:
+            return
+        self._capacity = -(-max(tokens, 2 * self._capacity) // GROWTH) * GROWTH
+        layers, held = self._layers, (self.nodes + self.length if self.length else 0)
+        slots = self.nodes + self._capacity
+        made = layers.like.new_zeros(layers.count, 2, layers.first.shared, slots, layers.first.size)
+        if held:
+            made[..., :held, :] = self.pairs[..., :held, :]
+        self.pairs = made
+        self.mask = layers.like.new_zeros(self._width, slots)
+        layers.rope.reserve(self._capacity + self.nodes + 1)
+
+    def forget(self) -> None:
+        """Start a request."""
+        self.length = 0
+
+
+class DraftLayers:
+    """Layers one upon the other. What attention of the first one reads is given; later ones norm their input.
+
+    A layer's name is its prefix. like: an empty tensor of their device and dtype.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], prefixes: Sequence[str], config: Any, biased: bool) -> None:
+        """state: on the layers' device, in their dtype, with the names of ``layer_shapes`` and, of all but the first
+        layer, ``input_layernorm``.
+        """
+        self.like = state[f"{prefixes[0]}self_attn.q_proj.weight"].new_empty(0)
+        self.rope = RopeTable(config, head_size(config), self.like.device, self.like.dtype)
+        self._layers = [_Layer(state, prefix, config, biased) for prefix in prefixes]
+        self._norms = [state[f"{prefix}input_layernorm.weight"] for prefix in prefixes[1:]]
+        self.first, self.count, self._eps = self._layers[0], len(prefixes), float(config.rms_norm_eps)
+
+    def _inputs(self, place: int, given: Tensor, hidden: Tensor) -> Tensor:
+        """What attention of the layer at ``place`` reads."""
+        return given if not place else functional.rms_norm(hidden, hidden.shape[-1:], self._norms[place - 1], self._eps)
+
+    def read(
+        self, inputs: Tensor, residual: Tensor, memory: LayerMemory, outputs: int = 1, passing: int = 0
+    ) -> Forwards:
+        """Remember committed tokens; yields the forward.
+
+        inputs: (T, width), what attention reads.
+        residual: (T, D), the tokens' own.
+        outputs: rows wanted, the last ones; with several layers or outputs each row sees those up to its own.
+        passing: of the last rows, how many are not remembered.
+        Returns (outputs, D).
+        """
+        start, end = memory.length, memory.length + len(inputs)
+        memory.reserve(end)
+        keys = slice(memory.nodes, memory.nodes + end)
+        written = yield LayersCall(
+            self, inputs, residual, memory, slice(start, end), memory.nodes + start, keys, outputs=outputs
+        )
+        memory.length = end - passing
+        return written
+
+    def keep(self, inputs: Tensor, memory: LayerMemory) -> None:
+        """Remember committed tokens that every layer reads as they are: inputs (T, width), without outputs."""
+        start, end = memory.length, memory.length + len(inputs)
+        memory.reserve(end)
+        cos, sin = self.rope.cos[start:end], self.rope.sin[start:end]
+        for layer, pair in zip(self._layers, memory.pairs, strict=True):
+            _, pair[:, :, memory.nodes + start : memory.nodes + end] = layer.project(inputs, cos, sin)
+        memory.length = end
+
+    def grow(
+        self, inputs: Tensor, residual: Tensor, memory: LayerMemory, first: int, depths: slice, seen: Tensor
+    ) -> LayersCall:
+        """The forward of w tree nodes, which are given the tree's slots from ``first`` on: outputs (w, D).
+
+        inputs: (w, width), what attention of the first layer reads.
+        residual: (w, D), the nodes' own.
+        depths: of the nodes, one for all or one each; 0 is the place behind the last committed token.
+        seen: (w, nodes), 0 at the slots of nodes that a node sees, -inf elsewhere.
+        """
+        at = slice(memory.length + depths.start, memory.length + depths.stop)
+        mask = memory.mask[: self.first.groups * len(inputs), : memory.nodes + memory.length]
+        mask.view(self.first.groups, len(inputs), -1)[:, :, : memory.nodes] = seen
+        keys = slice(0, memory.nodes + memory.length)
+        return LayersCall(self, inputs, residual, memory, at, first, keys, mask, len(inputs))
+
+    def run_together(self, calls: Sequence[LayersCall]) -> list[Tensor]:
+        """The outputs of each: products are of the rows of all, attention of each request's own."""
+        inputs, residual = join([call.inputs for call in calls]), join([call.residual for call in calls])
+        cos, sin = (join([_each_row(table[call.at], len(call.inputs)) for call in calls]) if len(calls) > 1
+                    else table[calls[0].at] for table in (self.rope.cos, self.rope.sin))  # fmt: skip
+        counts = [len(call.inputs) for call in calls]
+        for place, layer in enumerate(self._layers):
+            wanted = [call.outputs for call in calls] if place == self.count - 1 else counts
+            query, made = layer.project(self._inputs(place, inputs, residual), cos, sin)
+            parts = zip(calls, query.split(counts), made.split(counts, dim=2), wanted, strict=True)
+            mixed = join([layer.attend(call, call.memory.pairs[place], *part) for call, *part in parts])
+            if wanted is not counts:
+                ends = zip(residual.split(counts), wanted, strict=True)
+                residual = join([rows[len(rows) - count :] for rows, count in ends])
+            residual = layer.finish(mixed, residual)
+        return list(residual.split(wanted))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayersCall:
+    """One request's forward of the layers (``specbench.method.DraftForward``).
+
+    inputs: (T, width), what attention of the first layer reads.
+    residual: (T, D).
+    at: positions, one for all rows or one each. first: the slot of the first row. keys: the slots that are seen.
+    mask: (groups * T, keys), additive; None = committed tokens, each of which sees those up to its own.
+    outputs: rows wanted, the last ones.
+    """
+
+    owner: DraftLayers
+    inputs: Tensor
+    residual: Tensor
+    memory: LayerMemory
+    at: slice
+    first: int
+    keys: slice
+    mask: Tensor | None = None
+    outputs: int = 1
+
+    def run(self) -> Tensor:
+        """(outputs, D)."""
+        return self.owner.run_together([self])[0]
+
+
+def _each_row(angles: Tensor, rows: int) -> Tensor:
+    return angles.expand(rows, -1, -1)
+
+
+class _Layer:
+    """Weights of one layer, with q, k, v in one matrix and gate and up in another: fewer launches."""
+
+    def __init__(self, state: Mapping[str, Tensor], prefix: str, config: Any, biased: bool) -> None:
+        attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+        self.size, self.shared = head_size(config), int(config.num_key_value_heads)
+        self.groups = int(config.num_attention_heads) // self.shared
+        self._qkv = torch.cat([state[f"{attention}{name}_proj.weight"] for name in "qkv"])
+        self._bias = torch.cat([state[f"{attention}{name}_proj.bias"] for name in "qkv"]) if biased else None
+        self._norms = [state.get(f"{attention}{name}_norm.weight") for name in "qk"]
+        self._out = state[f"{attention}o_proj.weight"]
+        self._gate_up = torch.cat([state[f"{mlp}gate_proj.weight"], state[f"{mlp}up_proj.weight"]])
+        self._down = state[f"{mlp}down_proj.weight"]
+        self._norm = state[f"{prefix}post_attention_layernorm.weight"]
+        self._act, self._eps = ACT2FN[config.hidden_act], float(config.rms_norm_eps)
+
+    def attend(self, call: LayersCall, pair: Tensor, query: Tensor, made: Tensor, wanted: int) -> Tensor:
+        """(wanted, heads * size), what the last rows of one request's (T, heads, size) queries see.
+
+        pair: (2, shared, slots, size), where made (2, shared, T, size), the rows' keys and values, are stored first.
+        """
+        pair[:, :, call.first : call.first + len(query)] = made
+        keys, values = pair[:, None, :, call.keys]
+        mask = call.mask
+        if mask is None and wanted > 1:
+            seen = call.keys.stop - call.keys.start
+            mask = torch.ones(wanted, seen, dtype=torch.bool, device=query.device).tril(seen - wanted)
+            mask = mask.repeat(self.groups, 1)
+        grouped = self._grouped(query[len(query) - wanted :])
+        mixed = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+        return mixed.view(self.shared, self.groups, wanted, self.size).permute(2, 0, 1, 3).reshape(wanted, -1)
+
+    def project(self, inputs: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, heads, size) queries, and (2, shared, rows, size) keys and values, turned by a ``RopeTable``."""
+        qkv = functional.linear(inputs, self._qkv, self._bias).view(len(inputs), -1, self.size)
+        cut = self.groups * self.shared
+        raw, values = qkv[:, : cut + self.shared], qkv[:, cut + self.shared :]
+        if self._norms[0] is not None:
+            parts = zip(raw.split([cut, self.shared], dim=1), self._norms, strict=True)
+            raw = torch.cat([functional.rms_norm(part, (self.size,), norm, self._eps) for part, norm in parts], dim=1)
+        turned = turn(raw, cos, sin)
+        return turned[:, :cut], torch.stack([turned[:, cut:], values]).transpose(1, 2)
+
+    def _grouped(self, query: Tensor) -> Tensor:
+        """(1, shared, groups * rows, size): queries that share keys, beside each other."""
+        rows = len(query)
+        return query.view(rows, self.shared, self.groups, self.size).permute(1, 2, 0, 3).reshape(
+            1, self.shared, self.groups * rows, self.size
+        )  # fmt: skip
+
+    def finish(self, mixed: Tensor, residual: Tensor) -> Tensor:
+        """Output projection and MLP: (rows, D)."""
+        hidden = residual + functional.linear(mixed, self._out)
+        normed = functional.rms_norm(hidden, hidden.shape[-1:], self._norm, self._eps)
+        gate, up = functional.linear(normed, self._gate_up).chunk(2, dim=-1)
+        return hidden + functional.linear(self._act(gate) * up, self._down)

@@ -1,0 +1,387 @@
+"""The checkpoint of a trained head: found by folder, hub id or bundled name, checked by names, shapes and settings.
+
+A tensor that is missing, unexpected or of another shape is the user's error and is named, and so is a setting that is
+unknown: a head that is loaded in part, or with another forward than it was trained with, drafts nonsense without an
+error. ``random`` stands for seeded random weights of the right shapes, to test and to time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import LlamaConfig, Qwen3Config
+from transformers.activations import ACT2FN
+
+from specbench.models.load import locate
+from specbench.types import InputError
+
+RANDOM = "random"
+SAFE, INDEX = ".safetensors", ".json"
+BUFFERS = (r".*rotary_emb\.inv_freq",)  # older libraries wrote these constants with the weights
+NAMED_AT_MOST = 12
+
+TensorShape = tuple[int, ...]
+
+HEAD = "lm_head.weight"  # an output head of its own, or a copy of the target's
+EMBEDDED = "embed_tokens.weight"
+OFFSETS = "d2t"  # a smaller vocabulary's offsets to the target's ids: the one tensor of whole numbers
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFormat:
+    """What the files of one kind of head are called: weights as safetensors, and as torch files.
+
+    config: whether ``config.json`` is needed, read where it is there, or unused.
+    """
+
+    kind: str
+    safe: tuple[str, ...]
+    torch: tuple[str, ...]
+    config: Literal["needed", "read", "unused"] = "needed"
+
+    def names(self, safetensors: bool) -> tuple[str, ...]:
+        """What is looked for, in this order. safetensors: nothing else."""
+        return self.safe if safetensors else (*self.safe, *self.torch)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFile:
+    """A head that was found. path: as it is recorded. weights: on this machine, None = on the hub, or random.
+
+    safetensors: torch files are not read. prefix: of the names of its tensors, where the files hold others too.
+    """
+
+    path: str
+    config: dict[str, Any]
+    format: HeadFormat
+    safetensors: bool
+    weights: Path | None
+    prefix: str = ""
+
+    @property
+    def random(self) -> bool:
+        """Weights are drawn, not read."""
+        return self.path == RANDOM
+
+    @property
+    def layer(self) -> Mapping[str, Any]:
+        """The part of its configuration that describes the layers, nested or not. Raises InputError."""
+        return self.nested("transformer_layer_config") or self.config
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return f"head={self.path}" + (f" ({self.prefix}*)" if self.prefix else "")
+
+    def nested(self, name: str) -> Mapping[str, Any]:
+        """A part of the configuration; empty where it has none. Raises InputError."""
+        found = self.config.get(name)
+        if found is not None and not isinstance(found, Mapping):
+            raise InputError(f"{self.where}: config.json has {name}={found!r}; expected a mapping")
+        return found or {}
+
+    def shapes(self) -> dict[str, TensorShape] | None:
+        """Name -> shape, from the files' headers; None where that would mean reading or fetching the weights."""
+        if self.weights is None or self.weights.suffix not in (SAFE, INDEX):
+            return None
+        return self._read(self.weights, lambda file, name: tuple(file.get_slice(name).get_shape()))
+
+    def load(self) -> dict[str, Tensor]:
+        """Every tensor, on the host. Raises InputError."""
+        file = self.weights or self._fetch()
+        if file.suffix in (SAFE, INDEX):
+            return self._read(file, lambda file, name: file.get_tensor(name))
+        try:
+            return dict(torch.load(file, map_location="cpu", weights_only=True))
+        except Exception as error:  # the library's reader raises many kinds
+            raise InputError(f"{self.where}: {file.name} cannot be read as a state dict ({error})") from error
+
+    def _read(self, file: Path, value: Callable[[Any, str], Any]) -> dict[str, Any]:
+        """The value of each tensor, by its name without the prefix."""
+        found: dict[str, Any] = {}
+        for part in self._parts(file):
+            try:
+                with safe_open(part, framework="pt") as held:
+                    names = [name for name in held.keys() if name.startswith(self.prefix)]  # noqa: SIM118
+                    found |= {name.removeprefix(self.prefix): value(held, name) for name in names}
+            except (SafetensorError, OSError) as error:
+                raise InputError(f"{self.where}: {part.name} cannot be read ({error})") from error
+        return found
+
+    def _parts(self, file: Path) -> list[Path]:
+        """The files of weights that hold the head's tensors."""
+        if file.suffix != INDEX:
+            return [file]
+        try:
+            placed = json.loads(file.read_text(encoding="utf-8"))["weight_map"].items()
+            names = sorted({part for name, part in placed if name.startswith(self.prefix) and Path(part).name == part})
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise InputError(f"{self.where}: {file.name} is no index of weights ({error!r})") from error
+        if self.weights is not None:
+            return [file.parent / name for name in names]
+        return [part for name in names if (part := _from_hub(self.path, name)) is not None]
+
+    def _fetch(self) -> Path:
+        names = self.format.names(self.safetensors)
+        for name in names:
+            file = _from_hub(self.path, name)
+            if file is not None:
+                return file
+        raise InputError(f"{self.where}: holds none of {', '.join(names)}; {_other_kind(self.safetensors)}")
+
+
+def find_head(path: str | None, format: HeadFormat, safetensors: bool, target: str) -> HeadFile:
+    """The head that the setting ``head`` names; nothing but its configuration is read. Raises InputError.
+
+    target: the model's name, for messages.
+    """
+    if not path:
+        raise InputError(
+            f"head: not set, and model={target} names none of this kind (model.heads); expected a folder or hub id"
+            f" with {format.kind} weights, or {RANDOM}"
+        )
+    if path == RANDOM:
+        return HeadFile(path, {}, format, safetensors, None)
+    folder = Path(locate(path, "head"))
+    names = format.names(safetensors)
+    if not folder.is_dir():
+        return HeadFile(path, _hub_config(path, format), format, safetensors, None)
+    config = _read_config(folder / "config.json", format, f"head={path}")
+    found = [folder / name for name in names if (folder / name).is_file()]
+    if not found:
+        raise InputError(f"head={path}: holds none of {', '.join(names)}; {_other_kind(safetensors)}")
+    return HeadFile(str(folder), config, format, safetensors, found[0])
+
+
+def _other_kind(safetensors: bool) -> str:
+    if safetensors:
+        return "torch files are read with weights_only, and only when asked for: safetensors=false"
+    return "expected one of them"
+
+
+def _hub_config(path: str, format: HeadFormat) -> dict[str, Any]:
+    if format.config == "unused":
+        return {}
+    return _read_config(_from_hub(path, "config.json"), format, f"head={path}")
+
+
+def _from_hub(path: str, name: str) -> Path | None:
+    """A file of a hub repository; None where the repository has none of that name. Raises InputError."""
+    try:
+        return Path(hf_hub_download(path, name))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
+        raise InputError(
+            f"head={path}: {name} cannot be fetched ({_first_line(error)}); expected a folder, or a hub id that this"
+            " machine can reach or has in its cache"
+        ) from error
+
+
+def _read_config(file: Path | None, format: HeadFormat, where: str) -> dict[str, Any]:
+    if file is None or not file.is_file():
+        if format.config == "needed":
+            raise InputError(f"{where}: holds no config.json; expected the folder of a {format.kind} head")
+        return {}
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{where}: config.json is not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{where}: config.json holds a {type(config).__name__}; expected a mapping")
+    return config
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def require_shapes(
+    shapes: Mapping[str, TensorShape], expected: Mapping[str, TensorShape], ignored: Sequence[str], file: HeadFile
+) -> None:
+    """Raises InputError naming every tensor that is missing, too many, or of another shape than expected.
+
+    ignored: patterns of names that may be there and are not used.
+    """
+    surplus = [
+        name
+        for name in shapes
+        if name not in expected and not any(re.fullmatch(pattern, name) for pattern in (*ignored, *BUFFERS))
+    ]
+    complaints = {
+        "lacks": [name for name in expected if name not in shapes],
+        "holds unexpected": surplus,
+        "differs in shape": [
+            f"{name} {list(shapes[name])} (expected {list(shape)})"
+            for name, shape in expected.items()
+            if name in shapes and tuple(shapes[name]) != shape
+        ],
+    }
+    found = [f"{what} {_listed(names)}" for what, names in complaints.items() if names]
+    if found:
+        raise InputError(f"{file.where}: no {file.format.kind} head for this target: {'; '.join(found)}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - NAMED_AT_MOST
+    return ", ".join(sorted(names)[:NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def require_numbers(state: Mapping[str, Tensor], where: str) -> None:
+    """Raises InputError where a weight is no plain floating-point number, or ``d2t`` other than whole numbers.
+
+    Quantised weights need scales, which no head here reads; offsets in a float type would be rounded.
+    """
+    for name, weight in state.items():
+        if weight.dtype not in (WHOLE if name == OFFSETS else FLOATS):
+            wanted = "whole numbers" if name == OFFSETS else "float16, bfloat16, float32 or float64"
+            raise InputError(f"{where}: {name} holds {str(weight.dtype).removeprefix('torch.')}; expected {wanted}")
+
+
+def shapes_of(state: Mapping[str, Tensor]) -> dict[str, TensorShape]:
+    """Name -> shape of tensors that are loaded."""
+    return {name: tuple(weight.shape) for name, weight in state.items()}
+
+
+def random_weights(expected: Mapping[str, TensorShape], seed: int = 0) -> dict[str, Tensor]:
+    """Seeded weights of these shapes: norms one, everything else normal with deviation 0.02."""
+    random = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.ones(shape) if "norm" in name else torch.randn(shape, generator=random) * 0.02
+        for name, shape in expected.items()
+    }
+
+
+EAGLE_CONFIG, LAYER = "eagle_config", "transformer_layer_config"  # nested settings of NVIDIA and of speculators
+# Settings that do not concern the forward, or that the names and shapes of the tensors settle.
+IDLE = {
+    "architectures", "auto_map", "draft_vocab_size", "has_no_defaults_at_init", "model_type", "num_target_layers",
+    "rope_scaling", "rope_theta", "speculators_config", "speculators_version", "target_hidden_size",
+    "target_model_type", "torch_dtype", "_attn_implementation_autoset", "_name_or_path", LAYER,
+}  # fmt: skip
+COUNTS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
+MORE_COUNTS = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+MOST_LAYERS = 1024
+MASK = ("mask_token_id", "ptd_token_id", "pard_token")  # what writers call the mask token
+
+
+def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
+    """The head's own layers; a random one has the target's shape. Raises InputError."""
+    raw = {"num_hidden_layers": 1, **file.layer}
+    if file.random:
+        names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+                 "vocab_size", "rms_norm_eps", "max_position_embeddings")  # fmt: skip
+        raw |= {name: getattr(target, name) for name in names if getattr(target, name, None) is not None}
+    for name in (*COUNTS, *(name for name in MORE_COUNTS if raw.get(name) is not None)):
+        if name not in raw:
+            raise InputError(f"{file.where}: config.json has no {name}; expected a {file.format.kind} head's")
+        if type(raw[name]) is not int or raw[name] < 1:
+            raise InputError(f"{file.where}: config.json has {name}={raw[name]!r}; expected a whole number above 0")
+    if raw["num_hidden_layers"] > MOST_LAYERS:
+        raise InputError(f"{file.where}: num_hidden_layers={raw['num_hidden_layers']}; expected at most {MOST_LAYERS}")
+    if raw["vocab_size"] != target.vocab_size:
+        raise InputError(
+            f"{file.where}: made for a vocabulary of {raw['vocab_size']}; expected the target's {target.vocab_size}"
+        )
+    try:
+        config = LlamaConfig.from_dict(dict(raw))
+    except (AttributeError, TypeError, ValueError, KeyError, StrictDataclassError) as error:
+        raise InputError(f"{file.where}: config.json describes no Llama layer ({error})") from error
+    heads, shared = config.num_attention_heads, config.num_key_value_heads or config.num_attention_heads
+    if heads % shared:
+        raise InputError(
+            f"{file.where}: num_attention_heads={heads} and num_key_value_heads={shared}; expected a multiple"
+        )
+    if not config.rms_norm_eps > 0:
+        raise InputError(f"{file.where}: config.json has rms_norm_eps={config.rms_norm_eps}; expected more than 0")
+    if config.hidden_act not in ACT2FN:
+        raise InputError(f"{file.where}: hidden_act={config.hidden_act}; expected one that transformers has, as silu")
+    return config
+
+
+def require_known(
+    file: HeadFile, known: Collection[str], only: Mapping[str, Sequence[Any]], *nested: str
+) -> frozenset[str]:
+    """The settings that are true. Raises InputError for every one that is not known and says something.
+
+    A head that is loaded with another forward than it was trained with drafts nonsense without an error.
+    known: what is read, or changes nothing; a layer's own settings are. only: values that are expected, a setting.
+    nested: parts of the configuration that hold settings too, beside its top and its layer.
+    """
+    only = {"mlp_bias": (False,), **only}
+    parts = [file.config, file.layer, *(file.nested(name) for name in nested)]
+    said = [(name, value) for part in parts for name, value in part.items() if value is not None]
+    for name, value in said:
+        if name in only and not any(_same(value, each) for each in only[name]):
+            either = " or ".join(map(str, only[name])) or "none"
+            raise InputError(f"{file.where}: config.json has {name}={value}; expected {either}")
+    known = {*vars(LlamaConfig()), *vars(Qwen3Config()), *IDLE, *known, *only, *nested}
+    if strange := sorted({name for name, value in said if name not in known and value is not False and value != 0}):
+        raise InputError(
+            f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected none"
+        )
+    refuse_window(file)
+    return frozenset(name for name, value in said if value is True)
+
+
+def _same(value: Any, expected: Any) -> bool:
+    """True is not 1 here."""
+    return bool(value == expected) and isinstance(value, bool) == isinstance(expected, bool)
+
+
+def drafted_tokens(file: HeadFile, vocab: int) -> int:
+    """Tokens of the head's vocabulary; vocab: the target's. Raises InputError."""
+    found = file.config.get("draft_vocab_size")
+    if found is not None and (type(found) is not int or not 0 < found <= vocab):
+        raise InputError(
+            f"{file.where}: config.json has draft_vocab_size={found!r}; expected a whole number from 1 to the target's"
+            f" {vocab}"
+        )
+    return found or vocab
+
+
+def layer_numbers(file: HeadFile, name: str, found: Any) -> list[int] | None:
+    """A list of the target's layers; None where it is not given. Raises InputError."""
+    if found is not None and not (isinstance(found, list) and found and all(type(layer) is int for layer in found)):
+        raise InputError(f"{file.where}: config.json has {name}={found!r}; expected a list of layers")
+    return found
+
+
+def biased(file: HeadFile) -> bool:
+    return bool(file.layer.get("qkv_bias") or file.layer.get("attention_bias"))
+
+
+def head_norms(file: HeadFile) -> bool:
+    """Whether each attention head's query and key are normed."""
+    return file.layer.get("model_type") == "qwen3"
+
+
+def refuse_window(file: HeadFile) -> None:
+    """Raise InputError where a layer has a sliding window."""
+    if file.layer.get("use_sliding_window") or "sliding_attention" in str(file.layer.get("layer_types")):
+        raise InputError(f"{file.where}: its layer has a sliding window; expected full attention")
+
+
+def mask_token(file: HeadFile, vocab: int, *places: str) -> int:
+    """The token that stands for one still to be drafted; 0 for a random head. places: mappings that may hold it.
+
+    Raises InputError where it is missing, or none of a vocabulary of ``vocab`` tokens.
+    """
+    held = [file.config, *(file.nested(place) for place in places)]
+    found = [each[name] for each in held for name in MASK if each.get(name) is not None]
+    token = 0 if file.random else found[0] if found else None
+    if type(token) is not int or not 0 <= token < vocab:
+        raise InputError(f"{file.where}: config.json has {MASK[0]}={token}; expected a token below {vocab}")
+    return token

@@ -1,0 +1,217 @@
+"""What every method with trained heads is: a file that is found before the weights, and the states that it reads.
+
+Heads borrow the target's embedding and output head. The fixed trees of the published heads are given as child counts
+(``TreeShape.from_counts``).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from methods.parts.head_file import (
+    HeadFile,
+    HeadFormat,
+    TensorShape,
+    find_head,
+    random_weights,
+    require_numbers,
+    shapes_of,
+)
+from methods.parts.tree_shape import TreeShape
+from specbench.method import Method
+from specbench.models.facade import ModelCard, Target
+from specbench.models.transfer import upload
+from specbench.types import InputError, require_count
+
+MEDUSA_TREE = (  # github.com/FasterDecoding/Medusa, medusa_choices.py, mc_sim_7b_63, also Hydra's: 63 nodes, 4 levels
+    (10,),
+    (10, 7, 3, 2, 1, 1, 1, 1, 1, 1),
+    (10, 3, 2, 1, 1, 1, 1, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 1, *[0] * 10),
+    (2, *[0] * 22),
+)
+EAGLE_TREE = (  # github.com/SafeAILab/EAGLE, choices.py, a tree of the same name: 25 nodes, 5 levels
+    (4,),
+    (3, 2, 2, 1),
+    (3, 2, 2, 1, 0, 0, 0, 0),
+    (3, 0, 0, 0, 0, 0, 0, 0),
+    (2, 0, 0),
+)
+WIDEST = 64  # children of a node
+
+
+class TargetEnds:
+    """Borrowed from the target; with its layers on several devices, the two stand on different ones."""
+
+    def __init__(self, target: Target) -> None:
+        """device: where features arrive last and the output head stands; a trained head belongs beside it."""
+        self._target = target
+        self.vocab, self.width, self.dtype = target.vocab_size, target.hidden_size, target.dtype
+        self.device: torch.device = target.model.get_output_embeddings().weight.device
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """(rows,) ids -> (rows, D) input embeddings."""
+        return self._target.embed(ids.to(self._target.device)).to(self.device)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(rows, D) states after the final norm -> (rows, V)."""
+        return self._target.head(hidden)
+
+    def rows_of(self, known: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(Vd, D) and (Vd,), weight and bias of the output head for these (Vd,) ids alone."""
+        head = self._target.model.get_output_embeddings()
+        return head.weight[known], None if head.bias is None else head.bias[known]
+
+    def require_copy(self, weight: Tensor, where: str) -> None:
+        """Raises InputError where (V, D) is another output head than the target's, in the target's dtype."""
+        own = self._target.model.get_output_embeddings().weight
+        if weight.shape != own.shape or not torch.equal(weight.to(own.device, own.dtype), own):
+            raise InputError(
+                f"{where}: lm_head.weight is not the target's output head, which this kind of head drafts with;"
+                " expected a copy of it, or none (was it trained for another target?)"
+            )
+
+    def final_norm(self) -> Tensor:
+        """(D,) weights of the target's norm before its output head, 1 in place of 0. Raises InputError."""
+        norm = getattr(getattr(self._target.model, "model", None), "norm", None)
+        if norm is None:
+            raise InputError("head: reads states before the target's final norm; expected a target built as Llama is")
+        weight = norm.weight.detach().to(self.device)
+        return torch.where(weight == 0, 1.0, weight).to(weight.dtype)
+
+    def place(self, state: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+        """Weights beside the output head, in the target's dtype; whole numbers keep theirs.
+
+        where: for messages. Raises InputError for what is no number there (``require_numbers``).
+        """
+        require_numbers(state, where)
+        placed = {
+            name: weight.to(self.device, self.dtype if weight.is_floating_point() else weight.dtype)
+            for name, weight in state.items()
+        }
+        if broken := [name for name, weight in placed.items() if not weight.isfinite().all()]:
+            dtype = str(self.dtype).removeprefix("torch.")
+            raise InputError(f"{where}: {', '.join(sorted(broken)[:4])} not finite in {dtype}; expected numbers")
+        return placed
+
+
+class HeadMethod(Method):
+    """head: folder, hub id, ``bundled:NAME`` or ``random``. safetensors: false reads torch files too.
+
+    ``check`` of a subclass finds the file and names the layers.
+    """
+
+    sources: tuple[str, ...] = ("head",)
+
+    def __init__(self, head: str | None, safetensors: bool) -> None:
+        self.head, self._safetensors = head, safetensors
+        self._layers: tuple[int, ...] = ()
+        self._file: HeadFile | None = None
+        self._device = torch.device("cpu")
+
+    @property
+    def layer(self) -> int:
+        """The hidden state that is read, where it is one."""
+        return self._layers[0]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The head's file."""
+        return () if self._file is None or self._file.random else (self._file.path,)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """That the head is no trained one."""
+        if self._file is None or not self._file.random:
+            return ()
+        return ("head=random: its drafts are meaningless, only their cost is a head's",)
+
+    def file_for(self, target: Target) -> HeadFile:
+        """The head's file, looked for now unless ``check`` has found it. Raises InputError."""
+        target.dtype  # noqa: B018 (raises for a replay, which has no weights)
+        if self._file is None:
+            self.check(target.card)
+        assert self._file is not None
+        return self._file
+
+    def remember(
+        self, run: Any, hidden: Mapping[int, Tensor], rows: list[int] | None, following: Sequence[int]
+    ) -> None:
+        """Queue features of committed tokens and the tokens that follow them. rows: of each layer, None = all."""
+        taken = [hidden[layer].to(self._device) for layer in self._layers]
+        if rows is not None:
+            index = upload(rows, self._device)
+            taken = [layer.index_select(0, index) for layer in taken]
+        run.remember(taken, upload(following, self._device))
+
+
+class StackedHeads(HeadMethod):
+    """Several heads, one a level of a fixed tree. heads: how many of them draft, None = all.
+
+    tree: child counts level by level, None = Medusa's 63 nodes; levels beyond the heads are left out.
+    Sizes are those of a checkpoint: how many heads, then what else its shapes follow from.
+    """
+
+    format: HeadFormat
+    random_sizes: tuple[Any, ...]  # of random weights, without the number of heads
+
+    def __init__(
+        self,
+        head: str | None,
+        heads: int | None = None,
+        tree: list[list[int]] | None = None,
+        safetensors: bool = True,
+    ) -> None:
+        super().__init__(head, safetensors)
+        if heads is not None:
+            require_count("heads", heads)
+        self._wanted = heads
+        self._tree = TreeShape.from_counts(MEDUSA_TREE if tree is None else tree, WIDEST)
+
+    @abstractmethod
+    def shapes(self, *sizes: Any) -> dict[str, TensorShape]:
+        """Names and shapes of a checkpoint of these sizes."""
+
+    @abstractmethod
+    def sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[Any, ...]:
+        """The sizes of a checkpoint that is whole. Raises InputError."""
+
+    def check_kind(self, file: HeadFile) -> None:
+        """Raise InputError where the file's configuration names another kind of head."""
+
+    def check(self, model: ModelCard) -> None:
+        """The heads must be there, be of the published kind, and fit the target's shape."""
+        self.config = model.config.get_text_config()
+        file = find_head(self.head, self.format, self._safetensors, model.name)
+        self._layers = (int(self.config.num_hidden_layers),)
+        self.check_kind(file)
+        names = file.shapes()
+        if names is not None:
+            self._checked_sizes(names, file)
+        self._file = file
+
+    def _checked_sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[Any, ...]:
+        sizes = self.sizes(shapes, file)
+        if self._wanted is not None and self._wanted > sizes[0]:
+            raise InputError(f"heads={self._wanted}: {file.where} has {sizes[0]}; expected at most that")
+        return sizes
+
+    def load(self, target: Target) -> tuple[dict[str, Tensor], tuple[Any, ...], TreeShape, TargetEnds]:
+        """The weights of the heads that draft; their sizes; the part of the tree that they fill; where they are."""
+        file = self.file_for(target)
+        ends = TargetEnds(target)
+        if file.random:
+            sizes = (self._wanted or len(self._tree.levels), *self.random_sizes)
+            state = random_weights(self.shapes(*sizes))
+        else:
+            state = file.load()
+            sizes = self._checked_sizes(shapes_of(state), file)
+        used = min(self._wanted or sizes[0], len(self._tree.levels))
+        sizes = (used, *sizes[1:])
+        tree = self._tree.cut(sum(len(level.ranks) for level in self._tree.levels[:used]))
+        placed = ends.place({name: state[name] for name in self.shapes(*sizes)}, file.where)
+        return placed, sizes, tree, ends

@@ -1,1 +1,0 @@
-"""Trained heads: their files, layers and trees."""

@@ -1,1 +1,0 @@
-"""Tables and indices of token sequences that several methods draft from."""

@@ -1,0 +1,535 @@
+"""Methods that fill a draft tree from a trained head over the target's features.
+
+The tree has a fixed shape, filled with the head's best or drawn tokens, or the shape that the head's probabilities
+give. The dynamic tree (EAGLE-2, Li et al. 2024, section 4) expands the best nodes of each level by the product of the
+head's probabilities along their path, then keeps the best of all candidates. That product cannot rise along a path, and
+equal ones are taken shallower first, so that no node is kept without its parent.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaConfig
+
+from methods.parts.draft_layer import DraftLayers, Forwards, LayerMemory, RowFunction
+from methods.parts.head_file import (
+    HEAD,
+    OFFSETS,
+    HeadFile,
+    HeadFormat,
+    TensorShape,
+    find_head,
+    layer_config,
+    random_weights,
+    require_shapes,
+    shapes_of,
+)
+from methods.parts.head_method import WIDEST, HeadMethod, TargetEnds
+from methods.parts.tree_shape import ShapePlan, TreeShape, draw_children
+from specbench.method import Drafter, Drafting, DraftLevel, GoesOn, SharedDrafter
+from specbench.models.facade import ModelCard, Target
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count
+
+EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and some exported heads hold noise there
+
+
+class DraftVocabulary:
+    """What a head drafts. known: (Vd,) the target's ids of its vocabulary, None = all."""
+
+    ends: TargetEnds
+    known: Tensor | None = None
+
+    @property
+    def vocabulary(self) -> frozenset[int] | None:
+        """The target's ids that it can draft; None = all."""
+        return None if self.known is None else frozenset(self.known.tolist())
+
+    def ids(self, choice: Tensor) -> Tensor:
+        """The head's ids -> the target's."""
+        return choice if self.known is None else self.known[choice]
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """(rows, Vd) -> (rows, V) over the target's vocabulary, -inf where the head has no token."""
+        if self.known is None:
+            return logits
+        return logits.new_full((len(logits), self.ends.vocab), -torch.inf).index_copy_(1, self.known, logits)
+
+
+class TreeHead(DraftVocabulary, ABC):
+    """What a method and a request need of a head.
+
+    format: of its files. ignored: patterns of tensors that are not used. layers: its decoder layers. eps: of its norms.
+    """
+
+    format: HeadFormat
+    ignored: tuple[str, ...] = (EMBEDDING,)
+    layers: DraftLayers
+    eps: float
+
+    @abstractmethod
+    def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
+        """state: with the names of ``shapes``, placed by ``ends``. Raises InputError."""
+
+    @staticmethod
+    @abstractmethod
+    def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
+        """The target's hidden states that the head continues; layers: of the target. Raises InputError."""
+
+    @classmethod
+    @abstractmethod
+    def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
+        """Names and shapes of the checkpoint. config: of the head's layer. target: its configuration. read: layers.
+
+        Raises InputError where the widths differ.
+        """
+
+    @staticmethod
+    def own(file: HeadFile) -> tuple[str, ...]:
+        """Names of its embedding and output head of the target's size, used where the checkpoint has them."""
+        return ()
+
+    @staticmethod
+    def narrow(file: HeadFile, layers: int) -> HeadFile:
+        """The head's tensors alone, of a file that holds others too; layers: of the target. Raises InputError."""
+        return file
+
+    @staticmethod
+    def rename(names: dict[str, Any]) -> dict[str, Any]:
+        """A checkpoint's names as ``shapes`` has them, of its shapes or tensors."""
+        return names
+
+    def normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """(rows, D) behind a norm of this weight."""
+        return functional.rms_norm(hidden, weight.shape, weight, self.eps)
+
+    @abstractmethod
+    def enter(self, features: Sequence[Tensor]) -> Tensor:
+        """Features of committed tokens, (T, D) a layer, as the head continues them: (T, H)."""
+
+    @abstractmethod
+    def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """What attention reads of (T,) tokens and the states before them (T, H), and the residual (T, H)."""
+
+    def carry(self, hidden: Tensor) -> Tensor:
+        """What the layer wrote (rows, H) -> the states that the next tokens and ``logits`` continue (rows, H)."""
+        return hidden
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(rows, H) of ``carry`` -> (rows, Vd) over the head's vocabulary."""
+
+    @cached_property
+    def output(self) -> RowFunction:
+        """``logits`` of several requests at once."""
+        return RowFunction(self.logits)
+
+
+def require_width(file: HeadFile, config: LlamaConfig, target: Any) -> int:
+    """The width of a head's states, which must be the target's. target: its configuration. Raises InputError."""
+    hidden = int(config.hidden_size)
+    if hidden != target.hidden_size:
+        raise InputError(
+            f"{file.where}: made for a hidden size of {hidden}; expected the target's {target.hidden_size}"
+        )
+    return hidden
+
+
+def target_ids(offsets: Tensor, vocab: int, where: str) -> Tensor:
+    """(Vd,) target ids from ``d2t``, which holds offsets: id = place + offset. Raises InputError."""
+    ids = torch.arange(len(offsets), device=offsets.device) + offsets.long()
+    if int(ids.min()) < 0 or int(ids.max()) >= vocab or len(ids.unique()) < len(ids):
+        raise InputError(
+            f"{where}: d2t leads to ids from {int(ids.min())} to {int(ids.max())}, {len(ids.unique())} different ones"
+            f" of {len(ids)}; expected offsets to {len(ids)} different ids below {vocab}"
+        )
+    return ids
+
+
+class Growing(Protocol):
+    """A head's place in a request (``EagleRun``). ready: all levels are there with the root's."""
+
+    ready: bool
+
+    def root(self) -> Forwards:
+        """(1, Vd) logits of what follows the root."""
+
+    def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
+        """(w, Vd) logits below w nodes, whose parents are ``rows`` of the last call."""
+
+    def chances(self, ids: Tensor | None) -> Tensor | None:
+        """(w,) that a token below each of w nodes (w,), None = the root, is accepted; None where no head says so."""
+
+    def ids(self, choice: Tensor) -> Tensor:
+        """The head's ids -> the target's."""
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """(w, Vd) -> (w, V)."""
+
+
+def log_probs(logits: Tensor) -> Tensor:
+    """Log probabilities in at least single precision."""
+    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def grow(run: Growing, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None) -> Drafting:
+    """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best ``nodes`` kept.
+
+    goes_on: see ``Drafter``.
+    """
+    depth = min(depth, nodes - 1)  # deeper ones cannot all be kept
+    laws = log_probs((yield from run.root()))
+    law, (logs, choice) = laws[0], laws.topk(min(top_k, nodes))
+    ids, scores, steps = run.ids(choice)[0], logs[0], logs[0]
+    rows = torch.zeros_like(ids)
+    parents = torch.full_like(ids, -1)  # of candidates, numbered level by level
+    kept = [(ids, scores, steps, parents)]
+    numbers, start = torch.arange(len(ids), device=ids.device), len(ids)
+    for level in range(depth):
+        if goes_on and not goes_on(DraftLevel(level + 1, scores[0].exp(), law.exp())):
+            break
+        laws = log_probs((yield from run.expand(ids, rows)))
+        logs, choice = laws.topk(top_k)
+        below = (scores[:, None] + logs).view(-1)
+        kept.append((run.ids(choice).view(-1), below, logs.view(-1), numbers.repeat_interleave(top_k)))
+        if level < depth - 1:
+            scores, place = below.topk(min(top_k, len(below)))
+            ids, rows, numbers = kept[-1][0][place], place // top_k, place + start
+            law = laws[rows[0]]
+            start += len(below)
+    return _best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes, depth + 1)
+
+
+def _best(candidates: list[Tensor], nodes: int, depth: int) -> Draft:
+    """The best of C candidates in level order, as a draft.
+
+    candidates: ids (C,) int64, log probabilities of their paths (C,) and their own (C,), parents (C,) int64.
+    depth: levels of them.
+    """
+    ids, scores, steps, parents = candidates
+    order = torch.sort(scores, descending=True, stable=True).indices  # of equal ones the shallower first
+    chosen = torch.sort(order[:nodes]).values
+    above = torch.searchsorted(chosen, parents[chosen])  # of the root's children 0, corrected below
+    above = torch.where(parents[chosen] < 0, -1, above)
+    if above.device.type != "cpu":  # there the engine lays the tree out
+        return Draft(ids[chosen], above, source=[0] * len(chosen), depth=depth)
+    hosted = torch.stack([above.double(), steps[chosen].exp().double()]).tolist()
+    return Draft(ids[chosen], [int(parent) for parent in hosted[0]], score=hosted[1], source=[0] * len(chosen))
+
+
+class NodeChoice(Protocol):
+    """What fills the nodes of a level."""
+
+    def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
+        """(n,) ids of nodes of these ranks below rows of ``logits`` (w, Vd); most: children of a node."""
+
+    def law(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """(n, V) the distributions of the nodes chosen last."""
+
+
+Filled = Generator[Any, Any, tuple[Tensor, Tensor | None]]  # tokens (N,), and the chances (N,) that a head states
+
+
+def fill(run: Growing, plan: ShapePlan, choose: NodeChoice, goes_on: GoesOn | None = None) -> Filled:
+    """Fill a tree of fixed shape, level by level: tokens (N,) int64, and ``run.chances`` of each (N,) or None.
+
+    goes_on: see ``Drafter``; levels that it cuts are not filled.
+    """
+    logits = yield from run.root()
+    chances = run.chances(None)
+    filled: list[Tensor] = []
+    stated: list[Tensor] = []
+    reach = logits.new_ones(1)
+    for (rows, ranks, inner), most in zip(plan.levels, plan.most, strict=True):
+        filled.append(choose(logits, rows, ranks, most))
+        if chances is not None:
+            stated.append(chances[rows])
+        chances = run.chances(filled[-1][inner]) if len(inner) else None
+        if goes_on:
+            law = choose.law(logits, rows)
+            reach = reach[rows] * (stated[-1] if stated else law.gather(1, filled[-1][:, None])[:, 0])
+            best, following = _likeliest(reach, inner, chances)
+            if not goes_on(DraftLevel(len(filled), reach[best], law[best], run.ready, following)):
+                break
+            reach = reach[inner]
+        if len(inner):
+            logits = yield from run.expand(filled[-1][inner], rows[inner])
+    return torch.cat(filled), torch.cat(stated) if stated else None
+
+
+def _likeliest(reach: Tensor, inner: Tensor, chances: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The node of a level whose path goes on likeliest, and the chance that it does where a head states that."""
+    if chances is None:
+        return reach.argmax(), None
+    place = (reach[inner] * chances).argmax()
+    return inner[place], chances[place]
+
+
+class BestChoice:
+    """A node of rank r holds its parent's r-th best token."""
+
+    def __init__(self, run: Growing) -> None:
+        self._run = run
+
+    def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
+        return self._run.ids(logits.topk(most).indices)[rows, ranks]
+
+    def law(self, logits: Tensor, rows: Tensor) -> Tensor:
+        return log_probs(self._run.spread(logits)).exp()[rows]
+
+
+class DrawnChoice:
+    """Children drawn from the request's distribution over the head's logits, siblings without replacement.
+
+    probs: one (n, V) tensor a level, the distribution of each node given its earlier siblings. Where nothing is left to
+        draw, any token is taken, with probability 1: such a node is verified like a chosen one.
+    """
+
+    def __init__(self, run: Growing, sampling: Callable[[Tensor], Tensor], random: torch.Generator) -> None:
+        self._run, self._sampling, self._random = run, sampling, random
+        self.probs: list[Tensor] = []
+
+    def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
+        tokens, given, alive = draw_children(self._sampling(self._run.spread(logits)), rows, ranks, most, self._random)
+        certain = torch.zeros_like(given).scatter_(1, tokens[:, None], 1.0)
+        self.probs.append(torch.where(alive[:, None], given, certain))
+        return tokens
+
+    def law(self, logits: Tensor, rows: Tensor) -> Tensor:
+        return self.probs[-1]
+
+
+EVERY = torch.zeros(1)  # offsets of a vocabulary that is the target's
+
+
+class HeadRun(ABC):
+    """One request's place: committed tokens are queued, and read with the next draft (``Growing``)."""
+
+    ready = False
+
+    def __init__(self, head: Any, memory: LayerMemory) -> None:
+        """head: a ``TreeHead``. memory: of ``head.layers``; it is emptied."""
+        self.head, self.memory = head, memory
+        memory.forget()
+        self.queue: list[tuple[Sequence[Tensor], Tensor]] = []
+
+    def remember(self, features: Sequence[Tensor], following: Tensor) -> None:
+        """Queue committed tokens.
+
+        features: (T, D) of each layer.
+        following: (T,) int64, the tokens that FOLLOW them.
+        """
+        self.queue.append((features, following))
+
+    def taken(self) -> tuple[list[Tensor], Tensor]:
+        """Features and following tokens that were not read yet; they leave the queue."""
+        layers = zip(*(features for features, _ in self.queue), strict=True)
+        features = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in layers]
+        following = torch.cat([following for _, following in self.queue])
+        self.queue.clear()
+        return features, following
+
+    @abstractmethod
+    def root(self) -> Forwards:
+        """(1, Vd) logits of what follows the root, the last token remembered."""
+
+    @abstractmethod
+    def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
+        """Logits (w, Vd) below w nodes one level down.
+
+        ids: (w,) int64, their tokens.
+        rows: (w,) int64, where their parents stood in the last call (zeros for children of the root).
+        """
+
+    def chances(self, ids: Tensor | None) -> Tensor | None:
+        """(w,) that a token below each of w nodes is accepted, of a head trained to say so; else None.
+
+        ids: (w,) int64, tokens of the last call's level; None = the root.
+        """
+        return None
+
+    def ids(self, choice: Tensor) -> Tensor:
+        """The head's ids -> the target's."""
+        return self.head.ids(choice)
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """See ``TreeHead.spread``."""
+        return self.head.spread(logits)
+
+
+class LevelsRun(HeadRun):
+    """One request's place in a head whose levels come with the root's, whatever is drafted."""
+
+    ready = True
+
+    def __init__(self, head: Any, memory: LayerMemory, levels: int) -> None:
+        super().__init__(head, memory)
+        self.count, self._level = levels, 0
+        self._levels = torch.empty(0)
+
+    @abstractmethod
+    def levels(self) -> Forwards:
+        """(levels, Vd) logits of the first level, the second ...; reads the queue."""
+
+    def root(self) -> Forwards:
+        """See ``HeadRun.root``."""
+        if self.queue:
+            self._levels = yield from self.levels()
+        self._level = 0
+        return self._levels[:1]
+
+    def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
+        """The next level's logits (w, Vd), the same below every node."""
+        self._level += 1
+        yield from ()
+        return self._levels[self._level].expand(len(ids), -1)
+
+
+class TreeDrafter(SharedDrafter):
+    """A request's drafter. method: with a plan, and the memory of finished requests. run: its place in the head."""
+
+    def __init__(self, method: Any, run: Any, seed: int) -> None:
+        self._method, self._run = method, run
+        self._random = torch.Generator(run.memory.pairs.device).manual_seed(seed)
+
+    def drafting(self, context: Sequence[int], budget: int) -> Drafting:
+        method, run = self._method, self._run
+        if budget < 1:
+            return EMPTY
+        if method.grows:
+            return (yield from method.grown(run, budget, self.goes_on))
+        plan = method.plan.cut(budget)
+        parents = plan.shape.parents
+        drawn = DrawnChoice(run, method.sampling, self._random) if method.draws and method.sampling else None
+        tokens, chances = yield from fill(run, plan, drawn or BestChoice(run), self.goes_on)
+        score = None if chances is None or chances.device.type != "cpu" else chances.tolist()
+        probs = None if drawn is None else torch.cat(drawn.probs)
+        return Draft(tokens, parents[: len(tokens)], probs, source=[0] * len(tokens), score=score)
+
+    def observe(self, step: Step) -> None:
+        if not step.done:
+            rows = [0, *(node + 1 for node in step.path)]
+            self._method.remember(self._run, step.hidden, rows, step.emitted)
+
+    def finish(self, context: Sequence[int]) -> None:
+        self._method.free.append(self._run.memory)
+
+
+class TreeMethod(HeadMethod):
+    """A head of one kind, and a fixed tree; or one that it grows itself (``grows``)."""
+
+    kind: type[TreeHead]
+    grows = False
+
+    def __init__(self, head: str | None, shape: TreeShape, drawn: bool, safetensors: bool) -> None:
+        """drawn: at temperature > 0 nodes are drawn, siblings without replacement; else the best tokens are taken."""
+        super().__init__(head, safetensors)
+        self.shape, self.draws = shape, drawn
+
+    @property
+    def widest(self) -> int:
+        """Most children of a node."""
+        return max(self.shape.ranks) + 1
+
+    @abstractmethod
+    def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
+        """A request's place in the head."""
+
+    @abstractmethod
+    def new_memory(self) -> LayerMemory:
+        """A request's keys and values."""
+
+    def grown(self, run: Any, budget: int, goes_on: GoesOn | None) -> Drafting:
+        """The tree of a head that grows it."""
+        raise NotImplementedError
+
+    @property
+    def needs(self) -> Needs:
+        """The features that the head continues, of every token."""
+        return Needs(hidden=self._layers, prompt_hidden=True)
+
+    def check(self, model: ModelCard) -> None:
+        """The head must be there, be one of this kind, and fit the target's width and vocabulary."""
+        shape = model.config.get_text_config()
+        file = find_head(self.head, self.kind.format, self._safetensors, model.name)
+        file = self.kind.narrow(file, shape.num_hidden_layers)
+        self._config = layer_config(file, shape)
+        self._layers = self.kind.layers_read(file, shape.num_hidden_layers)
+        self._expected = self.kind.shapes(file, self._config, shape, len(self._layers))
+        names = file.shapes()
+        if names is not None:
+            require_shapes(self.kind.rename(names), self._expected, self.kind.ignored, file)
+        drafted = self._expected.get(HEAD, (int(shape.vocab_size),))[0]
+        if self.widest > drafted:
+            raise InputError(
+                f"{file.where}: drafts {drafted} different tokens, and a node of the tree has {self.widest} children;"
+                " expected at most as many: lower top_k, or the counts of choices"
+            )
+        self._file = file
+
+    def bind(self, target: Target) -> None:
+        """Load the head beside the target's output head."""
+        file, ends = self.file_for(target), TargetEnds(target)
+        self.sampling, self._device = target.sampling, ends.device
+        self.bound = self.load_head(file, ends)
+        self.plan, self.vocabulary = ShapePlan(self.shape, self._device), self.bound.vocabulary
+        self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
+
+    def load_head(self, file: HeadFile, ends: TargetEnds) -> TreeHead:
+        """The head of a file that has been checked, as far as that goes without its weights. Raises InputError."""
+        expected = self._expected
+        if file.random:
+            state = random_weights(expected)
+        else:
+            state = self.kind.rename(file.load())
+            own = [name for name in self.kind.own(file) if name in state]
+            expected = dict.fromkeys(own, (ends.vocab, ends.width)) | expected
+            require_shapes(shapes_of(state), expected, self.kind.ignored, file)
+            if OFFSETS not in self._expected and state.get(OFFSETS, EVERY).count_nonzero():
+                raise InputError(f"{file.where}: {OFFSETS} moves ids of the whole vocabulary; expected zeros")
+            if HEAD in state and HEAD not in expected:
+                ends.require_copy(state[HEAD], file.where)
+        placed = ends.place({name: state[name] for name in expected}, file.where)
+        return self.kind(placed, file, self._config, ends)
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """The prompt's features are read with the first draft."""
+        run = self.new_run(self.bound, self.free.pop() if self.free else self.new_memory())
+        self.remember(run, prefill.hidden, None, [*prompt[1:], prefill.token])
+        return TreeDrafter(self, run, seed)
+
+
+class LevelsMethod(TreeMethod):
+    """A head that drafts all levels in one forward: folder, hub id, ``bundled:NAME`` or ``random``.
+
+    length: tokens of the chain, null = ``usual``. choices: in its place a tree by child counts, level by level.
+    sampling at temperature > 0: drawn (from each level's distribution, for the ratio test) | top. safetensors: false
+    reads torch files.
+    """
+
+    runs: type[LevelsRun]
+    usual = 7
+
+    def __init__(
+        self,
+        head: str | None,
+        length: int | None = None,
+        choices: list[list[int]] | None = None,
+        sampling: Literal["top", "drawn"] = "drawn",
+        safetensors: bool = True,
+    ) -> None:
+        if length is not None:
+            require_count("length", length)
+        self._whole = length is None and choices is None
+        chain = [[1]] * (length or self.usual) if choices is None else choices
+        super().__init__(head, TreeShape.from_counts(chain, WIDEST, "choices"), sampling == "drawn", safetensors)
+
+    def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
+        """A request's place in the head."""
+        return self.runs(head, memory, len(self.shape.levels))

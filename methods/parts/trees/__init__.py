@@ -1,1 +1,0 @@
-"""Shapes of draft trees, fixed, grown and drawn."""

@@ -1,0 +1,378 @@
+"""SAM-Decoding (Hu et al. 2024): copy what followed the longest match, found by suffix automata at constant cost.
+
+A dynamic automaton grows with the context, a static one is built from a corpus; the longer match drafts (section 3).
+Where neither matches far enough an auxiliary drafter takes over, if there is one: here Token Recycling. The static
+automaton is packed and read-only; each state's edges are adjacent: the ``ranked`` most frequent continuations first,
+best first, then the rest by token. So a draft tree reads the front, and a match scans the front and bisects the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from methods.parts.corpus import FORMATS, Corpus, read_built
+from methods.parts.recycling import RecyclingMatrix
+from methods.parts.suffix_automaton import EDGES, STATES, Arrays, SuffixAutomaton
+from methods.parts.tree_shape import TreeShape
+from specbench.method import Drafter, Method
+from specbench.models.compiled_code import njit
+from specbench.models.facade import ModelCard, Target
+from specbench.models.load import locate_file
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
+
+LINK, LENGTH, FIRST, COUNT = range(4)  # columns of a packed state
+TOKEN, PARENT, STATE, RANK, LEVEL = range(5)  # columns of a drafted row; RANK: of its next child
+
+
+class Packed(NamedTuple):
+    """text (n,), states (s, 4), offsets (s + 1,) of each state's edges, tokens and targets (m,): int32."""
+
+    text: np.ndarray
+    states: np.ndarray
+    offsets: np.ndarray
+    tokens: np.ndarray
+    targets: np.ndarray
+
+
+class StaticAutomaton:
+    """arrays: the packed automaton. ranked: how many edges of a state stand in order of frequency."""
+
+    def __init__(self, arrays: Packed, ranked: int) -> None:
+        self.arrays, self.ranked = arrays, ranked
+
+    def walk(self, state: int, length: int, tokens: Sequence[int]) -> tuple[int, int]:
+        """Match on: (state, length) of the longest suffix that occurs in the corpus."""
+        return walk(self.arrays, self.ranked, state, length, np.asarray(tokens, np.int32))
+
+    def following(self, state: int, count: int) -> list[int]:
+        """The ``count`` tokens after the first occurrence of a state's strings, fewer at the corpus's end."""
+        start = int(self.arrays.states[state, FIRST])
+        return self.arrays.text[start : start + count].tolist()
+
+    def tree(self, state: int, nodes: int, children: int) -> tuple[list[int], list[int]]:
+        """(tokens, parents) of the ``nodes`` likeliest continuations; at most ``children`` a node and a level."""
+        drafted, chances = np.empty((nodes + 1, 5), np.int32), np.empty((nodes + 1, 2))
+        count = draft_tree(self.arrays, state, children, drafted, chances)
+        return drafted[1 : count + 1, TOKEN].tolist(), drafted[1 : count + 1, PARENT].tolist()
+
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def save(self, path: Path, vocab: int) -> None:
+        """Write one safetensors file. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
+        about = {"format": FORMATS["suffix automaton"], "vocab": str(vocab), "ranked": str(self.ranked)}
+        save_file(self.arrays._asdict(), path, about)
+
+    @classmethod
+    def load(cls, path: Path, vocab: int, key: str) -> StaticAutomaton:
+        """Read a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
+        about, held = read_built(path, vocab, key, "suffix automaton", Packed._fields)
+        arrays = Packed(**held)
+        if not about.get("ranked", "").isdecimal() or not _is_sound(arrays):
+            raise InputError(f"{key}={path}: not a suffix automaton, or damaged; build one anew")
+        if any(array.size and not 0 <= array.min() <= array.max() < vocab for array in (arrays.text, arrays.tokens)):
+            raise InputError(f"{key}={path}: holds tokens beyond its vocabulary of {vocab}; build it anew")
+        return cls(arrays, int(about["ranked"]))
+
+
+def _is_sound(arrays: Packed) -> bool:
+    """Whether a match can neither leave the arrays nor run in a circle."""
+    text, states, offsets, tokens, targets = arrays
+    if any(array.dtype != np.int32 for array in arrays) or states.ndim != 2 or states.shape[1] != 4 or not len(states):
+        return False
+    if any(array.ndim != 1 for array in (text, offsets, tokens, targets)) or len(offsets) != len(states) + 1:
+        return False
+    ends = offsets[0] == 0 and offsets[-1] == len(tokens) == len(targets) and bool((np.diff(offsets) >= 0).all())
+    links, firsts = states[1:, LINK], states[:, FIRST]
+    inside = bool(((links >= 0) & (links < len(states))).all() and ((targets > 0) & (targets < len(states))).all())
+    if not ends or not inside:
+        return False
+    shorter = bool((states[links, LENGTH] < states[1:, LENGTH]).all())
+    return shorter and bool(((firsts >= 0) & (firsts <= len(text))).all() and (states[1:, COUNT] > 0).all())
+
+
+def build_automaton(documents: Iterable[np.ndarray], eos: int | None, ids: int, ranked: int) -> StaticAutomaton:
+    """The automaton of the documents' tokens, one after the other.
+
+    eos: ends each document that does not end with it; None: nothing does. ids: every id below becomes a document of its
+    own, so that each token is a match. ranked: most children that a draft tree may take of a state.
+    """
+    ending = np.array([] if eos is None else [eos], np.int32)
+    pieces: list[np.ndarray] = []
+    for document in (*documents, *np.arange(ids, dtype=np.int32)[:, None]):
+        pieces += [document, ending[: int(len(document) > 0 and document[-1] != eos)]]
+    text = np.concatenate([np.zeros(0, np.int32), *pieces]).astype(np.int32)
+    automaton = SuffixAutomaton(len(text))
+    automaton.extend(text)
+    count_occurrences(automaton.arrays.states[: automaton.arrays.meta[STATES]], len(text))
+    return StaticAutomaton(_packed(automaton.arrays, text, ranked), ranked)
+
+
+def _packed(arrays: Arrays, text: np.ndarray, ranked: int) -> Packed:
+    states = arrays.states[: arrays.meta[STATES]]
+    edges = arrays.edges[: arrays.meta[EDGES]]
+    owners, targets = edges["owner"], edges["target"]
+    order = np.lexsort((states["first"][targets], -states["count"][targets], owners))
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(states)))])
+    rank = np.arange(len(order)) - offsets[owners[order]]
+    place = np.where(rank < ranked, rank, ranked + edges["token"][order])
+    order = order[np.lexsort((place, owners[order]))]
+    columns = np.stack([states[name] for name in ("link", "length", "first", "count")], axis=1)
+    packed = (text, columns, offsets, edges["token"][order], targets[order])
+    return Packed(*(np.ascontiguousarray(array, np.int32) for array in packed))
+
+
+@njit()
+def count_occurrences(states, tokens):
+    """Fill the counts of a growing automaton of one text of that many tokens: how often each state's strings occur."""
+    starts = np.zeros(tokens + 2, np.int64)
+    for state in range(len(states)):
+        starts[states[state].length + 1] += 1
+    starts = np.cumsum(starts)
+    order = np.empty(len(states), np.int32)
+    for state in range(len(states)):
+        length = states[state].length
+        order[starts[length]] = state
+        starts[length] += 1
+        states[state].count = int(length == states[state].first)  # a clone is shorter than its place
+    for place in range(len(states) - 1, 0, -1):
+        state = order[place]
+        states[states[state].link].count += states[state].count
+
+
+@njit()
+def _target(p, ranked, state, token):
+    """The state that ``token`` leads to, or -1."""
+    start, end = p.offsets[state], p.offsets[state + 1]
+    front = min(start + ranked, end)
+    for edge in range(start, front):
+        if p.tokens[edge] == token:
+            return p.targets[edge]
+    low, high = front, end
+    while low < high:
+        middle = (low + high) // 2
+        if p.tokens[middle] < token:
+            low = middle + 1
+        else:
+            high = middle
+    return p.targets[low] if low < end and p.tokens[low] == token else np.int32(-1)
+
+
+@njit()
+def walk(p, ranked, state, length, tokens):
+    """``StaticAutomaton.walk``."""
+    for token in tokens:
+        target = _target(p, ranked, state, token)
+        while target < 0 and state != 0:
+            state = p.states[state, LINK]
+            length = p.states[state, LENGTH]
+            target = _target(p, ranked, state, token)
+        state, length = (target, length + 1) if target >= 0 else (0, 0)
+    return state, length
+
+
+@njit()
+def draft_tree(p, state, children, drafted, chances):
+    """Fill ``drafted`` from row 1 on, best first, at ties the earlier parent's child; returns the nodes.
+
+    A row whose next child waits has its probability in ``chances[row, 1]``, else 0; its own is in ``chances[row, 0]``.
+    """
+    on_level = np.zeros(len(drafted) + 1, np.int64)
+    drafted[0, STATE], drafted[0, LEVEL], chances[0, 0] = state, 0, 1.0
+    _wait(p, 0, 0, children, drafted, chances)
+    rows = 1
+    while rows < len(drafted):
+        above = np.argmax(chances[:rows, 1])
+        if chances[above, 1] == 0.0:
+            break
+        level = drafted[above, LEVEL] + 1
+        if on_level[level] == children:
+            chances[above, 1] = 0.0
+            continue
+        on_level[level] += 1
+        edge = p.offsets[drafted[above, STATE]] + drafted[above, RANK]
+        drafted[rows, TOKEN], drafted[rows, PARENT], drafted[rows, STATE] = p.tokens[edge], above - 1, p.targets[edge]
+        drafted[rows, LEVEL], chances[rows, 0] = level, chances[above, 1]
+        _wait(p, above, drafted[above, RANK] + 1, children, drafted, chances)
+        _wait(p, rows, 0, children, drafted, chances)
+        rows += 1
+    return rows - 1
+
+
+@njit()
+def _wait(p, row, rank, children, drafted, chances):
+    """Let the state's edge of this rank wait as the row's next child."""
+    chances[row, 1] = 0.0
+    state = drafted[row, STATE]
+    edge = p.offsets[state] + rank
+    if rank < children and edge < p.offsets[state + 1]:
+        drafted[row, RANK] = rank
+        chances[row, 1] = chances[row, 0] * (p.states[p.targets[edge], COUNT] / p.states[state, COUNT])
+
+
+DYNAMIC, STATIC, AUXILIARY = 0, 1, 2
+ROOM = 4096  # [tokens] of answer before the dynamic automaton must move
+
+
+class _Matcher(Drafter):
+    """Both automata hold the context without its root, which is what the root then extends a match of."""
+
+    def __init__(self, method: SAM, prompt: Sequence[int]) -> None:
+        self._method = method
+        self._dynamic = SuffixAutomaton(len(prompt) + ROOM)
+        self._state, self._matched = 0, 0  # of the static automaton
+        self._take(prompt)
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        method, root = self._method, context[-1]
+        self._take(context[len(self._dynamic) : -1])
+        aided = method.tree is not None
+        matched, end = self._dynamic.peek(root, method.n_predicts if aided else 0)
+        state, corpus_matched = 0, 0
+        if method.static is not None:
+            state, corpus_matched = method.static.walk(self._state, self._matched, [root])
+        corpus_matched -= method.len_bias
+        longest = max(matched, corpus_matched)
+        if method.auxiliary is not None and longest < method.len_threshold:
+            found = method.auxiliary.draft(root)
+            return replace(found, source=[AUXILIARY] * len(found))
+        count = min(budget, method.length(longest))
+        if matched >= corpus_matched:
+            tokens = context[end : min(end + count, len(context) - 1)]
+            return Draft.chain(tokens, DYNAMIC) if tokens else EMPTY
+        assert method.static is not None
+        if aided:
+            return Draft.chain(method.static.following(state, count), STATIC)
+        tokens, parents = method.static.tree(state, count, method.children)
+        return Draft(tokens, parents, source=[STATIC] * len(tokens))
+
+    def observe(self, step: Step) -> None:
+        if self._method.auxiliary is not None and step.fed is not None and step.topk is not None:
+            self._method.auxiliary.learn(step.fed, step.topk)
+
+    def _take(self, tokens: Sequence[int]) -> None:
+        self._dynamic.extend(tokens)
+        if self._method.static is not None:
+            self._state, self._matched = self._method.static.walk(self._state, self._matched, tokens)
+
+
+class SAM(Method):
+    """n_predicts: tokens of a draft, the root among them. alpha: without an auxiliary, a match of L tokens drafts at
+    most int(alpha * L). children: of a node, and nodes of a level, in the static automaton's tree.
+
+    static: file of an automaton built by specbench build automaton. len_bias: taken off its matches. auxiliary:
+    token_recycling | none; it drafts where no match has len_threshold tokens. tree, k: of Token Recycling.
+    """
+
+    learned = ("auxiliary",)
+
+    sources = ("dynamic", "static", "auxiliary")
+
+    def __init__(
+        self,
+        n_predicts: int = 40,
+        alpha: float = 4.0,
+        children: int = 8,
+        static: str | None = None,
+        len_bias: int = 0,
+        auxiliary: Literal["none", "token_recycling"] = "none",
+        len_threshold: int = 5,
+        tree: list[list[int]] | None = None,
+        k: int = 8,
+    ) -> None:
+        require_count("n_predicts", n_predicts, low=2)
+        require_count("children", children)
+        require_count("len_bias", len_bias, low=0)
+        require_count("len_threshold", len_threshold)
+        require_count("k", k)
+        if not 0 < alpha < float("inf"):
+            raise InputError(f"alpha={alpha}: expected a number above 0")
+        if (auxiliary == "none") != (tree is None):
+            raise InputError(
+                f"tree: {'not set' if tree is None else 'set'} with auxiliary={auxiliary}; expected child counts"
+                " with auxiliary=token_recycling only (method sam_token_recycling has both)"
+            )
+        self.n_predicts, self.alpha, self.children = n_predicts, alpha, children
+        self.len_bias, self.len_threshold = len_bias, len_threshold
+        self.tree, self.k = None if tree is None else TreeShape.from_counts(tree, k), k
+        self.auxiliary: RecyclingMatrix | None = None
+        self.static: StaticAutomaton | None = None
+        self._path = locate_file(static) if static else None
+
+    @property
+    def needs(self) -> Needs:
+        """Top-k of every row for the auxiliary; nothing without."""
+        return Needs() if self.tree is None else Needs(node_topk=self.k, prompt_topk=self.k)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The static automaton's file."""
+        return (self._path,) if self._path else ()
+
+    def check(self, model: ModelCard) -> None:
+        """Read the static automaton: it must be of the target's tokenizer and ranked for as many children."""
+        if self._path is None:
+            return
+        self.static = StaticAutomaton.load(Path(self._path), len(model.tokenizer), "static")
+        if self.children > self.static.ranked:
+            raise InputError(
+                f"children={self.children}: {self._path} ranks {self.static.ranked} a state; expected no"
+                f" more, or build it anew with --ranked {self.children}"
+            )
+
+    def bind(self, target: Target) -> None:
+        """Compile, so that no request does; allocate the auxiliary's table."""
+        automaton, corpus = SuffixAutomaton(), build_automaton([np.arange(2)], None, 0, 1)
+        automaton.extend([0, 1])
+        automaton.peek(0)
+        corpus.tree(corpus.walk(0, 0, [0])[0], 1, 1)
+        if self.tree is not None:
+            require_nodes("tree", len(self.tree), target.max_nodes)
+            self.auxiliary = RecyclingMatrix(self.tree, self.k, "last", target.vocab_size, target.device)
+
+    def reset(self) -> None:
+        """Forget what the auxiliary learned; an automaton of the context ends with its request."""
+        if self.auxiliary is not None:
+            self.auxiliary.clear()
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Match and append the prompt."""
+        if self.auxiliary is not None and prefill.topk is not None:
+            self.auxiliary.learn_prompt(prompt, prefill.topk)
+        return _Matcher(self, prompt)
+
+    def length(self, matched: int) -> int:
+        """Most nodes to draft for a match; the reference counts the root too."""
+        return (self.n_predicts if self.tree else min(self.n_predicts, 1 + int(self.alpha * matched))) - 1
+
+    def state_bytes(self) -> int:
+        """Bytes of the static automaton and of the auxiliary's table."""
+        static = self.static.nbytes() if self.static is not None else 0
+        return static + (self.auxiliary.nbytes() if self.auxiliary is not None else 0)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What is put into the automaton, and how many children are ranked."""
+    parser.add_argument("--ranked", type=int, default=8, help="most children of a node in a draft tree")
+    parser.add_argument("--no-eos", action="store_true", help="put nothing between documents")
+    parser.add_argument("--no-ids", action="store_true", help="do not add every token of the vocabulary")
+
+
+def build(corpus: Corpus, given: argparse.Namespace) -> tuple[StaticAutomaton, str]:
+    """The automaton, and what it holds. Raises InputError for options that the tokenizer does not allow."""
+    if given.ranked < 1:
+        raise InputError(f"--ranked {given.ranked}; expected 1 or more")
+    eos = None if given.no_eos else corpus.tokenizer.eos_token_id
+    if eos is None and not given.no_eos:
+        raise InputError(f"--tokenizer {given.tokenizer}: has no EOS token; give --no-eos")
+    automaton = build_automaton(corpus.documents, eos, 0 if given.no_ids else len(corpus.tokenizer), given.ranked)
+    text, states, _, edges, _ = automaton.arrays
+    return automaton, f"{len(text)} tokens, {len(states)} states, {len(edges)} edges, "

@@ -1,0 +1,354 @@
+"""SuffixDecoding (Oliaro et al. 2024; code: ArcticInference): what most often followed, here and in all answers.
+
+Two suffix trees count how often every string occurred: a local one of the request's prompt and answer, a global one of
+all answers. Every end of the context that a tree holds proposes its likeliest continuation, the longer the match the
+more of it; the one with the highest sum of estimated probabilities is the draft (section 4). A tree's nodes are stored
+as the states of a suffix automaton, which has at most two a token whatever the depth; each state's edges are listed by
+count, then by ``ties``, so that the likeliest continuation is the first. Probabilities are fractions of counts and
+compared as such, since many are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from methods.parts.suffix_automaton import NONE, QUEUED, allocate, grow, make_room, match, nbytes
+from specbench.method import Drafter, Method
+from specbench.models.compiled_code import njit
+from specbench.models.facade import Target
+from specbench.types import EMPTY, Draft, InputError, Prefill, require_count
+
+TOKEN, PARENT, STATE, COUNT, LEVEL, WAITING, CHILD = range(7)  # columns of a drafted row
+# WAITING: the edge that is its next child; CHILD: that one's count, 0 if none waits
+MIXED = TOKEN  # of row 0: a group of which an edge waited though it was out of order, or NONE
+ROUNDING = 1e-6  # added before a length is cut to an integer, as in the authors' code
+
+
+class Limits(NamedTuple):
+    """nodes, factor, offset: a match of m tokens drafts min(nodes, factor * m + offset) tokens. least: probability of a
+    node given its match. depth: of the tree. tree: also other children than the likeliest.
+    """
+
+    nodes: int
+    factor: float
+    offset: float
+    least: float
+    depth: int
+    tree: bool
+
+
+class Continuation(NamedTuple):
+    """tokens, parents (N,); counts (N,): in the order drafted, none rising; of: the match's count, at least 1.
+
+    A node's probability given the match is its count over the match's; their sum is the score.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    counts: list[int]
+    of: int
+
+    def beats(self, other: Continuation) -> bool:
+        """Whether the score is the higher one."""
+        return sum(self.counts) * other.of > sum(other.counts) * self.of
+
+    def given_parents(self) -> list[float]:
+        """(N,) the probability of each node given its parent: its count over the parent's."""
+        counts = self.counts
+        above = (self.of if parent < 0 else counts[parent] for parent in self.parents)
+        return [count / over for count, over in zip(counts, above, strict=True)]
+
+
+class Text:
+    """One of a tree's texts, with its place in the automaton."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.place = np.zeros(3, np.int64)
+
+
+Ties = Literal["recent", "reference"]
+
+
+class SuffixTree:
+    """depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``."""
+
+    def __init__(self, depth: int, tokens: int = 1024, ties: Ties = "recent") -> None:
+        self.depth, self._ties = depth, ties
+        self.texts: dict[Text, None] = {}
+        self._stretches: list[tuple[Text, int]] = []  # text and first token of what grew while no other text did
+        self._allocate(tokens)
+        self._gone = 0  # tokens of removed texts whose states are still there
+        self._matches = np.empty((depth, 3), np.int32)
+
+    def _allocate(self, tokens: int) -> None:
+        self._arrays = allocate(tokens)
+        self._arrays.meta[QUEUED] = self._ties == "reference"
+
+    def extend(self, text: Text, tokens: Sequence[int]) -> None:
+        """Append to a text, a new one if the tree does not hold it."""
+        self.texts.setdefault(text)
+        if not self._stretches or self._stretches[-1][0] is not text:
+            self._stretches.append((text, len(text.tokens)))
+        text.tokens.extend(tokens)
+        self._arrays = make_room(self._arrays, len(tokens))
+        grow(self._arrays, np.asarray(tokens, np.int32), text.place, self.depth, 1)
+
+    def remove(self, text: Text) -> None:
+        """Take a text's occurrences away. States go when those of removed texts are the most."""
+        del self.texts[text]
+        text.place[:] = 0
+        grow(self._arrays, np.asarray(text.tokens, np.int32), text.place, self.depth, -1)
+        text.place[:] = 0
+        self._gone += len(text.tokens)
+        held = sum(len(kept.tokens) for kept in self.texts) if self._gone > len(text.tokens) else self._gone
+        if self._gone > held:
+            self._rebuild(held)
+
+    def _rebuild(self, tokens: int) -> None:
+        """Grow the texts that are held anew, in the order in which they grew."""
+        self._allocate(2 * tokens)
+        self._gone = 0
+        self._stretches = [each for each in self._stretches if each[0] in self.texts]
+        ends, pieces = {text: len(text.tokens) for text in self.texts}, []
+        for text, start in reversed(self._stretches):
+            pieces.append((text, np.asarray(text.tokens[start : ends[text]], np.int32)))
+            ends[text], text.place[:] = start, 0
+        for text, piece in reversed(pieces):
+            grow(self._arrays, piece, text.place, self.depth, 1)
+
+    def likeliest(self, text: Text, tokens: Sequence[int], limits: Limits) -> Continuation:
+        """What most often followed an end of ``tokens``: the match with the best score, at ties the longest.
+
+        tokens: at most ``depth``, ending as ``text`` does. A match is shorter than they are.
+        """
+        rows = match(self._arrays, text.place, np.asarray(tokens, np.int32), self._matches)
+        drafted = np.empty((limits.nodes + 1, 7), np.int32)
+        nodes = choose(self._arrays.states, self._arrays.edges, self._matches[:rows], limits, drafted)
+        kept = drafted[1 : nodes + 1].T
+        of = int(drafted[0, COUNT]) or 1  # 0: nothing matched
+        return Continuation(kept[TOKEN].tolist(), kept[PARENT].tolist(), kept[COUNT].tolist(), of)
+
+    def nbytes(self) -> int:
+        """Bytes of the automaton and of the texts."""
+        return nbytes(self._arrays) + 8 * sum(len(text.tokens) for text in self.texts)
+
+
+@njit()
+def choose(states, edges, matches, limits, drafted):
+    """Nodes of the best match's draft, written to ``drafted`` from row 1 on; row 0 is the match. The longest first."""
+    best, best_of, best_state, best_room, best_levels = np.int64(0), np.int64(1), 0, 0, 0
+    for row in range(len(matches)):
+        state, shortest, length = matches[row]
+        while length >= shortest:
+            room = int(max(0.0, min(float(limits.nodes), limits.factor * length + limits.offset + ROUNDING)))
+            levels = limits.depth - length
+            of = np.int64(states[state].count)
+            least = _fewest(of, limits.least)
+            _, total = _draft(states, edges, state, room, levels, least, limits.tree, drafted)
+            while drafted[0, MIXED] != NONE:
+                _sort(states, edges, drafted[0, MIXED])
+                _, total = _draft(states, edges, state, room, levels, least, limits.tree, drafted)
+            if total * best_of > best * of:
+                best, best_of, best_state, best_room, best_levels = total, of, state, room, levels
+            if levels >= room:  # the depth cut nothing, and shorter matches of the same state may draft no more
+                break
+            length -= 1
+    least = _fewest(best_of, limits.least)
+    return _draft(states, edges, best_state, best_room, best_levels, least, limits.tree, drafted)[0]
+
+
+@njit()
+def _fewest(of, least):
+    """The smallest count, 1 or more, that over ``of`` is ``least`` or more; rounded as 1 / 10 is, a tenth is 0.1."""
+    count = max(1, int(least * of) - 1)
+    while count / of < least:
+        count += 1
+    return count
+
+
+@njit()
+def _draft(states, edges, state, room, levels, least, tree, drafted):
+    """(nodes, sum of their counts) of a state's likeliest continuation, best first; at ties the earlier parent's.
+
+    least: smallest count of a node. tree: also other children than the first.
+    """
+    drafted[0, STATE], drafted[0, LEVEL], drafted[0, COUNT], drafted[0, MIXED] = state, 0, states[state].count, NONE
+    _wait(states, edges, 0, states[state].head, levels, least, drafted)
+    rows, total = 1, np.int64(0)
+    while rows <= room:
+        above = 0 if tree else rows - 1
+        for row in range(1, rows if tree else 0):
+            if drafted[row, CHILD] > drafted[above, CHILD]:
+                above = row
+        count = drafted[above, CHILD]
+        if count == 0:
+            break
+        edge = drafted[above, WAITING]
+        drafted[rows, TOKEN], drafted[rows, PARENT] = edges[edge].token, above - 1
+        drafted[rows, STATE], drafted[rows, LEVEL] = edges[edge].target, drafted[above, LEVEL] + 1
+        drafted[rows, COUNT] = count
+        _wait(states, edges, above, edges[edge].next, levels, least, drafted)
+        _wait(states, edges, rows, states[edges[edge].target].head, levels, least, drafted)
+        rows += 1
+        total += count
+    return rows - 1, total
+
+
+@njit()
+def _wait(states, edges, row, edge, levels, least, drafted):
+    """Let an edge wait as the next child of a row, if it is likely and shallow enough."""
+    drafted[row, CHILD] = 0
+    if edge == NONE or drafted[row, LEVEL] >= levels:
+        return
+    count = states[edges[edge].target].count
+    if count >= least:
+        drafted[row, WAITING], drafted[row, CHILD] = edge, count
+        if edges[edges[edge].group].mixed:
+            drafted[0, MIXED] = edges[edge].group
+
+
+@njit()
+def _sort(states, edges, group):
+    """Put a group of edges in order, the one that occurred last first."""
+    edge = edges[group].front
+    owner, front, back, size = edges[edge].owner, edges[edge].previous, edge, 0
+    while back != NONE and edges[back].group == group:
+        back, size = edges[back].next, size + 1
+    keys = np.empty(size, np.int64)
+    for place in range(size):
+        keys[place] = np.int64(states[edges[edge].target].last) << 32 | edge
+        edge = edges[edge].next
+    keys.sort()
+    for key in keys:  # each is put before those it is later than
+        edge = key & 0xFFFFFFFF
+        edges[edge].next = back
+        if back == NONE:
+            states[owner].tail = edge
+        else:
+            edges[back].previous = edge
+        back = edge
+    edges[edge].previous, edges[group].front, edges[group].mixed = front, edge, 0
+    if front == NONE:
+        states[owner].head = edge
+    else:
+        edges[front].next = edge
+
+
+LOCAL, GLOBAL = 0, 1
+ROOM = 4096  # [tokens] of answer before the local tree must move
+
+
+class _Request(Drafter):
+    def __init__(self, method: SuffixDecoding, prompt: Sequence[int]) -> None:
+        self._limits, self._depth, self._answers = method.limits, method.limits.depth, method.answers
+        self._local = SuffixTree(self._depth, len(prompt) + ROOM, method.ties)
+        self._text, self._answer = Text(), Text()
+        self._local.extend(self._text, prompt)
+        self._taken = len(prompt)
+        self._stats = {"cached_tokens": float(method.held)} if self._answers is not None else {}
+        if self._answers is not None:
+            method.admit(self._answer)
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        self._take(context)
+        limits = self._limits if budget >= self._limits.nodes else self._limits._replace(nodes=budget)
+        recent = context[-self._depth :]
+        best, source = self._local.likeliest(self._text, recent, limits), LOCAL
+        if self._answers is not None:
+            other = self._answers.likeliest(self._answer, recent, limits)
+            if other.beats(best):
+                best, source = other, GLOBAL
+        if not best.tokens:
+            return EMPTY
+        return Draft(best.tokens, best.parents, source=[source] * len(best.tokens), score=best.given_parents())
+
+    def finish(self, context: Sequence[int]) -> None:
+        self._take(context)
+
+    def stats(self) -> dict[str, float]:
+        return self._stats
+
+    def _take(self, context: Sequence[int]) -> None:
+        new = context[self._taken :]
+        self._taken = len(context)
+        self._local.extend(self._text, new)
+        if self._answers is not None and self._answer in self._answers.texts:  # not evicted meanwhile
+            self._answers.extend(self._answer, new)
+
+
+class SuffixDecoding(Method):
+    """num_draft: most nodes of a draft. factor, offset: a match of m tokens drafts at most factor * m + offset.
+
+    min_prob: least estimated probability of a node given its match. depth: longest string counted [tokens].
+    shape: path (the likeliest child each time) | tree (best first). global_tree: whether answers are remembered.
+    cached_requests: answers it holds; the oldest goes first. ties: of children with equal counts the one that occurred
+    last (recent), or the first of the reference's list of siblings.
+    """
+
+    learned = ("answers",)
+
+    sources = ("local", "global")
+
+    def __init__(
+        self,
+        num_draft: int = 16,
+        factor: float = 1.0,
+        offset: float = 0.0,
+        min_prob: float = 0.1,
+        depth: int = 64,
+        shape: Literal["path", "tree"] = "path",
+        global_tree: bool = True,
+        cached_requests: int = 100_000,
+        ties: Ties = "recent",
+    ) -> None:
+        require_count("num_draft", num_draft)
+        require_count("depth", depth, low=2)
+        require_count("cached_requests", cached_requests)
+        if not factor >= 0:
+            raise InputError(f"factor={factor}: expected 0 or more, as longer matches may not draft less")
+        if not 0 <= min_prob <= 1:
+            raise InputError(f"min_prob={min_prob}: expected a probability, 0 to 1")
+        if not factor * (depth - 1) + offset >= 1:
+            raise InputError(
+                f"offset={offset}: with factor={factor} and depth={depth} no match may draft a token; expected"
+                f" factor * (depth - 1) + offset of at least 1"
+            )
+        self.limits = Limits(num_draft, float(factor), float(offset), float(min_prob), depth, shape == "tree")
+        self.cached_requests, self.ties = cached_requests, ties
+        self.answers = SuffixTree(depth, ties=ties) if global_tree else None
+
+    def bind(self, target: Target) -> None:
+        """Compile, so that no request does."""
+        tree, text = SuffixTree(self.limits.depth, 1), Text()
+        tree.extend(text, [0, 1, 0, 1, 0])
+        tree.likeliest(text, [0, 1, 0], self.limits)
+        tree.remove(text)
+
+    def reset(self) -> None:
+        """Forget all answers."""
+        if self.answers is not None:
+            self.answers = SuffixTree(self.limits.depth, ties=self.ties)
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Count the prompt's strings in a tree of the request's own."""
+        return _Request(self, [*prompt, prefill.token] if prefill.given else prompt)
+
+    def admit(self, answer: Text) -> None:
+        """Make an answer the newest of the global tree, and let the oldest go."""
+        assert self.answers is not None
+        self.answers.extend(answer, [])
+        while len(self.answers.texts) > self.cached_requests:
+            self.answers.remove(next(iter(self.answers.texts)))
+
+    @property
+    def held(self) -> int:
+        """[tokens] of the answers in the global tree."""
+        return sum(len(text.tokens) for text in self.answers.texts) if self.answers is not None else 0
+
+    def state_bytes(self) -> int:
+        """Bytes of the global tree."""
+        return self.answers.nbytes() if self.answers is not None else 0

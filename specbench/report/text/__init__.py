@@ -1,1 +1,0 @@
-"""The format of figures and tables, and tokens as text."""

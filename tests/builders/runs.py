@@ -1,0 +1,124 @@
+"""Configurations, jobs and runs in a test, as the command line makes them, and commands that run in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import runpy
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from methods.parts.runtime_peer import RuntimePeer
+from specbench.records.record import CaseRecord
+from specbench.records.store import read_run
+from specbench.runs import cli, composition
+from specbench.runs.config import conf_dir
+from specbench.runs.execution import execute
+from specbench.runs.job import Job, make_entry
+from specbench.runs.session import Entry
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def composed(*overrides: str):
+    """The configuration that ``specbench OVERRIDES`` would run; not to be changed."""
+    composition.register()
+    return composition.compose_config("config", list(overrides))
+
+
+@functools.cache
+def method_names() -> tuple[str, ...]:
+    """Every method in conf/method except ``server``, which needs a running server."""
+    names = {path.stem for path in (conf_dir() / "method").glob("*.yaml")}
+    return tuple(sorted(names - {"server"}))
+
+
+def one_of_each_class() -> list[str]:
+    """The first method of each class, for comparisons of engines, which do not depend on a method's parameters."""
+    first: dict[type, str] = {}
+    for name in method_names():
+        first.setdefault(type(entry_of(name).method), name)
+    return list(first.values())
+
+
+def entry_of(name: str) -> Entry:
+    """A method as ``specbench method=[NAME]`` makes it: a new one each time."""
+    return make_entry(name, settings_of(name))
+
+
+def explain_missing(name: str) -> str | None:
+    """The package that a method needs and that is not installed, or None."""
+    method = entry_of(name).method
+    return method.package if isinstance(method, RuntimePeer) and find_spec(method.module) is None else None
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """A method's settings as ``specbench method=[NAME]`` has them; not to be changed."""
+    return _settings()[name]
+
+
+@functools.cache
+def _settings() -> dict[str, dict[str, Any]]:
+    """The settings of all methods, composed once: a method's settings do not depend on the other methods."""
+    return composition.plain_values(composed(f"method=[{','.join(method_names())}]"))["method"]
+
+
+def job_for(*overrides: str) -> Job:
+    """The checked job of ``specbench OVERRIDES``."""
+    return cli.job_of(overrides)
+
+
+def execute_job(folder: Path, *overrides: str) -> list[CaseRecord]:
+    """The records of ``specbench OVERRIDES``, executed in ``folder`` without a report."""
+    execute(job_for(*overrides), folder, lambda *_: None)
+    return read_run(folder).records
+
+
+class Stopped(Exception):
+    """Ends a run from its observer."""
+
+
+def interrupt_job(folder: Path, stop_after: int, *overrides: str) -> None:
+    """Execute ``specbench OVERRIDES`` and raise inside the observer once this number of blocks is done."""
+
+    def observe(records: list[CaseRecord], done: int, total: int) -> None:
+        if done == stop_after:
+            raise Stopped
+
+    with contextlib.suppress(Stopped):
+        execute(job_for(*overrides), folder, observe)
+        raise AssertionError(f"the run ended before block {stop_after}")
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_script(name: str, *arguments: object) -> Done:
+    """``python scripts/<name>.py ARGUMENTS``."""
+    path = str(SCRIPTS / f"{name}.py")
+    return run_main(lambda: runpy.run_path(path, run_name="__main__"), *arguments, name=path)
+
+
+def run_main(main: Callable[[], object], *arguments: object, name: str = "specbench") -> Done:
+    """A command's ``main`` with these arguments."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", [name, *map(str, arguments)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            code = main()
+        except SystemExit as end:
+            code = end.code
+    return Done(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
