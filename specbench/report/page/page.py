@@ -36,7 +36,7 @@ from specbench.report.page.sections import (
     why_section,
 )
 from specbench.report.page.tokens import sample_cases, token_section
-from specbench.report.plots.palette import DPI
+from specbench.report.plots.scene import DPI
 from specbench.report.tables.detail import (
     audit_tables,
     count_tables,
