@@ -1,5 +1,6 @@
-"""A hook of mkdocs.yml: links that lead out of docs/ are plain text on the site, which does not have those files, and
-formulas are MathML, which browsers show without a script.
+"""A hook of mkdocs.yml that makes links out of docs/ plain text and formulas MathML.
+
+The site does not have the files outside docs/. Browsers show MathML without a script.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def run(*settings: str) -> Result:
         InputError: The settings cannot be run.
         KeyboardInterrupt: The run was interrupted.
     """
-    from specbench.runs.cli import job_at
+    from specbench.runs.job import job_at
     from specbench.runs.launch import run_job
     from specbench.screen import INTERRUPTED
 

@@ -1,4 +1,4 @@
-"""What comes from outside: files of JSON lines, checked against a schema, and the error that names what is wrong.
+"""Input from users: files of JSON lines checked against a schema, constraints of settings, and the error they raise.
 
 Lines are split on the newline byte alone, because a JSON string may hold other line separators (U+2028).
 """
@@ -9,17 +9,18 @@ import argparse
 import contextlib
 import functools
 import json
+import math
 import re
 import socket
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 _T = TypeVar("_T")
@@ -65,7 +66,7 @@ def _reading(path: Path, what: str, fix: str) -> Iterator[None]:
 
 
 def refuse_irregular(path: Path, what: str, fix: str) -> None:
-    """Raise InputError for what is no regular file, OSError where there is nothing."""
+    """Raise InputError for anything but a regular file, OSError where nothing exists."""
     kind = stat.S_IFMT(path.stat().st_mode)
     if kind != stat.S_IFREG:
         raise InputError(f"{what}{path}: is {_KINDS.get(kind, 'no file')}; {fix}")
@@ -133,8 +134,36 @@ def describe(error: ValidationError) -> str:
     got = repr(found["input"])
     got = got if len(got) <= _SHOWN else f"{got[:_SHOWN]}..."
     reason = found["msg"]
-    told = f", which{reason.removeprefix('Input')}" if reason.startswith("Input should") else f": {reason}"
-    return f"{entry or 'it'} is {got}{told}"
+    detail = f", which{reason.removeprefix('Input')}" if reason.startswith("Input should") else f": {reason}"
+    return f"{entry or 'it'} is {got}{detail}"
+
+
+def must(fits: Callable[[Any], bool], expected: str) -> AfterValidator:
+    """A constraint of a setting's type. fits: whether a value is allowed; null always is. expected: for the message."""
+
+    def check(value: Any) -> Any:
+        if value is not None and not fits(value):
+            raise ValueError(f"expected {expected}")
+        return value
+
+    return AfterValidator(check)
+
+
+def one_of(*known: str) -> AfterValidator:
+    """A constraint: one of these words."""
+    return must(lambda value: value in known, f"one of {', '.join(known)}")
+
+
+def within(low: float, high: float | None = None) -> AfterValidator:
+    """A constraint: a finite number within these bounds."""
+
+    def check(value: float | None) -> float | None:
+        if value is None or (math.isfinite(value) and low <= value and (high is None or value <= high)):
+            return value
+        upper = f" and at most {high}" if high is not None else ""
+        raise ValueError(f"expected {'' if math.isfinite(value) else 'a finite number of '}at least {low}{upper}")
+
+    return AfterValidator(check)
 
 
 def whole_numbers(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Names are data: by these a method's, a model's or a category's becomes part of a path or of a printed text."""
+"""Names of methods, models and categories are untrusted data: how one becomes part of a path or of a printed text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 def file_name(name: str) -> str:
     """A name as a file's or folder's, or as a part of one: never a path, never too long.
 
-    A name that cannot stay as it is ends in a digest, so that no two names become one file.
+    A name that has to change ends in a digest, so that no two names become one file.
     """
     found = _NOT_IN_PATHS.sub("_", name).encode()[:_LONGEST_BYTES].decode(errors="ignore")
     if found == name != "":
@@ -28,7 +28,7 @@ def file_name(name: str) -> str:
 
 
 def suite_name(path: str) -> str:
-    """The name of a suite that has none: that of its file, with the ending: beside p.jsonl there may be a p.csv."""
+    """The default name of a suite: that of its file, with the ending, since p.jsonl and p.csv may both exist."""
     return Path(path).name or "suite"
 
 
@@ -39,7 +39,7 @@ def near(word: str, known: Sequence[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Text without characters that steer a terminal or hide in a page: ESC becomes ``\\x1b``."""
+    r"""Text without characters that steer a terminal or hide in a page: ESC becomes ``\x1b``."""
     return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from specbench.input import InputError
 from specbench.names import printable
 
 # Exit codes of every command. FAILED: a method without one good case, tokens that are not the target's, a full disk.
@@ -31,21 +28,8 @@ def fail(message: str, program: str = "specbench") -> int:
     return USAGE
 
 
-def with_exit_code(main: Callable[[], int | None]) -> Callable[[], int]:
-    """The ``main`` of a script with its exit code; an InputError becomes a line on stderr and code 2."""
-
-    @functools.wraps(main)
-    def call() -> int:
-        try:
-            return main() or DONE
-        except InputError as error:
-            return fail(str(error), Path(sys.argv[0]).stem)
-
-    return call
-
-
 class Screen(Console):
-    """A console that outlives its reader: what is printed after it has gone is lost, and nothing else."""
+    """A console that goes on without output when its reader, such as ``head``, has gone."""
 
     def __init__(self, **options: Any) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):
@@ -60,10 +44,10 @@ class Screen(Console):
 
 
 @contextlib.contextmanager
-def telling(say: Callable[[str], None], module: str) -> Iterator[None]:
-    """What a module logs of its progress goes to ``say``, and to no other handler."""
+def forwarding(show: Callable[[str], None], module: str) -> Iterator[None]:
+    """Pass what a module logs of its progress to ``show``, and to no other handler."""
     handler = logging.Handler(logging.INFO)
-    handler.emit = lambda record: say(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger(module)
     before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
@@ -79,10 +63,10 @@ def telling(say: Callable[[str], None], module: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def showing(console: Console, what: str, module: str) -> Iterator[None]:
-    """``what`` is done: a line of a terminal that ends with it and follows what ``module`` logs; a line elsewhere."""
+    """Show ``what`` is done: on a terminal with what ``module`` logs, until it ends; else in one line."""
     if not console.is_terminal:
         console.print(Text(what))
-    with console.status(Text(what)) as status, telling(lambda text: status.update(Text(f"{what}: {text}")), module):
+    with console.status(Text(what)) as status, forwarding(lambda text: status.update(Text(f"{what}: {text}")), module):
         yield
 
 

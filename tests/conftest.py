@@ -40,14 +40,14 @@ def _prepare() -> None:
     from specbench.decode import check
     from specbench.measure import environment
     from specbench.models import load
-    from specbench.runs import cli, composition
+    from specbench.runs import composition
 
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
 
     # The same overrides give the same configuration, and nothing changes one that is composed.
     compose = functools.cache(composition.compose_config)
-    cli.compose_config = composition.compose_config = lambda name, overrides: compose(name, tuple(overrides))
+    composition.compose_config = lambda name, overrides: compose(name, tuple(overrides))
 
     # The same weights give the library's forward the same logits; an engine's are compared with them in every run.
     check._plain = _once(check._plain, _plain_key)
@@ -61,7 +61,7 @@ def _prepare() -> None:
             "specbench.models.tensor_parallel.start",
             "methods.parts.parallel_draft",
             "ranks",
-            "specbench.runs.cli",
+            "specbench.runs.sweep",
             *(f"transformers.models.{family}.modeling_{family}" for family in _FAMILIES),
         ]
     )

@@ -1,3 +1,3 @@
 """The old name of builders.runs."""
 
-from builders.runs import Done, run_main, run_script  # noqa: F401
+from builders.runs import Done, run_main  # noqa: F401

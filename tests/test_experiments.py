@@ -14,16 +14,16 @@ from in_process import run_main
 from omegaconf import OmegaConf
 
 from compose import composed, job_for
+from specbench.commands import run as run_command
 from specbench.records.record import PHASES, VANILLA
 from specbench.records.store import read_run
 from specbench.report.build import read_findings
 from specbench.report.frames.findings import Findings, gather
 from specbench.report.locate import find_runs
-from specbench.runs import cli
 from specbench.runs.composition import plain_values, spell_cell
 from specbench.runs.digest import digest
+from specbench.runs.entry import make_entry
 from specbench.runs.execution import execute
-from specbench.runs.job import make_entry
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 CATEGORIES = {"overall", "multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag", "code"}
@@ -198,8 +198,9 @@ def test_command_line_wins_over_an_experiments_axis():
 
 
 def test_a_sweep_with_a_policy_that_cannot_be_made_ends_before_its_first_job(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_run_one", lambda *_, **__: pytest.fail("a job began"))
-    assert cli.main(["-m", "decode.length=fixed,price", "suite.limit=1", f"hydra.sweep.dir={tmp_path / 'jobs'}"]) == 2
+    monkeypatch.setattr("specbench.runs.sweep._run_one", lambda *_, **__: pytest.fail("a job began"))
+    place = f"hydra.sweep.dir={tmp_path / 'jobs'}"
+    assert run_command.main(["-m", "decode.length=fixed,price", "suite.limit=1", place]) == 2
     assert "decode.length_profile=None: expected a latency profile" in capsys.readouterr().err
     assert not (tmp_path / "jobs").exists()
 
@@ -227,7 +228,7 @@ def test_command_sweeps_an_experiment(tmp_path, monkeypatch, asked):
     else:
         grid = ["--config-dir", str(tmp_path / "own"), "experiment=two", "measure=quick", "suite.limit=1"]
     arguments = ["decode.max_new_tokens=12", f"hydra.sweep.dir={tmp_path}"]
-    done = run_main(cli.main, *grid, *arguments, "report.plots=false")
+    done = run_main(run_command.main, *grid, *arguments, "report.plots=false")
     assert done.returncode == 0, done.stderr
     assert str(tmp_path) not in (tmp_path / "multirun.yaml").read_text()
     findings = read_findings(find_runs([tmp_path]))

@@ -16,14 +16,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+sys.path.insert(0, str(ROOT))
 
-import engine  # noqa: E402
-import product  # noqa: E402
-import truth  # noqa: E402
-from day import Day  # noqa: E402
+from scripts.gpu_day import engine, product, truth  # noqa: E402
+from scripts.gpu_day.day import Day, Section  # noqa: E402
 
-CALLS = {"truth": truth.SECTIONS, "engine": engine.SECTIONS, "product": product.SECTIONS}
+CALLS: dict[str, list[tuple[str, Section]]] = {
+    "truth": truth.SECTIONS,
+    "engine": engine.SECTIONS,
+    "product": product.SECTIONS,
+}
 
 
 def main() -> int:

@@ -1,12 +1,14 @@
-"""A day's device, shapes and sections: each section's result is a file as soon as it ends."""
+"""A day of measurements on a GPU: its device, shapes, goals and sections; a section's result is a file when it ends."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from methods.pld import PromptLookup
 from methods.sam import SAM
 from methods.token_recycling import TokenRecycling
 from methods.vanilla import Vanilla
-from scripts.lab.engine_check import CASES, random_model
-from scripts.lab.goals import Goal, goals_text
+from scripts.lab.materials import random_model
+from specbench.decode.loop import Request, decode
+from specbench.measure.clock import Clock
 from specbench.measure.environment import machine, versions
 from specbench.method import Method
 from specbench.models.facade import ModelCard, Target
@@ -34,11 +37,55 @@ SHAPE_SMALL = {
     "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 2,
     "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 1024, "pad_token_id": 0,
 }  # fmt: skip
+CASES = 4  # requests of each small model and method
 Section = Callable[["Day"], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A figure and its goal. bound: the goal; None = only a figure. least: the goal is a lower bound.
+
+    stretch: the harder bound. value: None if the figure does not apply on this device.
+    """
+
+    name: str
+    value: float | None
+    bound: float | None = None
+    stretch: float | None = None
+    least: bool = False
+    unit: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict: stretch, met or missed, or empty without a goal."""
+        if self.value is None or self.bound is None:
+            return ""
+        bounds = {"stretch": self.stretch, "met": self.bound}
+        for verdict, bound in bounds.items():
+            if bound is not None and (self.value >= bound if self.least else self.value <= bound):
+                return verdict
+        return "missed"
+
+
+def goals_text(goals: Sequence[Goal]) -> str:
+    """Return a Markdown table."""
+    lines = ["| figure | measured | goal | stretch | verdict |", "|---|--:|--:|--:|---|"]
+    for goal in goals:
+        sign = "\N{GREATER-THAN OR EQUAL TO}" if goal.least else "\N{LESS-THAN OR EQUAL TO}"
+        bounds = [f"{sign} {bound:g}" if bound is not None else "" for bound in (goal.bound, goal.stretch)]
+        value = "" if goal.value is None else f"{goal.value:.4g} {goal.unit}".strip()
+        lines.append(f"| {goal.name} | {value} | {' | '.join(bounds)} | {goal.verdict} |")
+    return "\n".join(lines)
+
+
+def ids_of(engine: Any, method: Method, prompt: list[int], tokens: int) -> list[int]:
+    """Return what a method emits for one request, after a reset."""
+    method.reset()
+    return decode(engine, method, Request(prompt, tokens, None, 0), Clock(engine.device)).ids
+
+
 class Day:
-    """One call after the other on one device; the 7B-shaped model and its engine are made once, when first asked for.
+    """The calls on one device; the 7B-shaped model and its engine are made once, at their first use.
 
     out: folder of the results. rehearse: small shapes, few rounds. minutes: of each call.
     """
@@ -50,7 +97,7 @@ class Day:
         allow_cudnn_attention(False)
 
     def run(self, call: str, sections: Sequence[tuple[str, Section]], only: Sequence[str]) -> bool:
-        """Every section of a call, or those of ``only``; whether all of them ended well."""
+        """Run every section of a call, or those of ``only``; returns whether all of them succeeded."""
         self.out.mkdir(parents=True, exist_ok=True)
         begun, good, texts = time.monotonic(), True, []
         for name, section in sections:
@@ -67,13 +114,13 @@ class Day:
         return good
 
     def _run(self, section: Section, begun: float) -> dict[str, Any]:
-        """A section's result, or why there is none: one that fails takes no other with it."""
+        """A section's result, or why it has none: one that fails does not stop the others."""
         start = time.monotonic()
         if start - begun > 60 * self.minutes:
             return {"left_out": f"{self.minutes:g} minutes were over"}
         try:
             found = {"result": section(self)}
-        except Exception as error:  # the sections behind it are measured all the same; the exit code is 1
+        except Exception as error:  # the later sections are measured nevertheless; the exit code is 1
             found = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
         return found | {"seconds": round(time.monotonic() - start, 2)}
 
@@ -86,9 +133,9 @@ class Day:
         }  # fmt: skip
 
     @property
-    def few_methods(self) -> list[str]:
-        """Names of those whose ids are compared, vanilla among them."""
-        return ["vanilla", "pld"] if self.rehearse else list(self.methods)
+    def few_methods(self) -> dict[str, Method]:
+        """The methods whose ids are compared, vanilla among them."""
+        return {name: self.methods[name] for name in ("vanilla", "pld")} if self.rehearse else self.methods
 
     def bind(self, model: Any) -> None:
         """Bind every method to a model."""
@@ -96,7 +143,7 @@ class Day:
             method.bind(self.target(model))
 
     def target(self, model: Any) -> Target:
-        """What a method is bound to."""
+        """Return what a method is bound to."""
         card = ModelCard("day", "random", model.config, None, 2048, frozenset(), "", str(self.device))
         return Target(card, model, 256, None)
 
@@ -113,34 +160,34 @@ class Day:
         return self.make_engine(SDPA)
 
     def make_engine(self, attention: str) -> FastEngine:
-        """Another engine of ``model``. attention: see ``find_attention``."""
+        """Make another engine of ``model``. attention: see ``find_attention``."""
         context = self.model.config.max_position_embeddings
         return FastEngine(self.model, context, frozenset(), 128, options=FastOptions(attention=attention))
 
     @functools.cached_property
     def prompts(self) -> list[list[int]]:
-        """Prompts of some hundred tokens whose words come again."""
+        """Prompts of some hundred tokens whose words repeat."""
         count, length = (1, 60) if self.rehearse else (6, 400)
         return [[(37 * case + 11 * place) % 997 + 3 for place in range(length)] for case in range(count)]
 
     @property
     def cases(self) -> int:
-        """Requests of each small model and method."""
+        """The number of requests of each small model and method."""
         return 1 if self.rehearse else CASES
 
     @property
     def buffer_bytes(self) -> int | None:
-        """Of the buffers that the read bandwidth is measured on; None = the device's own."""
+        """The [bytes] of the buffers that the read bandwidth is measured on; None = the device's own."""
         return 1 << 22 if self.rehearse else None
 
     @property
     def tokens(self) -> int:
-        """New tokens of a request."""
+        """The new tokens of a request."""
         return 16 if self.rehearse else 128
 
 
 def describe(found: Mapping[str, Any]) -> str:
-    """A section's result as a table or as text."""
+    """Return a section's result as a table or as text."""
     if "error" in found:
         return f"failed: {found['error']}"
     if "left_out" in found:
@@ -156,7 +203,7 @@ def describe(found: Mapping[str, Any]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A markdown table; columns are the keys of all rows, in order."""
+    """Return a Markdown table; columns are the keys of all rows, in order."""
     names = list(dict.fromkeys(key for row in rows for key in row))
     cells = [[f"{value:.4g}" if isinstance(value := row.get(name, ""), float) else str(value) for name in names]
              for row in rows]  # fmt: skip
@@ -165,5 +212,5 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Goal):
-        return value.as_dict()
-    raise TypeError(f"{type(value).__name__}: has no JSON")
+        return {**dataclasses.asdict(value), "verdict": value.verdict}
+    raise TypeError(f"{type(value).__name__}: has no form in JSON")

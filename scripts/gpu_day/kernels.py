@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from day import Day
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from specbench.advise.ceilings import measure_ceilings, wait
+from scripts.gpu_day.day import Day
+from specbench.advise.latency import measure_ceilings, wait
 from specbench.models.fast.attention import FLEX, TRITON, TreeMask, find_attention, pack_bits
 from specbench.types import InputError
 
@@ -70,7 +70,7 @@ class Rows:
         self.nbytes = 2 * heads * keys * HEAD * day.dtype.itemsize
         self.copies = 2 if day.rehearse else max(2, -(-SPREAD // self.nbytes))
         self.query = torch.randn(1, HEADS, rows, HEAD, **options)
-        self.held = torch.randn(self.copies, 2, 1, heads, keys, HEAD, **options)
+        self.memory = torch.randn(self.copies, 2, 1, heads, keys, HEAD, **options)
         self.mask = torch.zeros(1, 1, rows, keys, **options) if masked else None
         if self.mask is not None:
             self.mask[..., -rows:] = torch.full((rows, rows), float("-inf")).triu(1).to(self.mask)
@@ -82,7 +82,7 @@ class Rows:
         def make(keys: Tensor, values: Tensor) -> Call:
             return lambda: scaled_dot_product_attention(self.query, keys, values, self.mask, enable_gqa=grouped)
 
-        return [make(*each) for each in self.held]
+        return [make(*each) for each in self.memory]
 
     def tree_calls(self, day: Day, way: str) -> list[Call]:
         """By an attention that reads lengths and ancestors on the device. Raises InputError where it does not run."""
@@ -96,7 +96,7 @@ class Rows:
         def make(keys: Tensor, values: Tensor) -> Call:
             return lambda: attend(query, keys, values, mask)
 
-        return [make(*each) for each in self.held]
+        return [make(*each) for each in self.memory]
 
 
 def plan_attention(day: Day) -> list[dict[str, Any]]:

@@ -7,16 +7,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from day import SHAPE_SMALL, Day
 from transformers import AutoTokenizer
-from truth import missing_packages
 
-from scripts.lab.engine_check import random_model
+from scripts.gpu_day.day import SHAPE_SMALL, Day, Section
+from scripts.gpu_day.truth import missing_packages
+from scripts.lab.materials import random_model
 from specbench.models.load import ASSETS
 from specbench.records.record import OVERALL
 
@@ -111,7 +110,7 @@ def draft_with_heads(day: Day) -> list[dict[str, Any]]:
     return specbench(day, "heads", *target(day), methods, *heads, *few(day))
 
 
-SECTIONS: Sequence[tuple[str, Any]] = [
+SECTIONS: list[tuple[str, Section]] = [
     ("profile", profile_latency),
     ("timed", time_a_trace),
     ("draft_model", draft_with_a_model),

@@ -5,46 +5,120 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from day import Day
-from kernels import compare_kernels, multiply_few_rows, plan_attention
 
-from scripts.lab.engine_check import SMALL, equality, ids_of, random_model, ties
-from scripts.lab.goals import Goal
+from scripts.gpu_day.day import Day, Goal, Section, ids_of
+from scripts.gpu_day.kernels import compare_kernels, multiply_few_rows, plan_attention
+from scripts.lab.materials import random_model
+from specbench.decode.check import check_engine
+from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
 from specbench.measure.environment import machine, versions
+from specbench.method import Method
+from specbench.models.eager.engine import EagerEngine
+from specbench.models.fast.engine import FastEngine
 from specbench.models.load import ASSETS, load_model, read_card
+from specbench.types import Needs
 
 ROOT = Path(__file__).resolve().parents[2]
+SMALL = {
+    "vocab_size": 499, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": 0.4, "pad_token_id": 0,
+}  # fmt: skip
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "mistral, window": ("mistral", {"sliding_window": 12}),
+    "qwen2, mixed": ("qwen2", {"use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "phi3": ("phi3", {"sliding_window": None}),
+}
+TOKENS = 64
 
 
 def describe_machine(day: Day) -> dict[str, Any]:
-    """What a reader of the other figures must know, and the packages of ``product`` that are missing here."""
+    """What a reader of the other figures must know, and the packages of ``product`` that are missing."""
     return {"device": str(day.device), "missing packages": missing_packages(), **versions(), **machine()}
 
 
 def missing_packages() -> list[str]:
-    """What the package depends on and this interpreter has not."""
+    """Return the packages that specbench depends on and that are not installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [re.split(r"[<>=!\[; ]", line)[0] for line in project["dependencies"]]
-    held = {each.metadata["Name"].lower().replace("_", "-") for each in importlib.metadata.distributions()}
-    return [name for name in wanted if name not in held]
+    installed = {each.metadata["Name"].lower().replace("_", "-") for each in importlib.metadata.distributions()}
+    return [name for name in wanted if name not in installed]
 
 
 def compare_ids(day: Day) -> list[Goal]:
     """Small models of every family in float32: the fast engine's ids and logits against the eager one's."""
     day.bind(random_model("llama", SMALL, torch.float32, day.device))
-    return equality({name: day.methods[name] for name in day.few_methods}, day.device, day.cases)
+    return equality(day.few_methods, day.device, day.cases)
+
+
+def equality(methods: Mapping[str, Method], device: torch.device, cases: int) -> list[Goal]:
+    """Compare the engines in float32: requests whose ids differ, and the logits' largest relative difference.
+
+    cases: requests of each family and method.
+    """
+    diverged, worst, requests = 0, 0.0, 0
+    for family, extra in FAMILIES.values():
+        model = random_model(family, {**SMALL, **extra}, torch.float32, device)
+        engines = [kind(model, 512, frozenset(), 128) for kind in (EagerEngine, FastEngine)]
+        check_engine(engines[1], model)
+        worst = max(worst, _apart(engines))
+        for method in methods.values():
+            for case in range(cases):
+                eager, fast = (ids_of(engine, method, _prompt(case, 499), TOKENS) for engine in engines)
+                diverged += eager != fast
+                requests += 1
+    return [
+        Goal(f"float32 ids that part, of {requests} requests", float(diverged), 0),
+        Goal("float32 logits, largest difference over their largest", worst, 1e-5),
+    ]
+
+
+@torch.inference_mode()
+def _apart(engines: list[Any]) -> float:
+    prompt, needs = _prompt(9, 499), Needs(prompt_topk=499, node_topk=499)
+    rows = []
+    for engine in engines:
+        top = engine.start(prompt, 4, Walk(None, 0), needs, Clock(engine.device)).topk
+        rows.append(torch.zeros_like(top.logits).scatter_(1, top.ids, top.logits))
+    return float((rows[0] - rows[1]).abs().max() / rows[0].abs().max())
 
 
 def look_at_ties(day: Day) -> list[Goal]:
-    """The bundled model in bfloat16: how often ids part from vanilla's, and by what gap at most."""
+    """The bundled model in bfloat16: requests whose ids differ between a method and vanilla, and the gap there.
+
+    The gap is by how much the target's own teacher-forced logits prefer another token: a tie is small.
+    """
     card = read_card(path=str(ASSETS / "tiny"), dtype="bfloat16", device=str(day.device))
     model = load_model(card)
     day.bind(model)
-    return ties(model, {name: day.methods[name] for name in day.few_methods}, card.vocab_size, 2 * day.cases)
+    engine = FastEngine(model, 1024, frozenset(), 128)
+    diverged, requests, worst = 0, 0, 0.0
+    for name in [name for name in day.few_methods if name != "vanilla"]:
+        for case in range(2 * day.cases):
+            prompt = _prompt(case, card.vocab_size)
+            truth, ids = (ids_of(engine, day.methods[each], prompt, TOKENS) for each in ("vanilla", name))
+            requests += 1
+            if truth != ids:
+                diverged += 1
+                worst = max(worst, *engine.gaps(prompt, ids))
+    kind = str(engine.dtype).removeprefix("torch.")
+    return [
+        Goal(f"{kind} ids that part from vanilla's, of {requests} requests", float(diverged)),
+        Goal(f"{kind} largest gap to the argmax where they part", worst),
+    ]
+
+
+def _prompt(case: int, vocab: int) -> list[int]:
+    """A prompt whose words repeat, so that lookups find drafts."""
+    words = [[(31 * case + 7 * word + place) % vocab for place in range(5)] for word in range(6)]
+    return [token for repeat in range(3) for word in words[repeat:] for token in word]
 
 
 def grow_and_run_out(day: Day) -> list[Goal]:
@@ -52,9 +126,9 @@ def grow_and_run_out(day: Day) -> list[Goal]:
     day.bind(day.model)
     engine, vanilla = day.engine, day.methods["vanilla"]
     short = day.prompts[0][:50]
-    first = ids_of(engine, vanilla, short, day.device, day.tokens)
-    ids_of(engine, vanilla, (day.prompts[0] * 40)[: engine.context - 200], day.device, day.tokens)
-    behind_long = ids_of(engine, vanilla, short, day.device, day.tokens)
+    first = ids_of(engine, vanilla, short, day.tokens)
+    ids_of(engine, vanilla, (day.prompts[0] * 40)[: engine.context - 200], day.tokens)
+    behind_long = ids_of(engine, vanilla, short, day.tokens)
     context, engine.context = engine.context, 1 << 42
     refused = 0.0
     try:
@@ -63,7 +137,7 @@ def grow_and_run_out(day: Day) -> list[Goal]:
         refused = 1.0
     finally:
         engine.context = context
-    behind_none = ids_of(engine, vanilla, short, day.device, day.tokens)
+    behind_none = ids_of(engine, vanilla, short, day.tokens)
     return [
         Goal("ids that part behind a long request", float(behind_long != first), 0),
         Goal("a request without memory is refused", refused, 1, least=True),
@@ -71,7 +145,7 @@ def grow_and_run_out(day: Day) -> list[Goal]:
     ]
 
 
-SECTIONS = [
+SECTIONS: list[tuple[str, Section]] = [
     ("machine", describe_machine),
     ("ids", compare_ids),
     ("ties", look_at_ties),

@@ -1,1 +1,1 @@
-"""What measures the harness and the machine, for scripts only: no run needs it."""
+"""The lab: commands that measure the harness and the machine. No run of specbench needs it."""

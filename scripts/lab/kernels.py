@@ -1,16 +1,26 @@
-"""The launches of our Triton kernels, what the compiler takes for them, and how many a multiprocessor holds.
+"""Compile the Triton kernels for an H100, with or without one, and print what they take of a multiprocessor.
 
-Without a GPU: the compiler is asked about a device that need not be here.
+    python -m scripts.lab kernels                   # head sizes 64, 80 and 128 in bfloat16 and float32
+    python -m scripts.lab kernels --sizes 128 --dtypes bf16
+
+Needs Triton. The exit code is 1 if a 16-bit kernel has a stack (spilled registers), or if fewer of its programs fit on
+a multiprocessor than its launch counts on.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is defined
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton's behaviour before it had this setting
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -18,18 +28,41 @@ from triton.compiler import ASTSource
 
 from specbench.models.fast.kernels.row_kernels import add_norm, gate_product, rotate_write
 from specbench.models.fast.kernels.split_keys import attend_split, merge_splits
-from specbench.models.fast.kernels.tiles import BLOCK, HEADS, MERGED, RESIDENT, SINGLE, TILES, Tile, choose_warps
+from specbench.models.fast.kernels.tiles import BLOCK, HEADS, MERGED, RESIDENT, SINGLE, TILES, choose_warps
 
 HOPPER = 90  # compute capability
-SHARED_BYTES, PROGRAM_BYTES = 227 * 1024, 1024  # of a multiprocessor; taken by each program besides its own
+SHARED_BYTES, PROGRAM_BYTES = 227 * 1024, 1024  # of a multiprocessor; taken by each program in addition to its own
 REGISTERS, WARPS, LANES = 65536, 64, 32  # of a multiprocessor, and lanes of a warp (CUDA C++ Programming Guide, 9.0)
 SPLITS = 8
 GROUPS = 4  # query heads that share a key head
 
 
+def add_options(parser: ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("--sizes", nargs="+", type=int, default=[64, 80, 128], help="of a head")
+    parser.add_argument("--dtypes", nargs="+", default=["bf16", "fp32"])
+
+
+def run(given: Namespace) -> int:
+    """Print the table; returns 1 if a kernel does not fit."""
+    print("kernel | head size | dtype | shared KiB | registers | stack bytes | programs at a time")
+    print("---|--:|---|--:|--:|--:|--:")
+    unfit = []
+    cases = [(size, dtype) for dtype in given.dtypes for size in given.sizes]
+    for size, dtype, launch in ((*case, launch) for case in cases for launch in list_launches(*case)):
+        found = compile_launch(launch)
+        cells = f"{found.shared_bytes / 1024:.0f} | {found.registers} | {found.stack_bytes} | {found.resident}"
+        print(f"{launch.label} | {size} | {dtype} | {cells}", flush=True)
+        if dtype != "fp32" and (found.stack_bytes or found.resident < launch.needed):
+            unfit.append(f"{launch.label} at {size} in {dtype}")
+    for each in unfit:
+        print(f"does not fit: {each}", file=sys.stderr)
+    return 1 if unfit else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel as it is launched. needed: programs at a time, counted on.
+    """A kernel as it is launched. needed: the programs at a time that the launch counts on.
 
     given: argument -> its type as a string (``*bf16``, ``i32``, ``i32:16`` = a multiple of 16), or its constant value.
     """
@@ -43,45 +76,33 @@ class Launch:
 
 
 def list_launches(size: int, dtype: str) -> Iterator[Launch]:
-    """Of every kernel, for a head size."""
-    padded = 1 << (size - 1).bit_length()
+    """Yield the launch of every kernel for a head size, in a model of 32 heads."""
+    padded, pointer, width = 1 << (size - 1).bit_length(), f"*{dtype}", 32 * size
+    sizes = {"SIZE": size, "PADDED": padded}
+    given: dict[str, Any] = dict.fromkeys(("queries", "keys", "values"), pointer)
+    given |= {"bits": "*i32", "held": "*i64", "depths": "*i64", "partial": "*fp32", "peaks": "*fp32", "scale": "fp32"}
+    given |= dict.fromkeys(("width", "columns", "words", "window", "key_heads"), "i32")
+    given |= dict.fromkeys(("query_stride", "batch_stride", "head_stride"), "i32:16")
+    given |= {"GROUPS": GROUPS, **sizes, "SPLITS": SPLITS}
     for tile in (SINGLE,) if dtype == "fp32" else TILES:
         for window in (False, True):
             label = f"attend_split, {tile.rows} x {tile.keys}{', window' if window else ''}"
-            given = _attend(size, padded, dtype, tile, window)
-            yield Launch(attend_split, label, given, tile.warps, tile.stages, RESIDENT)
-    pointers = {"partial": "*fp32", "peaks": "*fp32", "out": f"*{dtype}", "count": "i32:16"}
-    shape = {"SIZE": size, "PADDED": padded, "SPLITS": SPLITS, "ITEMS": max(1, MERGED // (SPLITS * padded))}
-    yield Launch(merge_splits, "merge_splits", {**pointers, **shape})
-    yield from _list_small(size, padded, dtype)
-
-
-def _list_small(size: int, padded: int, dtype: str) -> Iterator[Launch]:
-    """Of a model of 32 heads."""
-    pointer, width = f"*{dtype}", 32 * size
-    names = ("rows", "added", "weight", "summed", "normed")
-    block = 1 << (width - 1).bit_length()
+            tiled = {**given, "ROWS": tile.rows, "KEYS": tile.keys, "WINDOWED": window}
+            yield Launch(attend_split, label, tiled, tile.warps, tile.stages, RESIDENT)
+    given = {"partial": "*fp32", "peaks": "*fp32", "out": pointer, "count": "i32:16", **sizes, "SPLITS": SPLITS}
+    yield Launch(merge_splits, "merge_splits", given | {"ITEMS": max(1, MERGED // (SPLITS * padded))})
+    names, block = ("rows", "added", "weight", "summed", "normed"), 1 << (width - 1).bit_length()
     given = {**dict.fromkeys(names, pointer), "size": "i32:16", "epsilon": "fp32", "BLOCK": block}
     yield Launch(add_norm, "add_norm", given, choose_warps(block))
     yield Launch(gate_product, "gate_product", {"gate_up": pointer, "out": pointer, "size": "i32:16", "BLOCK": BLOCK})
-    pointers = dict.fromkeys(("heads", "cos", "sin", "queries", "slots"), pointer)
-    numbers = {"query_heads": "i32", "key_heads": "i32", "slot_stride": "i32:16"}
-    given = {**pointers, "positions": "*i64", "at": "*i64", **numbers, "SIZE": size, "PADDED": padded, "HEADS": HEADS}
-    yield Launch(rotate_write, "rotate_write", given)
-
-
-def _attend(size: int, padded: int, dtype: str, tile: Tile, window: bool) -> dict[str, Any]:
-    pointers = dict.fromkeys(("queries", "keys", "values"), f"*{dtype}")
-    pointers |= {"bits": "*i32", "held": "*i64", "depths": "*i64", "partial": "*fp32", "peaks": "*fp32"}
-    numbers = {"scale": "fp32", **dict.fromkeys(("width", "columns", "words", "window", "key_heads"), "i32")}
-    strides = dict.fromkeys(("query_stride", "batch_stride", "head_stride"), "i32:16")
-    shape = {"GROUPS": GROUPS, "SIZE": size, "PADDED": padded, "ROWS": tile.rows, "KEYS": tile.keys}
-    return {**pointers, **numbers, **strides, **shape, "SPLITS": SPLITS, "WINDOWED": window}
+    given = dict.fromkeys(("heads", "cos", "sin", "queries", "slots"), pointer)
+    given |= {"positions": "*i64", "at": "*i64", "query_heads": "i32", "key_heads": "i32", "slot_stride": "i32:16"}
+    yield Launch(rotate_write, "rotate_write", {**given, **sizes, "HEADS": HEADS})
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Of one program: shared memory, registers of a lane, and its stack: what did not fit there."""
+    """What one program takes: shared memory, registers of a lane, and its stack (what did not fit in registers)."""
 
     shared_bytes: int
     registers: int
@@ -90,13 +111,13 @@ class Occupancy:
 
     @property
     def resident(self) -> int:
-        """Programs on a multiprocessor of an H100 at a time."""
+        """The programs on a multiprocessor of an H100 at a time."""
         by_registers = REGISTERS // (-(-self.registers // 8) * 8 * self.warps * LANES)
         return min(SHARED_BYTES // (self.shared_bytes + PROGRAM_BYTES), by_registers, WARPS // self.warps)
 
 
 def compile_launch(launch: Launch) -> Occupancy:
-    """Compile for an H100."""
+    """Compile a launch for an H100, and read what the assembler has noted of its programs."""
     names, given = launch.kernel.arg_names, launch.given
     types = {name: value.removesuffix(":16") for name, value in given.items() if isinstance(value, str)}
     constants = {(names.index(name),): value for name, value in given.items() if name not in types}
@@ -106,16 +127,11 @@ def compile_launch(launch: Launch) -> Occupancy:
     source = ASTSource(launch.kernel, signature, constants, hints)
     options = {"num_warps": launch.warps, "num_stages": launch.stages}
     compiled = triton.compile(source, target=GPUTarget("cuda", HOPPER, LANES), options=options)
-    return Occupancy(compiled.metadata.shared, *_read_usage(compiled.asm["cubin"]), launch.warps)
-
-
-def _read_usage(cubin: bytes) -> tuple[int, int]:
-    """(registers of a lane, bytes of its stack), as the assembler has noted them."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
+        file.write(compiled.asm["cubin"])
         file.flush()
         command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", said)
-    assert found is not None, said
-    return int(found[1]), int(found[2])
+        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    usage = re.search(r"REG:(\d+) STACK:(\d+)", listing)
+    assert usage is not None, listing
+    return Occupancy(compiled.metadata.shared, int(usage[1]), int(usage[2]), launch.warps)

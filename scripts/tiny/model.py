@@ -1,35 +1,31 @@
-"""The two models, ``tiny`` and ``tiny_draft``: small Llamas with a shared tokenizer, trained from nothing."""
+"""The bundled models ``tiny`` and ``tiny_draft``, and ``tiny_pard``, the draft model trained to draft in parallel.
+
+The first two are small Llamas with a shared tokenizer, trained from nothing. ``tiny_pard`` is ``tiny_draft`` trained on
+with PARD's loss: the input is the text and, for each sampled token of it, a chain of masks. A mask sees the text up to
+its token and the masks before it, and predicts the text's token at its place (An et al. 2025, section 3.2; the sampling
+stands for the paper's dropping of tokens, which keeps whole chains too).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from tiny.card import write_card
-from tiny.packing import PackedBatch, separate
-from tiny.tokenizer import CONTEXT, save_tokenizer
-from tiny.train import ASSETS, Trainee, TrainingSettings
+from scripts.tiny.packing import CONTEXT, PackedBatch, save_tokenizer, separate
+from scripts.tiny.train import ASSETS, Trainee, TrainingSettings, percent, write_card
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "hidden_size": 256,
-        "intermediate_size": 704,
-        "num_hidden_layers": 5,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-    },
-    "tiny_draft": {
-        "hidden_size": 128,
-        "intermediate_size": 320,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    },
-}
+    "tiny": {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 5, "num_attention_heads": 8,
+             "num_key_value_heads": 4},
+    "tiny_draft": {"hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2, "num_attention_heads": 4,
+                   "num_key_value_heads": 2},
+}  # fmt: skip
 _ABOUT = """{role}
 
 ## What it is for
@@ -60,32 +56,40 @@ _DATASTORE = """
 `datastore.safetensors` is REST's corpus for this model: 1000 conversations of the same world, none of them from the
 held-out part that the suite `mini` is drawn from. Made with
 
-    python scripts/make_tiny_corpus.py corpus corpus.jsonl --count 1000 --seed 2
+    python -m scripts.tiny corpus corpus corpus.jsonl --count 1000 --seed 2
     specbench build datastore --tokenizer bundled:tiny --field messages.content \\
         --out specbench/assets/tiny/datastore.safetensors corpus.jsonl"""
-
-
-def build(name: str, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
-    """A freshly initialised model of one of the shapes; embeddings are tied to keep it small."""
-    torch.manual_seed(seed)
-    ends: dict[str, Any] = {
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), max_position_embeddings=CONTEXT, tie_word_embeddings=True, **ends, **SHAPES[name]
-    )
-    model = LlamaForCausalLM(config)
-    model.generation_config.update(**ends)
-    return model
+_PARD_ABOUT = """`tiny_draft`, trained on to draft in parallel as PARD's draft models do: to run `pard` end to end on
+any machine. It says nothing about PARD on real models. `pard_token` in `config.json` is the mask token, the tokenizer's
+padding."""
 
 
 def new_model(settings: TrainingSettings) -> Trainee:
-    """An untrained model, with the bundled tokenizer. Compiled for its training."""
+    """Make an untrained model of one of the shapes, compiled for its training, with the bundled tokenizer."""
     tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
-    model = build(settings.name, tokenizer, settings.seed)
+    torch.manual_seed(settings.seed)
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    ends: dict[str, Any] = {name: getattr(tokenizer, name) for name in names}
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": CONTEXT, **SHAPES[settings.name]}
+    model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **ends, **sizes))  # tied to keep the model small
+    model.generation_config.update(**ends)
     forward = torch.compile(model)
+
+    def loss_of(batch: PackedBatch) -> tuple[Tensor, list[float]]:
+        """Weighted cross entropy of the next token, as the loss and as its figure."""
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = forward(
+                input_ids=batch.ids,
+                position_ids=batch.positions,
+                attention_mask=separate(batch.positions),
+                use_cache=False,
+            ).logits
+        losses = functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1).float(), batch.ids[:, 1:].flatten(), reduction="none"
+        )
+        weights = batch.weights[:, 1:].flatten()
+        loss = (losses * weights).sum() / weights.sum()
+        return loss, [loss.item()]
 
     def save(folder: Path, seconds: float, figures: list[float]) -> None:
         save_half(model, tokenizer, folder)
@@ -96,24 +100,7 @@ def new_model(settings: TrainingSettings) -> Trainee:
             more + (_DATASTORE if settings.name == "tiny" else ""),
         )  # fmt: skip
 
-    return Trainee(settings, tokenizer, model, lambda batch: loss_of(forward, batch), save)
-
-
-def loss_of(model: Any, batch: PackedBatch) -> tuple[Tensor, list[float]]:
-    """Weighted cross entropy of the next token, twice."""
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = model(
-            input_ids=batch.ids,
-            position_ids=batch.positions,
-            attention_mask=separate(batch.positions),
-            use_cache=False,
-        ).logits
-    losses = nn.functional.cross_entropy(
-        logits[:, :-1].flatten(0, 1).float(), batch.ids[:, 1:].flatten(), reduction="none"
-    )
-    weights = batch.weights[:, 1:].flatten()
-    loss = (losses * weights).sum() / weights.sum()
-    return loss, [loss.item()]
+    return Trainee(settings, tokenizer, model, loss_of, save)
 
 
 def save_half(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -121,3 +108,86 @@ def save_half(model: Any, tokenizer: Any, folder: Path) -> None:
     model.half().save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)
     save_tokenizer(tokenizer, folder)
+
+
+@dataclass(frozen=True)
+class PardSettings(TrainingSettings):
+    """The settings of PARD. chain: drafted tokens, one more than masks. anchors: sampled tokens of a sequence.
+
+    mask: the id of the mask token.
+    """
+
+    name: str = "tiny_pard"
+    steps: int = 1500
+    warmup: int = 20
+    decay: float = 0.7
+    rows: int = 2
+    length: int = 384
+    prompt_weight: float = 0.0
+    matrix_rate: float = 0.01
+    rate: float = 0.002
+    seed: int = 21
+    chain: int = 12
+    anchors: int = 64
+    mask: int = 0
+
+
+def with_masks(batch: PackedBatch, settings: PardSettings) -> tuple[PackedBatch, Tensor, Tensor]:
+    """Append chains of masks to a batch.
+
+    Returns the longer batch, the attention mask (rows, 1, length, length), and labels (rows, length), -100 where none
+    counts.
+    """
+    rows, text = batch.ids.shape
+    depth = torch.arange(1, settings.chain)
+    anchors = torch.stack([torch.randperm(text - settings.chain)[: settings.anchors] for _ in range(rows)])
+    places = (anchors[..., None] + depth).flatten(1)
+    last = anchors.repeat_interleave(len(depth), 1)
+    labels = torch.cat([torch.arange(1, text).expand(rows, -1), torch.zeros(rows, 1, dtype=torch.long), places + 1], 1)
+    meant, weight = batch.ids.gather(1, labels), batch.weights.gather(1, labels)
+    inside = batch.positions.gather(1, labels[:, text:]) == batch.positions.gather(1, last) + (places - last) + 1
+    weight[:, text - 1] = 0.0
+    weight[:, text:] *= inside
+    seen = torch.zeros(rows, 1, text + places.shape[1], text + places.shape[1], dtype=torch.bool)
+    seen[:, :, :text, :text] = separate(batch.positions)
+    seen[:, 0, text:, :text] = seen[:, 0, :text, :text].gather(1, last[..., None].expand(-1, -1, text))
+    chain = torch.ones(len(depth), len(depth), dtype=torch.bool).tril()
+    seen[:, :, text:, text:] = torch.block_diag(*[chain] * settings.anchors).bool()
+    masks = torch.full_like(places, settings.mask)
+    positions = torch.cat([batch.positions, batch.positions.gather(1, last) + places - last], 1)
+    whole = PackedBatch(torch.cat([batch.ids, masks], 1), weight, positions)
+    return whole, seen, meant.masked_fill(weight == 0, -100)
+
+
+def pard_loss(model: Any, batch: PackedBatch, settings: PardSettings) -> tuple[Tensor, list[float]]:
+    """Return the loss of a batch, and at each place of a chain the share of answer tokens that are the model's best."""
+    whole, seen, labels = with_masks(batch, settings)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(
+            input_ids=whole.ids, position_ids=whole.positions, attention_mask=seen, use_cache=False
+        ).logits.float()
+    loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+    text, right = batch.ids.shape[1], logits.argmax(-1) == labels
+    parts = [(right[:, :text], labels[:, :text])]
+    parts += [(right[:, text + at :: settings.chain - 1], labels[:, text + at :: settings.chain - 1])
+              for at in range(settings.chain - 1)]  # fmt: skip
+    return loss, [found[wanted >= 0].float().mean().item() for found, wanted in parts]
+
+
+def new_pard(settings: PardSettings) -> Trainee:
+    """Load the bundled draft model, to train it on."""
+    folder = ASSETS / "tiny_draft"
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def save(folder: Path, seconds: float, shares: list[float]) -> None:
+        model.config.pard_token = settings.mask
+        save_half(model, tokenizer, folder)
+        figures = {
+            "tokens of a chain; chains a sequence": f"{settings.chain}; {settings.anchors}",
+            "its best token is the text's, on held-out answers, at places 1, 2 ...": percent(shares),
+        }
+        write_card(folder, "pard", settings, model, seconds, _PARD_ABOUT, figures)
+
+    torch.manual_seed(settings.seed)
+    return Trainee(settings, tokenizer, model, lambda batch: pard_loss(model, batch, settings), save)

@@ -1,4 +1,4 @@
-"""Training on the bundled world: one pass over an endless corpus, whatever is trained.
+"""Training on the bundled world: one pass over an endless corpus, whatever is trained, and the card of the result.
 
 The rate warms up, stays, and decays linearly over the last part of the run. Matrices are trained with Muon, embeddings
 and norms with AdamW.
@@ -7,7 +7,7 @@ and norms with AdamW.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,11 +16,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tiny.corpus import documents
-from tiny.packing import PackedBatch, Packer
+from scripts.tiny.corpus import documents
+from scripts.tiny.packing import PackedBatch, Packer
 
-ASSETS = Path(__file__).resolve().parent.parent.parent / "specbench" / "assets"
+ASSETS = Path(__file__).resolve().parents[2] / "specbench" / "assets"
 HELD_OUT_BATCHES = 24
+_CARD = """---
+license: apache-2.0
+tags:
+- speculative-decoding
+- testing
+---
+
+# {settings.name}
+
+{about}
+
+| figure | value |
+|---|---|
+| parameters | {parameters:,} |
+| steps | {settings.steps:,} |
+| tokens (packed, prompts and answers) | {tokens:,} |
+| wall time on a CPU, shared with other work | {minutes:.0f} min |
+| Muon, AdamW | {settings.matrix_rate}, {settings.rate} |
+{rows}
+
+Made with `python -m scripts.tiny train {kind}` from conversations of the bundled world (`scripts/tiny/`), none of them
+from the held-out part that the suite `mini` is drawn from.
+{more}
+"""
 
 
 @dataclass(frozen=True)
@@ -41,9 +65,9 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class Trainee:
-    """What is trained, by its settings. module: holds the parameters, and is told when it is not trained (``eval``).
+    """What is trained, by its settings. module: has the parameters; is in evaluation mode when it is not trained.
 
-    loss_of: a batch -> what is minimised, and what is shown of it, a figure a depth.
+    loss_of: a batch -> what is minimised, and the figures that are shown of it.
     save: (folder, seconds that the training took, figures of held-out documents) writes files and a card.
     """
 
@@ -54,35 +78,27 @@ class Trainee:
     save: Callable[[Path, float, list[float]], None]
 
 
-def rate_at(step: int, settings: TrainingSettings) -> float:
-    """Factor of the learning rate: warmup, plateau, linear decay."""
-    decay_steps = max(1, int(settings.steps * settings.decay))
-    return min(1.0, (step + 1) / settings.warmup, max(0.0, (settings.steps - step) / decay_steps))
-
-
-def optimizers(module: nn.Module, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices, AdamW for embeddings and norms."""
-    matrices = [weight for name, weight in module.named_parameters() if weight.ndim == 2 and "embed" not in name]
-    others = [weight for name, weight in module.named_parameters() if weight.ndim != 2 or "embed" in name]
-    return [
-        torch.optim.Muon(matrices, lr=settings.matrix_rate, weight_decay=0.01, momentum=0.95),
-        torch.optim.AdamW(others, lr=settings.rate, betas=(0.9, 0.97), weight_decay=0.0),
-    ]
-
-
 def train(trainee: Trainee) -> Iterator[tuple[int, float, list[float]]]:
     """Train on the world's training documents; yields (step, seconds, figures of its batch)."""
     settings = trainee.settings
-    steppers = optimizers(trainee.module, settings)
+    named = [("embed" in name, weight) for name, weight in trainee.module.named_parameters()]
+    matrices = [weight for embeds, weight in named if weight.ndim == 2 and not embeds]
+    others = [weight for embeds, weight in named if weight.ndim != 2 or embeds]
+    steppers: list[tuple[torch.optim.Optimizer, float]] = [
+        (torch.optim.Muon(matrices, settings.matrix_rate, weight_decay=0.01, momentum=0.95), settings.matrix_rate),
+        (torch.optim.AdamW(others, settings.rate, betas=(0.9, 0.97), weight_decay=0.0), settings.rate),
+    ]
+    decay_steps = max(1, int(settings.steps * settings.decay))
     packer = Packer(trainee.tokenizer, documents(settings.seed), settings.length, settings.rows, settings.prompt_weight)
     start = time.perf_counter()
     for step, batch in zip(range(settings.steps), packer, strict=False):
-        for stepper, rate in zip(steppers, (settings.matrix_rate, settings.rate), strict=True):
-            stepper.param_groups[0]["lr"] = rate * rate_at(step, settings)
+        factor = min(1.0, (step + 1) / settings.warmup, max(0.0, (settings.steps - step) / decay_steps))
+        for stepper, rate in steppers:
+            stepper.param_groups[0]["lr"] = rate * factor
         loss, figures = trainee.loss_of(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(trainee.module.parameters(), 1.0)
-        for stepper in steppers:
+        for stepper, _ in steppers:
             stepper.step()
             stepper.zero_grad(set_to_none=True)
         yield step + 1, time.perf_counter() - start, figures
@@ -90,11 +106,38 @@ def train(trainee: Trainee) -> Iterator[tuple[int, float, list[float]]]:
 
 @torch.no_grad()
 def held_out_figures(trainee: Trainee) -> list[float]:
-    """Means of the figures over answers of documents that are held out of every corpus."""
+    """Return the means of the figures over answers of documents that are held out of every corpus."""
     settings = trainee.settings
     torch.manual_seed(settings.seed)
     trainee.module.eval()
     stream = documents(settings.seed + 1, held_out=True)
     packer = Packer(trainee.tokenizer, stream, settings.length, settings.rows, prompt_weight=0.0)
-    found = [trainee.loss_of(batch)[1] for batch in islice(packer, HELD_OUT_BATCHES)]
-    return [sum(figures) / len(figures) for figures in zip(*found, strict=True)]
+    return means([trainee.loss_of(batch)[1] for batch in islice(packer, HELD_OUT_BATCHES)])
+
+
+def means(rows: list[list[float]]) -> list[float]:
+    """Return the mean of each column."""
+    return [sum(column) / len(column) for column in zip(*rows, strict=True)]
+
+
+def write_card(
+    folder: Path, kind: str, settings: TrainingSettings, module: nn.Module, seconds: float, about: str,
+    figures: Mapping[str, object], more: str = "",
+) -> None:  # fmt: skip
+    """Write ``README.md``. kind: of ``python -m scripts.tiny train``. figures: further rows of the table."""
+    card = _CARD.format(
+        settings=settings,
+        about=about,
+        parameters=sum(weight.numel() for weight in module.parameters()),
+        tokens=settings.steps * settings.rows * settings.length,
+        minutes=seconds / 60,
+        rows="\n".join(f"| {name} | {value} |" for name, value in figures.items()),
+        kind=kind,
+        more=more,
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def percent(shares: list[float]) -> str:
+    """Return shares as they stand in the card's table."""
+    return ", ".join(f"{share:.1%}" for share in shares)

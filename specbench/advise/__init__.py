@@ -1,0 +1,1 @@
+"""Advice from runs and latency profiles: the best method, its best parameters, and what limits a forward."""

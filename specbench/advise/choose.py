@@ -27,10 +27,9 @@ from specbench.report.frames.predict import Prediction, predict, with_drafting
 from specbench.report.frames.reported import ReportedRun, find_remarks
 from specbench.report.label import label
 from specbench.report.locate import chosen_profile, find_runs
-from specbench.runs.cli import job_of
 from specbench.runs.composition import with_own_groups
 from specbench.runs.execution import execute
-from specbench.runs.job import Job
+from specbench.runs.job import Job, job_of
 from specbench.stats import MIN_CASES, Estimate
 from specbench.types import InputError
 
@@ -64,8 +63,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What is best under a load. speedup: of the held-out cases. ties: whom it cannot be told from. next_best: of the
-    others, with the ratio.
+    """The best candidate under a load. speedup: of the held-out cases.
+
+    ties: candidates that cannot be distinguished from it. next_best: of the others, with the ratio.
     """
 
     requests: int
@@ -76,7 +76,7 @@ class Advice:
 
 
 def candidates_of(directories: Sequence[Path]) -> list[Candidate]:
-    """Every method of these runs whose drafts are recorded. Raises InputError where there is none to choose from."""
+    """Every method of these runs whose drafts are recorded. Raises InputError where none has them."""
     findings = read_findings(find_runs(directories))
     found = [
         Candidate(label(method, entry.variants.get(method, "")), entry, method)
@@ -135,7 +135,7 @@ def answer(found: Sequence[Candidate], profile: Profile, loads: Sequence[int]) -
 
 
 def _at_other_costs(found: Sequence[Candidate], profile: Profile, requests: int) -> Iterator[tuple[float, str]]:
-    """Who is best where a token fed costs so much of what a fit says."""
+    """(factor, best candidate) where a token fed costs this factor of the fit's cost."""
     fit = profile.surface
     for factor in COSTS if isinstance(fit, Fit) else ():
         assert isinstance(fit, Fit)

@@ -45,17 +45,16 @@ class Choice:
 
 @dataclass
 class Tuner:
-    """job_of: overrides -> a checked job. grid: 'method.NAME.KEY' -> its values, as on a command line.
-    requests: at once.
+    """A search for the parameters of one method. Replays run in folders of their own that are deleted.
 
-    Replays run in folders of their own that are thrown away.
+    job_of: overrides -> a checked job. grid: 'method.NAME.KEY' -> its values, as on a command line. requests: at once.
     """
 
     job_of: Callable[[Sequence[str]], Job]
     overrides: Sequence[str]
     profile: Profile
     grid: Mapping[str, Sequence[str]]
-    say: Callable[[str], None] = print
+    report: Callable[[str], None] = print
     requests: int = 1
     _seen: dict[tuple[str, ...], float] = field(default_factory=dict)
     _resolved: Mapping[str, object] | None = None
@@ -86,15 +85,12 @@ class Tuner:
                 for values in product(*(self.grid[key] for key in keys))
             )
             for change in changes:
-                point = self._own({**best, **change})
+                changed = {**best, **change}.items()
+                point = {key: value for key, value in changed if self._configured(key) != value}
                 if self.speedup(point) > LEAST * self.speedup(best):
                     best = point
             together = 1 if best != before else together + 1
         return Choice(best, self.speedup(best), sum(value > 0 for value in self._seen.values()))
-
-    def _own(self, point: Point) -> Point:
-        """The point without the values that the configuration has already."""
-        return {key: value for key, value in point.items() if self._configured(key) != value}
 
     def _configured(self, key: str) -> str | None:
         """The value of a key in the configuration, as on a command line."""
@@ -102,7 +98,7 @@ class Tuner:
         return str(node).lower() if isinstance(node, bool) else None if node is None else str(node)
 
     def _setting(self, key: str) -> object:
-        """The configuration's value at a dotted key; None where there is none."""
+        """The configuration's value at a dotted key; None where it does not exist."""
         if self._resolved is None:
             self._resolved = self.job_of(self.overrides).resolved
         node: object = self._resolved
@@ -119,9 +115,9 @@ class Tuner:
             except InputError as error:
                 if not point:
                     raise
-                self.say(f"refused: {error}")
+                self.report(f"refused: {error}")
                 self._seen[key] = 0.0
-            self.say(f"{self._seen[key]:.4f}  {' '.join(key) or 'as configured'}")
+            self.report(f"{self._seen[key]:.4f}  {' '.join(key) or 'as configured'}")
         return self._seen[key]
 
     def replay(self, point: Point, part: str) -> pd.DataFrame:

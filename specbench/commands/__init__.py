@@ -1,5 +1,7 @@
-"""The commands of ``specbench``: one table. A command is a module with ``main(argv) -> exit code``, imported when it is
-asked for, so that what needs no torch starts without it.
+"""The commands of ``specbench``, in one table.
+
+A command is a module with ``main(argv) -> exit code``. It is imported when it is called, so that a command without
+torch starts fast.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ COMMANDS = {
     "list": Command("specbench.commands.runs", "the runs of results/: what, when, the best method, complete or not"),
     "diff": Command("specbench.commands.diff", "two runs: what they were set to, and their figures"),
     "compare": Command("specbench.commands.compare", "two methods of a run: how much faster one is, where, and why"),
-    "merge": Command("specbench.runs.merge", "the parts of a run, made anywhere, become the run"),
+    "merge": Command("specbench.commands.merge", "the parts of a run, made anywhere, become the run"),
     "tune": Command("specbench.commands.tune", "the parameters of a method with the best modelled speedup"),
     "choose": Command("specbench.commands.choose", "method and parameters for a GPU, a model and a load"),
     "profile": Command("specbench.commands.profile", "measure what a forward costs on this machine"),

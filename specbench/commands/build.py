@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     options = own.parse_args(given.rest)
     start = time.perf_counter()
     corpus = reader.read_corpus(options)
-    built, said = builder.build(corpus, options)
+    built, summary = builder.build(corpus, options)
     built.save(options.out, len(corpus.tokenizer))
-    print(f"{options.out}: {said}{built.nbytes()} bytes from {corpus}, in {time.perf_counter() - start:.1f} s")
+    print(f"{options.out}: {summary}{built.nbytes()} bytes from {corpus}, in {time.perf_counter() - start:.1f} s")
     return 0

@@ -1,7 +1,7 @@
 """Which method, with which parameters, for a GPU, a model and a load: recorded steps priced by a latency profile.
 
 A suite's name stands for the newest run of it in results/: how much is accepted depends on the model that answers, so
-only a run of that model can say it, while the speed of another GPU is the profile's.
+only a run of that model shows it, while the speed of another GPU is the profile's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _find_source(named: str) -> Path:
-    """The run, the trace, or the records of the newest run of a suite. Raises InputError where there is none."""
+    """The run, the trace, or the records of the newest run of a suite. Raises InputError where it does not exist."""
     suites = list_options("suite")
     if Path(named).exists():
         return Path(named)
@@ -47,11 +47,11 @@ def _find_source(named: str) -> Path:
             f"{named}: no run, trace or suite; expected a path first, or a suite's name; {near(named, suites)}"
         )
     found = [
-        (str(manifest.get("created", "")), run)
+        (manifest.created, run)
         for run in (find_every_run(RESULTS) if RESULTS.is_dir() else [])
-        if (manifest := read_manifest(run)).get("suite", {}).get("name") == named
-        and manifest.get("model", {}).get("path") != "random"
-        and manifest.get("config", {}).get("engine", {}).get("kind") not in ("replay", "timed")
+        if (manifest := read_manifest(run)).suite.name == named
+        and manifest.model.path != "random"
+        and manifest.config.engine.kind not in ("replay", "timed")
     ]
     if not found:
         raise InputError(

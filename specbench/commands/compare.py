@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     if names[0] == names[1]:
         raise InputError(f"{names[0]}: given twice; expected two methods of {', '.join(known)}")
     console = open_console()
-    lines = [_say_run(findings), *_say_ratios(findings, names)]
+    lines = [_describe_run(findings), *_describe_ratios(findings, names)]
     console.print(printable("\n".join(lines)), markup=False, soft_wrap=True)
     for table in (_why(findings, names), _where(findings, names)):
         if table is not None:
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _say_run(findings: Findings) -> str:
+def _describe_run(findings: Findings) -> str:
     """'tiny-mini-6bac29f39f: tiny on mini, 14 cases': which run this is, and whether it has enough cases."""
     facts, run = findings.facts[0], findings.runs[0].directory.resolve().name
     cases = int(findings.summary["cases"].max())
@@ -64,8 +64,8 @@ def _say_run(findings: Findings) -> str:
     return f"{run}: {facts.model} on {facts.suite}, {cases} cases{few}"
 
 
-def _say_ratios(findings: Findings, names: Sequence[str]) -> list[str]:
-    """A line a figure that both have: 'speed: pld over sam 1.06 [1.02, 1.10]'; or that there is none."""
+def _describe_ratios(findings: Findings, names: Sequence[str]) -> list[str]:
+    """A line a figure that both have: 'speed: pld over sam 1.06 [1.02, 1.10]'; or that they share no figure."""
     facts = findings.facts[0]
     first, second = ((name, "") for name in names)
     lines = []

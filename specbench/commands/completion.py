@@ -122,5 +122,5 @@ def _keys(word: str) -> Iterator[str]:
 def _parameters(method: str) -> list[str]:
     """The keys of a method's file."""
     path = conf_dir() / "method" / f"{method}.yaml"
-    held: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return [key for key in held if key not in _RESERVED]
+    settings: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return [key for key in settings if key not in _RESERVED]

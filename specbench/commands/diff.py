@@ -1,7 +1,7 @@
 """``specbench diff RUN RUN``: what two runs were set to and made with, where it differs, and their figures.
 
-The first lines say whether the records are the same: a run that was repeated, or made elsewhere, has equal tokens and
-accepted lengths, and other times.
+The first lines report whether the records are the same: a run that is repeated, here or on another machine,
+has equal tokens and accepted lengths, and other times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specbench.report.table import Table
 from specbench.report.tables.terminal import open_console, print_table
 from specbench.runs.digest import decisive
 
-# Of a manifest beside the settings: what a run was made with.
+# Entries of a manifest, in addition to its settings: what a run was made with.
 MADE_WITH = ("specbench", "engine", "forward", "threads", "versions", "git")
 FIGURES = {"mat": "MAT", "speedup": "speedup", "tokens_per_s": "tokens/s"}
 NAMES = ("A", "B")
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     one, two = (found.runs[0] for found in both)
     for name, run in zip(NAMES, (one, two), strict=True):
         console.print(printable(f"{name}: {run.directory}"), markup=False, soft_wrap=True)
-    console.print(say_equal(one.records, two.records), markup=False, soft_wrap=True)
+    console.print(describe_equal(one.records, two.records), markup=False, soft_wrap=True)
     for table in (settings_table(one, two), figures_table(both)):
         if table is not None:
             print_table(table, console)
@@ -54,8 +54,8 @@ def _only(path: Path) -> Findings:
     return read_findings(found)
 
 
-def say_equal(one: Sequence[CaseRecord], two: Sequence[CaseRecord]) -> str:
-    """'84 records are in both; 84 have the same tokens and accepted lengths.'"""
+def describe_equal(one: Sequence[CaseRecord], two: Sequence[CaseRecord]) -> str:
+    """Return the line '84 records are in both; 84 have the same tokens and accepted lengths.'."""
     first, second = ({(each.case, each.method, each.round): _tokens(each) for each in side} for side in (one, two))
     shared = first.keys() & second.keys()
     same = sum(first[key] == second[key] for key in shared)

@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def repositories(model: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None, Sequence[str]]]:
-    """(setting, hub id, revision, patterns of files) of all that a model's settings name and that is no folder here.
+    """(setting, hub id, revision, patterns of files) of what a model's settings name beyond local folders.
 
     Raises InputError for a folder that is missing.
     """

@@ -3,7 +3,7 @@
     specbench profile model=tiny
     specbench profile model=vicuna_7b engine=eager --fed 1,2,4,8,16,32,64,128 --rows
 
-The first arguments are those of ``specbench``. Writes <device>-<model>-<engine>-<dtype>.json with its plots beside it;
+The first arguments are those of ``specbench``. Writes <device>-<model>-<engine>-<dtype>.json with its plots next to it;
 runs and reports in the same folder pick it up. ``--rows`` adds batches of k rows of w + 1 tokens (N-Grammys, figure 1).
 """
 
@@ -50,13 +50,12 @@ def measure(given: argparse.Namespace) -> Profile:
     """Load what the overrides name and time it. Raises InputError."""
     import torch  # here, as --help needs none of these
 
-    from specbench.advise.ceilings import best_of, measure_ceilings
-    from specbench.advise.latency import Bench, Reach, sweep, sweep_rows, traits_of
+    from specbench.advise.latency import Bench, Reach, best_of, measure_ceilings, sweep, sweep_rows, traits_of
     from specbench.measure.environment import machine, versions
     from specbench.models.choose import TENSOR
     from specbench.profile import Profile, device_name
-    from specbench.runs.cli import job_of
-    from specbench.runs.stage import set_stage
+    from specbench.runs.job import job_of
+    from specbench.runs.sources import set_stage
 
     widest = max(256, *given.fed, max(given.k) * max(given.w))
     job = job_of([f"engine.max_nodes={widest}", "method=[]", *given.overrides])

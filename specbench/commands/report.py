@@ -1,4 +1,4 @@
-"""The command ``specbench report RUN...``: the report of one run or of several, and Spec-Bench's files and formulas."""
+"""``specbench report RUN...``: write the report of one run, or of several together."""
 
 from __future__ import annotations
 
@@ -8,32 +8,21 @@ import errno
 import logging
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from specbench.commands.exchange import INSTEAD, chosen_runs
 from specbench.input import InputError, counts
 from specbench.names import Plain, printable
 from specbench.records.store import DISK_FAULTS, RunError
-from specbench.report.build import build_report, default_output, read_findings
-from specbench.report.exchange.formats import FORMATS, SAMPLES, export_run, show_imported
-from specbench.report.exchange.spec_bench import (
-    compare,
-    compare_table,
-    export_answers,
-    files_table,
-    left_out,
-    score_files,
-    write_compat,
-)
-from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
+from specbench.report.build import build_report
+from specbench.report.exchange.formats import FORMATS, SAMPLES
+from specbench.report.locate import DEFAULT_RUN, fetch_runs, is_remote
 from specbench.report.plots import SCREEN
-from specbench.report.published import compare as find_matches
-from specbench.report.published import published_tables, read_published, summarise_verdicts, write_published
 from specbench.report.tables.modelled import crossover_table, prediction_table
-from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
+from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table
 from specbench.screen import DONE, FAILED, INTERRUPTED, USAGE, ending_as_interrupts, showing
 
-_INSTEAD = ("answers", "compat", "export_answers", "export", "import", "published")  # of a report
 _WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a folder; expected a file"}
 
 
@@ -46,7 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with ending_as_interrupts(), tempfile.TemporaryDirectory(prefix="specbench-") as folder:
             _fetch(options, Path(folder))
-            _do(options)
+            _check(options)
+            chosen = [name for name in INSTEAD if getattr(options, name)]
+            for name in chosen:
+                INSTEAD[name](options)
+            if not chosen:
+                _report(options)
         return DONE
     except KeyboardInterrupt:
         code, said = INTERRUPTED, "interrupted; the same command writes every file again"
@@ -74,30 +68,6 @@ def _fetch(options: argparse.Namespace, folder: Path) -> None:
     options.runs = places
 
 
-def _do(options: argparse.Namespace) -> None:
-    _check(options)
-    if options.answers:
-        _score_files(options)
-    if options.compat:
-        _compare(options)
-    if options.export_answers:
-        _export(options)
-    if options.export:
-        findings = read_findings(_runs(options))
-        folder = options.output or default_output(findings) / "exchange"
-        files, left = export_run(findings, options.export, folder, options.tokenizer)
-        print_warnings([f"{text}; it has no file" for text in left])
-        print("\n".join(map(str, files)))
-    if getattr(options, "import"):
-        beside = read_findings(find_runs(options.runs)) if options.runs else None  # without RUN the files alone
-        output = options.output or (default_output(beside) if beside else None)
-        show_imported(getattr(options, "import"), beside, output)
-    if options.published:
-        _published(options)
-    if not any(getattr(options, name) for name in _INSTEAD):
-        _report(options)
-
-
 def _name_fault(error: OSError, option: str) -> str:
     """Which file or folder cannot be written, what is wrong with it, and the fix."""
     wrong = _WRONG.get(error.errno or 0, f"cannot be used ({error.strerror or error})")
@@ -111,7 +81,7 @@ def _check(options: argparse.Namespace) -> None:
         raise RunError("--answers: reads answer files alone; expected no RUN, --compat or --export-answers beside it")
     if options.answers and len(options.answers) < 2:
         raise RunError("--answers: got one file; expected the baseline's and at least one method's")
-    instead = [name for name in _INSTEAD if getattr(options, name)]
+    instead = [name for name in INSTEAD if getattr(options, name)]
     if instead and (options.profile or options.concurrency or options.heatmaps or options.passed):
         named = ", ".join(f"--{name.replace('_', '-')}" for name in instead)
         raise RunError(
@@ -129,7 +99,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     names = ("plots", "heatmaps", "profile", "concurrency", "style", "passed")
-    console, runs = open_console(), _runs(options)
+    console, runs = open_console(), chosen_runs(options)
     with showing(console, "writing the report", "specbench.report.build"):
         report = build_report(runs, options.output, **{name: getattr(options, name) for name in names})
     print_findings(report.findings, console, report.load)
@@ -140,60 +110,6 @@ def _report(options: argparse.Namespace) -> None:
         print_table(crossover_table(report.load), console)
     console.print(f"\n{len(report.files)} files in {report.output}", markup=False, soft_wrap=True)
     print_page(report.output, console)
-
-
-def _compare(options: argparse.Namespace) -> None:
-    findings = read_findings(_runs(options))
-    frame, notes = compare(findings, options.tokenizer)
-    table = compare_table(frame, findings)
-    files = write_compat(frame, table, options.output or default_output(findings))
-    console = open_console()
-    print_table(table, console)
-    print_warnings(notes, console)
-    console.print("\n".join(map(str, files)), markup=False, soft_wrap=True)
-
-
-def _export(options: argparse.Namespace) -> None:
-    findings = read_findings(_runs(options))
-    if (count := len({run.directory for run in findings.runs})) > 1:
-        raise RunError(f"--export-answers: got {count} runs; expected one, its methods are the files' names")
-    runs = list(zip(findings.runs, findings.facts, strict=True))
-    files = [file for run, facts in runs for file in export_answers(run, facts, options.export_answers)]
-    print_warnings([text for run, facts in runs for text in left_out(run, facts)])
-    print("\n".join(map(str, files)))
-
-
-def _published(options: argparse.Namespace) -> None:
-    console, figures = open_console(), read_published()
-    findings = read_findings(_runs(options))
-    matches = find_matches(findings, figures)
-    if not matches:
-        ran = ", ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
-        suites = ", ".join(dict.fromkeys(figure.suite for figure in figures if figure.model and figure.method))
-        text = "No published figure is of these methods, as they were set, on this suite: "
-        console.print(printable(f"{text}got {ran}; published are {suites}."), markup=False, soft_wrap=True)
-        return
-    tables = published_tables(matches, figures)
-    for table in tables:
-        print_table(table, console)
-    console.print(printable(summarise_verdicts(matches)), markup=False)
-    files = write_published(matches, tables, options.output or default_output(findings))
-    console.print("\n".join(map(str, files)), markup=False, soft_wrap=True)
-
-
-def _score_files(options: argparse.Namespace) -> None:
-    baseline, *methods = options.answers
-    frame, notes = score_files(baseline, methods, options.tokenizer)
-    table = files_table(frame, baseline)
-    console = open_console()
-    print_table(table, console)
-    print_warnings(notes, console)
-    if options.output:
-        console.print("\n".join(map(str, write_compat(frame, table, options.output))), markup=False, soft_wrap=True)
-
-
-def _runs(options: argparse.Namespace) -> list[Path]:
-    return find_runs(options.runs or [DEFAULT_RUN])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -233,13 +149,6 @@ def _parser() -> argparse.ArgumentParser:
         help="results of a sandbox for code, JSON lines with task_id, method, passed (and round): the share that passed"
         f" beside the speed. --export {SAMPLES} writes what it tests; nothing is run here",
     )
-    _add_plots(add)
-    _add_others(parser.add_argument_group("instead of a report").add_argument)
-    return parser
-
-
-def _add_plots(add: Callable[..., object]) -> None:
-    """Options of the plots."""
     add("--no-plots", dest="plots", action="store_false", help="tables and page only")
     add(
         "--heatmap",
@@ -258,10 +167,7 @@ def _add_plots(add: Callable[..., object]) -> None:
         help="of the plots: screen, paper (no title inside, papers' names, 3.3 inch wide), or a style file of"
         " matplotlib (*.mplstyle: fonts, and as figure.figsize the width)",
     )
-
-
-def _add_others(add: Callable[..., object]) -> None:
-    """Options for something other than a report."""
+    add = parser.add_argument_group("instead of a report").add_argument
     add("--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas beside ours, and the difference")
     add(
         "--published",
@@ -290,3 +196,4 @@ def _add_others(add: Callable[..., object]) -> None:
         help="Spec-Bench's table from answer files alone, the baseline's first",
     )
     add("--tokenizer", type=Path, metavar="DIR", help="holds the model's tokenizer.json, if the run does not name one")
+    return parser

@@ -1,16 +1,68 @@
-"""``specbench run``: Hydra's own flags, such as --help and --cfg, are answered before torch is imported."""
+"""``specbench run``: run a composed configuration, its shards, or a sweep.
+
+The way of a run: ``composition`` composes the settings; ``job`` checks them and reads everything but weights from a
+source (``sources``); ``launch`` shows the run and reports at its end; ``execution`` opens the directory and writes the
+records of the blocks, which ``session`` decodes. A wrong setting ends with a message and exit code 2, where possible
+before a model is loaded. Hydra's own flags, such as --help and --cfg, are answered before torch is imported.
+"""
 
 from __future__ import annotations
 
+import sys
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from specbench.runs.composition import inform
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf.errors import OmegaConfBaseException
+
+from specbench.input import InputError
+from specbench.names import printable
+from specbench.runs import composition
+from specbench.screen import DONE, INTERRUPTED, fail
+
+DRY = composition.DRY
 
 
 def main(argv: Sequence[str]) -> int:
     """Exit code: 0 done, 1 a method failed, 2 the settings do not allow it, 130 interrupted."""
-    if inform(argv):
-        return 0
-    from specbench.runs import cli
+    if composition.inform(argv):
+        return DONE
+    from specbench.runs.execution import find_grown, needs_shards  # these bring torch
+    from specbench.runs.job import begin_job, quiet_libraries
+    from specbench.runs.launch import run_job
+    from specbench.runs.ledger import preview
+    from specbench.runs.sweep import run_shards, run_sweep
 
-    return cli.main(argv)
+    composition.register()
+    quiet_libraries()
+    flags = composition.read_flags(argv)
+    name, overrides = flags.config_name or composition.CONFIG, composition.with_own_groups(flags.overrides)
+    if flags.config_dir:
+        overrides.append(f"hydra.searchpath=[file://{Path(flags.config_dir).resolve()}]")
+    try:
+        cfg = None if flags.multirun else composition.compose_config(name, overrides)
+        if cfg is None or cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment that is a grid sweeps without -m
+            if DRY in argv:
+                raise InputError(f"{DRY}: these are the jobs of a sweep; expected the settings of one of them")
+            return run_sweep(name, overrides)
+        job = begin_job(cfg, uuid.uuid4().hex)
+        if cell := composition.spell_cell(cfg):
+            print(printable(cell))
+            suite = replace(job.suite, warnings=(*job.suite.warnings, cell))  # for the report
+            job = replace(job, source=replace(job.source, suite=suite))
+        named = Path(cfg.hydra.run.dir).resolve()
+        directory = find_grown(job, named) if named.name == composition.run_name(cfg) else named
+        if DRY in argv:
+            print(*(f"{what:9} {printable(text)}" for what, text in preview(job, directory)), sep="\n")
+            return DONE
+        return run_shards(job, directory, name, overrides) if needs_shards(job, directory) else run_job(job, directory)
+    except InputError as error:
+        return fail(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        return fail(composition.explain(error, overrides))
+    except KeyboardInterrupt:  # while the jobs of a launcher are waited for
+        print("specbench: interrupted; the same command goes on from what is done", file=sys.stderr)
+        return INTERRUPTED

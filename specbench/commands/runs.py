@@ -9,10 +9,9 @@ import argparse
 import csv
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -20,6 +19,7 @@ from rich.text import Text
 
 from specbench.input import InputError
 from specbench.names import printable
+from specbench.records.manifest import Manifest
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import MANIFEST, RECORDS, SET_ASIDE, SHARDS, read_manifest
 from specbench.screen import Screen
@@ -45,7 +45,7 @@ class Listed:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the index. Raises InputError where there is no run."""
+    """Print the index. Raises InputError where the folder holds no run."""
     parser = argparse.ArgumentParser(prog="specbench list", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="default: results")
     folder = parser.parse_args(argv).folder
@@ -73,27 +73,27 @@ def find_every_run(folder: Path) -> list[Path]:
 
 
 def list_run(run: Path, folder: Path) -> Listed:
-    """The line of a run; one whose manifest cannot be read says so."""
+    """The line of a run; an unreadable manifest is named in it."""
     name = run.relative_to(folder).as_posix()
     try:
         manifest = read_manifest(run)
     except InputError:
         return Listed(name, "", "", "", 0, "", f"{MANIFEST} cannot be read")
-    methods = [each for each in manifest.get("methods", {}) if each != VANILLA]
-    lossy = {each for each, entry in manifest.get("methods", {}).items() if not entry.get("lossless", True)}
+    methods = [each for each in manifest.methods if each != VANILLA]
+    lossy = {each for each, entry in manifest.methods.items() if not entry.lossless}
     return Listed(
         name,
-        str(manifest.get("created", ""))[:16].replace("T", " "),
-        str(manifest.get("model", {}).get("name") or ""),
-        str(manifest.get("suite", {}).get("name") or ""),
+        manifest.created[:16].replace("T", " "),
+        manifest.model.name or "",
+        manifest.suite.name or "",
         len(methods),
         find_best(run / SUMMARY, lossy) if (run / SUMMARY).is_file() else "",
-        _say_done(run, manifest),
+        _describe_progress(run, manifest),
     )
 
 
 def find_best(summary: Path, lossy: set[str]) -> str:
-    """'pld 1.11 [1.06, 1.16]': the lossless method with the largest figure, and which figure where it is no speedup."""
+    """'pld 1.11 [1.06, 1.16]': the lossless method with the largest figure, and which one unless a speedup."""
     with summary.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("category") == OVERALL]
     rows = [row for row in rows if row["method"] not in {VANILLA, CONTROL, *lossy}]
@@ -107,11 +107,11 @@ def find_best(summary: Path, lossy: set[str]) -> str:
     return f"{best['method']} {kind}{float(best[figure]):.2f}{bounds}"
 
 
-def _say_done(run: Path, manifest: Mapping[str, Any]) -> str:
-    cases = manifest.get("suite", {}).get("cases")
+def _describe_progress(run: Path, manifest: Manifest) -> str:
+    cases = manifest.suite.cases
     if not cases:
         return ""
-    total = int(manifest.get("blocks") or int(cases) * int(manifest.get("rounds") or 1))  # grown, or under load
+    total = manifest.blocks or cases * (manifest.rounds or 1)  # grown, or under load
     done = count_blocks(run / RECORDS)
     return "complete" if done >= total else f"{done} of {total} blocks"
 

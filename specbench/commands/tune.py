@@ -1,7 +1,7 @@
-"""Find a method's parameters with the best modelled speedup, from recorded answers and a latency profile.
+r"""Find a method's parameters with the best modelled speedup, from recorded answers and a latency profile.
 
-    specbench tune --profile h100-llama-3.1-8b-vllm-0.10 \\
-        --grid pld.num_draft=1,3,5,10,16 --grid pld.max_ngram=1,2,3,4 \\
+    specbench tune --profile h100-llama-3.1-8b-vllm-0.10 \
+        --grid pld.num_draft=1,3,5,10,16 --grid pld.max_ngram=1,2,3,4 \
         model=replay model.trace=results/live/records.jsonl 'method=[pld]'
 
 Parameters are chosen on one half of the cases (suite.part=1/2) and judged on the other. Every replay runs the drafter;
@@ -43,8 +43,8 @@ def main(argv: Sequence[str]) -> int:
     from specbench.advise.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
     from specbench.measure.environment import spell_busy
     from specbench.profile import open_profile
-    from specbench.runs.cli import job_of  # brings torch, which --help does without
     from specbench.runs.composition import with_own_groups
+    from specbench.runs.job import job_of  # brings torch, which --help does without
     from specbench.stats import MIN_CASES
 
     profile = open_profile(given.profile)

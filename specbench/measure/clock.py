@@ -1,19 +1,27 @@
-"""The clock of one request: phases that tile its wall time, with no synchronisation of its own between them.
+"""What one request costs: its time, in phases that tile the wall time, and the energy that GPUs used meanwhile.
 
 On a CPU a lap is a clock reading. On a GPU work is enqueued and runs later, so a lap records an event; the events are
-resolved after the request, when reading them costs nothing that is measured.
+resolved after the request, when reading them costs nothing that is measured. Nothing waits for the GPU in between.
+
+Energy is read from the counters of NVIDIA's driver (NVML) before and after a request, outside the clock. A counter
+counts everything that its GPU does, and is updated every few tens of milliseconds: a sum over many requests means
+something, the figure of one short request does not.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
+
+NVML = "pynvml"  # the module of the package nvidia-ml-py, which is optional
+_JOULES = 1e-3  # counters are in millijoules
 
 
 class Clock:
@@ -92,3 +100,53 @@ def without_collector(freeze: bool = False) -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+class Meter:
+    """The counters of some GPUs together."""
+
+    def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
+        """nvml: the module. handles: of the GPUs."""
+        self._nvml, self._handles = nvml, handles
+
+    def joules(self) -> float | None:
+        """[J] since a fixed point in time; None where a counter cannot be read."""
+        try:
+            return _JOULES * sum(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles)
+        except self._nvml.NVMLError:
+            return None
+
+    def since(self, before: float | None) -> float | None:
+        """[J] used since ``joules`` returned ``before``."""
+        now = self.joules()
+        return None if before is None or now is None else round(now - before, 3)
+
+
+def open_meter(gpus: Sequence[int]) -> Meter | None:
+    """gpus: as torch numbers them. None without any, without the package, or where a GPU has no counter."""
+    if not gpus:
+        return None
+    try:
+        nvml = importlib.import_module(NVML)
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+        names = (f"GPU-{torch.cuda.get_device_properties(gpu).uuid}" for gpu in gpus)  # the driver counts otherwise
+        meter = Meter(nvml, [nvml.nvmlDeviceGetHandleByUUID(name) for name in names])
+    except nvml.NVMLError:
+        return None
+    return None if meter.joules() is None else meter
+
+
+def gpus_in_use(device: torch.device, count: int | None) -> list[int]:
+    """Those that hold the target, ``count`` from ``device`` on, and any other with tensors of this process.
+
+    So the GPU of a draft model counts, for vanilla too: the run occupies it. Empty where the target is on a CPU, which
+    has no counter.
+    """
+    if device.type != "cuda":
+        return []
+    first = device.index or 0
+    others = (gpu for gpu in range(torch.cuda.device_count()) if torch.cuda.memory_allocated(gpu))
+    return sorted({*range(first, first + (count or 1)), *others})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from specbench.records.record import CONTROL, VANILLA
@@ -21,7 +21,6 @@ RESETS: tuple[str, ...] = get_args(Reset)
 LASTING = ("category", "never", "run")  # what is learned from a case may reach the next
 REFERENCES = (VANILLA, CONTROL)  # in every block: the others are paired with them
 Key = tuple[frozenset[str], int]  # the cases of a block and its round
-Held = tuple[Key, frozenset[str]]  # of a block that is done, and its methods
 
 # Of no suite: a prompt that warms kernels, allocators and caches must not be measured as well.
 WARMUP = (
@@ -106,53 +105,3 @@ def starts_span(plan: Sequence[Block], index: int, policy: str) -> bool:
         return False
     here, before = plan[index], plan[index - 1]
     return here.round != before.round or (policy == "category" and here.case.category != before.case.category)
-
-
-def plan_rest(plan: Sequence[Block], held: Sequence[Held], resets: Mapping[str, str]) -> tuple[int, list[Block]]:
-    """(how many of the held blocks stay, the blocks that are missing): what is left of a plan.
-
-    held: blocks that are done, in the order in which they were; a run that has grown has some with fewer methods.
-    A case that lacks methods runs again with them and with vanilla, which they are paired with. A method that was
-    stopped while it learned starts its span again, and what was done from there on with it.
-    """
-    keep = len(held)
-    while (start := _start_of_cut_span(plan, held[:keep], resets)) is not None:
-        keep = start
-    have = _methods_of(held[:keep])
-    rest: list[Block] = []
-    for block in plan:
-        done = have.get(block.key, frozenset())
-        if not done.issuperset(block.order):
-            order = tuple(name for name in block.order if name not in done or name in REFERENCES)
-            rest.append(replace(block, index=keep + len(rest), order=order))
-    return keep, rest
-
-
-def _methods_of(held: Sequence[Held]) -> dict[Key, frozenset[str]]:
-    """What each block is done with."""
-    found: dict[Key, frozenset[str]] = {}
-    for key, methods in held:
-        found[key] = found.get(key, frozenset()) | methods
-    return found
-
-
-def _start_of_cut_span(plan: Sequence[Block], held: Sequence[Held], resets: Mapping[str, str]) -> int | None:
-    """The first held block in a span of which a method has done some blocks and not all; None without such a span."""
-    have = _methods_of(held)
-    starts = []
-    for name, policy in resets.items():
-        for span in _spans(plan, policy) if policy in LASTING else ():
-            done = {key for key in span if name in have.get(key, ())}
-            if 0 < len(done) < len(span):
-                starts += [at for at, (key, names) in enumerate(held) if key in done and name in names][:1]
-    return min(starts, default=None)
-
-
-def _spans(plan: Sequence[Block], policy: str) -> list[list[Key]]:
-    """The plan's blocks, cut where a method of this policy is reset."""
-    spans: list[list[Key]] = []
-    for index, block in enumerate(plan):
-        if starts_span(plan, index, policy):
-            spans.append([])
-        spans[-1].append(block.key)
-    return spans

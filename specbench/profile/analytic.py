@@ -3,8 +3,8 @@
     T = (bytes / bandwidth + operations / peak) / EFFICIENCY + all-reduces
 
 Reading and computing are added, not overlapped, and both reach the same share of the datasheet, as in the one published
-fit at hand (Llama-3.1-8B on an H100); ``error_of_fit`` says how far this one is off. For any other pair nothing is
-known of the error.
+fit at hand (Llama-3.1-8B on an H100); ``error_of`` computes the distance to it. For any other pair
+the error is not known.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def find_profile(
     for path in sorted({path.resolve() for folder in folders for path in folder.glob("*.json")}):
         try:
             profile = read_profile(path)
-        except InputError as error:  # a damaged file beside the right one is no reason to stop
+        except InputError as error:  # a damaged file next to the right one is not a reason to stop
             LOG.warning("passed over: %s", error)
             continue
         own = (profile.device, profile.model, profile.engine, profile.dtype, profile.parameters)
@@ -114,12 +114,8 @@ def _plain(profile: Profile) -> dict[str, Any]:
         "buckets": list(profile.buckets),
         "ceilings": asdict(profile.ceilings) if profile.ceilings else None,
         "shape": asdict(profile.shape) if profile.shape else None,
-        "rows": _plain_rows(profile.rows) if profile.rows else None,
+        "rows": asdict(profile.rows) | {"ms": _rounded(profile.rows.ms)} if profile.rows else None,
     }
-
-
-def _plain_rows(rows: RowGrid) -> dict[str, Any]:
-    return {"k": rows.k, "w": rows.w, "contexts": rows.contexts, "ms": _rounded(rows.ms)}
 
 
 def _rounded(values: Floats) -> Any:
@@ -245,13 +241,10 @@ def _floats(name: str, values: Any) -> Floats:
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
-        raise ProfileError(f"{name}={_short(value)}; expected a number of at most {LARGEST:g}")
+        text = repr(value)
+        short = text if len(text) <= 40 else f"{text[:40]}..."
+        raise ProfileError(f"{name}={short}; expected a number of at most {LARGEST:g}")
     return float(value)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _whole(name: str, value: Any) -> int:

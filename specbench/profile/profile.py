@@ -1,4 +1,4 @@
-"""One latency profile: what was timed, on what, and T(tokens fed, context) with the machine's ceilings beside it."""
+"""A latency profile: how long a forward takes by tokens fed and context, on which machine, and its ceilings."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ class Profile:
         whole = self.step_ms(fed, context) + self._longer_ms(1.0, context, requests * context)
         if not isinstance(self.surface, Grid):
             return whole
-        beside = context + fed - fed / requests
-        attention = self._longer_ms(fed, context, beside) - self._longer_ms(1.0, context, beside)
+        longest = context + fed - fed / requests
+        attention = self._longer_ms(fed, context, longest) - self._longer_ms(1.0, context, longest)
         return whole - np.maximum(attention, 0.0)
 
     def _longer_ms(self, fed: ArrayLike, context: ArrayLike, longer: ArrayLike) -> Floats:
@@ -184,7 +184,7 @@ class Profile:
         return self.surface.outside(self._width(fed), context)
 
     def _width(self, fed: ArrayLike) -> Floats:
-        """Rounded up to the engine's widths; wider than the widest stays as it is."""
+        """Rounded up to the engine's widths; wider than the widest is unchanged."""
         wanted = np.asarray(fed, dtype=np.float64)
         if not self.buckets:
             return wanted

@@ -30,7 +30,7 @@ class Grid:
         return self._at(self.ms, fed, context)
 
     def rest_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
-        """[ms] The engine's own time beside the forward."""
+        """[ms] The engine's own time in addition to the forward."""
         return self._at(self.host_ms, fed, context)
 
     def outside(self, fed: ArrayLike, context: ArrayLike) -> Mask:
@@ -51,7 +51,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """base_ms + per_fed_us * fed + per_context_us * context, and ``host_ms`` a step beside it."""
+    """base_ms + per_fed_us * fed + per_context_us * context, and ``host_ms`` a step in addition."""
 
     base_ms: float
     per_fed_us: float
@@ -69,7 +69,7 @@ class Fit:
         return np.full(np.broadcast(np.asarray(fed), np.asarray(context)).shape, self.host_ms)
 
     def outside(self, fed: ArrayLike, context: ArrayLike) -> Mask:
-        """Nowhere: what range a publication fitted over is its own statement."""
+        """False everywhere: a publication does not give the range that it fitted."""
         return np.zeros(np.broadcast(np.asarray(fed), np.asarray(context)).shape, dtype=np.bool_)
 
 

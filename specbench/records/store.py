@@ -15,16 +15,16 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, overload
 
 import psutil
 
-from specbench.input import InputError, parse_json, read_file, read_lines
-from specbench.records.consistency import Consistency
-from specbench.records.manifest_model import check_manifest
-from specbench.records.record import CONTROL, VANILLA, CaseRecord
+from specbench.input import InputError, read_file, read_lines
+from specbench.records.manifest import Manifest
+from specbench.records.record import CONTROL, VANILLA, CaseRecord, Lossless
 
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
@@ -36,17 +36,26 @@ DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a disk 
 _PARTIAL = re.compile(r"\..+\.(jsonl?|csv|md|tex|png|pdf|html)\.(?P<process>\d{1,9})\.partial")
 
 
+# Kinds of faults between the records of a run, in the order in which they are reported.
+_KINDS = ("repeated", "disagreeing", "late", "judged")
+
+
 class RunError(InputError):
     """A results directory cannot be used: the message names it, what was found, and the fix."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
-    """What a results directory holds."""
+    """What a results directory holds. manifest: the plain values of its file."""
 
     directory: Path
     manifest: dict[str, Any]
     records: Sequence[CaseRecord]
+
+    @cached_property
+    def about(self) -> Manifest:
+        """The manifest, typed."""
+        return Manifest.model_validate(self.manifest)
 
     def section(self, *keys: str) -> Mapping[str, Any]:
         """The mapping of the manifest below these keys; empty where it holds none."""
@@ -63,15 +72,123 @@ def read_run(directory: Path) -> Run:
 
 
 def open_run(directory: Path, watch: Callable[[CaseRecord], None]) -> Run:
-    """The same without holding the records: ``watch`` gets each once, and the run reads those that it is asked for."""
+    """The same without keeping the records: ``watch`` gets each once, and the run reads those that it is asked for."""
     manifest, records = read_manifest(directory), RecordFile(directory / RECORDS)
-    consistency = Consistency(manifest.get("rounds"), "grown" in manifest)
+    consistency = Consistency(manifest.rounds, bool(manifest.grown))
     for record in records.scan():
         consistency.add(record)
         watch(record)
     if fault := consistency.find_fault(records):
         raise RunError(f"{directory / RECORDS}, line {fault[0] + 1}: {fault[1]}; expected the records of one run")
-    return Run(directory, manifest, records)
+    return Run(directory, manifest.as_dict(), records)
+
+
+class _Block:
+    """One case in one round. methods: a bit each. answer: hash of vanilla's ids. waiting: judged before it came."""
+
+    __slots__ = ("answer", "first", "methods", "number", "waiting")
+
+    def __init__(self, number: int, first: int) -> None:
+        self.number, self.first, self.methods = number, first, 0
+        self.answer: int | None = None
+        self.waiting: list[tuple[int, int, Lossless]] | None = None
+
+
+class _Case:
+    """What the first record said of its case, and the first that succeeded of its turns."""
+
+    __slots__ = ("category", "done", "first", "subcategory", "turns")
+
+    def __init__(self, category: str, subcategory: str, first: int) -> None:
+        self.category, self.subcategory, self.first = category, subcategory, first
+        self.turns = self.done = -1
+
+
+class Consistency:
+    """The check of one run. Records are named by their places, from 0."""
+
+    def __init__(self, rounds: int | None, grown: bool = False) -> None:
+        """rounds: the manifest's. grown: a case may be in several blocks of a round, each with vanilla."""
+        self._rounds, self._grown = rounds, grown
+        self._count = 0
+        self._methods: dict[str, int] = {}
+        self._texts: dict[str, str] = {}
+        self._cases: dict[str, _Case] = {}
+        self._blocks: dict[tuple[str, int, int], _Block] = {}
+        self._faults: dict[str, tuple[int, str]] = {}  # kind -> the first one's place, and what is wrong
+
+    def add(self, record: CaseRecord) -> None:
+        """The next record."""
+        place = self._count
+        self._count += 1
+        case = self._cases.get(record.case)
+        if case is None:
+            category, subcategory = (
+                self._texts.setdefault(each, each) for each in (record.category, record.subcategory)
+            )
+            case = self._cases[record.case] = _Case(category, subcategory, place)
+        key = (record.case, record.round, record.block if self._grown else 0)
+        block = self._blocks.get(key)
+        if block is None:
+            block = self._blocks[key] = _Block(record.block, place)
+        if self._rounds is not None and record.round >= self._rounds:
+            said = f"round is {record.round}, counted from 0, and the manifest's rounds are {self._rounds}"
+            self._note("late", place, said)
+        bit = 1 << self._methods.setdefault(record.method, len(self._methods))
+        if block.methods & bit:
+            self._note("repeated", place, "")
+        block.methods |= bit
+        self._compare(place, record, case, block)
+        if record.status == "ok":
+            self._judge(place, record, block)
+
+    def _compare(self, place: int, record: CaseRecord, case: _Case, block: _Block) -> None:
+        """Methods were asked the same question, in one block a round."""
+        said: list[tuple[str, object, object, int]] = [
+            ("category", record.category, case.category, case.first),
+            ("subcategory", record.subcategory, case.subcategory, case.first),
+            ("block", record.block, block.number, block.first),
+        ]
+        if record.status == "ok":
+            if case.done < 0:
+                case.turns, case.done = len(record.turns), place
+            said.append(("number of turns", len(record.turns), case.turns, case.done))
+        for name, value, before, first in said:
+            if value != before:
+                found = f"{name} of case {record.case} is {value!r}, on line {first + 1} it is {before!r}"
+                self._note("disagreeing", place, found)
+
+    def _judge(self, place: int, record: CaseRecord, block: _Block) -> None:
+        """A verdict says whether the ids are those of vanilla in its block."""
+        ids = hash(tuple(tuple(turn.ids) for turn in record.turns))
+        judged = block.waiting or []
+        if record.lossless is not None:
+            judged = [*judged, (place, ids, record.lossless)]
+        if record.method == VANILLA:
+            block.answer = ids
+        if block.answer is None:
+            block.waiting = judged or None
+            return
+        block.waiting = None
+        for number, own, verdict in judged:
+            same = own == block.answer
+            if verdict.equal != same or (verdict.divergence is None) != same:
+                found = f"equal is {json.dumps(verdict.equal)}, divergence {json.dumps(verdict.divergence)}"
+                self._note("judged", number, f"lossless.{found}, but the ids are {'' if same else 'not '}vanilla's")
+
+    def _note(self, kind: str, place: int, text: str) -> None:
+        if kind not in self._faults or place < self._faults[kind][0]:
+            self._faults[kind] = place, text
+
+    def find_fault(self, records: Sequence[CaseRecord]) -> tuple[int, str] | None:
+        """The first fault of the first kind that has any. records: all of them."""
+        place, text = next((self._faults[kind] for kind in _KINDS if kind in self._faults), (0, ""))
+        if "repeated" in self._faults:
+            record = records[place]
+            same = (record.case, record.method, record.round)
+            first = next(n for n, one in enumerate(records) if (one.case, one.method, one.round) == same)
+            text = f"case {record.case}, {record.method}, round {record.round} is on line {first + 1} already"
+        return (place, text) if text else None
 
 
 class RecordFile(Sequence[CaseRecord]):
@@ -111,7 +228,7 @@ class RecordFile(Sequence[CaseRecord]):
 
 def read_manifest(
     directory: Path, fix: str = "restore it, or run the command again with measure.fresh=true"
-) -> dict[str, Any]:
+) -> Manifest:
     """The manifest of a run. Raises InputError when the directory holds none, or one that does not fit its schema.
 
     fix: the end of its message.
@@ -121,7 +238,12 @@ def read_manifest(
         raise RunError(f"run {directory}: no such directory; expected one that `specbench` wrote (see results/latest)")
     if not path.exists():
         raise RunError(f"run {directory}: holds no {MANIFEST}; expected a directory that `specbench` wrote")
-    return check_manifest(parse_json(read_file(path, "manifest ", fix), str(path), fix), str(path), fix)
+    return Manifest.parse(read_file(path, "manifest ", fix), str(path), fix)
+
+
+def write_manifest(directory: Path, values: Mapping[str, Any]) -> None:
+    """Write a manifest's plain values atomically."""
+    write_atomically(directory / MANIFEST, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -170,19 +292,45 @@ def parse_lines(path: Path) -> Iterator[tuple[CaseRecord, int]]:
         yield CaseRecord.from_json(line[:-1], f"{path}, line {number}"), offset
 
 
-def rows_of(manifest: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, int]]:
-    """The rows of a run, and of those that it has grown by the first block that may have each."""
-    since = {name: int(each["block"]) for each in manifest.get("grown", []) for name in each["methods"]}
-    return frozenset(manifest.get("methods", {})) | ({CONTROL} if manifest.get("control") else set()), since
+def read_blocks(
+    path: Path,
+    methods: frozenset[str],
+    first_blocks: Mapping[str, int],
+    sizes: Mapping[tuple[str, int], int] = MappingProxyType({}),
+    fix: str = "the file was changed by hand: move the run aside with measure.fresh=true",
+) -> Iterator[tuple[list[CaseRecord], int]]:
+    """The records of each complete block, in file order, and the byte offset after it; an incomplete end is left out.
 
+    A block is complete when it has each of its cases under the methods that these cases are not done with yet, and
+    under vanilla and its control, which the others are paired with.
 
-def due(methods: frozenset[str], since: Mapping[str, int], block: int, done: frozenset[str]) -> frozenset[str]:
-    """The methods of a block: those that its case is not done with, and vanilla again, which they are paired with.
+    Args:
+        path: the file of records.
+        methods: all rows of the run.
+        first_blocks: method -> the first block that may have it, for those that were added to the run.
+        sizes: (case, round) -> cases of its block, where it is more than one.
+        fix: the end of the message.
 
-    since: see ``rows_of``. done: methods of earlier blocks of this case and round.
+    Raises:
+        RunError: a block lacks a record, and another block follows.
     """
-    there = frozenset(name for name in methods if since.get(name, 0) <= block)
-    return there - done | there & {VANILLA, CONTROL}
+    pending: list[CaseRecord] = []
+    done: dict[tuple[str, int], frozenset[str]] = {}  # of a run that has grown: methods of earlier blocks
+    number = 0
+    for record, end in parse_lines(path):
+        size = sizes.get((record.case, record.round), 1)
+        if record.block != number or [entry.method for entry in pending].count(record.method) == size:
+            raise RunError(
+                f"{path}: block {number} lacks a record (found block {record.block}, {record.method}); {fix}"
+            )
+        pending.append(record)
+        names, earlier = {entry.method for entry in pending}, done.get((record.case, record.round), frozenset())
+        added = frozenset(name for name in methods if first_blocks.get(name, 0) <= number)
+        if names == added - earlier | added & {VANILLA, CONTROL} and len(pending) == size * len(names):
+            if first_blocks:
+                done |= {(entry.case, entry.round): earlier | names for entry in pending}
+            yield pending, end
+            pending, number = [], number + 1
 
 
 class RunWriter:
@@ -192,39 +340,23 @@ class RunWriter:
         self,
         directory: Path,
         methods: Iterable[str],
-        cases: Mapping[tuple[str, int], int] = MappingProxyType({}),
-        since: Mapping[str, int] = MappingProxyType({}),
+        sizes: Mapping[tuple[str, int], int] = MappingProxyType({}),
+        first_blocks: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """methods: those with a record of each case in every block, vanilla included; one with fewer is incomplete.
-
-        cases: case and round -> cases of its block, where it is not one. since: see ``rows_of``.
-        """
+        """methods: the rows of the run, vanilla included. sizes, first_blocks: see ``read_blocks``."""
         self.directory = directory
-        self._methods, self._cases, self._since = frozenset(methods), cases, since
+        self._methods, self._sizes, self._first_blocks = frozenset(methods), sizes, first_blocks
         self._path = directory / RECORDS
 
     def resume(self) -> list[CaseRecord]:
         """The records of complete blocks, in file order; everything after the last complete block is cut off."""
-        kept: list[CaseRecord] = []
-        pending: list[CaseRecord] = []
-        held: dict[tuple[str, int], frozenset[str]] = {}
-        safe = block = 0
         for folder in (self.directory, self.directory / "tables", self.directory / "plots"):
             remove_partials(folder)
-        for record, end in parse_lines(self._path):
-            each = self._cases.get((record.case, record.round), 1)
-            if record.block != block or [entry.method for entry in pending].count(record.method) == each:
-                raise RunError(
-                    f"{self._path}: block {block} lacks a record (found block {record.block}, {record.method});"
-                    " the file was changed by hand: move the run aside with measure.fresh=true"
-                )
-            pending.append(record)
-            names, done = {entry.method for entry in pending}, held.get((record.case, record.round), frozenset())
-            if names == due(self._methods, self._since, block, done) and len(pending) == each * len(names):
-                kept.extend(pending)
-                if self._since:
-                    held |= {(entry.case, entry.round): done | names for entry in pending}
-                pending, safe, block = [], end, block + 1
+        kept: list[CaseRecord] = []
+        safe = 0
+        for records, end in read_blocks(self._path, self._methods, self._first_blocks, self._sizes):
+            kept.extend(records)
+            safe = end
         if self._path.is_file() and self._path.stat().st_size != safe:
             self._truncate(safe)
         return kept
@@ -243,7 +375,7 @@ class RunWriter:
         return kept
 
     def append(self, block: list[CaseRecord]) -> None:
-        """Write one block and sync it to disk."""
+        """Write the records of one block and sync them to the disk."""
         if VANILLA not in {record.method for record in block}:
             raise RuntimeError(f"block of case {block[0].case} lacks {VANILLA}, which its methods are paired with")
         data = "".join(record.to_json() + "\n" for record in block).encode("utf-8")
@@ -251,10 +383,6 @@ class RunWriter:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-
-    def write_manifest(self, manifest: dict[str, Any]) -> None:
-        """Write the manifest atomically."""
-        write_atomically(self.directory / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
 
     def _truncate(self, size: int) -> None:
         with self._path.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""Every file of a report, from run directories; written beside the run or into a given folder."""
+"""Every file of a report, from run directories; written next to the run or into a given folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found, where it was written, and the files. load: None where there is no profile to model it with."""
+    """The findings, the folder and the files of a report. load: None without a latency profile."""
 
     findings: Findings
     output: Path
@@ -63,8 +63,8 @@ def build_report(
 ) -> Report:
     """Write summary.csv, tables/, plots/ and report.html of one run or of several together.
 
-    output: default the run's own directory; for several runs ``report`` beside the first. heatmaps: (metric, x, y),
-    beside those that a sweep of two parameters gets by itself. profile: a latency profile to predict speedups with,
+    output: default the run's own directory; for several runs ``report`` next to the first. heatmaps: (metric, x, y),
+    in addition to those that a sweep of two parameters gets by itself. profile: a latency profile to predict speedups with,
     default the one of the run's own machine if there is one. concurrency: requests at once to model, the usual ones
     where there is a profile. style: of the plots, screen, paper or a
     file of matplotlib. passed: results of a sandbox for code (``data.passed``). Raises RunError when a directory holds
@@ -88,7 +88,7 @@ def build_report(
     files += write_tables(output, "shards", shards_tables(findings))
     grids += default_grids(findings)
     if plots:
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of a home that cannot be written
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports a home that cannot be written
         from specbench.report.plots.catalogue import write_plots
         from specbench.report.plots.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
 
@@ -123,24 +123,21 @@ def read_findings(
 
 
 def _open(directory: Path) -> list[tuple[Run, Trials]]:
-    """A run and its trials; of one that has grown, those of each group of methods."""
+    """A run and its trials; of one that has grown, those of each group of methods.
+
+    Home directory and user, which older runs name, are removed unless the run asked to keep them.
+    """
     tally = Tally()
-    run = _shared(open_run(directory, tally.add))
+    run = open_run(directory, tally.add)
+    if not run.section("config", "report").get("identify"):
+        run = replace(run, manifest=hide_identity(run.manifest))
     parts = split_grown(run)
     return [(part, read_trials(part.records)) for part in parts] if len(parts) > 1 else [(run, tally.end(run.records))]
 
 
-def _shared(run: Run) -> Run:
-    """Without home directory and user, which older runs name; as it is where it was to name them."""
-    if run.section("config", "report").get("identify"):
-        return run
-    return replace(run, manifest=hide_identity(run.manifest))
-
-
 def default_output(findings: Findings) -> Path:
-    """One run's own directory; for several, ``report`` beside the first. Raises RunError where it is a link."""
+    """One run's own directory; for several, ``report`` next to the first. Raises RunError where it is a link."""
     first = findings.runs[0].directory
     alone = len({run.directory for run in findings.runs}) == 1
-    found = first if alone else first.parent / "report"
-    make_folder(found)
+    make_folder(found := first if alone else first.parent / "report")
     return found

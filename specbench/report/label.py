@@ -85,7 +85,7 @@ def label(method: str, variant: str = "") -> str:
 
 
 def display_name(method: str) -> str:
-    """A method as a paper names it: 'Token Recycling'; one that is not ours as it is."""
+    """A method as a paper names it: 'Token Recycling'; an unknown name is unchanged."""
     return _DISPLAY.get(method, method)
 
 

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import fsspec
 
@@ -41,8 +40,12 @@ def fetch_runs(url: str, folder: Path) -> Path:
     try:
         files, root = fsspec.core.url_to_fs(url)
         found = [root] if files.isfile(f"{root}/{MANIFEST}") else files.glob(f"{root}/*/{MANIFEST}")
-        for place in found:
-            _copy(files, place.removesuffix(f"/{MANIFEST}").rstrip("/"), folder)
+        for place in (each.removesuffix(f"/{MANIFEST}").rstrip("/") for each in found):
+            run = folder / file_name(place.rpartition("/")[2])
+            run.mkdir()
+            for name in (MANIFEST, RECORDS, PIECES):
+                if files.isfile(f"{place}/{name}"):
+                    files.get_file(f"{place}/{name}", str(run / name))
     except (OSError, ValueError, ImportError) as error:  # ImportError: the driver of this store is not installed
         raise RunError(f"run {url}: cannot be read ({error}); expected a run's or a sweep's folder") from error
     if not found:
@@ -50,18 +53,10 @@ def fetch_runs(url: str, folder: Path) -> Path:
     return folder
 
 
-def _copy(files: Any, place: str, folder: Path) -> None:
-    run = folder / file_name(place.rpartition("/")[2])
-    run.mkdir()
-    for name in (MANIFEST, RECORDS, PIECES):
-        if files.isfile(f"{place}/{name}"):
-            files.get_file(f"{place}/{name}", str(run / name))
-
-
 def _start(run: Path) -> tuple[str, int, str]:
     """The order in which a sweep's jobs ran; of jobs that began together, 2 comes before 10."""
     number = int(run.name) if run.name.isdecimal() else sys.maxsize
-    return str(read_manifest(run).get("created", "")), number, run.name
+    return read_manifest(run).created, number, run.name
 
 
 def chosen_runs() -> list[Path]:

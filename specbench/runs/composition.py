@@ -1,18 +1,19 @@
-"""The configuration as Hydra composes it: the groups and their options, overrides, and a wrong one in plain words.
+"""The configuration as Hydra composes it: the groups and their options, overrides, and the explanation of a wrong one.
 
 Needs no torch: ``--help``, ``--cfg`` and what lists settings start at once.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
-import hydra  # not only in ``cli``, which brings torch: help and completion of settings start without it
+import hydra
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
@@ -26,7 +27,7 @@ from specbench.names import file_name, near, suite_name
 from specbench.records.record import EngineKind
 from specbench.runs.config import Config, conf_dir, list_options
 from specbench.runs.digest import digest
-from specbench.runs.part import part_name
+from specbench.runs.parts import part_name
 
 # Setting -> the option of its group, where the setting is given without one.
 OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
@@ -37,7 +38,8 @@ OPTION = re.compile(r"Could not (?:load|find) '([\w./]+)/([^'/]*)'")
 KEY = re.compile(r"Could not override '([^']+)'")
 GRAMMAR = "override_grammar"
 VALUE = re.compile(r"Error merging override (\S+)\n(.+)", re.DOTALL)
-DRY = "--dry-run"  # a flag of ours beside Hydra's
+DRY = "--dry-run"  # a flag of ours in addition to Hydra's
+CONFIG = "config"  # the name of the default configuration
 
 
 def run_name(root: DictConfig) -> str:
@@ -45,18 +47,15 @@ def run_name(root: DictConfig) -> str:
     plain = plain_values(root)
     model = plain["model"]
     suite = plain["suite"]["name"] or suite_name(plain["suite"]["path"] or "")
-    target = _target_name(model, plain["engine"]["kind"] == EngineKind.REPLAY)
+    if model["name"]:  # the card of the target is not read yet
+        target = str(model["name"])
+    elif plain["engine"]["kind"] == EngineKind.REPLAY and model["trace"]:
+        target = f"replay-{Path(model['trace']).stem}"
+    elif model["path"]:
+        target = Path(model["path"].removeprefix("bundled:")).name
+    else:
+        target = f"random-{(model.get('random') or {}).get('family')}"
     return f"{file_name(target.lower())}-{file_name(suite)}-{digest(plain)[:10]}"
-
-
-def _target_name(model: Mapping[str, Any], replayed: bool) -> str:
-    """The target's part of a directory's name; its card is not read yet."""
-    if model["name"]:
-        return str(model["name"])
-    if replayed and model["trace"]:
-        return f"replay-{Path(model['trace']).stem}"
-    shape = model.get("random") or {}
-    return Path(model["path"].removeprefix("bundled:")).name if model["path"] else f"random-{shape.get('family')}"
 
 
 def plain_values(root: DictConfig) -> dict[str, Any]:
@@ -88,7 +87,7 @@ def register() -> None:
 def with_own_groups(overrides: Sequence[str]) -> list[str]:
     """The overrides, with the option of its group added to a path that is given alone.
 
-    So no setting of the default model, or suite, remains beside it.
+    Without it, settings of the default model or suite would remain.
     """
     found = list(overrides)
     for key, own in OWN.items():
@@ -136,12 +135,12 @@ def _parses(override: str) -> bool:
 
 
 def _settings(path: str, overrides: list[str]) -> list[str]:
-    """The settings of the node at a dotted path; empty if there is none."""
+    """The settings of the node at a dotted path; empty where the path does not exist."""
     if not path:
         return [*get_type_hints(Config)]
     try:
         node = OmegaConf.select(
-            compose_config("config", [item for item in overrides if re.match(r"(hydra\.searchpath|[\w/@]+)=", item)]),
+            compose_config(CONFIG, [item for item in overrides if re.match(r"(hydra\.searchpath|[\w/@]+)=", item)]),
             path,
         )
     except (HydraException, OmegaConfBaseException):
@@ -150,6 +149,7 @@ def _settings(path: str, overrides: list[str]) -> list[str]:
 
 
 def compose_config(name: str, overrides: list[str]) -> DictConfig:
+    """Compose a configuration, with Hydra's part."""
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return compose(name, overrides, return_hydra_config=True)
 
@@ -174,19 +174,23 @@ def plain_settings(overrides: Sequence[str]) -> dict[str, Any]:
     register()
     given = with_own_groups(overrides)
     try:
-        return plain_values(compose_config("config", given))
+        return plain_values(compose_config(CONFIG, given))
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(explain(error, given)) from error
 
 
 def inform(argv: Sequence[str]) -> bool:
     """Print what Hydra's own flags ask for, such as help, values and completions; whether there is one."""
-    argv = [item for item in argv if item != DRY]
-    arguments = get_args_parser().parse_args(argv)
-    asked = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
+    given = read_flags(argv)
+    asked = given.help or given.hydra_help or given.cfg or given.info or given.shell_completion
     if asked:
         register()
-        flags = [item for item in argv if item not in arguments.overrides]
-        sys.argv[1:] = flags + with_own_groups(arguments.overrides)
-        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(lambda cfg: None)()
+        flags = [item for item in argv if item != DRY and item not in given.overrides]
+        sys.argv[1:] = flags + with_own_groups(given.overrides)
+        hydra.main(config_path=str(conf_dir()), config_name=CONFIG, version_base="1.3")(lambda cfg: None)()
     return bool(asked)
+
+
+def read_flags(argv: Sequence[str]) -> argparse.Namespace:
+    """Hydra's own flags, as ``multirun`` and ``config_dir``, and the ``overrides``."""
+    return get_args_parser().parse_args([item for item in argv if item != DRY])

@@ -1,19 +1,21 @@
 """The schema of the harness's settings: a typo or a wrong type is an error before anything is loaded.
 
-The settings of a method are those of its constructor (``runs.job``). Not frozen: Hydra composes YAML over it.
+A constraint of a value is part of its type. The settings of a method are those of its constructor (``runs.entry``).
+The dataclasses are not frozen, because Hydra composes YAML over them.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from specbench.input import InputError
+from pydantic import TypeAdapter, ValidationError
+
+from specbench.input import InputError, must, one_of, within
 from specbench.names import near
 from specbench.records.record import LARGEST, EngineKind
 from specbench.serving.settings import LoadConfig
@@ -21,8 +23,12 @@ from specbench.serving.settings import LoadConfig
 PACKAGE = Path(__file__).resolve().parents[1]
 LONGEST_PART = 255  # [bytes] of a file's name
 LONGEST_SHOWN = 60
-MOST_ROUNDS, MOST_THREADS = 10_000, 1024
+MOST_ROUNDS = 10_000
 LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
+GREEDY_OR_WARM = must(
+    lambda value: value == 0 or value >= LOWEST_TEMPERATURE, f"0 (greedy) or at least {LOWEST_TEMPERATURE}"
+)
+SEED = within(-LARGEST, LARGEST)
 
 
 @dataclass
@@ -33,7 +39,7 @@ class RandomModel:
     """
 
     family: str = "llama"
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     config: dict[str, Any] = field(default_factory=dict)
 
 
@@ -84,7 +90,7 @@ class ModelConfig:
     check_ranks: bool = False
     attention: str = "sdpa"
     cudnn_attention: bool = False
-    threads: int | None = None
+    threads: Annotated[int | None, within(1, 1024)] = None
     draft: str | None = None
     heads: HeadsConfig = field(default_factory=HeadsConfig)
     frozen_table: str | None = None
@@ -159,8 +165,8 @@ class EngineConfig:
     compiled: fast on a CPU verifies a draft by one call of compiled code, where the model allows it.
     """
 
-    kind: str = "auto"
-    max_nodes: int = 256
+    kind: Annotated[str, one_of(*EngineKind)] = "auto"
+    max_nodes: Annotated[int, within(1, 4096)] = 256
     pack: bool = True
     attention: str = "sdpa"
     compiled: bool = True
@@ -176,12 +182,12 @@ class DecodeConfig:
     length_threshold: of confidence. length_profile: of price, a latency profile.
     """
 
-    max_new_tokens: int = 256
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int = 0
-    first_draft: str = "after"
+    max_new_tokens: Annotated[int, within(1, LARGEST)] = 256
+    temperature: Annotated[float, within(0), GREEDY_OR_WARM] = 0.0
+    top_p: Annotated[float, within(1e-6, 1)] = 1.0
+    top_k: Annotated[int, within(0, LARGEST)] = 0
+    seed: Annotated[int, SEED] = 0
+    first_draft: Annotated[str, must(lambda value: value in ("after", "prefill"), "after or prefill")] = "after"
     verify: str = "token"
     length: str = "fixed"
     length_threshold: float = 0.3
@@ -196,14 +202,14 @@ class MeasureConfig:
     anew and keep the old run aside. seed: of the order within blocks. price_per_hour: of the machine, in any currency.
     """
 
-    rounds: int = 1
+    rounds: Annotated[int, within(1, MOST_ROUNDS)] = 1
     control: bool = False
-    warmup: int = 2
+    warmup: Annotated[int, within(0, MOST_ROUNDS)] = 2
     lossless: bool = True
-    keep_trees: int = 0
+    keep_trees: Annotated[int, within(0)] = 0
     seed: int = 0
     fresh: bool = False
-    price_per_hour: float | None = None
+    price_per_hour: Annotated[float | None, within(0)] = None
 
 
 @dataclass
@@ -243,6 +249,9 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
 
 
+_SETTINGS = TypeAdapter(Config)
+
+
 def refuse_extras(values: Mapping[str, Any], schema: Any = Config, prefix: str = "") -> None:
     """Raise InputError for a key that the schema does not have: ``+key=value`` gets past Hydra's typed root."""
     hints = get_type_hints(schema)
@@ -272,34 +281,14 @@ def refuse_unusable(values: Any, path: str) -> None:
         raise InputError(f"{path}={shown}: no such user has a home directory; expected a full path")
 
 
-def refuse_numbers(config: Config) -> None:
-    """Raise InputError for a number that makes no sense, and for an engine that there is not."""
-    decode, measure, engine = config.decode, config.measure, config.engine
-    if engine.kind not in list(EngineKind):
-        raise InputError(f"engine.kind={engine.kind}: expected one of {', '.join(EngineKind)}")
-    limits = (
-        ("decode.max_new_tokens", decode.max_new_tokens, 1, LARGEST),
-        ("decode.temperature", decode.temperature, 0, None),
-        ("decode.top_k", decode.top_k, 0, LARGEST),
-        ("decode.top_p", decode.top_p, 1e-6, 1),
-        ("measure.rounds", measure.rounds, 1, MOST_ROUNDS),
-        ("measure.warmup", measure.warmup, 0, MOST_ROUNDS),
-        ("measure.keep_trees", measure.keep_trees, 0, None),
-        ("measure.price_per_hour", measure.price_per_hour, 0, None),
-        ("engine.max_nodes", engine.max_nodes, 1, 4096),
-        ("model.threads", config.model.threads, 1, MOST_THREADS),
-        ("model.random.seed", config.model.random.seed if config.model.random else 0, -LARGEST, LARGEST),
-        ("decode.seed", decode.seed, -LARGEST, LARGEST),
-    )
-    for key, value, low, high in limits:
-        if value is not None and not (math.isfinite(value) and low <= value and (high is None or value <= high)):
-            upper = f" and at most {high}" if high is not None else ""
-            number = "" if math.isfinite(value) else "a finite number of "
-            raise InputError(f"{key}={value}: expected {number}at least {low}{upper}")
-    if 0 < decode.temperature < LOWEST_TEMPERATURE:
-        raise InputError(
-            f"decode.temperature={decode.temperature}: expected 0 (greedy) or at least {LOWEST_TEMPERATURE}"
-        )
+def check_settings(values: Mapping[str, Any]) -> None:
+    """Raise InputError for a value that its setting does not allow. values: of the whole tree."""
+    try:
+        _SETTINGS.validate_python(values)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        key, reason = ".".join(map(str, found["loc"])), found.get("ctx", {}).get("error", found["msg"])
+        raise InputError(f"{key}={found['input']}: {reason}") from None
 
 
 def conf_dir() -> Path:

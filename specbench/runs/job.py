@@ -1,35 +1,37 @@
-"""From a configuration to a checked job: all that can be checked without weights is checked here.
+"""From settings to a checked job: everything that can be checked without weights is checked here.
 
-``prepare`` raises InputError, which names the key, its value, what was expected and the fix.
+An InputError names the key, its value, what was expected and the fix.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
-import os
-import pkgutil
+import logging
 import re
+import uuid
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast
 
-import pydantic
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from specbench.decode.lengths import Limit, make_limit
 from specbench.decode.sampling import Sampling, make_sampling
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
-from specbench.method import Method, Peer, Remote
+from specbench.method import Peer, Remote
 from specbench.models.choose import check_attention, choose_parallelism
 from specbench.models.facade import ModelCard
-from specbench.names import near
-from specbench.records.record import CONTROL, VANILLA, EngineKind
-from specbench.runs.config import Config, DecodeConfig, refuse_numbers
+from specbench.names import Plain, printable
+from specbench.records.record import CONTROL, VANILLA
+from specbench.runs import composition
+from specbench.runs.config import Config, DecodeConfig, check_settings, refuse_extras, refuse_unusable
 from specbench.runs.digest import digest
-from specbench.runs.material import Material, gather
-from specbench.runs.session import Entry
+from specbench.runs.entry import Entry, make_entry
+from specbench.runs.sources import Source, gather
 from specbench.serving.settings import ONE, check_load
 from specbench.suite import Suite
 from specbench.suite.prompt import PromptBuilder
@@ -37,19 +39,16 @@ from specbench.trace import Trace
 from specbench.types import InputError, named
 
 MOST_BLOCKS = 1_000_000
-RESERVED = ("_target_", "reset")  # keys of a method's configuration that are no parameters of its constructor
-METHODS, PLUGINS = "methods", "specbench.methods"  # our own package; the group of a plugin's entry point
-ANY_CLASS = pydantic.ConfigDict(arbitrary_types_allowed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A run that has passed every check that needs no weights. resolved: the configuration as plain values.
 
-    entries: the methods; rows: the same with the A/A control, if there is one. prompts: None where a trace is
-    replayed, whose prompts are recorded. way, why: see ``choose_parallelism``; (None, None) where no model is loaded.
-    whole: the digest that it has without ``suite.part``. launch: the command that asked for it, None = this process.
-    left_out: method of the default list -> why it cannot run here; it is in none of the others. limit: of drafts.
+    entries: the methods; rows: the same with the A/A control, if there is one. source: where tokens come from. limit:
+    of drafts. way, why: see ``choose_parallelism``; (None, None) where no model is loaded. whole: the digest without
+    ``suite.part``. launch: the command that asked for it, None = this process. left_out: method of the default list ->
+    why it cannot run here; it is in none of the others.
     """
 
     config: Config
@@ -57,10 +56,7 @@ class Job:
     digest: str
     entries: tuple[Entry, ...]
     rows: tuple[Entry, ...]
-    suite: Suite
-    card: ModelCard
-    prompts: PromptBuilder | None
-    trace: Trace | None
+    source: Source
     plan: tuple[Block, ...]
     sampling: Sampling | None
     limit: Limit
@@ -70,39 +66,120 @@ class Job:
     launch: str | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def suite(self) -> Suite:
+        """The questions."""
+        return self.source.suite
 
-def prepare(config: Config, resolved: dict[str, Any], optional: Collection[str] = (), like: Job | None = None) -> Job:
-    """Check a configuration and read everything but weights. Raises InputError.
+    @property
+    def card(self) -> ModelCard:
+        """The model, without its weights."""
+        return self.source.card
 
-    optional: methods that are left out where they cannot run, as nobody asked for them by name. like: a job that
-    differs in its methods alone, whose material is not read again.
+    @property
+    def prompts(self) -> PromptBuilder | None:
+        """How questions become prompts; None where prompts are recorded."""
+        return self.source.prompts
+
+    @property
+    def trace(self) -> Trace | None:
+        """The recorded answers, if there are any."""
+        return self.source.trace
+
+
+def job_of(overrides: Sequence[str], like: Job | None = None) -> Job:
+    """The checked job of ``specbench run OVERRIDES``, for scripts and tests; like: see ``make_job``."""
+    composition.register()
+    try:
+        return make_job(composition.compose_config(composition.CONFIG, list(overrides)), like)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(composition.explain(error, list(overrides))) from error
+
+
+def job_at(overrides: Sequence[str]) -> tuple[Job, Path]:
+    """The checked job of ``specbench run OVERRIDES``, and its directory. Raises InputError."""
+    composition.register()
+    quiet_libraries()
+    given = composition.with_own_groups(overrides)
+    try:
+        cfg = composition.compose_config(composition.CONFIG, given)
+        return begin_job(cfg, uuid.uuid4().hex), Path(cfg.hydra.run.dir).resolve()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(composition.explain(error, given)) from error
+
+
+def begin_job(cfg: DictConfig, launch: str) -> Job:
+    """The job that a command begins: it prints which methods are left out. launch: names the command."""
+    job = replace(make_job(cfg), launch=launch)
+    for reason in job.left_out.values():
+        print(printable(f"specbench: left out: {reason}"))
+    return job
+
+
+def quiet_libraries() -> None:
+    """Only errors of the libraries are logged; warnings of specbench go to stderr."""
+    # Hydra checks our files of launchers by the schema of their package, and reports each time that it does.
+    warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated", UserWarning)
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    logging.basicConfig(force=True)
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.WARNING)
+        handler.setFormatter(Plain("specbench: %(levelname)s: %(message)s"))
+
+
+def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
+    """Check a composed configuration and read everything but weights.
+
+    Args:
+        cfg: The configuration; a method that is left out is deleted from it.
+        like: A job that differs in its methods alone, whose source is not read again.
+
+    Raises:
+        InputError: A setting, a question or the model does not allow the run.
     """
-    refuse_numbers(config)
-    _check_settings(config)
+    resolved = composition.plain_values(cfg)
+    refuse_extras(resolved)
+    refuse_unusable(resolved, "")
+    if "hydra" in cfg:  # a cell of a sweep has its directory already
+        refuse_unusable(str(cfg.hydra.run.dir), "hydra.run.dir")
+    settings = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
+    config = cast(Config, OmegaConf.to_object(OmegaConf.merge(composition.schema(), settings)))
+    check_settings(asdict(config))
+    check_load(config.load)
+    _refuse_under_load(config)
+    optional = _unnamed(cfg, resolved["method"])
     entries, left_out = _fitting(_read_methods(resolved["method"]), optional, lambda entry: _check_loop(config, entry))
-    material = Material(like.suite, like.card, like.prompts, like.trace) if like else gather(config)
-    check_attention(config.engine.attention, config.engine.kind, material.card)
-    entries, others = _fitting(entries, optional, lambda entry: _check_model(material.card, entry))
+    source = like.source if like else gather(config)
+    check_attention(config.engine.attention, config.engine.kind, source.card)
+    entries, others = _fitting(entries, optional, lambda entry: _check_model(source.card, entry))
     left_out |= others
     resolved = resolved | {"method": {name: node for name, node in resolved["method"].items() if name not in left_out}}
-    way, why = _way_between_gpus(config, material.card, entries)
+    OmegaConf.set_struct(cfg, False)
+    for name in left_out:  # so that the directory's name is that of the same run with its methods named
+        del cfg.method[name]
+    way = why = None
+    if source.loads:
+        way, why = choose_parallelism(
+            source.card,
+            parallel=config.model.parallel,
+            gpus=config.model.gpus,
+            engine=config.engine.kind,
+            attention=config.model.attention,
+            peers=[entry.name for entry in entries if isinstance(entry.method, Peer)],
+        )
+    rows = [*entries, *([replace(entries[0], name=CONTROL)] if config.measure.control else [])]  # vanilla's own method
     decode = config.decode
-    rows = list(entries)
-    if config.measure.control:  # vanilla's own method under a second name
-        rows.append(replace(entries[0], name=CONTROL))
-    resets = {row.name: row.reset for row in rows}
-    plan = _plan(config, material.suite, resets)
     return Job(
         config=config,
         resolved=resolved,
         digest=digest(resolved),
         entries=tuple(entries),
         rows=tuple(rows),
-        suite=material.suite,
-        card=material.card,
-        prompts=material.prompts,
-        trace=material.trace,
-        plan=tuple(plan),
+        source=source,
+        plan=tuple(_plan(config, source.suite, {row.name: row.reset for row in rows})),
         sampling=make_sampling(decode.temperature, decode.top_k, decode.top_p, decode.verify),
         limit=limit_of(decode),
         way=way,
@@ -115,6 +192,17 @@ def prepare(config: Config, resolved: dict[str, Any], optional: Collection[str] 
 def limit_of(decode: DecodeConfig) -> Limit:
     """The policy of draft lengths. Raises InputError."""
     return make_limit(decode.length, decode.length_threshold, decode.length_profile)
+
+
+def _unnamed(cfg: DictConfig, methods: Collection[str]) -> frozenset[str]:
+    """The methods of the default list that no setting names: they are left out where they cannot run."""
+    composed = cfg.hydra if "hydra" in cfg else HydraConfig.get()
+    keys = [item.lstrip("+~").partition("=")[0] for item in composed.overrides.task]
+    if composed.job.config_name != composition.CONFIG or any(
+        re.match(r"(method|experiment)(@|$)", key) for key in keys
+    ):
+        return frozenset()
+    return frozenset(methods) - {VANILLA, *(key.split(".")[1] for key in keys if key.startswith("method."))}
 
 
 def _read_methods(nodes: Mapping[str, Any]) -> list[Entry]:
@@ -147,21 +235,15 @@ def _fitting(
     return found, left_out
 
 
-def _check_settings(config: Config) -> None:
-    """Raise InputError for values that make no sense, and for what no shared forward serves."""
-    chosen = config.decode.first_draft
-    if chosen not in ("after", "prefill"):
-        raise InputError(f"decode.first_draft={chosen}: expected after or prefill")
-    check_load(config.load)
-    if config.load.kind == ONE:
-        return
+def _refuse_under_load(config: Config) -> None:
+    """Raise InputError for settings that no shared forward serves."""
     refused = (
         ("decode.first_draft", config.decode.first_draft != "after", "after"),
         ("suite.part", config.suite.part is not None, "the whole suite"),
         ("run.shards", config.run.shards != 1, "1"),
     )
     for key, wrong, expected in refused:
-        if wrong:
+        if wrong and config.load.kind != ONE:
             raise InputError(f"{key}: expected {expected} with load={config.load.kind}, or load=one")
 
 
@@ -188,109 +270,12 @@ def _check_model(card: ModelCard, entry: Entry) -> None:
 
 
 def _plan(config: Config, suite: Suite, resets: Mapping[str, str]) -> Sequence[Block]:
-    rounds = config.measure.rounds
-    _check_blocks(len(suite.cases), rounds)
-    if config.load.kind != ONE:
-        return plan_stretches(suite.cases, tuple(resets), rounds, config.load.block)
-    return make_plan(suite.cases, resets, rounds, config.measure.seed, suite.whole)
-
-
-def _check_blocks(cases: int, rounds: int) -> None:
+    cases, rounds = len(suite.cases), config.measure.rounds
     if cases * rounds > MOST_BLOCKS:
         raise InputError(
             f"measure.rounds={rounds}: of {cases} cases are {cases * rounds} blocks; expected at most {MOST_BLOCKS}, so"
             " fewer rounds or cases (suite.limit)"
         )
-
-
-def _way_between_gpus(config: Config, card: ModelCard, entries: Sequence[Entry]) -> tuple[str | None, str | None]:
-    if config.engine.kind in (EngineKind.REPLAY, EngineKind.SERVER):  # no model is loaded
-        return None, None
-    way, why = choose_parallelism(
-        card,
-        parallel=config.model.parallel,
-        gpus=config.model.gpus,
-        engine=config.engine.kind,
-        attention=config.model.attention,
-        peers=[entry.name for entry in entries if isinstance(entry.method, Peer)],
-    )
-    return way, why
-
-
-def make_entry(name: str, node: Mapping[str, Any]) -> Entry:
-    """One method from its configuration; its constructor is its schema. Raises InputError."""
-    if not isinstance(node, Mapping) or "_target_" not in node:
-        raise InputError(
-            f"method.{name}: has no _target_; choose it with method=[{name}] before setting its parameters"
-        )
-    kind = _method_class(f"method.{name}._target_={node['_target_']}", str(node["_target_"]))
-    parameters = {key: value for key, value in node.items() if key not in RESERVED}
-    arguments = {key: _with_members(f"{name}.{key}", value) for key, value in parameters.items()}
-    _check_parameters(name, kind, arguments)
-    with named(f"method.{name}."):
-        method = kind(**arguments)
-    return Entry(name, method, node.get("reset", "case"), parameters)
-
-
-def _method_class(key: str, target: str) -> type[Method]:
-    """The class that a ``_target_`` names. Nothing is imported from elsewhere, and nothing else is called."""
-    package = re.split("[.:]", target)[0]
-    if not _is_plugin(package):
-        raise InputError(
-            f"{key}: {package} holds no methods; expected a class of {METHODS}, of a package with an entry point in the"
-            f" group {PLUGINS}, or of a module in the working directory or a folder of PYTHONPATH"
-        )
-    try:
-        kind = pkgutil.resolve_name(target)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{key}: cannot be imported ({error})") from error
-    if not (isinstance(kind, type) and issubclass(kind, Method)) or inspect.isabstract(kind):
-        raise InputError(f"{key}: expected a subclass of specbench.method.Method with all that it requires")
-    return kind
-
-
-def _is_plugin(package: str) -> bool:
-    """Whether a package may hold methods, found out without importing it."""
-    if package == METHODS or package in {point.module.partition(".")[0] for point in entry_points(group=PLUGINS)}:
-        return True
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return False
-    if spec is None:
-        return True  # its import says what is missing
-    places = spec.submodule_search_locations or ([str(spec.origin)] if spec.has_location else [])
-    own = {Path(folder).resolve() for folder in (".", *os.environ.get("PYTHONPATH", "").split(os.pathsep))}
-    return any(Path(place).resolve().parent in own for place in places)
-
-
-def _with_members(name: str, value: Any) -> Any:
-    """A mapping of configured methods, which a method may be composed of, as methods; anything else as it is."""
-    if not isinstance(value, Mapping) or not any(
-        isinstance(part, Mapping) and "_target_" in part for part in value.values()
-    ):
-        return value
-    return {key: make_entry(f"{name}.{key}", part).method for key, part in value.items()}
-
-
-def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> None:
-    """Names and types against the constructor's signature."""
-    signature = inspect.signature(kind)
-    hints = get_type_hints(vars(kind).get("__init__", object))
-    for key, value in parameters.items():
-        if key not in signature.parameters:
-            raise InputError(f"method.{name}.{key}: no such parameter; {near(key, list(signature.parameters))}")
-        if key not in hints:
-            continue
-        try:
-            pydantic.TypeAdapter(hints[key], config=ANY_CLASS).validate_python(value, strict=True)
-        except pydantic.ValidationError as error:
-            wanted = error.errors()[0]["msg"]
-            raise InputError(f"method.{name}.{key}={value}: {wanted} (declared {hints[key]})") from error
-    missing = [
-        key
-        for key, parameter in signature.parameters.items()
-        if parameter.default is parameter.empty and key not in parameters
-    ]
-    if missing:
-        raise InputError(f"method.{name}: lacks {', '.join(missing)}; set them with method.{name}.{missing[0]}=...")
+    if config.load.kind != ONE:
+        return plan_stretches(suite.cases, tuple(resets), rounds, config.load.block)
+    return make_plan(suite.cases, resets, rounds, config.measure.seed, suite.whole)

@@ -25,11 +25,11 @@ from rich.table import Table
 
 from specbench.models.tensor_parallel.team import TeamError
 from specbench.names import Plain, printable
-from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord, EngineKind
-from specbench.records.store import DISK_FAULTS, MANIFEST, PAGE, RECORDS
+from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
+from specbench.records.store import DISK_FAULTS, MANIFEST, PAGE
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
-from specbench.screen import FAILED, INTERRUPTED, Screen, ending_as_interrupts, showing, telling
+from specbench.screen import DONE, FAILED, INTERRUPTED, Screen, ending_as_interrupts, forwarding, showing
 
 if TYPE_CHECKING:
     from specbench.report import Findings
@@ -41,144 +41,102 @@ SLOW_S = 3  # of a step of loading
 
 
 def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) -> int:
-    """Run and, unless ``report`` is left to another process, report; returns the exit code.
+    """Run a job in its directory and report; returns the exit code.
 
-    again: report a run that is complete and reported already. Raises InputError when the directory cannot be used.
+    Args:
+        job: A checked job.
+        directory: Where the run is written, or resumed.
+        report: False where another process reports.
+        again: Report a run that is complete and reported already.
+
+    Raises:
+        InputError: The directory cannot be used, or the target or a method cannot be loaded.
     """
-    console = _console()
+    console = open_console()
     directory = directory.resolve()
     if job.config.report.style != SCREEN:
         from specbench.report.plots import check_style  # brings pandas, which a run does without until its end
 
         check_style(job.config.report.style)
+    shown = Progress(console, job.config.report.progress, job.source.timed)
     try:
         with ending_as_interrupts():
-            return _run_and_report(job, directory, console, report, again)
+            with _log_file(directory / "run.log"), shown, forwarding(shown.show, "specbench.runs.sources"):
+                decoded = execute(job, directory, shown.observe)
+            return _report(job, directory, console, decoded or again) if report else DONE
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may have gone
             console.print(
-                f"[yellow]interrupted[/]: what is done is in {_plain(directory)}; the same command goes on from there"
+                f"[yellow]interrupted[/]: what is done is in {plain(directory)}; the same command goes on from there"
             )
         return INTERRUPTED
     except TeamError as error:
-        _say_end(console, error)
+        return _print_end(error)
     except OSError as error:
-        if error.filename is None and error.errno not in DISK_FAULTS:
-            raise
-        _say_end(console, _name_fault(error, directory))
-    return FAILED
+        return print_unwritten(error, directory)
 
 
-def _run_and_report(job: Job, directory: Path, console: Console, wanted: bool, again: bool) -> int:
-    with (
-        _log_file(directory / "run.log"),
-        Progress(console, job.config.report.progress, job.config.engine.kind != EngineKind.REPLAY) as progress,
-        telling(progress.say, "specbench.runs.stage"),
-    ):
-        decoded = execute(job, directory, progress.observe)
-    if not wanted:
-        return 0
+def _report(job: Job, directory: Path, console: Console, anew: bool) -> int:
+    """Report a run, unless that is done and not wanted ``anew``; returns the exit code."""
     from specbench.report import build_report, read_findings  # pandas and matplotlib only once they are needed
     from specbench.report.tables.terminal import print_findings, print_page
 
-    if not (decoded or again) and _is_reported(directory):
-        console.print(f"complete, skipped: {_plain(directory)}", highlight=False, soft_wrap=True)
+    page, manifest = directory / PAGE, directory / MANIFEST  # whose price, or blocks, may have changed since
+    if not anew and page.is_file() and page.stat().st_mtime >= manifest.stat().st_mtime:
+        console.print(f"complete, skipped: {plain(directory)}", highlight=False, soft_wrap=True)
         return _verdict(read_findings([directory]), job, directory, console)
     with showing(console, "writing the report", "specbench.report.build"):
         report = build_report([directory], plots=job.config.report.plots, style=job.config.report.style)
     print_findings(report.findings, console, report.load)
     for path in (directory / "records.jsonl", report.output / "summary.csv"):
-        console.print(_plain(path), highlight=False, soft_wrap=True)
+        console.print(plain(path), highlight=False, soft_wrap=True)
     code = _verdict(report.findings, job, directory, console)
     print_page(report.output, console)
     return code
 
 
-def _is_reported(directory: Path) -> bool:
-    """Whether a run's page is there and no older than its manifest, which a price or another command may change."""
-    page = directory / PAGE
-    return page.is_file() and page.stat().st_mtime >= (directory / MANIFEST).stat().st_mtime
-
-
-Jobs = Sequence[tuple[Sequence[str], Path | None, int, str]]  # overrides, directory, exit code and reason of each
-
-
-def say_failed(jobs: Jobs) -> None:
-    """A line for each job that failed."""
-    console = _console()
-    alike = set[str]().union(*(names for names, *_ in jobs)).intersection(*(names for names, *_ in jobs))
-    for names, directory, code, reason in jobs:
-        if code:
-            name = " ".join(each for each in names if each not in alike) or " ".join(names)
-            said = f"[red]failed[/]: {_plain(name)}: {_plain(reason or f'see {directory}')}"
-            console.print(said, highlight=False, soft_wrap=True)
-    failed = sum(1 for *_, code, _ in jobs if code)
-    if failed:
-        console.print(f"{failed} of {len(jobs)} jobs failed; the same command takes them up again", highlight=False)
-
-
-def report_jobs(jobs: Jobs, plots: bool) -> None:
-    """The end of a sweep: the jobs that failed, and one report over all runs that are there."""
-    say_failed(jobs)
-    console = _console()
-    runs = [directory for _, directory, *_ in jobs if directory and (directory / RECORDS).is_file()]
-    if len(runs) > 1:
-        from specbench.report import build_report
-        from specbench.report.tables.terminal import print_findings, print_page
-
-        with showing(console, f"writing the report of {len(runs)} runs", "specbench.report.build"):
-            report = build_report(runs, plots=plots)
-        print_findings(report.findings, console)
-        print_page(report.output, console)
-
-
-def _say_end(console: Console, reason: object) -> None:
-    console.print(f"[red]the run ends[/]: {_plain(reason)}", highlight=False, soft_wrap=True)
-
-
-def say_unwritten(error: OSError, directory: Path) -> int:
-    """Say that a directory can no longer be written; returns the exit code. Raises any other error."""
-    if error.filename is None and error.errno not in DISK_FAULTS:
-        raise error
-    _say_end(Console(), _name_fault(error, directory))
+def _print_end(reason: object) -> int:
+    open_console().print(f"[red]the run ends[/]: {plain(reason)}", highlight=False, soft_wrap=True)
     return FAILED
 
 
-def _name_fault(error: OSError, directory: Path) -> str:
-    """What is wrong with which file; of one in the run's directory, or of none, what is left."""
+def print_unwritten(error: OSError, directory: Path) -> int:
+    """Print which file cannot be written, and what is kept; returns the exit code. Raises an error of no disk."""
+    if error.filename is None and error.errno not in DISK_FAULTS:
+        raise error
     place = directory / os.fsdecode(error.filename or "")
     if not place.is_relative_to(directory):
-        return f"{place}: {error.strerror}"
+        return _print_end(f"{place}: {error.strerror}")
     named = f"{place.relative_to(directory)}: " if place != directory else ""
-    return (
+    return _print_end(
         f"results directory {directory}: can no longer be written ({named}{error.strerror}); what is done is safe, the"
         " same command goes on from there"
     )
 
 
 def _verdict(findings: Findings, job: Job, directory: Path, console: Console) -> int:
-    """The exit code. Violations of vanilla (the noise floor), of lossy methods and in half precision do not count."""
+    """Return the exit code. Violations of vanilla (the noise floor), lossy methods and half precision do not count."""
     overall = findings.summary[findings.summary["category"] == OVERALL]
     dead = sorted(set(overall.loc[overall["cases"] == 0, "method"]))
     if dead:
-        names = _plain(", ".join(dead))
-        console.print(f"[red]no case of {names} could be decoded[/]: see error in {_plain(directory)}/records.jsonl")
+        names = plain(", ".join(dead))
+        console.print(f"[red]no case of {names} could be decoded[/]: see error in {plain(directory)}/records.jsonl")
     judged = overall[~overall["method"].isin({VANILLA, CONTROL, *findings.lossy})]
     violations = int(judged["violations"].fillna(0).sum()) if job.card.dtype in ("float32", "float64") else 0
     if violations:
         console.print(
-            f"[red]{violations} tokens are not the target's own[/]: see lossless in {_plain(directory)}/records.jsonl"
+            f"[red]{violations} tokens are not the target's own[/]: see lossless in {plain(directory)}/records.jsonl"
         )
-    return FAILED if dead or violations else 0
+    return FAILED if dead or violations else DONE
 
 
-def _plain(text: object) -> str:
-    """As it is, inside markup."""
+def plain(text: object) -> str:
+    """A text that markup does not change, without characters that steer a terminal."""
     return escape(printable(str(text)))
 
 
-def _console() -> Console:
-    """As wide as the terminal; at least as wide as the tables where the output goes to a file or a pipe."""
+def open_console() -> Console:
+    """A console as wide as the terminal; at least as wide as the tables where output goes to a file or a pipe."""
     console = Screen()
     return console if console.is_terminal else Screen(width=max(TABLE_WIDTH, console.width))
 
@@ -226,7 +184,7 @@ class Progress:
     """The live display of a run, a context manager; call ``observe`` after every block."""
 
     def __init__(self, console: Console, enabled: bool, timed: bool = True) -> None:
-        """timed: show tokens/s, which a replay has none of."""
+        """timed: show tokens/s, which a replay does not have."""
         self._timed = timed
         self._console = console
         self._live_wanted = enabled and console.is_terminal
@@ -252,8 +210,8 @@ class Progress:
         if self._live_wanted:
             self._live.stop()
 
-    def say(self, what: str) -> None:
-        """What is done before the first block; off a terminal, where the step before took long."""
+    def show(self, what: str) -> None:
+        """Show what is done before the first block; off a terminal, where the step before took long."""
         self._bar.update(self._task, description=what)
         if not self._live_wanted and not self._loads:
             self._console.print("loading", highlight=False)
@@ -294,5 +252,5 @@ class Progress:
         for name, tally in self._tallies.items():
             mat = f"{tally.accepted / tally.steps:.2f}" if tally.steps else ""
             speed = f"{tally.tokens / tally.seconds:.1f}" if tally.seconds else ""
-            table.add_row(_plain(name), mat, *([speed] if self._timed else []), str(tally.errors or ""))
+            table.add_row(plain(name), mat, *([speed] if self._timed else []), str(tally.errors or ""))
         return Group(self._bar, table)

@@ -18,15 +18,16 @@ import psutil
 import torch
 
 from specbench.decode.budgets import make_budgets
-from specbench.decode.elsewhere import RemoteServer
 from specbench.decode.loop import Request, derive_seed
 from specbench.decode.together import SharedLaps, SharedRequest, SharedServer, boundary
 from specbench.measure.clock import without_collector
 from specbench.measure.plan import Block
 from specbench.method import Method, Remote
 from specbench.records.record import CaseRecord, TurnLoad
-from specbench.runs.session import Entry, Session, Turn, fail, record_of
-from specbench.serving.elsewhere import serve_elsewhere
+from specbench.runs.entry import Entry
+from specbench.runs.session import Session, fail, record_of
+from specbench.runs.sources import Turn
+from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import Served, Stretch, Visit, serve
 from specbench.serving.settings import LoadConfig, make_arrivals
 from specbench.suite.number import is_right
@@ -57,37 +58,28 @@ class SharedTurn:
         """Asked when it is admitted: an engine that replays loads the answer then."""
         if self.entry.reset == "turn" or (self.entry.reset == "case" and not self.number):
             self.method.reset()
-        self.asked, request = self.session.ask(self)
-        return request
+        self.asked = self.session.next_turn(self.case, self.answers)
+        return self.session.request(self.asked, (self.case.id, self.number, self.block.round), self.block)
 
     def close(self, shared: SharedRequest) -> SharedTurn | None:
         """The next turn of the case; its method is free behind the last."""
         self.shared = shared
         if shared.error is None and self.number + 1 < len(self.case.turns):
             with boundary(shared):
-                return self.session.follow(self)
-        self.session.give_back(self)
+                return self.follow()
+        self.session.free.append(self.method)
         return None
+
+    def follow(self) -> SharedTurn:
+        """The next turn of the case, which has the answers so far."""
+        assert self.asked is not None
+        assert self.shared is not None
+        answers = (*self.answers, self.session.text(self.asked, self.shared.transcript))
+        return SharedTurn(self.session, self.block, self.case, self.entry, self.method, self.number + 1, answers)
 
 
 class LoadSession(Session):
     """A session whose blocks are stretches of requests that share forwards."""
-
-    def ask(self, turn: SharedTurn) -> tuple[Turn, Request]:
-        """What a turn asks, now that those before it are answered."""
-        asked = self._next_turn(turn.case, turn.answers)
-        return asked, self._request(asked, (turn.case.id, turn.number, turn.block.round), turn.block)
-
-    def follow(self, turn: SharedTurn) -> SharedTurn:
-        """The next turn of the same case."""
-        assert turn.asked is not None
-        assert turn.shared is not None
-        answers = (*turn.answers, self._text(turn.asked, turn.shared.transcript))
-        return SharedTurn(self, turn.block, turn.case, turn.entry, turn.method, turn.number + 1, answers)
-
-    def give_back(self, turn: SharedTurn) -> None:
-        """Another case may have its method's state."""
-        self._free.append(turn.method)
 
     def under(self, load: LoadConfig, cases: Sequence[Case]) -> LoadSession:
         """Set the load, and the cases of the suite, which ramps are taken from."""
@@ -96,7 +88,7 @@ class LoadSession(Session):
         return self
 
     def _require_room(self) -> None:
-        """Raise InputError where there is no memory for the places, before anything is decoded."""
+        """Raise InputError where memory is too small for the places, before anything is decoded."""
         load, engine = self.load, self._engine
         tokens = load.tokens or engine.context
         try:
@@ -163,29 +155,33 @@ class LoadSession(Session):
         forwards, steps = visit.forwards, len(out.accept)
         if len(forwards) == steps:
             out.step_s = [round(float(seconds), 7) for seconds in np.diff(ends)]
-        elif forwards:  # of a server elsewhere, whose bursts are no steps: its load, as it was meanwhile
+        elif forwards:  # a remote server, whose bursts are not steps: the load at that time
             forwards = [forwards[place * len(forwards) // steps] for place in range(steps)]
         count = steps - len(forwards)  # all in one burst
-        told = TurnLoad(
+        load = TurnLoad(
             arrival_s=visit.arrival_s,
             queue_s=max(0.0, visit.begin_s - visit.arrival_s),
             requests=[served.requests[place] for place in forwards] + [1] * count,
             rows=[served.rows[place] for place in forwards] + [0] * count,
         )
-        text = self._text(turn.asked, out)
-        record.turns.append(self._record(record.method, turn.asked, out, text, load=told))
+        text = self.text(turn.asked, out)
+        record.turns.append(self._record(record.method, turn.asked, out, text, load=load))
         record.correct = is_right(turn.case, self._answer(record.turns[-1]))
 
     def _serve(self, block: Block, entry: Entry) -> Served:
         load, engine = self.load, self._engine
-        places = self._open_states(entry)
+        others, shared = load.requests - 1, entry.reset not in PRIVATE  # states that requests in flight decode with
+        states = [entry.method, *(entry.method if shared else entry.method.private() for _ in range(others))]
+        self.free = deque(method for method in states if method is not None)
+        places = len(self.free)
         ramp = load.requests if load.ramp is None else load.ramp
         stretch = Stretch(places, ramp, len(block.cases), load.chunk)
         arrivals = make_arrivals(load, derive_seed(self._settings.seed, "arrivals", block.index))
         questions = self._questions(block, entry, ramp)
         if isinstance(entry.method, Remote):
             entry.method.prepare(alone=False)
-            return entry.method.run(self._ask_elsewhere(questions, arrivals, stretch))
+            remote = RemoteServer(engine.eos, load.tokens or engine.context)
+            return entry.method.run(serve_remote(remote, questions, arrivals, stretch))
         laps = SharedLaps()
         batch = engine.batch(places, load.tokens or engine.context, laps)
         try:
@@ -197,26 +193,9 @@ class LoadSession(Session):
         finally:
             batch.end()
 
-    async def _ask_elsewhere(
-        self, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
-    ) -> Served:
-        server = RemoteServer(self._engine.eos, self.load.tokens or self._engine.context)
-        try:
-            return await serve_elsewhere(server, questions, arrivals, stretch)
-        finally:
-            await server.end()
-
-    def _open_states(self, entry: Entry) -> int:
-        """Make the states that the requests in flight decode with. Returns how many may be in flight."""
-        others = self.load.requests - 1
-        shared = entry.reset not in PRIVATE
-        found = [entry.method if shared else entry.method.private() for _ in range(others)]
-        self._free = deque([entry.method, *(method for method in found if method is not None)])
-        return len(self._free)
-
     def _questions(self, block: Block, entry: Entry, ramp: int) -> Iterator[Any]:
         """The cases before the block, its own, and those behind it, around the suite without end."""
         first = next(place for place, case in enumerate(self._cases) if case.id == block.case.id)
         for place in itertools.count(first - ramp):
             case = self._cases[place % len(self._cases)]
-            yield SharedTurn(self, block, case, entry, self._free.popleft())
+            yield SharedTurn(self, block, case, entry, self.free.popleft())

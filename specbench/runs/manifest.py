@@ -1,4 +1,4 @@
-"""The manifest of a run: what its records were made with, and the warnings that make its numbers unsafe.
+"""Builds the manifest of a run from its job, and compares a job with the manifest of an earlier run.
 
 Warnings are written down; nothing is corrected, and no outlier is dropped. A run that was resumed has several
 processes: each adds its time, commit, machine and versions, and the warnings of all are kept.
@@ -18,11 +18,25 @@ from specbench.measure import environment
 from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block
 from specbench.method import Peer
+from specbench.records.manifest import (
+    Git,
+    Growth,
+    Machine,
+    Manifest,
+    MethodOfRun,
+    Parallel,
+    Part,
+    Process,
+    Questions,
+    Settings,
+    TargetModel,
+    Threads,
+)
 from specbench.records.record import SCHEMA, VANILLA
-from specbench.runs.growth import growths, refuse_settings
+from specbench.runs.digest import find_difference, fixed, of_methods
+from specbench.runs.entry import Entry
 from specbench.runs.job import Job
-from specbench.runs.session import Entry
-from specbench.runs.stage import Stage
+from specbench.runs.sources import Stage
 from specbench.suite.prompt import TEMPLATES
 from specbench.trace import model_of
 from specbench.types import InputError
@@ -30,87 +44,110 @@ from specbench.types import InputError
 DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERBOSE")
 
 
-def build_manifest(
-    job: Job, stage: Stage, earlier: Mapping[str, Any] | None, rest: Sequence[Block] = ()
-) -> dict[str, Any]:
-    """The manifest as it stands before the first case. earlier: that of the run which is resumed, or None.
+def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Sequence[Block] = ()) -> Manifest:
+    """The manifest before the first case is decoded.
 
-    rest: the blocks to come; a method with none keeps its entry.
+    Args:
+        job: what is run.
+        stage: what it runs on.
+        earlier: the manifest of the run that is resumed, None for a new run.
+        rest: the blocks to come; a method without any keeps its earlier entry.
     """
-    process = _process() | ({"launch": job.launch} if job.launch else {})
-    processes = [*(earlier or {}).get("processes", []), process]
-    grown, left = growths(job, earlier or {}, rest), {name for block in rest for name in block.order}
-    kept = {name: entry for name, entry in (earlier or {}).get("methods", {}).items() if rest and name not in left}
-    manifest: dict[str, Any] = {
-        "schema": SCHEMA,
-        "specbench": __version__,
-        "created": (earlier or process).get("created", process["started"]),
-        "config": job.resolved,
-        "config_hash": job.digest,
-        "model": _model(job, stage.target.model) | _template(job),
-        "engine": stage.engine.kind,
-        "forward": stage.engine.describe_forward(),
-        **({"threads": (earlier or {}).get("threads") or asdict(stage.threads)} if stage.threads else {}),
-        "parallel": {"way": job.way, "gpus": job.config.model.gpus} if job.way else None,
-        **({"part": _part(job)} if job.suite.whole else {}),
-        "suite": {
-            "name": job.suite.name,
-            "cases": len(job.suite.cases),
-            "turns": sum(len(case.turns) for case in job.suite.cases),
-            "origin": job.suite.origin,
-            "sha256": job.suite.sha256,
-        },
-        "trace": job.trace.summary() if job.trace else None,
-        "methods": {entry.name: _method(entry, entry.name in stage.readers) for entry in job.entries} | kept,
-        **({"grown": grown} if grown else {}),
-        **({"blocks": rest[-1].index + 1} if rest and (grown or any(block.more for block in job.plan)) else {}),
-        "control": job.config.measure.control,
-        "rounds": job.config.measure.rounds,
-        "temperature": job.config.decode.temperature,
-        "baseline": VANILLA,
-        **{key: process[key] for key in ("versions", "git", "machine")},
-        "processes": processes,
-        "warnings": list((earlier or {}).get("warnings", [])),
-    }
+    before = earlier or Manifest()
+    process = _process()
+    if job.launch:
+        process.launch = job.launch
+    grown, left = _growths(job, earlier, rest), {name for block in rest for name in block.order}
+    kept = {name: entry for name, entry in before.methods.items() if rest and name not in left}
+    given: dict[str, Any] = {}  # entries that a manifest has only where there is something to tell
+    if stage.threads:
+        given["threads"] = before.threads or Threads(**asdict(stage.threads))
+    if job.suite.whole:  # what a merge puts a part in its place by
+        first = [block for block in job.plan if block.round == 0]
+        places, cases = [block.place for block in first], [block.case.id for block in first]
+        given["part"] = Part(of=str(job.config.suite.part), config_hash=job.whole, places=places, cases=cases)
+    if grown:
+        given["grown"] = grown
+    if rest and (grown or any(block.more for block in job.plan)):
+        given["blocks"] = rest[-1].index + 1
+    manifest = Manifest(
+        schema=SCHEMA,
+        specbench=__version__,
+        created=before.created or process.started,
+        config=Settings.model_validate(job.resolved),
+        config_hash=job.digest,
+        model=_model(job, stage.target.model),
+        engine=stage.engine.kind,
+        forward=stage.engine.describe_forward(),
+        parallel=Parallel(way=job.way, gpus=job.config.model.gpus) if job.way else None,
+        suite=Questions(
+            name=job.suite.name,
+            cases=len(job.suite.cases),
+            turns=sum(len(case.turns) for case in job.suite.cases),
+            origin=job.suite.origin,
+            sha256=job.suite.sha256,
+        ),
+        trace=job.trace.summary() if job.trace else None,
+        methods={entry.name: _method(entry, entry.name in stage.readers) for entry in job.entries} | kept,
+        control=job.config.measure.control,
+        rounds=job.config.measure.rounds,
+        temperature=job.config.decode.temperature,
+        baseline=VANILLA,
+        versions=process.versions,
+        git=process.git,
+        machine=process.machine,
+        processes=[*before.processes, process],
+        warnings=before.warnings,
+        **given,
+    )
     prompts = job.prompts.warnings if job.prompts else ()
-    add_warnings(manifest, [*job.suite.warnings, *job.card.warnings, *prompts, *filter(None, [stage.note])])
-    add_warnings(manifest, [*_warnings_before(process["git"]), *_warnings_between(processes)])
+    manifest.warn([*job.suite.warnings, *job.card.warnings, *prompts, *filter(None, [stage.note])])
+    manifest.warn([*_warnings_before(process.git), *_warnings_between(manifest.processes)])
     return manifest
 
 
-def _part(job: Job) -> dict[str, Any]:
-    """What a merge puts a part in its place by. places: of its cases among those of the whole."""
-    first = [block for block in job.plan if block.round == 0]
-    places, cases = [block.place for block in first], [block.case.id for block in first]
-    return {"of": job.config.suite.part, "config_hash": job.whole, "places": places, "cases": cases}
+def _growths(job: Job, earlier: Manifest | None, rest: Sequence[Block]) -> list[Growth]:
+    """What each later command has added to the run, this one included."""
+    if earlier is None or earlier.config_hash == job.digest:
+        return earlier.grown if earlier else []
+    growth = Growth(
+        block=rest[0].index,
+        methods=[each.name for each in job.entries if each.name not in earlier.methods],
+        cases=len(job.suite.cases) - (earlier.suite.cases or 0),
+        rounds=job.config.measure.rounds - (earlier.rounds or 1),
+        again=sum(len(block.order) < len(job.rows) for block in rest),
+    )
+    return [*earlier.grown, growth]
 
 
-def _process() -> dict[str, Any]:
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git": environment.git_state(Path(__file__).parent),
-        "machine": environment.machine(),
-        "versions": environment.versions(),
-    }
+def _process() -> Process:
+    return Process(
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        git=Git(**environment.git_state(Path(__file__).parent)),
+        machine=Machine(**environment.machine()),
+        versions=environment.versions(),
+    )
 
 
-def _model(job: Job, model: Any) -> dict[str, Any]:
+def _model(job: Job, model: Any) -> TargetModel:
     """model: None where answers are replayed; the run that they are from knows its size."""
     card = job.card
-    answered = model_of(Path(job.trace.origin)) if job.trace and model is None else {}
-    known, weights = answered.get("parameters"), answered.get("weights") or answered.get("path")
-    return {
-        "name": card.name,
-        "path": card.path,
-        "family": card.config.model_type,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()) if model is not None else known,
-        "dtype": card.dtype,
-        "device": card.device,
-        "context": card.context,
-        "tokenizer": card.tokenizer.name_or_path,
-        "fingerprint": environment.weights_fingerprint(card.path),
+    answered = model_of(Path(job.trace.origin)) if job.trace and model is None else TargetModel()
+    weights = answered.weights or answered.path
+    size = sum(parameter.numel() for parameter in model.parameters()) if model is not None else answered.parameters
+    return TargetModel(
+        name=card.name,
+        path=card.path,
+        family=card.config.model_type,
+        parameters=size,
+        dtype=card.dtype,
+        device=card.device,
+        context=card.context,
+        tokenizer=card.tokenizer.name_or_path,
+        fingerprint=environment.weights_fingerprint(card.path),
         **({"weights": weights} if weights == "random" else {}),
-    }
+        **_template(job),
+    )
 
 
 def _template(job: Job) -> dict[str, str | None]:
@@ -119,47 +156,61 @@ def _template(job: Job) -> dict[str, str | None]:
     return {"template": environment.weights_fingerprint(path)} if path.endswith(TEMPLATES) else {}
 
 
-def _method(entry: Entry, reads: bool) -> dict[str, Any]:
-    return {
-        "parameters": dict(entry.parameters),
-        "reset": entry.reset,
-        "lossless": entry.method.lossless,
-        "peer": isinstance(entry.method, Peer),
-        "reads_target": reads,
-        "inputs": _input_prints(entry),
-    }
+def _method(entry: Entry, reads_target: bool) -> MethodOfRun:
+    return MethodOfRun(
+        parameters=dict(entry.parameters),
+        reset=entry.reset,
+        lossless=entry.method.lossless,
+        peer=isinstance(entry.method, Peer),
+        reads_target=reads_target,
+        inputs=_fingerprints(entry),
+    )
 
 
-def _input_prints(entry: Entry) -> dict[str, str | None]:
+def _fingerprints(entry: Entry) -> dict[str, str | None]:
     """Path -> fingerprint of the files that a method decodes with."""
     return {path: environment.weights_fingerprint(path) for path in entry.method.inputs}
 
 
-def add_warnings(manifest: dict[str, Any], warnings: Sequence[str]) -> None:
-    """Add those that the manifest does not have yet."""
-    manifest["warnings"] = list(dict.fromkeys([*manifest["warnings"], *warnings]))
+def shared(job: Job, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest's values as they are written: without home directory, user, host and secrets.
+
+    With ``report.identify`` they stay unchanged.
+    """
+    return dict(values) if job.config.report.identify else cast(dict[str, Any], hide_identity(values))
 
 
-def shared(job: Job, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest as it is written: without home directory, user, host and secrets, unless the run is to name them."""
-    return dict(manifest) if job.config.report.identify else cast(dict[str, Any], hide_identity(manifest))
+def refuse_settings(job: Job, earlier: Manifest, directory: Path) -> None:
+    """Raise InputError where the earlier run has other settings than this job, or a method with others."""
+    if earlier.config_hash == job.digest:
+        return
+    there, here = (hide_identity(config) for config in (earlier.config.written, job.resolved))
+    one, two = of_methods(there), of_methods(here)
+    kept, asked = ({name: each[name] for name in one if name in two} for each in (one, two))
+    key, old, new = find_difference({"method": kept}, {"method": asked})
+    if old == new:
+        key, old, new = find_difference(fixed(there), fixed(here))
+    if old != new or not there:
+        what = f"{key}={old!r}, here {new!r}" if there else "its settings are not known"
+        raise InputError(
+            f"results directory {directory}: holds a run of another configuration ({what}); choose another with"
+            " hydra.run.dir=..., or keep it aside with measure.fresh=true"
+        )
 
 
-def check_same(job: Job, manifest: Mapping[str, Any], directory: Path) -> None:
-    """Raise InputError unless the run of ``manifest`` has this job's configuration, questions, weights and files."""
-    methods = manifest.get("methods", {})
-    refuse_settings(job, manifest, directory)
-    begun = (
-        ("suite file", manifest.get("suite", {}).get("sha256"), job.suite.sha256),
-        ("weights", manifest.get("model", {}).get("fingerprint"), environment.weights_fingerprint(job.card.path)),
-        *(("chat template", manifest.get("model", {}).get(key, new), new) for key, new in _template(job).items()),
-        *(
-            (f"file behind {entry.name}", methods[entry.name].get("inputs"), _input_prints(entry))
-            for entry in job.entries
-            if entry.name in methods
-        ),
-    )
-    for what, old, new in begun:
+def check_same(job: Job, earlier: Manifest, directory: Path) -> None:
+    """Raise InputError unless the earlier run has this job's configuration, questions, weights and files."""
+    refuse_settings(job, earlier, directory)
+    compared: list[tuple[str, Any, Any]] = [
+        ("suite file", earlier.suite.sha256, job.suite.sha256),
+        ("weights", earlier.model.fingerprint, environment.weights_fingerprint(job.card.path)),
+    ]
+    if "template" in earlier.model.model_fields_set:  # an older manifest does not have it
+        compared += [("chat template", earlier.model.template, new) for new in _template(job).values()]
+    for entry in job.entries:
+        if entry.name in earlier.methods:
+            compared.append((f"file behind {entry.name}", earlier.methods[entry.name].inputs, _fingerprints(entry)))
+    for what, old, new in compared:
         if hide_identity(old) != hide_identity(new):
             raise InputError(
                 f"results directory {directory}: holds a run of another {what};"
@@ -167,23 +218,24 @@ def check_same(job: Job, manifest: Mapping[str, Any], directory: Path) -> None:
             )
 
 
-def _warnings_before(git: Mapping[str, Any]) -> list[str]:
+def _warnings_before(git: Git) -> list[str]:
     """What is known before the first case."""
     found = [busy] if (busy := environment.spell_busy()) else []
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     if governor.is_file() and (mode := governor.read_text().strip()) != "performance":
         found.append(f"CPU governor is {mode}, not performance: host times vary")
-    if git.get("dirty"):
+    if git.dirty:
         found.append("the checkout has uncommitted changes: the commit does not name this code")
     found += [f"{name} is set: it slows the GPU path" for name in DEBUG if os.environ.get(name)]
     return found
 
 
-def _warnings_between(processes: Sequence[Mapping[str, Any]]) -> list[str]:
+def _warnings_between(processes: Sequence[Process]) -> list[str]:
     """What is known of a run that went on in another process: other code or another machine."""
     found: list[str] = []
-    for what, key, field in (("commits", "git", "commit"), ("processors", "machine", "cpu")):
-        seen = {str(process.get(key, {}).get(field)) for process in processes}
+    commits = {str(process.git.commit) for process in processes}
+    processors = {str(process.machine.cpu) for process in processes}
+    for what, seen in (("commits", commits), ("processors", processors)):
         if len(seen) > 1:
             found.append(f"the run was resumed on other {what}: {', '.join(sorted(seen))}")
     return found

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -18,16 +18,14 @@ from specbench.decode.budgets import Budgets
 from specbench.decode.lengths import Limit, describe_idle
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
-from specbench.measure.clock import Clock, without_collector
-from specbench.measure.energy import Meter
+from specbench.measure.clock import Clock, Meter, without_collector
 from specbench.measure.identity import hide_identity
-from specbench.measure.lossless import compare_block, judge_block
 from specbench.measure.plan import Block, starts_span
-from specbench.method import Method, Peer, Remote
-from specbench.models.engine import Engine
-from specbench.models.facade import Target
+from specbench.method import Peer
 from specbench.models.tensor_parallel.team import TeamError
-from specbench.records.record import VANILLA, CaseRecord, EngineKind, Failure, TurnRecord
+from specbench.records.record import VANILLA, CaseRecord, Failure, TurnRecord
+from specbench.runs.entry import Entry
+from specbench.runs.sources import Stage, Turn
 from specbench.suite.number import is_right
 from specbench.suite.prompt import answer_text, count_thinking, thinking_marks
 from specbench.types import Case, CaseError
@@ -42,62 +40,32 @@ _KILLED = Failure(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A method in a run. name: of its rows. reset: what it may remember. parameters: its settings, for the manifest."""
-
-    name: str
-    method: Method
-    reset: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """What holds for every request of a run. judge: teacher-force every answer. dtype: of the target.
-
-    in_prefill: see ``Request``. limit: of draft lengths.
-    """
+    """What applies to every request of a run. judge: its answers. in_prefill: see ``Request``. limit: of drafts."""
 
     max_new_tokens: int
     sampling: Sampling | None
     seed: int
-    dtype: str
     judge: bool = True
     keep_trees: int = 0
     in_prefill: bool = False
     limit: Limit = lambda inner: inner
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One turn to decode. prompt: (T,) token ids. length, text: of the answer in tokens and as text, if recorded."""
-
-    prompt: list[int]
-    length: int | None = None
-    text: str | None = None
-
-
 class Session:
-    """Runs blocks of the plan with methods that are bound.
-
-    next_turn: (case, its answers so far) -> its next turn. meter: of the GPUs' energy, None where there is none.
-    """
+    """Runs blocks of the plan with methods that are bound."""
 
     def __init__(
-        self,
-        engine: Engine,
-        target: Target,
-        next_turn: Callable[[Case, Sequence[str]], Turn],
-        entries: Sequence[Entry],
-        settings: RequestSettings,
-        meter: Meter | None = None,
+        self, stage: Stage, entries: Sequence[Entry], settings: RequestSettings, meter: Meter | None = None
     ) -> None:
-        self._engine, self._next_turn, self._settings, self._meter = engine, next_turn, settings, meter
+        """meter: of the GPUs' energy, None where it cannot be read."""
+        self._engine, self.next_turn, self._source = stage.engine, stage.next_turn, stage.source
+        self._settings, self._meter = settings, meter
         self._entries = {entry.name: entry for entry in entries}
         self._lengths = {entry.name: settings.limit(None) for entry in entries}
         self._budgets: dict[str, Budgets] = {}  # of a load, by method
-        self._clock = Clock(target.device)
-        self._tokenizer = target.card.tokenizer
+        self._clock = Clock(stage.target.device)
+        self._tokenizer = stage.target.card.tokenizer
         self._marks = thinking_marks(self._tokenizer)
 
     def warm_up(self, cases: Sequence[Case]) -> list[str]:
@@ -154,14 +122,9 @@ class Session:
         return records
 
     def _judge(self, case: Case, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
-        """Of one case's records, by the target here or, where servers have it, by the baseline."""
+        """Judge one case's records as the source of their tokens allows."""
         try:
-            if self._engine.kind == EngineKind.SERVER:
-                baseline = self._entries[VANILLA].method
-                assert isinstance(baseline, Remote)
-                compare_block(records, prompts, baseline.gap, self._settings.dtype)
-            else:
-                judge_block(records, prompts, self._engine.gaps, self._settings.dtype)
+            self._source.judge(self._engine, self._entries[VANILLA].method, records, prompts)
         except (CaseError, torch.OutOfMemoryError) as error:
             log.warning("case %s could not be judged: %s", case.id, error)
 
@@ -183,17 +146,18 @@ class Session:
         for turn in range(len(case.turns)):
             if turn and entry.reset == "turn":
                 self._reset(entry)
-            asked = self._next_turn(case, answers)
-            request = self._request(asked, (case.id, turn, block.round), block, self._lengths[entry.name])
+            asked = self.next_turn(case, answers)
+            request = self.request(asked, (case.id, turn, block.round), block, self._lengths[entry.name])
             before = self._meter.joules() if self._meter else None
             transcript = decode(self._engine, entry.method, request, self._clock)
             energy_j = self._meter.since(before) if self._meter else None
-            answers.append(self._text(asked, transcript))
+            answers.append(self.text(asked, transcript))
             prompts.append(asked.prompt)
             record.turns.append(self._record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
         record.correct = is_right(case, self._answer(record.turns[-1]))
 
-    def _request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
+    def request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
+        """What the loop decodes for a turn. names: of its random draws. lengths: the policy of draft lengths."""
         settings = self._settings
         return Request(
             prompt=asked.prompt,
@@ -212,7 +176,7 @@ class Session:
         thinking = count_thinking(self._marks, asked.prompt, transcript.ids)
         return TurnRecord(**more, prompt_tokens=len(asked.prompt), text=text, prompt_ids=prompt, thinking=thinking)
 
-    def _text(self, asked: Turn, transcript: Transcript) -> str:
+    def text(self, asked: Turn, transcript: Transcript) -> str:
         """The answer as text: the recorded one where all of it was decoded."""
         known = asked.text if len(transcript.ids) == asked.length else None
         return answer_text(self._tokenizer, transcript.ids) if known is None else known

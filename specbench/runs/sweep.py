@@ -1,6 +1,6 @@
-"""Jobs on one of Hydra's launchers, and how each of them ended: also one that was killed on another machine.
+"""Jobs on one of Hydra's launchers: the jobs of a sweep, or the shards of one run, and how each of them ended.
 
-A launcher may pickle the task and run it anywhere, so all that a job says comes back as its value (``Ended``).
+A launcher may pickle the task and run it anywhere, so all that a job reports comes back as its value (``Ended``).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import logging
 import re
 import shutil
 import subprocess
+import sys
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from hydra import initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -30,8 +31,17 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.screen import ending_as_interrupts
+from specbench.measure.identity import hide_in_file
+from specbench.names import printable
+from specbench.records.store import RECORDS, SHARDS
+from specbench.runs.config import conf_dir
+from specbench.runs.execution import begin_shards, join_shards, locked, missing_shards
+from specbench.runs.job import Job, begin_job, limit_of, quiet_libraries
+from specbench.runs.launch import open_console, plain, print_unwritten, run_job
+from specbench.screen import DONE, FAILED, INTERRUPTED, ending_as_interrupts, fail, showing
 from specbench.types import InputError
+
+OF_SHARDS = ("suite.part=", "run.shards=", "measure.fresh=", "report.plots=", "hydra.sweep.dir=", "hydra.sweep.subdir=")
 
 # Of Hydra's own settings: what may be called. Hydra takes no launcher and no sweeper that is not one of its plugins.
 MAY_CALL = re.compile(
@@ -50,7 +60,7 @@ ASKED_EVERY_S = 30  # Slurm forgets a job that ended after five minutes (its Min
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a job ended. overrides: what sets it apart from the others. directory: None where it is not known.
+    """How a job ended. overrides: what sets it apart from the others. directory: None where it is unknown.
 
     code: its exit code. reason: in one line, '' where it is done.
     """
@@ -61,35 +71,111 @@ class Ended:
     reason: str = ""
 
 
-def this_job() -> tuple[tuple[str, ...], Path]:
-    """Overrides and directory of the job that runs here."""
+def run_sweep(name: str, overrides: list[str]) -> int:
+    """Run the jobs of a sweep on Hydra's launcher, and report over all of them; returns the highest exit code."""
+    task = functools.partial(_run_one, launch=uuid.uuid4().hex)
+    ended, cfg = run_jobs(task, name, overrides, lambda cfg: limit_of(cfg.decode))
+    _print_failed(ended)
+    runs = [job.directory for job in ended if job.directory and (job.directory / RECORDS).is_file()]
+    if len(runs) > 1:
+        from specbench.report import build_report
+        from specbench.report.tables.terminal import print_findings, print_page
+
+        console = open_console()
+        with showing(console, f"writing the report of {len(runs)} runs", "specbench.report.build"):
+            report = build_report(runs, plots=cfg.report.plots)
+        print_findings(report.findings, console)
+        print_page(report.output, console)
+    return max((job.code for job in ended), default=DONE)
+
+
+def _print_failed(jobs: Sequence[Ended]) -> None:
+    """Print a line for each job that failed."""
+    console = open_console()
+    alike = set[str]().union(*(job.overrides for job in jobs)).intersection(*(job.overrides for job in jobs))
+    failed = [job for job in jobs if job.code]
+    for job in failed:
+        name = " ".join(each for each in job.overrides if each not in alike) or " ".join(job.overrides)
+        reason = job.reason or f"see {job.directory}"
+        console.print(f"[red]failed[/]: {plain(name)}: {plain(reason)}", highlight=False, soft_wrap=True)
+    if failed:
+        console.print(
+            f"{len(failed)} of {len(jobs)} jobs failed; the same command takes them up again", highlight=False
+        )
+
+
+def run_shards(job: Job, directory: Path, name: str, overrides: list[str]) -> int:
+    """Workers on Hydra's launcher share the cases, those that are not done; then the run is what they make together."""
+    with locked(directory):
+        shards = begin_shards(job, directory)
+        left = missing_shards(job, shards)
+        own = [item for item in overrides if not item.startswith(OF_SHARDS)]
+        own += [f"suite.part={','.join(left)}", "run.shards=1", "measure.fresh=false", "report.plots=false"]
+        own += [f"hydra.sweep.dir={directory / SHARDS}", "hydra.sweep.subdir=${part_name:}"]
+        worker = functools.partial(_run_one, launch=str(job.launch), report=False)
+        ended = run_jobs(worker, name, own)[0] if left else []
+        _print_failed(ended)
+        if left := missing_shards(job, shards):
+            return max([FAILED, *(job.code for job in ended)])
+        try:
+            join_shards(job, shards, directory)
+        except OSError as error:  # a full disk; the shards are as they were
+            return print_unwritten(error, directory)
+    return run_job(job, directory)
+
+
+def _run_one(
+    cfg: DictConfig, launch: str, report: bool = True, total: int | None = None, swept: Sequence[str] = ()
+) -> Ended:
+    """One job of a sweep, perhaps in another process or on another machine. launch: which command began it.
+
+    total: of jobs, where it is known. swept: settings in which they differ. report: the run is a whole one; a shard is
+    reported once it is merged.
+    """
+    quiet_libraries()
     found = HydraConfig.get()
-    return tuple(found.overrides.task), Path(found.runtime.output_dir)
+    overrides, directory = tuple(found.overrides.task), Path(found.runtime.output_dir)
+    own = [item for item in overrides if item.partition("=")[0] in swept] or overrides
+    number = found.job.num + 1
+    print(f"\n{number}{f' of {total}' if total else ''}: {printable(' '.join(own))}", flush=True)
+    if not cfg.report.identify and found.job.num == 0:
+        hide_in_file(Path(found.sweep.dir) / "multirun.yaml")
+    try:
+        job = begin_job(cfg, launch)
+        if job.config.run.shards != 1:
+            raise InputError(f"run.shards={job.config.run.shards}: a job of a sweep is one worker; expected 1")
+        code, reason = run_job(job, directory, report, again=False), ""
+    except InputError as error:
+        code, reason = fail(str(error)), str(error)
+    except Exception as error:  # the boundary of a job: the others go on
+        logging.exception("%s", directory)
+        code, reason = FAILED, f"{type(error).__name__}: {error}"
+    if code == INTERRUPTED:
+        sys.exit(INTERRUPTED)
+    return Ended(overrides, directory, code, reason)
 
 
 def run_jobs(
     task: Callable[..., Ended],
-    conf: Path,
     name: str,
     overrides: Sequence[str],
     check: Callable[[DictConfig], Any] = lambda _: None,
 ) -> tuple[list[Ended], DictConfig]:
     """Run a sweep to its end, whatever becomes of its jobs; returns them and the sweep's own configuration.
 
-    task: also takes ``total`` and ``swept``: how many jobs there are, and the settings in which they differ. conf: the
-    configuration tree. name: of the configuration in it. check: is given each way of drafting before the first job.
-    Raises InputError, and Hydra's errors, for a sweep that cannot
-    be begun.
+    task: also takes ``total`` and ``swept``: how many jobs there are, and the settings in which they differ. name:
+    of the configuration. check: is given each way of drafting before the first job.
+    Raises InputError, and Hydra's errors, for a sweep that cannot be begun.
     """
-    with initialize_config_dir(str(conf), job_name="specbench", version_base="1.3"):
+    with initialize_config_dir(str(conf_dir()), job_name="specbench", version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        cfg = _compose(hydra.config_loader, name, overrides)
+        cfg = hydra.config_loader.load_configuration(name, list(overrides), RunMode.MULTIRUN)
         _refuse_calls(cfg)
         package = _require_launcher(cfg.hydra.launcher._target_)
         jobs, swept = _list_jobs(hydra.config_loader, cfg, overrides)
-        told = {tuple(item for item in job if re.match(r"decode(=|\.length)", item)): job for job in jobs or ()}
-        for job in told.values():
+        drafting = {tuple(item for item in job if re.match(r"decode(=|\.length)", item)): job for job in jobs or ()}
+        for job in drafting.values():
             check(hydra.config_loader.load_configuration(name, job, RunMode.RUN))
         counted = functools.partial(task, total=None if jobs is None else len(jobs), swept=swept)
         try:
@@ -114,10 +200,6 @@ def _require_launcher(target: str) -> str:
     if found is None:
         raise InputError(f"hydra/launcher: {package} is not installed; {INSTALLED_BY.get(package, 'install it')}")
     return package
-
-
-def _compose(loader: ConfigLoader, name: str, overrides: Sequence[str]) -> DictConfig:
-    return loader.load_configuration(name, list(overrides), RunMode.MULTIRUN)
 
 
 def _list_jobs(
@@ -161,17 +243,24 @@ def _killed_as_results() -> Iterator[None]:
         except (FailedJobError, UncompletedJobError) as error:
             return [JobReturn(_return_value=_ended(job, error), status=JobStatus.COMPLETED)]
 
+    # The launcher makes its jobs itself, so their class is changed while it runs.
     watcher = SlurmJob.watcher if _accounts() else _queue_watcher()
-    with mock.patch.object(Job, "results", results), mock.patch.object(SlurmJob, "watcher", watcher):
+    replaced = ((Job, "results", wait, results), (SlurmJob, "watcher", SlurmJob.watcher, watcher))
+    for owner, name, _, ours in replaced:
+        setattr(owner, name, ours)
+    try:
         yield
+    finally:
+        for owner, name, theirs, _ in replaced:
+            setattr(owner, name, theirs)
 
 
 def _ended(job: Any, error: Exception) -> Ended:
     overrides = tuple(job.submission().args[0])
     lines = [line for line in str(error).splitlines() if line.strip(" -")]
     state = re.search(r"\(state: (\w+)", lines[1] if len(lines) > 1 else "")
-    said = f"state {state[1]}" if state else lines[-1]
-    return Ended(overrides, None, KILLED, f"ended without a result, {said}: see {job.paths.stderr}")
+    how = f"state {state[1]}" if state else lines[-1]
+    return Ended(overrides, None, KILLED, f"ended without a result, {how}: see {job.paths.stderr}")
 
 
 def _accounts() -> bool:

@@ -18,16 +18,12 @@ from specbench.records.record import StretchRecord
 NEVER = float("inf")
 
 
-class Admitted(Protocol):
-    """A request inside a server, which has one of its places."""
+class Server(Protocol):
+    """What serves requests: an engine or a simulation.
 
-    unread: int  # [tokens] of its prompt
-    emitted: int  # tokens of its last forward, or of its prompt's
-    done: bool  # it ended, or failed
-
-
-class Admission(Protocol):
-    """What every server does."""
+    A request that is admitted has ``unread`` [tokens] of its prompt, ``emitted`` tokens of its last forward, and
+    ``done``: it ended or failed.
+    """
 
     def now(self) -> float:
         """[s] since the start of the stretch."""
@@ -36,25 +32,21 @@ class Admission(Protocol):
         """Take a request in; nothing is computed."""
 
     def leave(self, admitted: Any) -> Any:
-        """The request ended, its room is free. Returns what the same user asks next, None for nothing."""
-
-
-class Server(Admission, Protocol):
-    """What serves requests here."""
+        """Free the room of a request that ended. Returns what the same user asks next, None for nothing."""
 
     def wait(self, until_s: float) -> None:
-        """Let time pass: there is nothing to do."""
+        """Let time pass while nothing can be computed."""
 
     def read(self, admitted: Any, tokens: int) -> float | None:
         """Read so many tokens of the prompt. Returns when the first token of the answer came [s], None = not yet."""
 
     def step(self, requests: Sequence[Any]) -> int:
-        """One forward for all; returns its rows."""
+        """Run one forward for all; returns its rows."""
 
 
 @dataclass(slots=True)
 class Visit:
-    """One request's stay; times in seconds since the start of the stretch, NEVER where it did not come so far.
+    """One request's stay. Times are in seconds since the start of the stretch, NEVER for what did not happen.
 
     begin_s: its prompt begins to be read. first_s: its first token. forwards: those that it took part in.
     """
@@ -92,10 +84,10 @@ class Served:
         return min(visit.arrival_s for visit in own), max(visit.end_s for visit in own)
 
     def summary(self) -> StretchRecord:
-        """Of the measured part."""
+        """The sums of the measured part."""
         begin, end = self.window()
         inside = [place for place, at in enumerate(self.ends_s) if begin < at <= end]
-        sums = [sum(held[place] for place in inside) for held in (self.emitted, self.requests, self.rows)]
+        sums = [sum(values[place] for place in inside) for values in (self.emitted, self.requests, self.rows)]
         first = sum(begin < visit.first_s <= end for visit in self.visits)
         return StretchRecord(
             seconds=end - begin, tokens=sums[0] + first, forwards=len(inside), requests=sums[1], rows=sums[2]
@@ -122,8 +114,10 @@ def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | 
 
 
 class Service:
+    """One stretch on a server: who is admitted when, and when a place is free again."""
+
     def __init__(
-        self, server: Admission, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
+        self, server: Any, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
     ) -> None:
         self._server, self._questions, self._arrivals, self._stretch = server, questions, arrivals, stretch
         self._free = deque([server.now()] * stretch.places)  # since when each place is
@@ -168,9 +162,7 @@ class Service:
 
 
 class _Shared(Service):
-    """Requests share the forwards of a server here."""
-
-    _server: Server
+    """Requests share the forwards of a server that runs here."""
 
     def run(self) -> Served:
         while self._left > 0:

@@ -1,29 +1,34 @@
-"""The settings of requests that share a server, and their check."""
+"""The settings of a load, requests that share a server, and when its requests arrive."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-from specbench.input import InputError, parse_json, read_file
-from specbench.serving.arrivals import draw_poisson, repeat_recorded
+from pydantic import AfterValidator
+
+from specbench.input import InputError, must, one_of, parse_json, read_file
 
 ONE, CLOSED, POISSON, TRACE = "one", "closed", "poisson", "trace"
-KINDS = (ONE, CLOSED, POISSON, TRACE)
-MOST_REQUESTS = 4096
 DAY_S = 86_400
-BUDGETS = ("full", "equal", "score", "controlled")
+ABOVE_0 = must(lambda value: math.isfinite(value) and value > 0, "a finite number above 0")
+
+
+def _whole(low: int, most: int = 1 << 31) -> AfterValidator:
+    return must(lambda value: low <= value <= most, f"a whole number from {low} to {most}")
 
 
 @dataclass
 class SloConfig:
     """What a served request must keep to count in the goodput, in ms: first token, mean time of each token after it."""
 
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
+    ttft_ms: Annotated[float | None, ABOVE_0] = None
+    tpot_ms: Annotated[float | None, ABOVE_0] = None
 
 
 @dataclass
@@ -37,16 +42,16 @@ class LoadConfig:
     nodes: of a forward, shared by its requests (equal, score), null = engine.max_nodes.
     """
 
-    kind: str = ONE
-    requests: int = 1
-    rate: float | None = None
+    kind: Annotated[str, one_of(ONE, CLOSED, POISSON, TRACE)] = ONE
+    requests: Annotated[int, _whole(1, 4096)] = 1
+    rate: Annotated[float | None, ABOVE_0] = None
     times: str | None = None
-    block: int = 16
-    ramp: int | None = None
-    chunk: int = 256
-    tokens: int | None = None
-    budget: str = "full"
-    nodes: int | None = None
+    block: Annotated[int, _whole(1)] = 16
+    ramp: Annotated[int | None, _whole(0)] = None
+    chunk: Annotated[int, _whole(0)] = 256
+    tokens: Annotated[int | None, _whole(2)] = None
+    budget: Annotated[str, one_of("full", "equal", "score", "controlled")] = "full"
+    nodes: Annotated[int | None, _whole(1)] = None
     slo: SloConfig = field(default_factory=SloConfig)
 
 
@@ -55,34 +60,11 @@ ALONE = {key: value for key, value in asdict(LoadConfig()).items() if key != "sl
 
 
 def check_load(load: LoadConfig) -> None:
-    """Raise InputError for a value that makes no sense."""
-    for key, known in (("kind", KINDS), ("budget", BUDGETS)):
-        if getattr(load, key) not in known:
-            raise InputError(f"load.{key}={getattr(load, key)}: expected one of {', '.join(known)}")
-    bounds = {"requests": 1, "block": 1, "ramp": 0, "chunk": 0, "tokens": 2, "nodes": 1}
-    for key, low in bounds.items():
-        value = getattr(load, key)
-        most = MOST_REQUESTS if key == "requests" else 1 << 31
-        if value is not None and not low <= value <= most:
-            raise InputError(f"load.{key}={value}: expected a whole number from {low} to {most}")
-    for key, limit in (("rate", load.rate), ("slo.ttft_ms", load.slo.ttft_ms), ("slo.tpot_ms", load.slo.tpot_ms)):
-        if limit is not None and not (math.isfinite(limit) and limit > 0):
-            raise InputError(f"load.{key}={limit}: expected a finite number above 0")
+    """Raise InputError for settings that do not go together, and for a stretch whose requests take days to arrive."""
     if (load.kind == POISSON) != (load.rate is not None):
         raise InputError(f"load.rate={load.rate}: expected a rate with load=poisson, and with no other")
     if (load.kind == TRACE) != (load.times is not None):
         raise InputError(f"load.times={load.times}: expected a file with load=trace, and with no other")
-    _require_end(load)
-
-
-def find_last_arrival(load: LoadConfig) -> tuple[int, float]:
-    """(requests of a stretch, [s] within which they arrive); 0 s in a closed loop."""
-    count, arrivals = load.block + (load.requests if load.ramp is None else load.ramp), make_arrivals(load, 0)
-    return count, next(itertools.islice(arrivals, count - 1, None)) if arrivals else 0.0
-
-
-def _require_end(load: LoadConfig) -> None:
-    """Raise InputError where the requests of a stretch do not arrive within a day."""
     count, last_s = find_last_arrival(load)
     if last_s > DAY_S:
         key = "rate" if load.kind == POISSON else "times"
@@ -90,6 +72,12 @@ def _require_end(load: LoadConfig) -> None:
             f"load.{key}={getattr(load, key)}: the {count} requests of a stretch (load.ramp, load.block) arrive within"
             f" {last_s:.3g} s; expected at most {DAY_S} s: more requests a second, or fewer of a stretch"
         )
+
+
+def find_last_arrival(load: LoadConfig) -> tuple[int, float]:
+    """(requests of a stretch, [s] within which they arrive); 0 s in a closed loop."""
+    count, arrivals = load.block + (load.requests if load.ramp is None else load.ramp), make_arrivals(load, 0)
+    return count, next(itertools.islice(arrivals, count - 1, None)) if arrivals else 0.0
 
 
 def make_arrivals(load: LoadConfig, seed: int) -> Iterator[float] | None:
@@ -107,3 +95,21 @@ def read_times(path: str) -> list[float]:
     if not good or len(times) < 2 or times != sorted(times) or times[0] == times[-1]:
         raise InputError(f"load.times={path}: {fix}, at least two of them apart")
     return [float(time) for time in times]
+
+
+def draw_poisson(rate: float, seed: int) -> Iterator[float]:
+    """[s] Arrivals at ``rate`` a second, independent of each other; without end."""
+    generator, now = random.Random(seed), 0.0
+    while True:
+        now += generator.expovariate(rate)
+        yield now
+
+
+def repeat_recorded(times_s: Sequence[float]) -> Iterator[float]:
+    """[s] Recorded times, the first at 0; without end: the record begins anew one mean gap after its last."""
+    begin = times_s[0]
+    length = (times_s[-1] - begin) * len(times_s) / max(1, len(times_s) - 1)
+    lap = 0.0
+    while True:
+        yield from (lap + time - begin for time in times_s)
+        lap += length

@@ -46,7 +46,7 @@ def recorded_answers(records: Sequence[CaseRecord], drafting: bool = False) -> l
 
 @dataclass(slots=True)
 class SimulatedRequest:
-    """A request inside of the simulation. at: its next step. context: [tokens] in its cache."""
+    """A request inside the simulation. at: its next step. context: [tokens] in its cache."""
 
     answer: SimulatedAnswer
     unread: int
@@ -68,17 +68,21 @@ class SimulatedServer:
         self._now_s = 0.0
 
     def now(self) -> float:
+        """[s] since the start."""
         return self._now_s
 
     def wait(self, until_s: float) -> None:
+        """Let time pass until then."""
         if until_s == NEVER:
             raise RuntimeError("nothing is left to serve and nothing arrives any more")
         self._now_s = max(self._now_s, until_s)
 
     def admit(self, question: SimulatedAnswer) -> SimulatedRequest:
+        """Take a request in."""
         return SimulatedRequest(question, question.prompt)
 
     def read(self, admitted: SimulatedRequest, tokens: int) -> float | None:
+        """Read so many tokens of a prompt."""
         self._now_s += 1e-3 * float(self._profile.step_ms(tokens, admitted.context))
         admitted.unread -= tokens
         admitted.context += tokens
@@ -88,6 +92,7 @@ class SimulatedServer:
         return self._now_s
 
     def step(self, requests: Sequence[SimulatedRequest]) -> int:
+        """Run one forward for all, or one per half."""
         count = len(requests) // 2 if self._halves else 0
         forward_s, drafting_s, rows = zip(*map(self._advance, (requests[:count], requests[count:])), strict=True)
         self._now_s += max(forward_s[0], drafting_s[1]) + max(forward_s[1], drafting_s[0])
@@ -111,7 +116,7 @@ class SimulatedServer:
         return 1e-3 * float(self._profile.shared_ms(rows, context / len(requests), len(requests))), drafting_s, rows
 
     def leave(self, admitted: SimulatedRequest) -> None:
-        return None
+        """End a request; its user asks nothing more."""
 
 
 def simulate(

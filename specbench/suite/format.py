@@ -1,23 +1,148 @@
-"""A format of suites: how files become rows, how a row becomes a case, and the ways in which a question may be put."""
+"""A format of suites: how a file becomes rows, how a row becomes a case, and in which forms a question may be put."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
+import json
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from specbench.input import read_file
-from specbench.suite.rows import SourceRow, parse_json_lines, tell_apart
-from specbench.suite.sources import HubTables
+from specbench.input import numbered_lines, parse_json, read_file, refuse_repeated_keys
 from specbench.types import Case, InputError
 
-_MOST_FAULTS = 20
+_MOST_FAULTS = 20  # wrong rows that one error lists
+_GZIP_MAGIC = b"\x1f\x8b"
+_MOST_TIMES, _ALWAYS = 100, 64 << 20  # times a gzip's size, which text never reaches; [bytes] allowed for any file
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """One row of a suite's file or data set, before it is a case.
+
+    source: the file or data set. place: ``line 3`` of a file (blank lines count) or ``row 3`` of a table. index: from
+    0, within its part (blank lines do not count). part: the file or configuration of a source that has several, else
+    empty. fault: why the row cannot be read, '' for a valid row.
+    """
+
+    values: Mapping[str, object]
+    source: str
+    place: str
+    index: int
+    part: str = ""
+    fault: str = ""
+
+    @property
+    def where(self) -> str:
+        """``questions.jsonl, line 3``: the beginning of every error about the row."""
+        return f"{self.source}, {self.place}"
+
+    def text(self, key: str, expected: str) -> str:
+        """Returns the text under ``key`` unchanged. Raises InputError, with ``expected``, for anything else."""
+        value = self.values.get(key)
+        if not isinstance(value, str) or not value.strip():
+            raise InputError(f"{self.where}: {self.got(key)}, expected {expected}.")
+        return value
+
+    def whole(self, key: str, expected: str) -> int:
+        """Returns the whole number under ``key``. Raises InputError, with ``expected``, for anything else."""
+        value = self.values.get(key)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InputError(f"{self.where}: {self.got(key)}, expected {expected}.")
+        return value
+
+    def optional(self, key: str) -> tuple[object, ...]:
+        """Returns the value under ``key`` in a tuple, which is empty if the row has no value."""
+        value = self.values.get(key)
+        return () if value is None else (value,)
+
+    def got(self, key: str) -> str:
+        """Describes the value under ``key`` in words: ``turns is an empty list``."""
+        if key not in self.values:
+            return f"there is no {key}"
+        value = self.values[key]
+        if value is None:
+            return f"{key} is null"
+        if isinstance(value, str) and value and not value.strip():
+            return f"{key} is blank"
+        return f"{key} is {'an empty' if value in ('', []) else 'a'} {kind(value)}"
+
+
+def kind(value: object) -> str:
+    """Returns the JSON word for a value's type."""
+    names = {dict: "object", list: "list", str: "string", bool: "true or false", int: "number", float: "number"}
+    return "null" if value is None else names.get(type(value), type(value).__name__)
+
+
+def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:
+    """Reads a file of JSON lines, plain or gzipped.
+
+    Args:
+        raw: the file's bytes.
+        path: the file, for errors.
+        example: a valid line, for errors.
+
+    Returns:
+        The rows in the file's order, without blank lines. A line that is not a JSON object is a row with a fault.
+    """
+    if raw.startswith(_GZIP_MAGIC):
+        most = max(_MOST_TIMES * len(raw), _ALWAYS)
+        try:
+            raw = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(most + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{path} is a damaged gzip file ({error}): fetch or pack it again.") from None
+        if len(raw) > most:
+            raise InputError(f"{path}: unpacks to more than {_MOST_TIMES} times its size; expected questions.")
+    rows: list[SourceRow] = []
+    fix = f"expected one object a line such as {example}."
+    for number, line in numbered_lines(raw):
+        place, value, fault = f"line {number}", {}, ""
+        where = f"{path}, {place}"
+        try:
+            found = parse_json(line, where, fix)
+            if isinstance(found, dict):
+                refuse_repeated_keys(line, where)
+                value = found
+            else:
+                fault = f"{where}: got a {kind(found)}; {fix}"
+        except InputError as error:
+            fault = str(error)
+        rows.append(SourceRow(value, str(path), place, len(rows), fault=fault))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class HubTables:
+    """One split of a data set on the Hugging Face hub.
+
+    tables: (configuration, its rows in order); the configuration's name is empty if the data set has only one.
+    """
+
+    repo: str
+    split: str
+    tables: tuple[tuple[str, Iterable[Mapping[str, object]]], ...]
+
+    def __str__(self) -> str:
+        return f"{self.repo} ({self.split}) on the hub"
+
+    def rows(self) -> tuple[list[SourceRow], str]:
+        """Returns the rows of all tables and the SHA-256 of their JSON, which does not depend on the file format."""
+        rows: list[SourceRow] = []
+        digest = hashlib.sha256()
+        for config, table in self.tables:
+            source = f"{self.repo} ({', '.join(filter(None, (config, self.split)))})"
+            for index, values in enumerate(table):
+                rows.append(SourceRow(dict(values), source, f"row {index}", index, config))
+                digest.update(json.dumps([config, dict(values)], sort_keys=True).encode())
+        return rows, digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a question is put. form: one of the format's, empty where it has none. prefix: worked examples.
+    """How a question is put. form: one of the format's, empty if it has none. prefix: worked examples.
 
     fields: what a case needs -> the file's name of it (suite.fields). frame: the text around a prompt (suite.frame).
     """
@@ -30,14 +155,14 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class SuiteFormat:
-    """How the files of a suite are read.
+    """The reader of one kind of suite file.
 
-    case: a row as a case, or None for a row that is not of the suite (another split); raises InputError.
-    key: the row's identifier, for errors. example: a good line. holds: what ``suite.path`` must name.
-    forms: names of the ways to put a question, the default first; empty when turns are taken as the file has them.
-    parse: (raw bytes, path, example) -> rows of one file. files: the files that a path stands for.
-    shot: a row as a worked example in front of a question, for ``shot_form``; None where the format has none.
-    refuse: (rows, origin) -> why none of them can be run, '' where they can. own: takes suite.fields and suite.frame.
+    case: makes a case of a row, or None for a row outside the suite (another split); raises InputError.
+    key: the row's identifier, for errors. example: a valid line. holds: what ``suite.path`` must name.
+    forms: names of the ways to put a question, the default first; empty if turns are used as the file has them.
+    parse: (raw bytes, path, example) -> rows of one file. files: the files that a path names.
+    shot: makes a worked example of a row, for ``shot_form``; None if the format has none.
+    refuse: (rows, origin) -> why none of them can be run, '' if they can. own: accepts suite.fields and suite.frame.
     """
 
     case: Callable[[SourceRow, Wording], Case | None]
@@ -53,7 +178,7 @@ class SuiteFormat:
     own: bool = False
 
     def choose_form(self, name: str | None) -> str:
-        """The form that ``suite.form`` names, by default the first. Raises InputError for an unknown one."""
+        """Returns the form that ``suite.form`` names, by default the first. Raises InputError for an unknown one."""
         if name is None:
             return self.forms[0] if self.forms else ""
         if name in self.forms:
@@ -63,70 +188,70 @@ class SuiteFormat:
         raise InputError(f"suite.form={name}: expected one of {', '.join(self.forms)}, or null for {self.forms[0]}.")
 
     def read_rows(self, place: Path | HubTables, key: str = "suite.path") -> tuple[list[SourceRow], str]:
-        """The rows of a suite in order, and the SHA-256 of what was read.
+        """Reads the rows of a suite.
 
-        The hash is of the files' bytes as they lie on disk, one file after the other. key: the setting that named the
-        place. Raises InputError for a file that is missing or malformed.
+        Args:
+            place: the file, folder or tables.
+            key: the setting that named the place, for errors.
+
+        Returns:
+            The rows in order, and the SHA-256 of the files' bytes on disk, concatenated.
+
+        Raises:
+            InputError: a file is missing, a directory, empty or malformed.
         """
         if isinstance(place, HubTables):
             return place.rows()
         rows: list[SourceRow] = []
         digest = hashlib.sha256()
+        fix = f"give {self.holds} with {key}=<file>."
         for path in self.files(place):
-            raw = self.read_bytes(path, key)
+            raw = read_file(path, "Suite file ", fix)
+            if not raw:
+                expected = f"expected one question a line such as {self.example}"
+                raise InputError(f"Suite file {path}: is empty; {expected}; {fix}")
             digest.update(raw)
             rows += self.parse(raw, path, self.example)
-        return tell_apart(rows), digest.hexdigest()
-
-    def read_bytes(self, path: Path, key: str = "suite.path") -> bytes:
-        """The bytes of a file as they lie on disk; InputError when it is missing, a directory, or empty."""
-        fix = f"give {self.holds} with {key}=<file>."
-        raw = read_file(path, "Suite file ", fix)
-        if not raw:
-            raise InputError(f"Suite file {path}: is empty; expected one question a line such as {self.example}; {fix}")
-        return raw
+        sources: dict[str, set[str]] = {}  # part -> its files: data.csv and data.json are both the part "data"
+        for row in rows:
+            sources.setdefault(row.part, set()).add(row.source)
+        rows = [replace(row, part=Path(row.source).name) if len(sources[row.part]) > 1 else row for row in rows]
+        return rows, digest.hexdigest()
 
     def cases(self, rows: Iterable[SourceRow], wording: Wording, origin: str) -> list[Case]:
-        """The cases of rows, in their order; rows that are not of the suite are left out.
+        """Returns the cases of rows, in their order, without the rows outside the suite.
 
-        origin: the file or data set, for errors. Raises one InputError for all rows that are no question of the format
-        or have the id of another, or when no question is left.
+        origin: the file or data set, for errors. Raises one InputError for all rows that are not a question of the
+        format or repeat the id of another, or if no question is left.
         """
         rows = list(rows)
+        if refusal := self.refuse(rows, origin):
+            raise InputError(refusal)
         cases: list[Case] = []
         row_of: dict[str, SourceRow] = {}
-        faults: list[str] = [refusal] if (refusal := self.refuse(rows, origin)) else []
-        for row in rows if not faults else ():
+        faults: list[str] = []
+        for row in rows:
             try:
-                cases += self._read(row, wording, row_of)
+                case = None if row.fault else self.case(row, wording)
             except InputError as error:
                 faults.append(str(error))
+                continue
+            if row.fault:
+                faults.append(row.fault)
+            elif case and (other := row_of.get(case.id)):
+                there = other.place if other.source == row.source else other.where
+                faults.append(f"{row.where}: {self.key} {case.id} is on {there} already; every question needs its own.")
+            elif case:
+                row_of[case.id] = row
+                cases.append(case)
+        if len(set(faults)) == 1:
+            raise InputError(faults[0])
         if faults:
-            raise InputError(_join(faults, origin))
+            shown = [fault.removeprefix(f"{origin}, ") for fault in faults[:_MOST_FAULTS]]
+            more = [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
+            raise InputError("\n  ".join([f"Suite file {origin}: {len(faults)} rows are wrong:", *shown, *more]))
         if not cases:
             raise InputError(
                 f"Suite file {origin} holds no questions of the suite, expected one a line such as {self.example}."
             )
         return cases
-
-    def _read(self, row: SourceRow, wording: Wording, row_of: dict[str, SourceRow]) -> list[Case]:
-        """The row's case, none where it is not of the suite. row_of: id -> its row, which this one joins."""
-        if row.fault:
-            raise InputError(row.fault)
-        case = self.case(row, wording)
-        if case is None:
-            return []
-        if other := row_of.get(case.id):
-            there = other.place if other.source == row.source else other.where
-            raise InputError(f"{row.where}: {self.key} {case.id} is on {there} already; every question needs its own.")
-        row_of[case.id] = row
-        return [case]
-
-
-def _join(faults: Sequence[str], origin: str) -> str:
-    """One fault as it is, several a line each."""
-    if len(set(faults)) == 1:
-        return faults[0]
-    shown = [fault.removeprefix(f"{origin}, ") for fault in faults[:_MOST_FAULTS]]
-    more = [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
-    return "\n  ".join([f"Suite file {origin}: {len(faults)} rows are wrong:", *shown, *more])

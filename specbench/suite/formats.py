@@ -1,20 +1,20 @@
 """The formats by their names in ``suite.format``. A new one is a reader here: a function row -> case, and an entry.
 
-A suite whose files have one of these formats needs no code: a yaml in conf/suite/ is all of it.
+A suite whose files have one of these formats needs no code, only a yaml in conf/suite/.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from specbench.input import decode_text, numbered_lines
 from specbench.records.answers import MT_BENCH, task_of
-from specbench.suite.format import SuiteFormat, Wording
-from specbench.suite.own import OWN
-from specbench.suite.rows import SourceRow, kind
-from specbench.suite.speed_bench import SPEED_BENCH
+from specbench.suite.format import SourceRow, SuiteFormat, Wording, kind
+from specbench.suite.own import OWN, own_case
 from specbench.types import Case, InputError
 
 BARE = "bare"  # the form of a question alone; the others are named by their format
@@ -22,7 +22,7 @@ FORMATS: dict[str, SuiteFormat] = {}
 
 
 def format_named(name: str | None) -> SuiteFormat:
-    """The format that ``suite.format`` names, by default Spec-Bench's. Raises InputError for an unknown one."""
+    """Returns the format that ``suite.format`` names, by default Spec-Bench's. Raises InputError for an unknown one."""
     if name is not None and name not in FORMATS:
         raise InputError(f"suite.format={name}: expected one of {', '.join(FORMATS)}, or null for questions.")
     return FORMATS[name or "questions"]
@@ -30,7 +30,7 @@ def format_named(name: str | None) -> SuiteFormat:
 
 # Spec-Bench's question file: one JSON object a line with question_id, category, turns, reference. Spec-Bench reports
 # six tasks, but its file spells the first as the eight raw categories of MT-Bench; here a case's category is the task,
-# and its subcategory the raw word. A category that Spec-Bench does not have stays as it is.
+# and its subcategory the raw word. A category that Spec-Bench does not have stays unchanged.
 
 
 def _question(row: SourceRow, wording: Wording) -> Case:
@@ -38,13 +38,6 @@ def _question(row: SourceRow, wording: Wording) -> Case:
     question, references = row.values.get("question_id"), row.values.get("reference")
     if not isinstance(question, str) or not question.strip():
         question = str(row.whole("question_id", "a whole number or a non-empty string"))
-    turns = _turns(row)
-    if not isinstance(references, list | None):
-        raise InputError(f"{row.where}: {row.got('reference')}, expected a list (or leave reference out).")
-    return Case(question, task_of(raw_category), turns, raw_category, tuple(references or ()))
-
-
-def _turns(row: SourceRow) -> tuple[str, ...]:
     turns = row.values.get("turns")
     if not isinstance(turns, list) or not turns:
         raise InputError(f"{row.where}: {row.got('turns')}, expected a list of the user's messages, at least one.")
@@ -52,7 +45,9 @@ def _turns(row: SourceRow) -> tuple[str, ...]:
         if not isinstance(turn, str) or not turn.strip():
             got = "is empty" if isinstance(turn, str) else f"is a {kind(turn)}"
             raise InputError(f"{row.where}: turn {position} {got}, expected a non-empty string.")
-    return tuple(turns)
+    if not isinstance(references, list | None):
+        raise InputError(f"{row.where}: {row.got('reference')}, expected a list (or leave reference out).")
+    return Case(question, task_of(raw_category), tuple(turns), raw_category, tuple(references or ()))
 
 
 FORMATS["questions"] = SuiteFormat(
@@ -62,7 +57,7 @@ FORMATS["questions"] = SuiteFormat(
 
 # MT-Bench (Zheng et al. 2023, arXiv 2306.05685): 80 questions of two turns, ids 81 to 160. The authors' file is a
 # question file. The copy on the hub (HuggingFaceH4/mt_bench_prompts) calls the turns ``prompt`` and has a hash of the
-# text in place of the id. There the id follows from the row's place: the rows stand in the authors' order, ten of each
+# text instead of the id. There the id follows from the row's place: the rows are in the authors' order, ten of each
 # category, which is checked.
 
 
@@ -84,8 +79,8 @@ FORMATS["mt_bench"] = replace(FORMATS["questions"], case=_mt_bench)
 
 
 # HumanEval (Chen et al. 2021, arXiv 2107.03374): 164 signatures with docstrings, to be completed. ``bare`` is the
-# prompt without blanks at its ends, as CARD and PEARL give it to a model without a template; ``exact`` is the prompt
-# as the file has it, which ends in a newline.
+# prompt without blanks at its ends, as CARD and PEARL give it to a model without a template; ``exact`` is the file's
+# prompt, which ends in a newline.
 
 
 def _humaneval(row: SourceRow, wording: Wording) -> Case:
@@ -117,18 +112,15 @@ def _mbpp(row: SourceRow, wording: Wording) -> Case | None:
     task = row.whole("task_id", "the task's number")
     if task not in _MBPP_TEST:
         return None
-    text = row.text("text", "the problem's description").strip()
-    turn = _MBPP_FRAME.format(text=text, test=_first_test(row)) if wording.form == "script" else text
+    turn = row.text("text", "the problem's description").strip()
+    if wording.form == "script":
+        tests = row.values.get("test_list")
+        if not isinstance(tests, list) or not tests:
+            raise InputError(f"{row.where}: {row.got('test_list')}, expected a list of assertions, at least one.")
+        if not isinstance(tests[0], str):
+            raise InputError(f"{row.where}: the first of test_list is a {kind(tests[0])}, expected an assertion.")
+        turn = _MBPP_FRAME.format(text=turn, test=tests[0].strip())
     return Case(f"mbpp/{task}", "mbpp", (turn,), references=row.optional("code"))
-
-
-def _first_test(row: SourceRow) -> str:
-    tests = row.values.get("test_list")
-    if not isinstance(tests, list) or not tests:
-        raise InputError(f"{row.where}: {row.got('test_list')}, expected a list of assertions, at least one.")
-    if not isinstance(tests[0], str):
-        raise InputError(f"{row.where}: the first of test_list is a {kind(tests[0])}, expected an assertion.")
-    return tests[0].strip()
 
 
 FORMATS["mbpp"] = SuiteFormat(
@@ -169,7 +161,7 @@ def _gsm8k(row: SourceRow, wording: Wording) -> Case:
 
 
 def _gsm8k_shot(row: SourceRow) -> str:
-    """The row as a worked example: calculator notes left out, ``#### 72`` put as ``The answer is 72.``"""
+    """Writes the row as a worked example: ``#### 72`` becomes "The answer is 72." and calculator notes go."""
     question = row.text("question", "the problem")
     worked, mark, result = row.text("answer", "the worked answer").rpartition("####")
     answer = _CALCULATION.sub("", worked).strip()
@@ -198,12 +190,8 @@ LANGUAGES = {
 }  # fmt: skip
 
 
-def _mgsm(row: SourceRow, wording: Wording) -> Case:
-    return _mgsm_case(row, wording, row.part, row.index)
-
-
 def _mgsm_case(row: SourceRow, wording: Wording, language: str, index: int) -> Case:
-    """The ``index``-th problem of a language: the same id in the whole suite and in a part of it."""
+    """Returns the ``index``-th problem of a language, with the same id in the complete suite and in a part of it."""
     question = row.text("question", "the problem")
     turn = f"Question: {question}\n\nAnswer:" if wording.form == "question" else question
     if row.values.get("answer_number") is not None:  # on the hub; the files group thousands (``2,125``)
@@ -223,7 +211,7 @@ def _mgsm_files(path: Path) -> list[Path]:
 
 
 def _mgsm_rows(raw: bytes, path: Path, example: str) -> list[SourceRow]:
-    """The rows of one language's file. Raises InputError with file and line number."""
+    """Reads one language's file. Raises InputError with file and line number."""
     language = path.stem.removeprefix("mgsm_")
     if language not in LANGUAGES:
         raise InputError(
@@ -244,7 +232,7 @@ def _mgsm_rows(raw: bytes, path: Path, example: str) -> list[SourceRow]:
 
 
 FORMATS["mgsm"] = SuiteFormat(
-    case=_mgsm,
+    case=lambda row, wording: _mgsm_case(row, wording, row.part, row.index),
     key="question",
     example="Janet's ducks lay 16 eggs per day. ...<tab>18",
     holds="a folder of mgsm_<language>.tsv files, or one of them",
@@ -278,16 +266,60 @@ FORMATS["mgsm_110"] = SuiteFormat(
 
 
 FORMATS["own"] = OWN
-FORMATS["speed_bench"] = SPEED_BENCH
+
+
+# SPEED-Bench (Abramovich et al. 2026, arXiv 2604.09557), v1.1: parquet whose rows are filled by the authors' script.
+# Columns: question_id, category, sub_category, turns, source, src_id, difficulty, multiturn. On the hub the turns of
+# most rows are a placeholder. The script also brings a throughput prompt to its length in o200k tokens: it cuts longer
+# ones and appends ``_PADDING`` repeatedly to shorter ones. ``padded`` keeps the padding, ``bare`` removes it.
+
+_PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
+_PADDING = "Answer now please.\n"
+
+
+def _speed_bench(row: SourceRow, wording: Wording) -> Case:
+    case = own_case(row, wording)
+    category = row.text("category", "one of SPEED-Bench's categories such as coding")
+    turns = []
+    for turn in case.turns:
+        head, _, last = turn.rpartition(_PADDING)
+        if wording.form == BARE and head and _PADDING.startswith(last):  # the last padding is cut to the length
+            turn = re.sub(rf"(?:{re.escape(_PADDING)})*\Z", "", head)
+        turns.append(turn)
+    subcategory = str(row.values.get("sub_category") or "")
+    return replace(case, category=category, subcategory=subcategory, turns=tuple(turns))
+
+
+def _refuse_placeholders(rows: Sequence[SourceRow], origin: str) -> str:
+    counts = Counter(str(row.values.get("category")) for row in rows if _PLACEHOLDER in str(row.values.get("turns")))
+    if not counts:
+        return ""
+    shown = ", ".join(f"{category} {count}" for category, count in sorted(counts.items()))
+    return (
+        f"{origin}: {counts.total()} of {len(rows)} rows hold a placeholder in place of their turns ({shown}): their "
+        "licences keep them out of the data set. Fill them with prepare_data.py of NVIDIA's Model-Optimizer "
+        "(examples/specdec_bench: pip install -r requirements_speed.txt; python prepare_data.py --config NAME), then "
+        "give the folder of the parquet files that it writes with suite.path=FOLDER."
+    )
+
+
+FORMATS["speed_bench"] = replace(
+    OWN,
+    case=_speed_bench,
+    key="question_id",
+    example='{"question_id": "...", "category": "coding", "turns": ["..."]}',
+    holds="the parquet file that prepare_data.py wrote, or its folder",
+    forms=("padded", BARE),
+    refuse=_refuse_placeholders,
+)
 
 
 # RULER (Hsieh et al. 2024, arXiv 2404.06654): rows as prompts of one's own. An answer needs all of a row's outputs: the
 # one number of a needle, or the several numbers or words of the other tasks.
 
 
-def _ruler(row: SourceRow, wording: Wording) -> Case | None:
-    case = OWN.case(row, wording)
-    assert case is not None  # prompts of one's own have no other split
+def _ruler(row: SourceRow, wording: Wording) -> Case:
+    case = own_case(row, wording)
     return replace(case, references=(list(case.references),))
 
 

@@ -1,7 +1,7 @@
-"""Prompts of one's own: a file of prompts, messages or turns as it is, with ids and a category where it has none.
+"""The user's own prompts: an unchanged file of prompts, messages or turns; missing ids and categories are added.
 
-JSON lines, JSON, csv, tsv, parquet, a folder of such files, a data set that `datasets` wrote, or a chat log. A
-conversation gives its user's messages as turns; the model under test writes the answers between them.
+The file is JSON lines, JSON, csv, tsv, parquet, a folder of such files, a data set that `datasets` wrote, or a chat
+log. A conversation gives its user's messages as turns; the model under test writes the answers between them.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from specbench.input import InputError, decode_text, parse_json, refuse_repeated_keys
 from specbench.records.answers import task_of
-from specbench.suite.format import SuiteFormat, Wording
-from specbench.suite.rows import SourceRow, kind, parse_json_lines
+from specbench.suite.format import SourceRow, SuiteFormat, Wording, kind, parse_json_lines
 from specbench.types import Case
 
 CATEGORY = "prompts"  # of rows without one
-FIELDS = {  # what a case needs -> the names that it may have in a file, the first that is there
+FIELDS = {  # what a case needs -> the names that it may have in a file; the first that the row has counts
     "prompt": ("turns", "messages", "conversations", "conversation", "prompt", "question", "instruction", "text"),
     "id": ("id", "question_id", "task_id", "case"),
     "category": ("category",),
     "reference": ("reference", "references", "answer"),
 }
-BESIDE = {"instruction": ("input", "context")}  # what Alpaca and Dolly have apart from the instruction that needs it
+MATERIAL = {"instruction": ("input", "context")}  # what Alpaca and Dolly keep apart from the instruction
 _USER, _ASSISTANT = ("user", "human"), ("assistant", "gpt", "model")
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".jsonl.gz")
 _EXCESS = "fields behind the last column"  # of a csv's row
@@ -35,7 +35,8 @@ _PLACE = re.compile(r"\{([^{}\n]+)\}")  # a name of any words; {} is text, as in
 _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
 
 
-def _case(row: SourceRow, wording: Wording) -> Case:
+def own_case(row: SourceRow, wording: Wording) -> Case:
+    """Makes a case of a row of prompts. Raises InputError for a row without a prompt."""
     for field in wording.fields:
         if field not in FIELDS:
             raise InputError(f"suite.fields: there is no field {field}; expected some of {', '.join(FIELDS)}.")
@@ -47,15 +48,15 @@ def _case(row: SourceRow, wording: Wording) -> Case:
     raw = row.text(named, "the name of a category such as qa") if named else CATEGORY
     given = _find(row, "reference", wording.fields)
     reference = row.values[given] if given else answer
-    if reference is None or reference != reference:  # NaN is what a table of numbers has where there is none
+    if reference is None or reference != reference:  # a table of numbers has NaN for a missing one
         reference = []
     references = tuple(reference) if isinstance(reference, list) else (reference,)
-    task = task_of(raw) if len(turns) > 1 and isinstance(row.values.get("question_id"), int) else raw  # MT-Bench's own
+    task = task_of(raw) if len(turns) > 1 and isinstance(row.values.get("question_id"), int) else raw  # MT-Bench's
     return Case(identifier, task, turns, raw if named else "", references)
 
 
 def _framed(row: SourceRow, frame: str) -> str:
-    """The frame with ``{NAME}`` as the row's field of that name, ``{NAME.0.content}`` as what lies in it."""
+    """Fills ``{NAME}`` in the frame with the row's field of that name, ``{NAME.0.content}`` with an entry of it."""
     if not _PLACE.search(frame):
         raise InputError(
             f"suite.frame={frame}: names no field, so all prompts would be the same; expected {{NAME}} in it, one of"
@@ -76,7 +77,7 @@ def _framed(row: SourceRow, frame: str) -> str:
 
 
 def _find(row: SourceRow, field: str, fields: Mapping[str, str]) -> str | None:
-    """The row's name of a field, None where it has none. Raises InputError where the one that was given is missing."""
+    """Returns the row's name of a field, or None. Raises InputError if the name that suite.fields gives is missing."""
     if field in fields:
         if fields[field] not in row.values:
             raise InputError(f"{row.where}: {row.got(fields[field])}, which suite.fields names as {field}.")
@@ -86,7 +87,7 @@ def _find(row: SourceRow, field: str, fields: Mapping[str, str]) -> str | None:
 
 
 def _turns(row: SourceRow, fields: Mapping[str, str]) -> tuple[tuple[str, ...], object]:
-    """The user's messages, and the last answer where there is one."""
+    """Returns the user's messages, and the last answer if the conversation ends with one."""
     name = _find(row, "prompt", fields)
     if name is None:
         raise InputError(
@@ -95,15 +96,15 @@ def _turns(row: SourceRow, fields: Mapping[str, str]) -> tuple[tuple[str, ...], 
         )
     value = _structured(row.values[name])
     if isinstance(value, str):
-        beside = [str(row.values[each]) for each in BESIDE.get(name, ()) if row.values.get(each)]
-        return ("\n\n".join([row.text(name, "a prompt"), *beside]),), None
+        material = [str(row.values[each]) for each in MATERIAL.get(name, ()) if row.values.get(each)]
+        return ("\n\n".join([row.text(name, "a prompt"), *material]),), None
     if not isinstance(value, list) or not value:
         raise InputError(f"{row.where}: {row.got(name)}, expected a prompt, or a list of messages, at least one.")
-    said = [_message(row, name, place, each) for place, each in enumerate(value, start=1)]
-    turns = tuple(text for role, text in said if role == _USER[0])
+    messages = [_message(row, name, place, each) for place, each in enumerate(value, start=1)]
+    turns = tuple(text for role, text in messages if role == _USER[0])
     if not turns:
         raise InputError(f"{row.where}: {name} has no message of the user.")
-    return turns, said[-1][1] if said[-1][0] == _ASSISTANT[0] else None
+    return turns, messages[-1][1] if messages[-1][0] == _ASSISTANT[0] else None
 
 
 def _shorten(values: Mapping[str, object]) -> str:
@@ -112,7 +113,7 @@ def _shorten(values: Mapping[str, object]) -> str:
 
 
 def _structured(value: object) -> object:
-    """A csv has lists as text."""
+    """Parses a list that is written as text, as in a csv."""
     if isinstance(value, str) and value.lstrip().startswith(("[{", '["')):
         try:
             return json.loads(value)
@@ -122,18 +123,20 @@ def _structured(value: object) -> object:
 
 
 def _message(row: SourceRow, name: str, place: int, message: object) -> tuple[str, str]:
-    """(user, assistant or system; text) of one of a conversation's messages; text alone is the user's."""
+    """Returns (user, assistant or system; text) of one message of a conversation; a plain text is the user's."""
     where = f"{row.where}: message {place} of {name}" if name != "turns" else f"{row.where}: turn {place}"
     content: object = message
     role = _USER[0]
-    if isinstance(message, Mapping) and "user" in message:  # question and answer in one, as MT-Bench-101 has them
+    if isinstance(message, Mapping) and "user" in message:  # question and answer in one, as in MT-Bench-101
         content = message["user"]
     elif isinstance(message, Mapping):
-        said = str(message.get("role", message.get("from")))
-        role = {**dict.fromkeys(_USER, _USER[0]), **dict.fromkeys(_ASSISTANT, _ASSISTANT[0])}.get(said, said)
-        content = _text(message.get("content", message.get("value")))
+        given = str(message.get("role", message.get("from")))
+        role = {**dict.fromkeys(_USER, _USER[0]), **dict.fromkeys(_ASSISTANT, _ASSISTANT[0])}.get(given, given)
+        content = message.get("content", message.get("value"))
+        if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
+            content = "".join(str(part["text"]) for part in content)  # a message in parts
         if role not in (_USER[0], _ASSISTANT[0], "system"):
-            raise InputError(f"{where}: role is {said}, expected system, user or assistant.")
+            raise InputError(f"{where}: role is {given}, expected system, user or assistant.")
     elif not isinstance(message, str):
         raise InputError(f"{where} is a {kind(message)}, expected an object with role and content.")
     if not isinstance(content, str) or not content.strip():
@@ -141,15 +144,8 @@ def _message(row: SourceRow, name: str, place: int, message: object) -> tuple[st
     return role, content
 
 
-def _text(content: object) -> object:
-    """The text of a message in parts, as some logs have it."""
-    if not isinstance(content, list) or not all(isinstance(part, Mapping) and "text" in part for part in content):
-        return content
-    return "".join(str(part["text"]) for part in content)
-
-
 def _rows(raw: bytes, path: Path, example: str) -> list[SourceRow]:
-    """The rows of one file, by the ending of its name."""
+    """Reads the rows of one file by the ending of its name."""
     if path.suffix in (".csv", ".tsv"):
         rows = _of_csv(raw, path)
     elif path.suffix in (".parquet", ".arrow"):
@@ -157,23 +153,14 @@ def _rows(raw: bytes, path: Path, example: str) -> list[SourceRow]:
     elif (text := raw.removeprefix(codecs.BOM_UTF8)).lstrip().startswith(b"["):
         rows = _of_list(text, path)
     else:
-        return [_in_part(row, path) for row in parse_json_lines(raw, path, example)]
-    return [
-        SourceRow(values, str(path), place, index, path.stem, _explain_excess(f"{path}, {place}", values))
-        for index, (place, values) in enumerate(rows)
-    ]
-
-
-def _explain_excess(where: str, values: Mapping[str, object]) -> str:
-    """Why a csv's row is none: it has more fields than the header, as a text with commas that is not in quotes has."""
-    more = values.get(_EXCESS)
-    if not isinstance(more, list) or not any(more):
-        return ""
-    return f"{where}: has {len(more)} fields more than the header; put a text with commas in quotes."
-
-
-def _in_part(row: SourceRow, path: Path) -> SourceRow:
-    return SourceRow(row.values, row.source, row.place, row.index, path.name.partition(".")[0], row.fault)
+        return [replace(row, part=path.name.partition(".")[0]) for row in parse_json_lines(raw, path, example)]
+    found = []
+    for index, (place, values) in enumerate(rows):
+        more, fault = values.get(_EXCESS), ""  # a text with commas that is not in quotes
+        if isinstance(more, list) and any(more):
+            fault = f"{path}, {place}: has {len(more)} fields more than the header; put a text with commas in quotes."
+        found.append(SourceRow(values, str(path), place, index, path.stem, fault))
+    return found
 
 
 _Rows = Iterator[tuple[str, Mapping[str, object]]]  # place and values
@@ -218,7 +205,7 @@ def _of_arrow(raw: bytes, path: Path) -> _Rows:
 
 
 def _files(path: Path) -> list[Path]:
-    """A file alone; of a folder its files, and of one with splits the test split."""
+    """Returns the file itself, or the files of a folder, or those of the test split of a folder of splits."""
     if not path.is_dir():
         return [path]
     splits = sorted(each.name for each in path.iterdir() if each.is_dir() and any(_own_files(each)))
@@ -235,24 +222,23 @@ def _files(path: Path) -> list[Path]:
 
 
 def _own_files(folder: Path) -> Sequence[Path]:
-    """Without what `datasets` writes beside its rows."""
-    beside = ("dataset_info.json", "dataset_dict.json", "state.json")
-    return sorted(each for each in folder.iterdir() if each.name.endswith(_SUFFIXES) and each.name not in beside)
+    """Returns the files of rows, without the descriptions that `datasets` writes next to them."""
+    described = ("dataset_info.json", "dataset_dict.json", "state.json")
+    return sorted(each for each in folder.iterdir() if each.name.endswith(_SUFFIXES) and each.name not in described)
 
 
 def count_system(rows: Sequence[SourceRow]) -> int:
-    """Rows with a system message, which a case does not have."""
-    found = (row.values.get(name) for row in rows for name in FIELDS["prompt"])
-    lists = (_structured(value) for value in found)
+    """Counts the rows with a system message, which a case does not have."""
+    lists = (_structured(value) for row in rows for name in FIELDS["prompt"] if (value := row.values.get(name)))
     return sum(
-        isinstance(value, list)
-        and any(isinstance(each, Mapping) and each.get("role", each.get("from")) == "system" for each in value)
+        any(isinstance(each, Mapping) and each.get("role", each.get("from")) == "system" for each in value)
         for value in lists
+        if isinstance(value, list)
     )
 
 
 OWN = SuiteFormat(
-    case=_case,
+    case=own_case,
     key="id",
     example=_EXAMPLE,
     holds="a file of prompts (.jsonl, .jsonl.gz, .json, .csv, .tsv, .parquet) or a folder of a data set",

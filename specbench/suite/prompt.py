@@ -1,9 +1,9 @@
-"""From a conversation to the token ids that the target reads: a template around the turns, then one tokenisation.
+"""Prompts: the token ids that the target reads of a conversation, by a template around the turns and a tokenizer.
 
-Spec-Bench writes the whole conversation out as text before every turn, its own stripped answers included, and
-tokenises it again; no token of an earlier turn is reused. The same is done here, so a prompt depends only on
-the text of the turns and answers. The start-of-sequence token (BOS) stands at the front once, however many of
-template and tokenizer would add it.
+Spec-Bench writes the complete conversation as text before every turn, including its own stripped answers, and
+tokenises it again; no token of an earlier turn is reused. The same is done here, so a prompt depends only on the text
+of the turns and answers. The start-of-sequence token (BOS) is at the front once, also if both the template and the
+tokenizer add it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from specbench.input import decode_text, read_file
 from specbench.types import InputError
 
 if TYPE_CHECKING:
-    from fastchat.conversation import Conversation
     from transformers import PreTrainedTokenizerBase
 
-# By the expressions of a chat template, besides its own errors.
+# Raised by the expressions of a chat template, in addition to its own errors.
 RAISED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
 TEMPLATES = (".jinja", ".jinja2")
 RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separator between messages
@@ -31,11 +30,18 @@ RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separato
 class PromptBuilder:
     """Builds the prompts of one tokenizer under one template.
 
-    template: a template of fschat (``vicuna_v1.1``, ``llama-2``), None for the tokenizer's own chat template, a file
-    (``*.jinja``) of another one, or ``raw`` for turns and answers joined by newlines. system: replaces the template's
-    system message; None keeps it. thinking: the chat template's switch; None leaves it alone.
-    Raises InputError when the template does not exist or cannot be written out. ``warnings`` says where the
-    tokenizer would give other prompts than the model was trained on.
+    Args:
+        tokenizer: of the target.
+        template: a template of fschat (``vicuna_v1.1``, ``llama-2``), None for the tokenizer's own chat template, a
+            file (``*.jinja``) of another one, or ``raw`` for turns and answers joined by newlines.
+        system: replaces the template's system message; None keeps it.
+        thinking: the chat template's switch; None leaves it unchanged.
+
+    Attributes:
+        warnings: where the tokenizer gives other prompts than the model was trained on.
+
+    Raises:
+        InputError: the template does not exist or cannot be written out.
     """
 
     def __init__(
@@ -55,7 +61,11 @@ class PromptBuilder:
         # Some tokenizers close every text with EOS, after which a model would start anew instead of answering.
         self._closes_texts = eos is not None and plain[-1:] == [eos]
         if template is None and not (self._chat_template or getattr(tokenizer, "chat_template", None)):
-            raise InputError(_no_chat_template(tokenizer))
+            raise InputError(
+                f"The tokenizer of {_name(tokenizer)} has no chat template and model.template is null, so there is no "
+                "way to write a conversation. Set model.template to the one that the model was trained with: "
+                f"{_choices()}."
+            )
         if template not in (None, RAW) and template not in _fschat_names():
             raise InputError(_unknown_template(str(template)))
         self._switch: dict[str, Any] = {} if thinking is None else self._find_switch(thinking)
@@ -63,7 +73,7 @@ class PromptBuilder:
         self.warnings = tuple(filter(None, (self._bos_warning(probe), _space_run_warning(tokenizer))))
 
     def _find_switch(self, thinking: bool) -> dict[str, Any]:
-        """The variable of the chat template: ``enable_thinking`` (Qwen3, GLM) or ``thinking`` (DeepSeek, Granite)."""
+        """Finds the template's variable: ``enable_thinking`` (Qwen3, GLM) or ``thinking`` (DeepSeek, Granite)."""
         source = str(self._chat_template or getattr(self._tokenizer, "chat_template", None) or "")
         found = [] if self._template else re.findall(r"\b(?:enable_)?thinking\b", source)
         if not found:
@@ -74,22 +84,24 @@ class PromptBuilder:
         return dict.fromkeys(found, thinking)
 
     def with_system(self, system: str) -> PromptBuilder:
-        """The same prompts under another system message."""
+        """Returns a builder of the same prompts under another system message."""
         other = copy(self)
         other._system = system
         return other
 
     def ids(self, turns: Sequence[str], answers: Sequence[str]) -> list[int]:
-        """Token ids of the conversation so far, ending where the model's next answer starts.
+        """Returns the token ids of the conversation, up to the start of the model's next answer.
 
-        turns: the user's n + 1 messages. answers: the model's n earlier answers (``answer_text``).
+        Args:
+            turns: the user's n + 1 messages.
+            answers: the model's n earlier answers (``answer_text``).
         """
         if self._template is None:
             return [int(token) for token in self._chat(turns, answers, tokenize=True)]
         return self.encode(self.text(turns, answers))
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of what ``text`` wrote, BOS once at the front as the template or the tokenizer has it, no EOS."""
+        """Returns the ids of a text that ``text`` wrote, with one BOS of template or tokenizer and without EOS."""
         if self._template is None:  # a chat template writes the special tokens itself
             return self.encode_bare(text)
         ids = list(self._tokenizer(text)["input_ids"])
@@ -97,11 +109,11 @@ class PromptBuilder:
         return ids[1 if doubled else 0 : -1 if self._closes_texts else None]
 
     def encode_bare(self, text: str) -> list[int]:
-        """Token ids of a piece of text, nothing added."""
+        """Returns the ids of a piece of text, without special tokens."""
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def text(self, turns: Sequence[str], answers: Sequence[str]) -> str:
-        """The same conversation as text, before the tokenizer adds anything to it."""
+        """Returns the conversation as text, before the tokenizer adds anything to it."""
         if self._template is None:
             return str(self._chat(turns, answers, tokenize=False))
         if self._template == RAW:
@@ -110,8 +122,10 @@ class PromptBuilder:
         return self._fschat(turns, answers)
 
     def _fschat(self, turns: Sequence[str], answers: Sequence[str]) -> str:
-        """As Spec-Bench does it: messages appended to a fresh conversation, the last one None (eval.py)."""
-        conversation = _fschat_conversation(str(self._template))
+        """Appends messages to a fresh conversation, the last one None, as Spec-Bench does (eval.py)."""
+        from fastchat.conversation import get_conv_template
+
+        conversation = get_conv_template(self._template)
         if self._system is not None:
             conversation.set_system_message(self._system)
         for is_answer, message in _messages(turns, answers):
@@ -120,7 +134,7 @@ class PromptBuilder:
         return conversation.get_prompt()
 
     def _chat(self, turns: Sequence[str], answers: Sequence[str], tokenize: bool) -> Any:
-        """Token ids or text, as ``tokenize`` says: what the tokenizer's own chat template makes of the conversation."""
+        """Applies the chat template to the conversation; returns token ids or, without ``tokenize``, text."""
         from jinja2.exceptions import TemplateError
 
         messages = [{"role": "system", "content": self._system}] if self._system is not None else []
@@ -154,7 +168,7 @@ class PromptBuilder:
 
 
 def read_template(path: str) -> str:
-    """A chat template in Jinja, as tokenizers have it. Raises InputError for a file that is missing or empty."""
+    """Reads a chat template in Jinja. Raises InputError for a file that is missing or empty."""
     fix = "give a Jinja template, as a tokenizer has it in chat_template.jinja."
     text = decode_text(read_file(Path(path).expanduser(), "model.template=", fix), path)
     if not text.strip():
@@ -163,27 +177,27 @@ def read_template(path: str) -> str:
 
 
 def answer_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """The answer as it stands in the conversation: decoded, special tokens left out, stripped (as Spec-Bench).
+    """Returns the answer's text in a conversation: decoded without special tokens and stripped, as in Spec-Bench.
 
-    ids: the committed token ids of one answer, an EOS at the end included.
+    ids: the committed token ids of one answer, including an EOS at the end.
     """
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, spaces_between_special_tokens=False)).strip()
 
 
 def thinking_marks(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None:
-    """The ids of ``<think>`` and ``</think>``, None for a tokenizer that has them not as tokens."""
+    """Returns the ids of ``<think>`` and ``</think>``, or None if they are not tokens of the tokenizer."""
     marks = ["<think>", "</think>"]
     ids: Any = tokenizer.convert_tokens_to_ids(marks)
     return (ids[0], ids[1]) if None not in ids and tokenizer.convert_ids_to_tokens(ids) == marks else None
 
 
 def count_thinking(marks: tuple[int, int] | None, prompt: Sequence[int], ids: Sequence[int]) -> int | None:
-    """How many of an answer's ids are thought, its end mark included; None where it thinks not.
+    """Counts the ids of an answer's thinking, including its end mark; None for an answer without thinking.
 
-    The first end mark ends the thinking; a later one is part of the answer. Where the prompt's last mark ends a
-    thinking (a template that switches it off), an end mark counts only behind a begin of the answer's own; where the
-    prompt has no mark, the answer may leave its begin out. An answer that stops before the end mark is all thought, if
-    it or the prompt's end opened the thinking.
+    The first end mark ends the thinking; a later one is part of the answer. If the prompt's last mark ends a thinking
+    (a template that switches it off), an end mark counts only after a begin mark in the answer; if the prompt has no
+    mark, the answer may omit its begin mark. An answer that stops before the end mark is thinking in full, if it or
+    the prompt's end opened the thinking.
     """
     if marks is None:
         return None
@@ -197,7 +211,7 @@ def count_thinking(marks: tuple[int, int] | None, prompt: Sequence[int], ids: Se
 
 
 def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[tuple[bool, str]]:
-    """(is it an answer, message) in the order of the conversation; answers are stripped, turns are left alone."""
+    """Returns (whether it is an answer, message) in order; answers are stripped, turns are unchanged."""
     if len(turns) != len(answers) + 1:
         raise ValueError(f"{len(turns)} turns with {len(answers)} answers: expected one turn more than answers")
     messages = [(False, turns[0])]
@@ -207,7 +221,7 @@ def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[tuple[bool, 
 
 
 def _fschat_names() -> list[str]:
-    """The templates that write a prompt; those of web services (``chatgpt``, ``gemini``) have no style and cannot."""
+    """Returns the templates that write a prompt; those of web services (``chatgpt``) have no style and cannot."""
     try:
         from fastchat.conversation import conv_templates
     except ImportError:
@@ -218,25 +232,12 @@ def _fschat_names() -> list[str]:
     return sorted(name for name, template in conv_templates.items() if template.sep_style is not None)
 
 
-def _fschat_conversation(name: str) -> Conversation:
-    from fastchat.conversation import get_conv_template
-
-    return get_conv_template(name)
-
-
 def _choices() -> str:
     known = f"{RAW} (no template), vicuna_v1.1, llama-2"
     try:
         return f"{known}, or another of the {len(_fschat_names())} in fastchat.conversation.conv_templates"
     except InputError:
         return f"{known}, or any other of fschat (not installed: pip install fschat)"
-
-
-def _no_chat_template(tokenizer: PreTrainedTokenizerBase) -> str:
-    return (
-        f"The tokenizer of {_name(tokenizer)} has no chat template and model.template is null, so there is no way to "
-        f"write a conversation. Set model.template to the one that the model was trained with: {_choices()}."
-    )
 
 
 def _unknown_template(template: str) -> str:
@@ -249,11 +250,11 @@ def _unknown_template(template: str) -> str:
 
 
 def _space_run_warning(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Whether a Llama tokenizer was rebuilt from ``tokenizer.model`` with the wrong merges.
+    """Warns of a Llama tokenizer that was rebuilt from ``tokenizer.model`` with the wrong merges.
 
     SentencePiece leaves the last space of a run with the word that follows (``___ _b``); the rebuilt tokenizer takes
-    the whole run (``____ b``), which gives other ids for indented code. Only Llama's class is judged: other families
-    (Gemma) do take whole runs.
+    the complete run (``____ b``), which gives other ids for indented code. Only Llama's class is checked: other
+    families (Gemma) do take complete runs.
     """
     if "Llama" not in type(tokenizer).__name__:
         return ""

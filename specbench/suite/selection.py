@@ -1,7 +1,7 @@
-"""Which cases of a suite a run takes, and in what order: pure functions on lists of cases.
+"""The cases of a suite that a run decodes, and their order: pure functions on lists of cases.
 
 Every narrowing keeps the order of the file and only the last step may shuffle, so two runs with the same selection
-and seed see the same cases in the same order on every machine. The seeds are strings handed to ``random.Random``,
+and seed see the same cases in the same order on every machine. The seeds are strings given to ``random.Random``,
 which hashes them with SHA-512: one seed gives the sample and the shuffle independent streams.
 """
 
@@ -23,7 +23,7 @@ _KEYS = ("ids", "categories", "limit", "first", "sample", "part")  # the narrowi
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to keep of a suite; None keeps everything.
+    """The part of a suite to keep; None keeps everything.
 
     categories: Spec-Bench tasks (``multi-turn``) or raw categories (``writing``).
     limit: the first N cases of each category (of each task: ``writing`` and ``math`` share the N of ``multi-turn``).
@@ -31,8 +31,9 @@ class Selection:
     seed: of the sample and of the shuffle.
     first: the first N cases in all.
     ids: these cases; the order in which they are named does not matter.
-    part: ``k/n`` keeps every n-th case from the k-th on, of what the others left: the n parts are disjoint, share
-        every category alike and make the whole together (to tune on one half, or to spread a run over machines).
+    part: ``k/n`` keeps every n-th case from the k-th on, of what the other keys left: the n parts are disjoint, have
+        equal shares of every category and together make the complete selection (to tune on one half, or to spread a
+        run over machines).
     order: ``file``, or ``shuffled`` with ``seed``.
     """
 
@@ -50,15 +51,21 @@ EVERYTHING = Selection()
 
 
 def select(cases: Sequence[Case], selection: Selection) -> list[Case]:
-    """Keep what the selection names: by ids, categories, limit, first, sample and part in turn, then put in order.
+    """Keeps the cases that the selection names: by ids, categories, limit, first, sample and part in turn.
 
-    Raises InputError, which names the key, for an unknown id or category, a number below 1, an unknown order, and
-    when no case is left.
+    Returns:
+        The kept cases, in the selection's order.
+
+    Raises:
+        InputError: an id or category is unknown, a number is below 1, the order is unknown, or no case is left; the
+            message names the key.
     """
     _check(selection)
     kept = list(cases)
     if selection.ids is not None:
-        kept = _with_ids(kept, _names(selection.ids))
+        wanted = dict.fromkeys(_names(selection.ids))
+        _require_known("ids", list(wanted), [case.id for case in cases])
+        kept = [case for case in kept if case.id in wanted]
     if selection.categories is not None:
         kept = _in_categories(kept, cases, _names(selection.categories))
     if selection.limit is not None:
@@ -66,7 +73,8 @@ def select(cases: Sequence[Case], selection: Selection) -> list[Case]:
     if selection.first is not None:
         kept = kept[: selection.first]
     if selection.sample is not None:
-        kept = _sampled(kept, selection.sample, selection.seed)
+        draw = random.Random(f"sample {selection.seed}")
+        kept = [kept[index] for index in sorted(draw.sample(range(len(kept)), min(selection.sample, len(kept))))]
     if selection.part is not None:
         start, step = _part(selection.part)
         kept = kept[start - 1 :: step]
@@ -94,7 +102,7 @@ def _check(selection: Selection) -> None:
 
 
 def _part(text: str) -> tuple[int, int]:
-    """(k, n) of ``k/n``."""
+    """Returns (k, n) of ``k/n``."""
     found = re.fullmatch(r"([0-9]+)/([0-9]+)", str(text))
     start, step = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 1 <= start <= step:
@@ -107,22 +115,26 @@ def _is_int(value: object) -> bool:
 
 
 def _names(value: str | int | Iterable[object]) -> list[str]:
-    """The names as text: a shell gives numbers where ids look like numbers, and no list where there is one name."""
+    """Returns names as texts: a shell gives a number for an id of digits, and one name without a list."""
     return [str(value)] if isinstance(value, str | int) else [str(name) for name in value]
 
 
-def _with_ids(cases: Sequence[Case], wanted: Sequence[str]) -> list[Case]:
-    _require_known("ids", wanted, [case.id for case in cases])
-    names = set(wanted)
-    return [case for case in cases if case.id in names]
-
-
 def _in_categories(cases: Sequence[Case], suite: Sequence[Case], wanted: Sequence[str]) -> list[Case]:
-    """Categories of the whole suite are valid, also those that ``ids`` left out."""
+    """Keeps cases of these categories, each of which the complete suite must have."""
     tasks = dict.fromkeys(case.category for case in suite)
     raw = dict.fromkeys(case.subcategory for case in suite if case.subcategory)
     _require_known("categories", wanted, list(tasks | raw))
     return [case for case in cases if not {case.category, case.subcategory}.isdisjoint(wanted)]
+
+
+def _first_of_each(cases: Sequence[Case], limit: int) -> list[Case]:
+    seen: Counter[str] = Counter()
+    kept = []
+    for case in cases:
+        seen[case.category] += 1
+        if seen[case.category] <= limit:
+            kept.append(case)
+    return kept
 
 
 def _require_known(key: str, wanted: Sequence[str], known: Sequence[str]) -> None:
@@ -146,30 +158,13 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_SHOWN])} ... {names[-1]} ({len(names)} in all)"
 
 
-def _first_of_each(cases: Sequence[Case], limit: int) -> list[Case]:
-    seen: Counter[str] = Counter()
-    kept = []
-    for case in cases:
-        seen[case.category] += 1
-        if seen[case.category] <= limit:
-            kept.append(case)
-    return kept
-
-
-def _sampled(cases: Sequence[Case], count: int, seed: int) -> list[Case]:
-    chosen = random.Random(f"sample {seed}").sample(range(len(cases)), min(count, len(cases)))
-    return [cases[index] for index in sorted(chosen)]
-
-
 def _nothing_left(cases: Sequence[Case], selection: Selection) -> str:
     if not cases:
         return "The suite has no cases to select from: check the file that suite.path names."
-    given = {key: getattr(selection, key) for key in _KEYS}
-    asked = ", ".join(f"suite.{key}={_shown_value(value)}" for key, value in given.items() if value is not None)
-    held = Counter(case.category for case in cases)
-    there = ", ".join(f"{category} ({count})" for category, count in held.items())
-    return f"{asked} leaves no case of {len(cases)}. There are {there}. Leave one of these keys out, or widen it."
-
-
-def _shown_value(value: int | Sequence[str]) -> str:
-    return str(value) if isinstance(value, int) else _listed(_names(value))
+    given = {key: value for key in _KEYS if (value := getattr(selection, key)) is not None}
+    keys = ", ".join(
+        f"suite.{key}={value if isinstance(value, int) else _listed(_names(value))}" for key, value in given.items()
+    )
+    counts = Counter(case.category for case in cases)
+    there = ", ".join(f"{category} ({count})" for category, count in counts.items())
+    return f"{keys} leaves no case of {len(cases)}. There are {there}. Leave one of these keys out, or widen it."

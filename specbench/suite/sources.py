@@ -1,21 +1,18 @@
-"""Where a suite is: a fixed order of places, and an error that names all of them.
+"""The places where a suite may be, in a fixed order, and an error that names all of them.
 
 The order: the file or folder that the user named; what is in the package; the data directory ``$SPECBENCH_DATA``; the
-Hugging Face hub, when the suite has an address there, of a file or of a data set's split. Nothing is fetched unless the
+Hugging Face hub, if the suite has the address of a file or of a data set's split there. Nothing is fetched unless the
 suite's configuration has an address, and nothing while the hub is switched off.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specbench.input import refuse_network
-from specbench.suite.rows import SourceRow
+from specbench.suite.format import HubTables
 from specbench.types import InputError
 
 DATA_VARIABLE = "SPECBENCH_DATA"
@@ -23,32 +20,6 @@ _ASSETS = Path(__file__).resolve().parents[1] / "assets"
 _QUESTIONS = "question.jsonl"
 
 HubAddress = Mapping[str, str | Sequence[str] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class HubTables:
-    """One split of a data set, table by table.
-
-    tables: (configuration, its rows in order); the configuration's name is empty when the data set has but one.
-    """
-
-    repo: str
-    split: str
-    tables: tuple[tuple[str, Iterable[Mapping[str, object]]], ...]
-
-    def __str__(self) -> str:
-        return f"{self.repo} ({self.split}) on the hub"
-
-    def rows(self) -> tuple[list[SourceRow], str]:
-        """The rows of all tables, and the SHA-256 of their JSON: the data set's contents, however it is packed."""
-        rows: list[SourceRow] = []
-        digest = hashlib.sha256()
-        for config, table in self.tables:
-            source = f"{self.repo} ({', '.join(filter(None, (config, self.split)))})"
-            for index, values in enumerate(table):
-                rows.append(SourceRow(dict(values), source, f"row {index}", index, config))
-                digest.update(json.dumps([config, dict(values)], sort_keys=True).encode())
-        return rows, digest.hexdigest()
 
 
 def locate(
@@ -61,12 +32,23 @@ def locate(
     key: str = "suite.path",
     holds: str = "a .jsonl or .jsonl.gz file of questions",
 ) -> Path | HubTables:
-    """The file or folder of a suite, or its rows on the hub.
+    """Finds a suite.
 
-    path: taken as it is. relative: below ``$SPECBENCH_DATA/suites``, by default ``<name>/question.jsonl``.
-    hub: of a data set on the Hugging Face hub ``{repo, file}`` or ``{repo, split}`` with optional ``configs``, and
-    optionally ``revision``. home: where its authors keep it; key: the setting that gives path; holds: what it must
-    name; all for errors. Raises InputError, which lists every way to give the suite, when none of the places has it.
+    Args:
+        name: of the suite.
+        path: returned unchanged if it is given.
+        relative: below ``$SPECBENCH_DATA/suites``, by default ``<name>/question.jsonl``.
+        hub: a data set on the Hugging Face hub: ``{repo, file}`` or ``{repo, split}`` with optional ``configs``, and
+            optionally ``revision``.
+        home: where its authors publish it, for errors.
+        key: the setting that gives ``path``, for errors.
+        holds: what that setting must name, for errors.
+
+    Returns:
+        The file or folder, or the tables on the hub.
+
+    Raises:
+        InputError: none of the places has the suite; the message lists every way to give it.
     """
     if path is not None:
         return Path(path).expanduser()
@@ -81,11 +63,17 @@ def locate(
     found = _from_hub(hub)
     if not isinstance(found, str):
         return found
-    raise InputError(_not_found(name, home, f"{key}=<file>: {holds}", relative, kept, found))
+    looked = f"looked for {kept}, which does not exist" if kept else f"${DATA_VARIABLE} is not set"
+    raise InputError(
+        f"Suite {name}: its file was not found. Give it in one of these ways:\n"
+        f"  1. {key}=<file>: {holds}{f' (the official file is {home})' if home else ''};\n"
+        f"  2. {DATA_VARIABLE}=<directory> in the environment, the file at suites/{relative} below it ({looked});\n"
+        f"  3. the Hugging Face hub ({found})."
+    )
 
 
 def _from_hub(hub: HubAddress | None) -> Path | HubTables | str:
-    """The file or the tables, downloaded or cached, or why there are none."""
+    """Returns the downloaded or cached file or tables, or the reason why there are none."""
     given = {part: value for part, value in (hub or {}).items() if value}
     if not given.keys() & {"repo", "file", "split"}:
         return "this suite has no address on the hub; set suite.hub.repo and suite.hub.file"
@@ -101,11 +89,8 @@ def _from_hub(hub: HubAddress | None) -> Path | HubTables | str:
     return _hub_file(repo, str(given["file"]), revision)
 
 
-def _hub_tables(repo: str, split: str, configs: Sequence[str] = (), revision: str | None = None) -> HubTables | str:
-    """The downloaded or cached tables, or why there are none.
-
-    configs: configurations of the data set, each a table; none for a data set that has but one.
-    """
+def _hub_tables(repo: str, split: str, configs: Sequence[str], revision: str | None) -> HubTables | str:
+    """Loads a split. configs: configurations of the data set, a table each; empty if it has only one."""
     try:
         import datasets
     except ImportError:
@@ -136,14 +121,3 @@ def _hub_file(repo: str, file: str, revision: str | None) -> Path | str:
             return f"{file} of {repo} is not here; {offline}"
         return f"{file} of data set {repo} could not be fetched: {str(error).splitlines()[0]}"
     return Path(fetched)
-
-
-def _not_found(name: str, home: str | None, give: str, relative: str, kept: Path | None, refusal: str) -> str:
-    where = f" (the official file is {home})" if home else ""
-    looked = f"looked for {kept}, which does not exist" if kept else f"${DATA_VARIABLE} is not set"
-    return (
-        f"Suite {name}: its file was not found. Give it in one of these ways:\n"
-        f"  1. {give}{where};\n"
-        f"  2. {DATA_VARIABLE}=<directory> in the environment, the file at suites/{relative} below it ({looked});\n"
-        f"  3. the Hugging Face hub ({refusal})."
-    )

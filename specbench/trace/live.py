@@ -1,16 +1,18 @@
-"""Records as a trace: those of a run, or lines that another program wrote with the few entries that a replay needs."""
+"""Traces of records: those of a run, or lines of another program with the few entries that a replay needs."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 import numpy as np
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, numbered_lines, parse_as, parse_json, read_file
+from specbench.records.manifest import Manifest, TargetModel
 from specbench.records.record import OVERALL, VANILLA, Count, Tokens
 from specbench.records.store import MANIFEST, read_manifest
 from specbench.trace.recorded import Recorded, RecordedTurn, Trace, digest_of
@@ -21,8 +23,6 @@ _EXPECTED = (
     'expected the records.jsonl of a run of specbench, or lines such as {"case": "1", "turns": [{"prompt_ids":'
     ' [1, 5], "ids": [7, 2], "finish": "eos"}]}, with at least one id in each list'
 )
-
-
 _Ids = Annotated[Tokens, Field(min_length=1)]
 
 
@@ -49,65 +49,57 @@ def _schema() -> TypeAdapter[_Line]:
 
 
 def read_live(path: Path) -> Trace:
-    """Vanilla's first decoding of every case, and how many cases failed in it. Raises InputError.
+    """Reads vanilla's first decoding of every case. Raises InputError.
 
-    Only the ids that ended one of its answers end an answer: another tokenizer's EOS is a token like any other.
+    Only ids that ended one of its answers end an answer: another tokenizer's EOS is a token like any other.
     """
     found: dict[str, _Line] = {}
-    grown = bool(_manifest_of(path).get("grown"))  # vanilla again beside the methods that came later
-    for number, text in numbered_lines(_without_cut_line(read_file(path, "model.trace=", _EXPECTED))):
+    grown = bool(_manifest_of(path).grown)  # such a run has vanilla again, next to the methods that were added later
+    raw = read_file(path, "model.trace=", _EXPECTED)
+    head, _, last = raw.rpartition(b"\n")
+    try:
+        parse_json(last or b"{}", "", "")
+    except InputError:  # a kill cut the last line
+        raw = head
+    for number, text in numbered_lines(raw):
         where = f"model.trace={path}, line {number}"
         line = parse_as(_schema(), text, where, _EXPECTED)
         if line.get("method", VANILLA) != VANILLA or line.get("round", 0) != 0:
             continue
-        if line["case"] in found and grown:
-            continue
         if line["case"] in found:
+            if grown:
+                continue
             raise InputError(f"{where}: case {line['case']} is recorded twice; expected the records of one run")
         if OVERALL in (line.get("category"), line.get("subcategory")):
             raise InputError(f"{where}: category {OVERALL!r} is the row of all categories; rename the category")
         found[line["case"]] = line
-    kept = [line for line in found.values() if _is_good(line)]
+    kept: list[Recorded] = []
+    ends: set[int] = set()
+    for name, line in found.items():
+        turns = line["turns"]
+        if line.get("status", "ok") != "ok" or not turns or not all(turn.get("prompt_ids") for turn in turns):
+            continue
+        ends.update(turn["ids"][-1] for turn in turns if turn.get("finish") == "eos")
+        case = Case(name, line.get("category", CATEGORY), ("",) * len(turns), line.get("subcategory", ""))
+        packed = (RecordedTurn.of(turn.get("prompt_ids") or (), turn["ids"], turn.get("text", "")) for turn in turns)
+        kept.append(Recorded(case, tuple(packed)))
     if not kept:
         raise InputError(f"model.trace={path}: holds no good record of {VANILLA} with its prompts; {_EXPECTED}")
-    ends = frozenset(turn["ids"][-1] for line in kept for turn in line["turns"] if turn.get("finish") == "eos")
-    conversations = tuple(_recorded(line) for line in kept)
-    _check_ends(path, conversations, ends)
+    _check_ends(path, kept, ends)
     return Trace(
         kind="records",
         origin=str(path),
         sha256=digest_of(path),
-        conversations=conversations,
-        ends=ends,
-        model=str(model_of(path).get("name") or ""),
-        suite=str(_manifest_of(path).get("suite", {}).get("name") or ""),
+        conversations=tuple(kept),
+        ends=frozenset(ends),
+        model=model_of(path).name or "",
+        suite=_manifest_of(path).suite.name or "",
         failed=len(found) - len(kept),
     )
 
 
-def _without_cut_line(raw: bytes) -> bytes:
-    """The file but for a last line that a kill cut: one without a newline that is no JSON."""
-    head, _, last = raw.rpartition(b"\n")
-    try:
-        parse_json(last or b"{}", "", "")
-    except InputError:
-        return head
-    return raw
-
-
-def _is_good(line: _Line) -> bool:
-    turns = line["turns"]
-    return line.get("status", "ok") == "ok" and bool(turns) and all(turn.get("prompt_ids") for turn in turns)
-
-
-def _recorded(line: _Line) -> Recorded:
-    case = Case(line["case"], line.get("category", CATEGORY), ("",) * len(line["turns"]), line.get("subcategory", ""))
-    turns = (RecordedTurn.of(turn.get("prompt_ids") or (), turn["ids"], turn.get("text", "")) for turn in line["turns"])
-    return Recorded(case, tuple(turns))
-
-
-def _check_ends(path: Path, conversations: tuple[Recorded, ...], ends: frozenset[int]) -> None:
-    """An id that ends answers would cut the ones that have it inside. Raises InputError."""
+def _check_ends(path: Path, conversations: Sequence[Recorded], ends: set[int]) -> None:
+    """Refuses an id that ends answers and is inside another, which it would cut. Raises InputError."""
     for each in conversations:
         for number, turn in enumerate(each.turns):
             inside = np.flatnonzero(np.isin(turn.ids[:-1], list(ends)))
@@ -119,13 +111,13 @@ def _check_ends(path: Path, conversations: tuple[Recorded, ...], ends: frozenset
                 )
 
 
-def model_of(path: Path) -> dict[str, Any]:
-    """The model section of the manifest of the run that wrote ``path``; empty where there is no manifest."""
-    return dict(_manifest_of(path).get("model", {}))
+def model_of(path: Path) -> TargetModel:
+    """Return the model section of the manifest of the run that wrote ``path``; its entries are None without a manifest."""
+    return _manifest_of(path).model
 
 
-def _manifest_of(path: Path) -> dict[str, Any]:
+def _manifest_of(path: Path) -> Manifest:
     if not (path.parent / MANIFEST).exists():
-        return {}
+        return Manifest()
     with named(f"model.trace={path}, the manifest beside it: "):
         return read_manifest(path.parent, "expected that of the run that wrote the trace, or none beside it")

@@ -14,7 +14,7 @@ from bad_input.runs import RUNS
 from bad_input.settings import NUMBERS, SETTINGS, TARGETS
 
 from specbench import commands
-from specbench.runs import stage
+from specbench.runs import sources
 
 CASES = (*FILES, *RUNS, *SETTINGS, *TARGETS, *MODELS, *NUMBERS)
 
@@ -26,7 +26,7 @@ def end(case: Bad, monkeypatch, capsys) -> tuple[int, str]:
         raise AssertionError("weights were loaded before the error was found")
 
     if not case.loads:
-        monkeypatch.setattr(stage, "load_model", loaded)
+        monkeypatch.setattr(sources, "load_model", loaded)
     try:
         code = commands.main(case.command)
     except SystemExit as stop:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +16,11 @@ from unittest import mock
 from methods.parts.runtime_peer import RuntimePeer
 from specbench.records.record import CaseRecord
 from specbench.records.store import read_run
-from specbench.runs import cli, composition
+from specbench.runs import composition
 from specbench.runs.config import conf_dir
+from specbench.runs.entry import Entry, make_entry
 from specbench.runs.execution import execute
-from specbench.runs.job import Job, make_entry
-from specbench.runs.session import Entry
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+from specbench.runs.job import Job, job_of
 
 
 def composed(*overrides: str):
@@ -71,7 +68,7 @@ def _settings() -> dict[str, dict[str, Any]]:
 
 def job_for(*overrides: str) -> Job:
     """The checked job of ``specbench OVERRIDES``."""
-    return cli.job_of(overrides)
+    return job_of(overrides)
 
 
 def execute_job(folder: Path, *overrides: str) -> list[CaseRecord]:
@@ -101,12 +98,6 @@ class Done:
     returncode: int
     stdout: str
     stderr: str
-
-
-def run_script(name: str, *arguments: object) -> Done:
-    """``python scripts/<name>.py ARGUMENTS``."""
-    path = str(SCRIPTS / f"{name}.py")
-    return run_main(lambda: runpy.run_path(path, run_name="__main__"), *arguments, name=path)
 
 
 def run_main(main: Callable[[], object], *arguments: object, name: str = "specbench") -> Done:

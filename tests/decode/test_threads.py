@@ -10,6 +10,7 @@ from models import build
 from specbench.decode import threads
 from specbench.decode.threads import ThreadChoice, choose_threads, list_counts, pick_count, time_steps
 from specbench.models.eager.engine import EagerEngine
+from specbench.records.manifest import Threads
 from specbench.records.store import read_manifest
 from specbench.runs.execution import execute
 
@@ -82,12 +83,13 @@ def test_the_manifest_has_the_count_and_a_resumed_run_keeps_it(engine, tmp_path,
     settings = ("method=[]", "model.threads=null", "measure=quick", "measure.warmup=0", "suite.limit=1",
                 "suite.first=2", "decode.max_new_tokens=4")  # fmt: skip
     execute(job_for(*settings), tmp_path, lambda *_: None)
-    assert read_manifest(tmp_path)["threads"] == {"count": 1, "ratios": {"1": 1.0, "2": 2.0}}
-    assert read_manifest(tmp_path)["machine"]["threads"] == 1
+    chosen = Threads(count=1, ratios={"1": 1.0, "2": 2.0})
+    assert read_manifest(tmp_path).threads == chosen
+    assert read_manifest(tmp_path).machine.threads == 1
     lines = (tmp_path / "records.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "records.jsonl").write_text(lines[0])
     monkeypatch.setattr(threads, "time_steps", lambda *_: pytest.fail("measured again"))
     execute(job_for(*settings), tmp_path, lambda *_: None)
     manifest = read_manifest(tmp_path)
-    assert manifest["threads"] == {"count": 1, "ratios": {"1": 1.0, "2": 2.0}}
-    assert [each["machine"]["threads"] for each in manifest["processes"]] == [1, 1]
+    assert manifest.threads == chosen
+    assert [each.machine.threads for each in manifest.processes] == [1, 1]

@@ -19,7 +19,7 @@ from specbench.method import Method
 from specbench.records.record import CaseRecord
 from specbench.records.store import RECORDS, read_run
 from specbench.runs.execution import execute
-from specbench.runs.load_session import LoadSession
+from specbench.runs.load_session import LoadSession, SharedTurn
 from specbench.serving.settings import LoadConfig
 from specbench.types import InputError
 
@@ -232,14 +232,14 @@ def test_a_load_without_memory_is_refused_before_it_begins(fault):
 
 
 def test_a_next_turn_that_cannot_be_asked_is_its_own_error_row(tmp_path, trace, alone, monkeypatch):
-    real = LoadSession.follow
+    real = SharedTurn.follow
 
-    def follow(self, turn):
-        if turn.case.id == "6":
+    def follow(self):
+        if self.case.id == "6":
             raise ValueError("no next turn")
-        return real(self, turn)
+        return real(self)
 
-    monkeypatch.setattr(LoadSession, "follow", follow)
+    monkeypatch.setattr(SharedTurn, "follow", follow)
     records = decode(tmp_path / "r", trace, *LOADED)
     assert {key[1] for key, record in records.items() if record.status != "ok"} == {"6"}
     assert {key: work for key, work in work_of(records).items() if key[1] != "6"} == {

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from profiles import FIT
 
-from scripts.lab import loads
+from scripts.lab import load
 from specbench.profile import Fit, Profile
-from specbench.serving.arrivals import draw_poisson, repeat_recorded
 from specbench.serving.scheduler import NEVER, Served, Stretch
+from specbench.serving.settings import draw_poisson, repeat_recorded
 from specbench.serving.simulate import SimulatedAnswer, SimulatedServer, simulate
 from specbench.types import InputError
 
@@ -109,6 +109,6 @@ def test_256_requests_at_once() -> None:
 @pytest.mark.parametrize(("requests", "named"), [(4, "4 requests together"), (1, "no good record")])
 def test_a_run_whose_times_are_not_of_one_request_is_refused(monkeypatch, requests: int, named: str) -> None:
     manifest = {"config": {"load": {"kind": "closed", "requests": requests}}}
-    monkeypatch.setattr(loads, "read_run", lambda path: SimpleNamespace(manifest=manifest, records=[]))
+    monkeypatch.setattr(load, "read_run", lambda path: SimpleNamespace(manifest=manifest, records=[]))
     with pytest.raises(InputError, match=named):
-        loads.read_answers(Path("run"), True)
+        load.read_answers(Path("run"), True)

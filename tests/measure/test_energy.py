@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from compose import job_for
-from specbench.measure.energy import NVML, Meter, gpus_in_use, open_meter
+from specbench.measure.clock import NVML, Meter, gpus_in_use, open_meter
 from specbench.records.store import read_run
 from specbench.runs.execution import execute
 

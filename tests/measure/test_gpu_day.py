@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
-from in_process import run_main, run_script
 
+from builders.runs import run_main
 from methods.pld import PromptLookup
 from methods.vanilla import Vanilla
-from scripts.lab import engine_check
-from scripts.lab.engine_check import equality
-from scripts.lab.goals import Goal, goals_text
+from scripts.gpu_day import product, truth
+from scripts.gpu_day.day import Day, Goal, goals_text
+from scripts.gpu_day.truth import equality
 from specbench import commands
-from specbench.advise import ceilings
+from specbench.advise import latency
 from specbench.models.fast import compact
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +39,7 @@ def test_an_engine_that_forgets_to_rotate_is_found(monkeypatch):
     """The wrong variant must fail the check: here by the check of the engine itself, before any request."""
     methods = {"vanilla": Vanilla(), "pld": PromptLookup()}
     cpu = torch.device("cpu")
-    monkeypatch.setattr(engine_check, "FAMILIES", {"llama": ("llama", {})})  # the rehearsal below has them all
+    monkeypatch.setattr(truth, "FAMILIES", {"llama": ("llama", {})})  # the rehearsal below has them all
     assert [goal.verdict for goal in equality(methods, cpu, cases=1)] == ["met", "met"]
     build = compact.CompactModel._rotary
     monkeypatch.setattr(compact.CompactModel, "_rotary", lambda *given: tuple(x * 0.9 for x in build(*given)))
@@ -78,33 +76,21 @@ def test_every_section_is_rehearsed_without_the_shell_of_the_harness(tmp_path):
     assert "| figure | measured |" in (tmp_path / "day" / "engine.md").read_text()
 
 
-@pytest.fixture
-def parts(monkeypatch) -> tuple[ModuleType, ModuleType]:
-    """``day`` and ``product`` of the script."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "gpu_day"))
-    return importlib.import_module("day"), importlib.import_module("product")
-
-
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_the_product_is_rehearsed(parts, tmp_path, monkeypatch):
+def test_the_product_is_rehearsed(tmp_path, monkeypatch):
     """The commands of the last section are processes of their own; the others run in this one, without its imports."""
-    gpu_day, product = parts
-    today = gpu_day.Day(tmp_path / "day", True, 9)
+    today = Day(tmp_path / "day", True, 9)
 
     def call(day, *command: str) -> str:
         with contextlib.chdir(day.out):
-            done = (
-                run_main(commands.main, *command[2:])
-                if command[0] == "-m"
-                else run_script(Path(command[0]).stem, *command[1:])
-            )
+            done = run_main(commands.main, *command[2:])
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     with monkeypatch.context() as patch:
         patch.setattr(product, "call", call)
-        patch.setitem(ceilings.BYTES, "cpu", today.buffer_bytes)
+        patch.setitem(latency.BYTES, "cpu", today.buffer_bytes)
         assert today.run("product", product.SECTIONS[:-1], [])
     assert today.run("product", product.SECTIONS[-1:], [])
     found = results(tmp_path / "day")
@@ -116,19 +102,17 @@ def test_the_product_is_rehearsed(parts, tmp_path, monkeypatch):
     assert heads == ["vanilla", "eagle", "medusa"]
 
 
-def test_a_section_that_fails_takes_no_other_with_it(parts, tmp_path, capsys):
-    gpu_day, _ = parts
-
+def test_a_section_that_fails_does_not_stop_the_others(tmp_path, capsys):
     def fail(day):
         raise RuntimeError("an illegal memory access")
 
-    today = gpu_day.Day(tmp_path, True, 9)
+    today = Day(tmp_path, True, 9)
     assert not today.run("call", [("first", fail), ("second", lambda day: [Goal("x", 1.0, 2)])], [])
     found = results(tmp_path)
     assert found["call-first"]["error"] == "RuntimeError: an illegal memory access"
     assert found["call-second"]["result"][0]["verdict"] == "met"
     assert "failed: RuntimeError: an illegal memory access" in capsys.readouterr().out
-    late = gpu_day.Day(tmp_path / "late", True, -1)
+    late = Day(tmp_path / "late", True, -1)
     assert late.run("call", [("first", fail)], [])
     assert results(tmp_path / "late")["call-first"]["left_out"] == "-1 minutes were over"
     assert today.run("call", [("first", fail), ("second", lambda day: "x")], ["second"])

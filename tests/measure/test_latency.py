@@ -9,10 +9,11 @@ import torch
 
 from compose import job_for
 from specbench.advise import latency
-from specbench.advise.ceilings import best_of, measure_ceilings
 from specbench.advise.latency import (
     Bench,
     Reach,
+    best_of,
+    measure_ceilings,
     shape_of,
     sweep,
     sweep_rows,
@@ -22,7 +23,7 @@ from specbench.input import whole_numbers
 from specbench.models.engine import Engine
 from specbench.models.fast.graphs import GRAPHED
 from specbench.profile import Ceilings, ModelShape
-from specbench.runs.stage import set_stage
+from specbench.runs.sources import set_stage
 from specbench.types import InputError, Prefill, Step
 
 CPU = torch.device("cpu")

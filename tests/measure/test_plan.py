@@ -5,19 +5,29 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specbench.measure.plan import RESETS, WARMUP, make_plan, plan_rest, starts_span
+from specbench.measure.plan import RESETS, WARMUP, make_plan, starts_span
+from specbench.records.record import CaseRecord
+from specbench.runs.ledger import Ledger
 from specbench.types import Case
 
 
-def held(plan) -> list:
-    return [(block.key, frozenset(block.order)) for block in plan]
+def records_of(*plans) -> list[CaseRecord]:
+    """The records of blocks, without turns."""
+    return [
+        CaseRecord(case.id, case.category, "", name, block.round, block.index, place, "ok", [])
+        for plan in plans
+        for block in plan
+        for place, name in enumerate(block.order)
+        for case in block.cases
+    ]
 
 
 def resume_at(plan, done, resets) -> int:
     """Where a run goes on of which so many blocks are done; what is left is the plan from there on."""
-    at, rest = plan_rest(plan, held(plan[:done]), resets)
-    assert rest == plan[at:]
-    return at
+    ledger = Ledger(plan, records_of(plan[:done]), resets)
+    assert ledger.rest == plan[ledger.kept :]
+    assert ledger.is_whole == (ledger.rest == [])
+    return ledger.kept
 
 
 CASES = [Case(str(index), "ab"[index % 2], ("hi",)) for index in range(8)]
@@ -70,15 +80,17 @@ def test_more_methods_rounds_and_cases_are_what_is_left():
     few = make_plan(CASES[:5], {"vanilla": "case", "a": "case"}, rounds=1, seed=0)
     rows = {"vanilla": "case", "a": "case", "b": "never"}
     whole = make_plan(CASES, rows, rounds=2, seed=0)
-    keep, rest = plan_rest(whole, held(few), rows)
-    assert (keep, [block.index for block in rest]) == (5, list(range(5, 21)))
+    ledger = Ledger(whole, records_of(few), rows)
+    rest = ledger.rest
+    assert (ledger.kept, [block.index for block in rest]) == (5, list(range(5, 21)))
     assert [set(block.order) for block in rest] == [{"vanilla", "b"}] * 5 + [{*rows}] * 11
     assert all(
         [name for name in whole[at].order if name in block.order] == [*block.order] for at, block in enumerate(rest)
     )
-    assert plan_rest(whole, [*held(few), *held(rest)], rows) == (21, [])
-    assert plan_rest(whole, [*held(few), *held(rest[:3])], rows)[0] == 5  # b has learned from three cases of the round
-    assert plan_rest(whole, held(few), {**rows, "a": "never"})[0] == 0  # a would not have seen the other three
+    grown = Ledger(whole, records_of(few, rest), rows)
+    assert (grown.kept, grown.rest, grown.done, grown.is_whole) == (21, [], 16, True)
+    assert Ledger(whole, records_of(few, rest[:3]), rows).kept == 5  # b has learned from three cases of the round
+    assert Ledger(whole, records_of(few), {**rows, "a": "never"}).kept == 0  # a would not have seen the other three
 
 
 def test_warm_up_is_of_no_suite():

@@ -5,15 +5,15 @@ from functools import partial
 import pytest
 
 from specbench import commands
-from specbench.advise import ceilings
-from specbench.advise.ceilings import measure_ceilings
+from specbench.advise import latency
+from specbench.advise.latency import measure_ceilings
 from specbench.profile import read_profile
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     """Arguments -> exit code, everything written below a temporary folder."""
-    monkeypatch.setattr(ceilings, "measure_ceilings", partial(measure_ceilings, size=1 << 22))
+    monkeypatch.setattr(latency, "measure_ceilings", partial(measure_ceilings, size=1 << 22))
 
     def main(*arguments: str, last: bool = True) -> int:
         out = ["--out", str(tmp_path)] if last else []
@@ -48,13 +48,13 @@ def test_a_profile_with_rows_is_written_drawn_and_printed(run, tmp_path, capsys)
     ],
 )
 def test_what_cannot_be_measured_is_refused(run, capsys, monkeypatch, arguments, said):
-    monkeypatch.setattr("specbench.runs.stage.load_model", None)  # before any weights
+    monkeypatch.setattr("specbench.runs.sources.load_model", None)  # before any weights
     assert run(*arguments) == 2
     assert said in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_the_sweep(run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("specbench.runs.stage.load_model", None)
+    monkeypatch.setattr("specbench.runs.sources.load_model", None)
     (tmp_path / "file").write_text("")
     assert run("model=tiny", "--out", str(tmp_path / "file"), last=False) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -187,6 +187,6 @@ def test_typical_acceptance_is_asked_for_and_lossy_only_when_sampling(tmp_path):
     typical = ("method=[medusa]", "method.medusa.acceptance=typical", *options)
     for name, decode, lossless in (("greedy", "decode=greedy", True), ("sampled", "decode=sample", False)):
         execute(job_for(*typical, decode, "decode.max_new_tokens=8"), tmp_path / name, lambda *_: None)
-        assert read_manifest(tmp_path / name)["methods"]["medusa"]["lossless"] is lossless
+        assert read_manifest(tmp_path / name).methods["medusa"].lossless is lossless
     with pytest.raises(InputError, match=r"typical_alpha=0"):
         job_for("method=[medusa]", "method.medusa.typical_alpha=0.0")

@@ -12,11 +12,21 @@ from head_models import bound, run, states
 from methods.eagle import Eagle, Eagle3, Mtp, PEagle
 from methods.eagle.eagle import EagleRun
 from methods.parts.draft_layer import LayerMemory
+from scripts.tiny.heads import (
+    Eagle3Module,
+    EagleModule,
+    HeadSettings,
+    MtpModule,
+    PEagleModule,
+    attend,
+    head_config,
+    new_head,
+    save_head,
+    visible,
+)
+from scripts.tiny.train import held_out_figures, train
 from specbench.method import complete
 from specbench.models.load import load_model
-from tiny.head_modules import Eagle3Module, EagleModule, MtpModule, PEagleModule, attend, visible
-from tiny.head_training import HeadSettings, head_config, new_head, save_head
-from tiny.train import held_out_figures, train
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +129,8 @@ def test_training_makes_the_head_better(tmp_path, kind):
 def entropy(trainee) -> float:
     from itertools import islice
 
-    from tiny.corpus import documents
-    from tiny.packing import Packer
+    from scripts.tiny.corpus import documents
+    from scripts.tiny.packing import Packer
 
     settings = trainee.settings
     packer = Packer(trainee.tokenizer, documents(99, held_out=True), settings.length, settings.rows, 0.0)

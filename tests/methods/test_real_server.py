@@ -7,9 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from scripts.lab.serving_engines import BATCHING, copy_model, free_port, list_command, serving
+from scripts.lab.servers import BATCHING, copy_model, free_port, list_command, serving
 from specbench.records.store import read_run
-from specbench.runs import cli
 
 NEEDED = ("fastapi", "uvicorn", "openai")
 
@@ -28,7 +27,7 @@ def test_its_answers_are_vanillas(batching, tmp_path):
         row = ["method=[server]", f"method.server.url={url}", f"method.server.model={folder}", "model=tiny"]
         few = ["suite.first=1", "suite.limit=1", "suite.categories=[qa,code]", "measure.control=false"]
         few += ["measure.warmup=1", "decode.max_new_tokens=45", "report.plots=false", f"hydra.run.dir={tmp_path}/run"]
-        assert cli.main([*row, *few]) == 0
+        assert command.main([*row, *few]) == 0
     records = [record for record in read_run(tmp_path / "run").records if record.method == "server"]
     assert {record.status for record in records} == {"ok"}
     assert all(record.lossless.equal and record.lossless.violations == 0 for record in records)

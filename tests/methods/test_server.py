@@ -20,6 +20,7 @@ from methods.server.connection import KEY
 from methods.server.identity import DRAWS, LEVEL, TEXTS, TOKENS, compare_draws, read_totals
 from methods.server.method import ServerPeer
 from scripts.lab.client import measure_client
+from specbench.commands import run as run_command
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.measure.lossless import compare_block, judge_block
@@ -28,7 +29,6 @@ from specbench.models.load import locate, read_tokenizer
 from specbench.models.replay import ServerEngine
 from specbench.records.record import CaseRecord, TurnRecord
 from specbench.records.store import read_run
-from specbench.runs import cli
 from specbench.types import CaseError, InputError
 
 PROMPT, LIMIT = [5, 6, 7, 8], 24
@@ -312,7 +312,7 @@ def test_a_run_of_servers_end_to_end(tmp_path):
             more = "+method.off={_target_: methods.server.method.ServerPeer, url: '" + other.url + "'}"
             small = ["suite.ids=[1]", "decode.max_new_tokens=24", "report.plots=false", "measure.control=false"]
             small += ["measure.warmup=0", f"hydra.run.dir={tmp_path}"]
-            assert cli.main(["model=server", "model.tokenizer=bundled:tiny", *urls, more, *small]) == 0
+            assert run_command.main(["model=server", "model.tokenizer=bundled:tiny", *urls, more, *small]) == 0
     found = {record.method: record for record in read_run(tmp_path).records}
     assert found["server"].lossless.equal
     assert found["server"].turns[0].accept == TRUE

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 from places import Places, spread_layers
 
-import specbench.runs.stage
+import specbench.runs.sources
 from builders.runs import job_for
 from specbench.records.record import VANILLA
 from specbench.records.store import read_run
@@ -47,9 +47,9 @@ def compare(one, two):
 def two_devices():
     """The model's last layers lie on a device of their own."""
     with pytest.MonkeyPatch.context() as patch, Places() as places:
-        load = specbench.runs.stage.load_model
+        load = specbench.runs.sources.load_model
         patch.setattr(
-            specbench.runs.stage, "load_model", lambda card, **given: spread_layers(load(card, **given), 2, patch)
+            specbench.runs.sources, "load_model", lambda card, **given: spread_layers(load(card, **given), 2, patch)
         )
         yield
     assert places.moved["cpu:0", "cpu:1"]

@@ -14,7 +14,7 @@ from builders.runs import settings_of
 from methods.parts.recycling import RecyclingMatrix
 from methods.parts.tree_shape import Level, TreeShape
 from methods.token_recycling import REFERENCE, SHARES, TokenRecycling, reference_tree
-from scripts.lab.ops import OpCounter
+from scripts.lab.overhead import OpCounter
 from specbench.types import InputError, Prefill, Step, TopK
 
 COUNTS = [[2], [2, 1], [0, 0, 0]]

@@ -7,8 +7,8 @@ import functools
 import pytest
 
 from builders.runs import entry_of, job_for, method_names, settings_of
-from scripts.lab import transfers
-from scripts.lab.transfers import count_transfers
+from scripts.lab import overhead
+from scripts.lab.overhead import count_transfers
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.measure.clock import Clock
@@ -105,7 +105,7 @@ def test_along_a_record_the_devices_trees_stay_there(read, counted, monkeypatch)
             self.load(prompt, truth)
             return super().start(prompt, *given)
 
-    monkeypatch.setattr(transfers, "FastEngine", Along)
+    monkeypatch.setattr(overhead, "FastEngine", Along)
     out, clock = counted.__wrapped__("eagle2", None)
     assert out.ids == truth
     assert {max(column) for column in zip(*clock.steps_of, strict=True)} == {0, 1 + read}

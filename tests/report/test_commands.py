@@ -14,7 +14,7 @@ import pytest
 from specbench import commands
 from specbench.commands import completion, fetch
 from specbench.commands.completion import complete_line
-from specbench.commands.diff import say_equal
+from specbench.commands.diff import describe_equal
 from specbench.input import InputError
 from specbench.records.store import MANIFEST, RECORDS, read_run
 
@@ -34,7 +34,9 @@ def test_every_command_has_its_module_and_its_line(capsys):
 def test_what_needs_no_torch_starts_without_it():
     """Settings, index and completions also without pandas; one fresh process for all of them."""
     light = ["specbench.runs.composition", *(f"specbench.commands.{each}" for each in LIGHT)]
-    middle = [f"specbench.{name}" for name in ("commands.report", "runs.merge", "commands.diff", "commands.compare")]
+    middle = [
+        f"specbench.{name}" for name in ("commands.report", "commands.merge", "commands.diff", "commands.compare")
+    ]
     code = (
         "import sys, importlib\nfor name in {!r}: importlib.import_module(name)\nassert not {!r} & {{*sys.modules}}\n"
     )
@@ -78,7 +80,7 @@ def test_two_runs_are_the_same_or_say_where_not(make_run, capsys):
         line["turns"][0]["ids"][0] += 1
     (two / RECORDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
     records = read_run(one).records
-    assert f"; {len(lines)} have the same tokens" in say_equal(records, records)
+    assert f"; {len(lines)} have the same tokens" in describe_equal(records, records)
     assert commands.main(["diff", str(one), str(two)]) == 0
     out = capsys.readouterr().out
     assert f"{len(lines)} records are in both" in out

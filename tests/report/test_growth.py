@@ -12,14 +12,14 @@ from report.handmade import record, tried, turn
 from specbench.records.record import VANILLA
 from specbench.records.store import Run
 from specbench.report import build_report, gather, read_findings
-from specbench.report.frames.detail import DETAILS, HELD, count_growth
+from specbench.report.frames.detail import CACHED, DETAILS, count_growth
 from specbench.report.plots.acceptance import average_windows, choose_window, draw_growth, keep_growing
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scene import scenes
 
 
 def held(tokens: float, accept: list[int], **changes):
-    return turn(accept, stats={HELD: tokens}, **changes)
+    return turn(accept, stats={CACHED: tokens}, **changes)
 
 
 def remember(start=0.0, engine="eager"):
@@ -30,7 +30,7 @@ def remember(start=0.0, engine="eager"):
         for entry in records:
             if entry.method == "ssd":
                 for each in entry.turns:
-                    each.stats = {HELD: start + 100.0 * entry.block}
+                    each.stats = {CACHED: start + 100.0 * entry.block}
 
     return change
 
@@ -58,14 +58,14 @@ def test_running_figures_are_ratios_of_totals_over_cases_by_tokens_held():
     count = 30
     frame = pd.DataFrame(
         {
-            HELD: random.permutation(count) * 10.0,
+            CACHED: random.permutation(count) * 10.0,
             "emitted": random.integers(1, 99, count),
             "steps": random.integers(1, 50, count),
         }
     )
     at, mat = average_windows(frame, "emitted", "steps")
     size = choose_window(count)
-    by_hand = sorted(zip(*(frame[name] for name in (HELD, "emitted", "steps")), strict=True))
+    by_hand = sorted(zip(*(frame[name] for name in (CACHED, "emitted", "steps")), strict=True))
     windows = [by_hand[start : start + size] for start in range(count - size + 1)]
     assert at == pytest.approx([sum(row[0] for row in window) / size for window in windows])
     assert mat == pytest.approx([sum(r[1] for r in window) / sum(r[2] for r in window) for window in windows])
@@ -77,7 +77,7 @@ def test_a_window_is_a_part_of_the_cases_within_bounds(cases, window):
 
 
 def test_too_few_cases_give_no_line():
-    frame = pd.DataFrame({HELD: [1.0, 2.0], "emitted": [3, 4], "steps": [1, 1]})
+    frame = pd.DataFrame({CACHED: [1.0, 2.0], "emitted": [3, 4], "steps": [1, 1]})
     at, mat = average_windows(frame, "emitted", "steps")
     assert len(at) == len(mat) == 0
 
@@ -144,7 +144,7 @@ def test_plot_and_table_are_written(make_run):
     report = build_report([run])
     assert (report.output / "plots/growth.png").is_file()
     frame = pd.read_csv(report.output / "tables/growth.csv")
-    assert frame[HELD].tolist() == sorted(frame[HELD])
+    assert frame[CACHED].tolist() == sorted(frame[CACHED])
     assert frame["emitted"].sum() / frame["steps"].sum() == pytest.approx(
         report.summary.query("category == 'overall' and method == 'ssd'")["mat"].iloc[0]
     )

@@ -22,7 +22,7 @@ from specbench.records.store import read_run
 from specbench.report import build_report, gather
 from specbench.report.build import read_findings
 from specbench.report.frames.control import Control
-from specbench.report.frames.headline import _say_loads, find_headlines
+from specbench.report.frames.headline import _describe_modelled_loads, find_headlines
 from specbench.report.frames.load import Load
 from specbench.report.frames.pairs import find_contest, is_alone
 from specbench.report.frames.reported import find_remarks, read_size
@@ -276,8 +276,10 @@ def test_a_load_names_who_is_best_without_drafting_and_with_it():
             ("a", 64, 0.8, 0.1)]  # fmt: skip
     frame = pd.DataFrame(rows, columns=["method", "concurrency", "modelled_speedup", "with_drafting"])
     load = Load(frame.assign(variant=""), frame, frame, "M on H, fit")
-    assert _say_loads(load, frozenset()) == (
+    assert _describe_modelled_loads(load, frozenset()) == (
         "Under load, modelled on M on H without drafting time (in brackets with it): 1 at once: a 2.00 (b 1.80); 8 at"
         " once: a 1.50 (none); 32 and 64 at once: none is faster than vanilla."
     )
-    assert "1 at once" not in _say_loads(Load(frame[:1].assign(variant=""), frame, frame, ""), frozenset())
+    assert "1 at once" not in _describe_modelled_loads(
+        Load(frame[:1].assign(variant=""), frame, frame, ""), frozenset()
+    )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scripts.lab.peers import FASTER, NONE, SLOWER, Timed, compare, format_peers
+from scripts.lab.peers import FASTER, NONE, SLOWER, Timed, compare, print_peers
 
 PROMPTS, ROUNDS, TOKENS = 12, 4, 20
 
@@ -109,8 +109,9 @@ def test_minima_of_processor_time_and_medians_of_the_clock():
     assert found.ratios["wall"].value.value == pytest.approx(0.1)
 
 
-def test_the_table_has_a_row_a_measure_and_the_verdict_once():
-    lines = format_peers([compare(side("vanilla"), side("hf_generate", 1.3, seed=1))]).splitlines()
+def test_the_table_has_a_row_a_measure_and_the_verdict_once(capsys):
+    print_peers([compare(side("vanilla"), side("hf_generate", 1.3, seed=1))])
+    lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert len({line.count("|") for line in lines}) == 1
     assert lines[2].startswith("| vanilla, hf_generate: cpu | 12 of 12 | 1.00 / 1.00 | 1.3")

@@ -10,7 +10,7 @@ import torch
 from compose import job_for
 from methods.pld import PromptLookup
 from specbench.records.store import read_run
-from specbench.runs import stage
+from specbench.runs import sources
 from specbench.runs.execution import execute
 from specbench.runs.launch import run_job
 from specbench.screen import FAILED
@@ -45,15 +45,15 @@ def test_prompt_longer_than_the_context(tmp_path, suite):
 
 
 def test_nan_logits(tmp_path, suite, monkeypatch):
-    load = stage.load_model
+    load = sources.load_model
 
     def broken(*args, **kwargs):
         model = load(*args, **kwargs)
         model.lm_head.weight.data[7, 0] = float("nan")
         return model
 
-    monkeypatch.setattr(stage, "load_model", broken)
-    monkeypatch.setattr(stage, "check_engine", lambda *_: None)  # it refuses such weights
+    monkeypatch.setattr(sources, "load_model", broken)
+    monkeypatch.setattr(sources, "check_engine", lambda *_: None)  # it refuses such weights
     records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1,3]")
     assert {record.status for record in records.values()} == {"error"}
     assert "NaN or infinite" in records["vanilla", "1"].error["message"]

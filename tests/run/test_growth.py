@@ -10,11 +10,10 @@ import pytest
 from run.test_merge import counted
 
 from compose import job_for
+from specbench.commands.merge import main as merge
 from specbench.records.store import MANIFEST, RECORDS, read_manifest
 from specbench.report import read_findings
-from specbench.runs import cli
 from specbench.runs.execution import execute
-from specbench.runs.merge import main as merge
 from specbench.screen import USAGE
 from specbench.types import InputError
 
@@ -99,7 +98,7 @@ def test_a_run_that_grew_has_the_counts_of_the_run_made_whole(grow, whole, tmp_p
     assert len(after) > len(before)
     assert by_place(run) == by_place(whole)
     assert figures(run).equals(figures(whole))
-    assert read_manifest(run)["config_hash"] == read_manifest(whole)["config_hash"]
+    assert read_manifest(run).config_hash == read_manifest(whole).config_hash
     assert grow(run, "method=[pld,sam]", "measure.rounds=2") == 0
     assert grow(run, *steps[0]) == 0
     assert (run / RECORDS).read_bytes() == after
@@ -115,7 +114,7 @@ def test_old_figures_stay_and_a_new_method_has_its_own_vanilla(grow, tmp_path):
     found = read_findings([run])
     new = found.summary.set_index(["method", "category"])
     assert new.loc[old.index].equals(old)
-    assert read_manifest(run)["grown"] == [
+    assert read_manifest(run).as_dict()["grown"] == [
         {"block": CASES, "methods": ["sam"], "cases": 0, "rounds": 0, "again": CASES}
     ]
     assert [entry.facts.methods for entry in found.reported] == [("vanilla", "pld"), ("sam",)]
@@ -137,7 +136,7 @@ def test_killed_while_growing(grow, tmp_path, reset):
     (two / RECORDS).write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
     assert grow(two, *more) == (4 if reset == "case" else 5)
     assert counted(two) == counted(one)
-    assert len(read_manifest(two)["grown"]) == 1
+    assert len(read_manifest(two).grown) == 1
 
 
 @pytest.mark.parametrize(("first", "then", "said"), [
@@ -162,7 +161,7 @@ def test_parts_that_grew_merge(grow, whole, tmp_path):
     assert merge([str(tmp_path / "1"), str(tmp_path / "2"), "--out", str(tmp_path / "out")]) == 0
     assert figures(tmp_path / "out").equals(figures(whole))
     assert by_place(tmp_path / "out").keys() == by_place(whole).keys()
-    assert read_manifest(tmp_path / "out")["grown"][0]["methods"] == ["sam"]
+    assert read_manifest(tmp_path / "out").grown[0].methods == ["sam"]
     assert grow(tmp_path / "out", "method=[pld,sam]", "measure.rounds=2") == 0
     assert grow(tmp_path / "out", "method=[pld,sam]", "measure.rounds=3") == CASES
 
@@ -172,7 +171,7 @@ def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
 
     def command(*overrides: str) -> int:
-        return cli.main([*settings, "report.plots=false", *overrides])
+        return command.main([*settings, "report.plots=false", *overrides])
 
     assert command("method=[pld]", "--dry-run") == 0
     assert not (tmp_path / "results").exists()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from compose import job_for
+from specbench.commands.merge import main
 from specbench.records.store import MANIFEST, RECORDS, RunError, read_run
 from specbench.report import read_findings
 from specbench.runs.execution import execute
-from specbench.runs.merge import main, merge
-from specbench.runs.part import join_parts, split_part
+from specbench.runs.parts import join_parts, merge, split_part
 
 METHODS = ("vanilla", "vanilla_aa", "pld")
 CASES = 7
@@ -121,13 +121,13 @@ def repeats_record(parts: list[Path]) -> None:
         (lambda parts: parts.pop(), "3/3 missing"),
         (lambda parts: parts.append(parts[0]), "both hold case"),
         (lacks_case, "3 of 4 blocks are done; the command that began it goes on"),
-        (repeats_record, "block 0 is not in its place"),
+        (repeats_record, "block 0 lacks a record (found block 0, vanilla_aa); restore it"),
         (lambda parts: change(parts[1], lambda m: m["suite"].update(sha256="x")), "another questions"),
         (lambda parts: change(parts[1], lambda m: m["model"].update(fingerprint="x")), "another weights"),
         (lambda parts: change(parts[1], lambda m: m["model"].update(dtype="x")), "another dtype"),
         (lambda parts: change(parts[1], lambda m: m["versions"].update(torch="0")), "library (torch): '0'"),
         (lambda parts: change(parts[1], lambda m: m["config"]["decode"].update(seed=1)), "configuration (decode.seed)"),
-        (lambda parts: change(parts[1], lambda m: m["config"]["suite"].update(part=None)), "is no part of a run"),
+        (lambda parts: change(parts[1], lambda m: m["config"]["suite"].update(part=None)), "is not a part of a run"),
         (lambda parts: change(parts[1], lambda m: m["methods"]["pld"].update(reset="never")), "learns across cases"),
     ],
 )
@@ -158,6 +158,6 @@ def test_parts_of_machines_that_keep_their_files_elsewhere(runs, parts, tmp_path
 def test_other_versions_are_a_warning_where_asked(parts, tmp_path):
     change(parts[1], lambda manifest: manifest["versions"].update(torch="0"))
     manifest = merge(parts, tmp_path / "out", any_versions=True)
-    assert any("several versions" in warning for warning in manifest["warnings"])
+    assert any("several versions" in warning for warning in manifest.warnings)
     with pytest.raises(RunError, match="holds a run"):
         merge(parts, tmp_path / "out")

@@ -11,11 +11,12 @@ from dataclasses import replace
 import pytest
 
 import specbench.models.tensor_parallel.start
-import specbench.runs.stage
+import specbench.runs.sources
 from compose import job_for
 from methods.pld import PromptLookup
 from specbench.models.choose import choose_parallelism
 from specbench.models.tensor_parallel.start import start
+from specbench.records.manifest import Parallel
 from specbench.records.store import read_manifest, read_run
 from specbench.runs.execution import execute
 from specbench.runs.launch import run_job
@@ -71,8 +72,8 @@ def test_methods_on_the_bundled_model(kind, tmp_path):
     assert len(one) == (1 + len(METHODS[kind])) * 2
     compared(one, two)
     alone, shared = (read_manifest(tmp_path / each) for each in ("one", "two"))
-    assert (alone["parallel"], shared["parallel"]) == (None, {"way": "tensor", "gpus": 2})
-    assert shared["model"]["parameters"] == alone["model"]["parameters"]
+    assert (alone.parallel, shared.parallel) == (None, Parallel(way="tensor", gpus=2))
+    assert shared.model.parameters == alone.model.parameters
 
 
 @pytest.mark.exhaustive
@@ -88,7 +89,7 @@ def test_random_models_of_a_family(family, tmp_path):
 def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
     whole = turns(tmp_path / "whole", "method=[pld]", "engine=fast")
     engines, blocks = [], []
-    monkeypatch.setattr(specbench.runs.stage, "start", lambda terms: engines.append(start(terms)) or engines[-1])
+    monkeypatch.setattr(specbench.runs.sources, "start", lambda terms: engines.append(start(terms)) or engines[-1])
     begin = PromptLookup.begin
 
     def shoot(self, *given):

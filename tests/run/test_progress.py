@@ -33,7 +33,7 @@ def test_lines_of_progress(monkeypatch, done, said):
     out = io.StringIO()
     with launch.Progress(Console(file=out, width=100), True) as progress:
         assert not out.getvalue()  # a run that is complete loads nothing
-        progress.say("loading the weights")
+        progress.show("loading the weights")
         for count in done:
             now = 10.0 * count
             progress.observe(block, count, 10)

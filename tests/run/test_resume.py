@@ -19,11 +19,10 @@ from filelock import FileLock
 
 import specbench.runs.execution
 import specbench.runs.session
-import specbench.runs.stage
+import specbench.runs.sources
 from compose import job_for
 from specbench.records.record import CaseRecord
 from specbench.records.store import MANIFEST, RECORDS, point_latest, read_run
-from specbench.runs import cli
 from specbench.runs.digest import ADDED, digest
 from specbench.runs.execution import execute
 from specbench.types import InputError
@@ -108,7 +107,7 @@ def test_a_failed_case_keeps_its_error_unless_it_is_retried(tmp_path, monkeypatc
 def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
     run(tmp_path / "r")
     before = (tmp_path / "r" / RECORDS).read_bytes()
-    monkeypatch.setattr("specbench.runs.stage.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
+    monkeypatch.setattr("specbench.runs.sources.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
     run(tmp_path / "r")
     assert (tmp_path / "r" / RECORDS).read_bytes() == before
 
@@ -219,13 +218,13 @@ def test_two_processes_do_not_share_a_directory(tmp_path):
 def test_threads_are_this_runs_only(tmp_path, monkeypatch):
     """One inside of the run, whose decoding several would slow down here, and as many as before behind it."""
     before, seen = torch.get_num_threads(), []
-    load = specbench.runs.stage.load_model
+    load = specbench.runs.sources.load_model
 
     def watched(*given, **options):
         seen.append(torch.get_num_threads())
         return load(*given, **options)
 
-    monkeypatch.setattr(specbench.runs.stage, "load_model", watched)
+    monkeypatch.setattr(specbench.runs.sources, "load_model", watched)
     torch.set_num_threads(before + 1)
     try:
         run(tmp_path / "r", f"model.threads={before}", "suite.first=1")
@@ -260,7 +259,7 @@ def test_state_that_outlives_cases_starts_its_span_again(tmp_path, caplog):
 
 def work(command: list[str]) -> None:
     """The process of a command."""
-    sys.exit(cli.main(command[1:]))
+    sys.exit(command.main(command[1:]))
 
 
 def begin(command: list[str]) -> BaseProcess:

@@ -10,8 +10,8 @@ import pytest
 from run.test_merge import counted
 
 from compose import job_for
+from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, read_run
-from specbench.runs import cli
 from specbench.runs.execution import AT, DEATHS, execute
 from specbench.screen import USAGE
 
@@ -47,7 +47,7 @@ def command(settings, tmp_path):
 
     def run(*overrides: str) -> int:
         place = [f"hydra.run.dir={tmp_path / 'run'}"]
-        return cli.main([*overrides, *settings, *place])
+        return run_command.main([*overrides, *settings, *place])
 
     return run
 

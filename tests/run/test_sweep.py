@@ -12,9 +12,10 @@ import pytest
 from hydra._internal.hydra import Hydra
 
 from compose import composed, job_for
+from specbench.commands import run as run_command
 from specbench.input import InputError
 from specbench.records.store import RECORDS, read_run
-from specbench.runs import cli, sweep
+from specbench.runs import sweep
 from specbench.runs.execution import execute
 from specbench.screen import INTERRUPTED, USAGE
 
@@ -51,7 +52,7 @@ def test_a_killed_job_and_a_refused_one_are_a_line_each(replay, tmp_path, monkey
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     jobs = ["+method.deadly._target_=deadly.Deadly", "+method.deadly.num_draft=3,-5"]
     place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=submitit_local"]
-    assert cli.main(["-m", *replay, *jobs, *place]) == USAGE
+    assert run_command.main(["-m", *replay, *jobs, *place]) == USAGE
     said = capsys.readouterr().out
     assert "failed: +method.deadly.num_draft=3: ended without a result" in said
     assert "failed: +method.deadly.num_draft=-5: method.deadly.num_draft=-5: expected" in said
@@ -70,9 +71,9 @@ def test_a_launcher_that_is_not_installed_says_how_to_install_it(name, monkeypat
 
 def test_a_job_says_which_it_is_and_one_that_is_done_is_skipped(replay, tmp_path, capsys):
     place = f"hydra.sweep.dir={tmp_path / 'out'}"
-    assert cli.main(["-m", *replay, "method.pld.num_draft=3", place]) == 0
+    assert run_command.main(["-m", *replay, "method.pld.num_draft=3", place]) == 0
     assert "skipped" not in capsys.readouterr().out
-    assert cli.main(["-m", *replay, "method.pld.num_draft=3,5", place]) == 0
+    assert run_command.main(["-m", *replay, "method.pld.num_draft=3,5", place]) == 0
     first, second = re.split(r"^2 of 2: method.pld.num_draft=5$", capsys.readouterr().out, flags=re.MULTILINE)
     assert first.startswith("\n1 of 2: method.pld.num_draft=3\n")
     assert "\ncomplete, skipped: " in first
@@ -101,7 +102,7 @@ def test_a_launcher_that_gives_up_and_a_command_that_is_ended(
     """joblib's gives up with its first killed worker."""
     monkeypatch.setattr(Hydra, "multirun", launch)
     place = ["method.pld.num_draft=3,5", f"hydra.sweep.dir={tmp_path}"]
-    assert cli.main(["-m", *replay, *place]) == code
+    assert run_command.main(["-m", *replay, *place]) == code
     printed = capsys.readouterr()
     assert said in printed.out + printed.err
 

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from specbench.runs import job
+from specbench.runs import entry
 from specbench.types import InputError
 
 MODULE = """
@@ -36,7 +36,7 @@ def module(tmp_path, monkeypatch) -> str:
 
 
 def make(target: str):
-    return job.make_entry("x", {"_target_": target}).method
+    return entry.make_entry("x", {"_target_": target}).method
 
 
 NO_METHODS = """
@@ -84,6 +84,6 @@ def test_a_module_of_the_working_directory(module, tmp_path, monkeypatch):
 
 
 def test_a_package_with_an_entry_point(module, monkeypatch):
-    point = EntryPoint("mine", f"{module}:Mine", job.PLUGINS)
-    monkeypatch.setattr(job, "entry_points", lambda group: (point,) if group == job.PLUGINS else ())
+    point = EntryPoint("mine", f"{module}:Mine", entry.PLUGINS)
+    monkeypatch.setattr(entry, "entry_points", lambda group: (point,) if group == entry.PLUGINS else ())
     assert type(make(f"{module}:Mine")).__name__ == "Mine"

@@ -33,7 +33,7 @@ def overrides(tmp_path_factory):
 
 def tuner(overrides, per_fed_us, grid):
     profile = replace(FIT, surface=Fit(5.0, per_fed_us, 0.0, 0.0))
-    return Tuner(lambda items: job_for(*items), overrides, profile, grid, say=lambda text: None)
+    return Tuner(lambda items: job_for(*items), overrides, profile, grid, report=lambda text: None)
 
 
 GRID = {"method.pld.num_draft": ["1", "4", "10", "16"]}

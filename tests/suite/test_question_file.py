@@ -168,13 +168,13 @@ def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(t
     (tmp_path / "empty.jsonl").touch()
     path = tmp_path / name
     with pytest.raises(InputError) as caught:
-        FORMAT.read_bytes(path)
+        FORMAT.read_rows(path)
     assert str(caught.value).startswith(f"Suite file {path}: {says}")
     assert "suite.path=" in str(caught.value)
 
 
 def test_the_file_of_spec_bench_has_its_480_questions(spec_bench_file):
-    cases = parse(FORMAT.read_bytes(spec_bench_file), spec_bench_file)
+    cases = parse(spec_bench_file.read_bytes(), spec_bench_file)
     assert Counter(case.category for case in cases) == dict.fromkeys(TASKS, 80)
     assert [case.id for case in cases] == [str(number) for number in range(81, 561)]
     assert sum(len(case.turns) for case in cases) == 560

@@ -10,7 +10,7 @@ from methods.parts.port import Port
 from specbench.measure.environment import machine
 from specbench.models.fast.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 from specbench.models.tensor_parallel.start import Seat, TeamSettings
-from specbench.runs.stage import set_stage
+from specbench.runs.sources import set_stage
 
 OTHERS = ["flash", "efficient", "math"]
 

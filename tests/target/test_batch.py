@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-import runpy
-import sys
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -19,7 +16,8 @@ from hypothesis import strategies as st
 from ranks import Forgetful, team
 
 from models import VOCAB, Scripted, build, plain_greedy, scripts
-from scripts.lab.together import answers_behind
+from scripts.lab.__main__ import main
+from scripts.lab.batches import answers_behind
 from specbench.decode.loop import Request, decode, derive_seed
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
@@ -35,7 +33,6 @@ from specbench.models.timed import TimedEager, TimedFast
 from specbench.types import CaseError, Draft, InputError, Needs, Step
 
 TRUTHS: dict[tuple[int, ...], list[int]] = {}
-ROOT = Path(__file__).parents[2]
 COUNT, CONTEXT, NODES = 10, 96, 24
 EACH = pytest.mark.parametrize("kind", ["eager", "fast", "compiled"])
 NAMES = ("chain", "wide", "repeated", "empty", "as_tensors")
@@ -290,10 +287,9 @@ def test_a_rank_that_does_not_move_accepted_rows_is_named(model):
 @pytest.mark.parametrize(
     ("library", "first"), [((), ["without", "control", "1", "3"]), (("--library", "transformers"), ["1", "3"])]
 )
-def test_the_bench_prints_a_line_for_each_number_of_requests(library, first, monkeypatch, capsys):
-    call = ["time_batches", "model=tiny", "--requests", "1,3", "--blocks", "1", "--steps", "2", "--context", "9"]
-    monkeypatch.setattr(sys, "argv", [*call, *library])
-    assert runpy.run_path(str(ROOT / "scripts" / "time_batches.py"))["main"]() in (0, None)
+def test_the_bench_prints_a_line_for_each_number_of_requests(library, first, capsys):
+    sizes = ["--requests", "1,3", "--blocks", "1", "--steps", "2", "--context", "9"]
+    assert main(["batches", "model=tiny", *sizes, *library]) == 0
     lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert [line[0] for line in lines[2:]] == first
     assert not library or {line[-1] for line in lines[2:]} == {"yes"}  # the same ids

@@ -14,11 +14,11 @@ pytest.importorskip("triton", exc_type=ImportError, reason="Triton is not instal
 ROOT = Path(__file__).resolve().parents[2]
 
 TOO_WIDE = """
-import runpy, sys
+import sys
 from specbench.models.fast.kernels import tiles
 tiles.TILES = (tiles.Tile(128, 128, 4, 3),)  # its sums alone are 128 registers of each lane
-sys.argv = ["check_kernels.py", "--sizes", "128", "--dtypes", "bf16"]
-runpy.run_path("scripts/check_kernels.py", run_name="__main__")
+from scripts.lab.__main__ import main
+sys.exit(main(["kernels", "--sizes", "128", "--dtypes", "bf16"]))
 """
 
 
@@ -30,7 +30,7 @@ def compile_in(*command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.exhaustive
 def test_sixteen_bit_kernels_spill_nothing_and_enough_programs_fit():
-    done = compile_in("scripts/check_kernels.py", "--sizes", "64", "128", "--dtypes", "bf16")
+    done = compile_in("-m", "scripts.lab", "kernels", "--sizes", "64", "128", "--dtypes", "bf16")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("attend_split") == 12
 

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from compose import job_for
 from models import VOCAB, Scripted, build, scripts
+from specbench.commands import run as run_command
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
@@ -24,7 +25,6 @@ from specbench.models.fast.graphs import EXACT, GRAPHED
 from specbench.models.replay import ReplayEngine
 from specbench.models.timed import TimedEager, TimedFast
 from specbench.records.store import read_manifest, read_run
-from specbench.runs import cli
 from specbench.runs.execution import execute
 from specbench.types import Draft, InputError, Needs
 
@@ -202,10 +202,10 @@ def test_the_models_own_record_gives_its_own_steps(live, tmp_path, attention):
     again = run(tmp_path / "run", "model=tiny", "engine=timed", f"model.attention={attention}", *timed)
     assert steps(again) == steps(found)
     manifest = read_manifest(tmp_path / "run")
-    assert manifest["engine"] == "timed"
-    assert manifest["trace"].startswith("records: 4 conversations")
-    assert {name for name, entry in manifest["methods"].items() if entry["reads_target"]} == {"token_recycling"}
-    assert any("eager forward" in text for text in manifest["warnings"]) == (attention == "eager")
+    assert manifest.engine == "timed"
+    assert manifest.trace.startswith("records: 4 conversations")
+    assert {name for name, entry in manifest.methods.items() if entry.reads_target} == {"token_recycling"}
+    assert any("eager forward" in text for text in manifest.warnings) == (attention == "eager")
     assert all(record.lossless is None for record in again.values())
     assert all(turn.phases_s["forward"] > 0 for record in again.values() for turn in record.turns if turn.accept)
 
@@ -237,7 +237,7 @@ def test_the_trace_of_vicuna_leads_a_random_model(data, tmp_path):
 def test_the_command(live, tmp_path, capsys):
     """``specbench model=random engine=timed model.trace=...``, from the words to the table."""
     options = [f"model.trace={live[0]}", "method=[pld,token_recycling]", "suite.limit=1", "report.plots=false", *QUICK]
-    cli.main(["model=random", "engine=timed", *options, f"hydra.run.dir={tmp_path / 'run'}"])
+    run_command.main(["model=random", "engine=timed", *options, f"hydra.run.dir={tmp_path / 'run'}"])
     text = capsys.readouterr().out
     assert "time only: accepted lengths replayed" in text
     lines = [line.split() for line in text.splitlines() if line.strip()]
@@ -269,8 +269,8 @@ def test_resume(live, tmp_path):
     again = run(tmp_path / "cut", *options)
     assert len(again) == 12
     assert steps(again, ("vanilla", "pld")) == steps(whole, ("vanilla", "pld"))
-    assert len(read_manifest(tmp_path / "cut")["processes"]) == 2
-    assert read_manifest(tmp_path / "cut")["methods"]["token_recycling"]["reads_target"]
+    assert len(read_manifest(tmp_path / "cut").processes) == 2
+    assert read_manifest(tmp_path / "cut").methods["token_recycling"].reads_target
 
 
 @pytest.mark.parametrize(

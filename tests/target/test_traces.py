@@ -11,10 +11,10 @@ from compose import job_for
 from specbench.models.load import locate, read_tokenizer
 from specbench.records.store import read_run
 from specbench.runs.execution import execute
-from specbench.runs.material import _trace_warnings
+from specbench.runs.sources import trace_warnings
 from specbench.suite.prompt import PromptBuilder
 from specbench.trace import read_trace
-from specbench.trace.recorded import conversation_ids
+from specbench.trace.texts import conversation_ids
 from specbench.types import Case, InputError
 
 REWRITES = (
@@ -190,7 +190,7 @@ def test_prompts_without_their_conversation_are_counted(tmp_path):
     path = tmp_path / "t.jsonl"
     for later, parted in (((1, 5, 7, 6), 0), ((1, 6), 1), ((1,), 1)):
         path.write_text(json.dumps({"case": "1", "turns": [turn(1, 5), turn(*later)]}))
-        said = " ".join(_trace_warnings(read(path), None, tiny()))
+        said = " ".join(trace_warnings(read(path), None, tiny()))
         assert ("1 later prompts of the trace do not begin" in said) == parted
 
 
@@ -199,6 +199,6 @@ def test_special_tokens_in_texts_are_counted(tmp_path):
     path = chat(tmp_path, spoken("end"), spoken("one <|end|> two"))
     trace = read(path)
     assert "1 answers of the trace hold special tokens as text, such as <|end|>" in " ".join(
-        _trace_warnings(trace, None, tiny())
+        trace_warnings(trace, None, tiny())
     )
     assert tiny().eos_token_id in trace.conversations[1].turns[0].ids[:-1]

@@ -1,6 +1,6 @@
 """The tree-attention kernel in Triton's interpreter, against float64 and SDPA; and the engine that decodes with it.
 
-bfloat16 is wrong in the interpreter (3.6 to 3.9 of Triton); ``scripts/check_kernels.py`` compiles it.
+bfloat16 is wrong in the interpreter (3.6 to 3.9 of Triton); ``scripts/lab/kernels.py`` compiles it.
 """
 
 from __future__ import annotations

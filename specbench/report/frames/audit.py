@@ -40,7 +40,7 @@ def audit(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> pd.DataFram
 
     first_accepted: steps whose draft's first level was accepted, of those with a draft. in_vocabulary: emitted tokens
     that the drafter can draft at all. overlap: 1 less the total variation distance of the two laws behind the root.
-    drafted_us: drafter's time a node. as_run, oracle: decode speedups, priced as ``basis`` says.
+    drafted_us: drafter's time a node. as_run, oracle: decode speedups, priced by the method that ``basis`` names.
     """
     known = {tuple(row[key] for key in KEYS): row for row in summary.to_dict("records")}
     rows = [
@@ -100,7 +100,7 @@ def _count(entry: ReportedRun, method: str) -> tuple[str, dict[str, dict[str, fl
 
 
 def _find_price(entry: ReportedRun, trials: MethodTrials, rows: Columns) -> tuple[str, Price | None, float]:
-    """(basis, what steps cost, [ms] of drafting a level); blank where nothing is known of either."""
+    """(basis, what steps cost, [ms] of drafting a level); blank where neither is known."""
     levels = sum(float(depth.sum()) for (depth,) in trials.turns.steps.read("depth"))
     level_ms = 1e3 * ratio(rows["drafter_s"].sum(), levels)
     if entry.prediction is not None:
@@ -133,9 +133,8 @@ def _count_steps(trials: MethodTrials, rows: Columns, price: Price | None, level
         summed["run_ms"].append(run)
         summed["oracle_ms"].append(np.minimum(np.minimum(best, run), one * emitted))
     ends = np.cumsum(rows["steps"])
-    return {name: _of_records(np.concatenate(parts), ends) if parts else 0.0 * ends for name, parts in summed.items()}
-
-
-def _of_records(values: Floats, ends: Any) -> Floats:
-    total = np.concatenate([[0.0], np.cumsum(values)])
-    return np.asarray(total[ends] - total[ends - np.diff(ends, prepend=0)])
+    found = {}
+    for name, parts in summed.items():
+        total = np.concatenate([[0.0], np.cumsum(np.concatenate(parts))]) if parts else np.zeros(1)
+        found[name] = np.asarray(total[ends] - total[ends - np.diff(ends, prepend=0)]) if parts else 0.0 * ends
+    return found

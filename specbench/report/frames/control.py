@@ -15,7 +15,7 @@ from specbench import stats
 from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import Run
 from specbench.report.frames.facts import Facts, read_device
-from specbench.report.frames.trials import Column, Columns, Trials
+from specbench.report.frames.trials import Columns, Trials
 
 BLOCK = ("case", "round", "stretch", "ok", "time_s", "tokens")  # the columns of records that a control is read from
 MAX_WIDTH = 0.01  # a re-timing interval wider than this hides differences of a percent
@@ -99,25 +99,20 @@ def read_shards(run: Run, facts: Facts, trials: Trials) -> tuple[MeasuredShard, 
     """The shards of a merged run, in the order of its manifest; none of any other."""
     machines = {process.get("shard"): process.get("machine", {}) for process in run.manifest.get("processes", [])}
     shards = run.manifest.get("shards", [])
-    vanilla, again = ([_of_shard(trials.columns(name), n) for n in range(len(shards))] for name in (VANILLA, CONTROL))
-    speeds = stats.estimates([_per_token(rows) for rows in vanilla]) if facts.timed else [None] * len(shards)
+
+    def of_shard(method: str, number: int) -> Columns:
+        rows = trials.columns(method)
+        return {name: rows[name][rows["shard"] == number] for name in (*BLOCK, "wall_s")}
+
+    vanilla, again = ([of_shard(name, number) for number in range(len(shards))] for name in (VANILLA, CONTROL))
+    times = [(rows["wall_s"][rows["ok"]], rows["tokens"][rows["ok"]]) for rows in vanilla]
+    speeds = stats.estimates(times) if facts.timed else [None] * len(shards)
     found = []
     for number, (shard, speed) in enumerate(zip(shards, speeds, strict=True)):
         own = replace(run, manifest=run.manifest | {"machine": machines.get(number, {})})
         control = read_control(vanilla[number], again[number]) if facts.timed else None
         found.append(MeasuredShard(shard["part"], read_device(own, facts), shard["cases"], speed, control))
     return tuple(found)
-
-
-def _of_shard(rows: Columns, number: int) -> Columns:
-    here = rows["shard"] == number
-    return {name: rows[name][here] for name in (*BLOCK, "wall_s")}
-
-
-def _per_token(vanilla: Columns) -> tuple[Column, Column]:
-    """Columns of its time a token."""
-    good = vanilla["ok"]
-    return vanilla["wall_s"][good], vanilla["tokens"][good]
 
 
 def doubt_shards(shards: Sequence[MeasuredShard]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from specbench.report.frames.audit import audit
 from specbench.report.frames.counting import count_all_ways
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.served import measure_load
-from specbench.report.frames.steps import HELD, Floats
+from specbench.report.frames.steps import CACHED, Floats
 from specbench.report.frames.summary import replayed
 from specbench.report.frames.trials import BLANK, Columns, MethodTrials, ratio
 from specbench.report.table import ROW
@@ -43,21 +43,13 @@ def count_lengths(found: MethodTrials, timed: bool, vanilla: MethodTrials | None
             for number in np.unique(place):
                 own = place == number
                 totals[number] += own.sum(), emitted[own].sum(), seconds[own].sum()
-        paired = known and vanilla is not None and is_timed(vanilla)
-        ratios = compare_bins(vanilla, found, axis) if paired and vanilla is not None else [_NONE] * len(edges)
-        for edge, faster, (steps, emitted, seconds) in zip(edges, ratios, totals, strict=True):
+        speedups = [Estimate(BLANK, None, None, 0)] * len(edges)
+        if known and vanilla is not None and is_timed(vanilla):
+            speedups = compare_bins(vanilla, found, axis)
+        for edge, speedup, (steps, emitted, seconds) in zip(edges, speedups, totals, strict=True):
             if steps:
-                mean_ms = 1e3 * float(seconds / steps) if known else BLANK
-                yield (
-                    axis,
-                    edge,
-                    int(steps),
-                    int(emitted),
-                    float(emitted / steps),
-                    mean_ms,
-                    faster.value,
-                    *faster.bounds,
-                )
+                mat, mean_ms = float(emitted / steps), 1e3 * float(seconds / steps) if known else BLANK
+                yield axis, edge, int(steps), int(emitted), mat, mean_ms, speedup.value, *speedup.bounds
 
 
 def is_timed(found: MethodTrials) -> bool:
@@ -66,19 +58,18 @@ def is_timed(found: MethodTrials) -> bool:
 
 
 def compare_bins(vanilla: MethodTrials, found: MethodTrials, axis: str) -> list[Estimate]:
-    """Of each bin: vanilla's time per token over the method's, over the cases in which both have steps there."""
+    """Of each bin: vanilla's time per token over the method's, over the cases in which both have steps there.
+
+    Cases without steps in the bin are zeros: with them every bin has the same resamples.
+    """
     (cases, sums), (others, theirs) = _sum_by_case(found, axis), _sum_by_case(vanilla, axis)
     _, own, base = np.intersect1d(cases, others, assume_unique=True, return_indices=True)
     pairs = np.concatenate([theirs[:, base], sums[:, own]])  # (4, C, bins)
     both = (pairs[1] > 0) & (pairs[3] > 0)
     pairs *= both
-    counts = both.sum(axis=0).tolist()
-    return [_estimate(pairs[:, :, number], count, found is vanilla) for number, count in enumerate(counts)]
-
-
-def _estimate(pairs: np.ndarray, cases: int, itself: bool) -> Estimate:
-    """Cases without steps in the bin are zeros: with them every bin has the same resamples."""
-    return estimates([pairs], resamples=RESAMPLES if cases >= MIN_CASES and not itself else 0)[0]
+    found_in = both.sum(axis=0).tolist()
+    resamples = [RESAMPLES if count >= MIN_CASES and found is not vanilla else 0 for count in found_in]
+    return [estimates([pairs[:, :, bin]], resamples=count)[0] for bin, count in enumerate(resamples)]
 
 
 def _sum_by_case(found: MethodTrials, axis: str) -> tuple[np.ndarray, np.ndarray]:
@@ -90,9 +81,6 @@ def _sum_by_case(found: MethodTrials, axis: str) -> tuple[np.ndarray, np.ndarray
         place = numbers[record.astype(np.int64)] * len(edges) + np.searchsorted(edges, at, side="right") - 1
         sums += [np.bincount(place, weights, sums.shape[1]) for weights in (seconds, emitted)]
     return cases, sums.reshape(2, len(cases), len(edges))
-
-
-_NONE = Estimate(BLANK, None, None, 0)
 
 
 _SPREAD = ("", "_low", "_high")
@@ -122,9 +110,8 @@ def measure_quality(reported: Sequence[ReportedRun]) -> pd.DataFrame:
 def _shares(columns: Columns, cases: int) -> np.ndarray:
     """(C,) share of a case's rounds that are correct; NaN where none was checked."""
     rows = columns["checked"] & columns["counted"]
-    checked, correct = (
-        np.bincount(columns["case"][rows & kept], minlength=cases) for kept in (rows, columns["correct"])
-    )
+    checked = np.bincount(columns["case"][rows], minlength=cases)
+    correct = np.bincount(columns["case"][rows & columns["correct"]], minlength=cases)
     return np.divide(correct, checked, out=np.full(cases, BLANK), where=checked > 0)
 
 
@@ -146,7 +133,7 @@ class DetailFrame:
 
     columns: behind model, suite, method and variant. count: a method's trials, and whether the target was timed, to
     rows of these columns. drafts: vanilla, its control and peers have no rows. paired: vanilla's trials are counted
-    beside them, None where its times are no baseline.
+    with them, None where its times are not a baseline.
     """
 
     name: str
@@ -167,8 +154,8 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
             found = entry.trials.of(method)
             silent = method in (VANILLA, CONTROL) or method in facts.peers
             for frame in (each for each in DETAILS.values() if not (each.drafts and silent)):
-                beside = [None if facts.time_only else entry.trials.of(VANILLA)] if frame.paired else []
-                rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(found, facts.timed, *beside)]
+                baseline = [None if facts.time_only else entry.trials.of(VANILLA)] if frame.paired else []
+                rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(found, facts.timed, *baseline)]
     frames = {name: pd.DataFrame(rows[name], columns=[*ROW, *frame.columns]) for name, frame in DETAILS.items()}
     return {
         TIME_SPLIT: split_time(summary),
@@ -252,12 +239,8 @@ def count_tails(found: MethodTrials) -> Rows:
     turns, steps = found.turns, found.turns.steps
     if not steps.timed:
         return
-    figures = (
-        *_percentiles(turns.first_s),
-        *_percentiles(steps.seconds()),
-        *_percentiles(turns.per_token_s),
-    )
-    yield (len(turns.first_s), steps.timed, *figures)
+    waits = (turns.first_s, steps.seconds(), turns.per_token_s)
+    yield (len(turns.first_s), steps.timed, *(figure for seconds in waits for figure in _percentiles(seconds)))
 
 
 def _percentiles(seconds: Floats) -> Iterator[float]:
@@ -270,7 +253,7 @@ def _percentiles(seconds: Floats) -> Iterator[float]:
 def count_growth(found: MethodTrials, timed: bool) -> Rows:
     """A row a record with the tokens that its method holds, in running order; time_s blank where not timed."""
     rows, counted = found.columns, np.flatnonzero(found.columns["counted"])
-    for record in sorted(found.turns.held, key=lambda record: record.block):
+    for record in sorted(found.turns.state_sizes, key=lambda record: record.block):
         place = counted[record.place]
         steps, emitted = int(rows["steps"][place]), int(rows["emitted"][place])
         yield (
@@ -322,7 +305,7 @@ DETAILS = {
             "growth",
             "method, record",
             "MAT and time of a case against the tokens that the method held when it began",
-            ("case", "category", "round", HELD, "steps", "emitted", "mat", "tokens", "time_s"),
+            ("case", "category", "round", CACHED, "steps", "emitted", "mat", "tokens", "time_s"),
             count_growth,
             drafts=True,
         ),

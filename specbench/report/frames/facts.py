@@ -7,7 +7,7 @@ method is paired with the vanilla that was measured with it; only the first of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,16 @@ def split_grown(run: Run) -> list[Run]:
     for name in run.manifest["methods"]:
         if name != VANILLA:
             groups.setdefault(frozenset(blocks.get(name, ())), []).append(name)
-    return list(_parts(run, groups)) if len(groups) > 1 else [run]
-
-
-def _parts(run: Run, groups: dict[frozenset[int], list[str]]) -> Iterator[Run]:
-    order = sorted(groups, key=lambda blocks: min(blocks, default=len(run.records)))
-    for number, blocks in enumerate(order):
-        names = {VANILLA, CONTROL, *groups[blocks]}
+    if len(groups) < 2:
+        return [run]
+    found: list[Run] = []
+    for own in sorted(groups, key=lambda group: min(group, default=len(run.records))):
+        names = {VANILLA, CONTROL, *groups[own]}
         methods = {name: entry for name, entry in run.manifest["methods"].items() if name in names}
-        records = [each for each in run.records if each.block in blocks and each.method in names]
-        yield replace(run, manifest=run.manifest | {"methods": methods, LATER: number > 0}, records=records)
+        records = [each for each in run.records if each.block in own and each.method in names]
+        manifest = run.manifest | {"methods": methods, LATER: bool(found)}
+        found.append(replace(run, manifest=manifest, records=records))
+    return found
 
 
 TIME_ONLY = "time only: accepted lengths replayed"
@@ -61,7 +61,7 @@ class Facts:
     time_only: a model was driven along recorded answers: its times are real, and what was accepted is the record's.
     unaccepted: methods of such a run that draft from what the model computes; only the time of a step is known of them.
     in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill).
-    later: its methods came to a run that was there; vanilla ran beside them and is not among them.
+    later: its methods were added to an existing run; vanilla was measured with them but is not among them.
     load: the settings of requests that shared forwards; empty where each ran alone.
     rules: who ends a draft and how it is verified, in words, where a run set them.
     """
@@ -106,13 +106,13 @@ class Facts:
         return f"{least}{self.load['requests']} request{'' if self.load['requests'] == 1 else 's'} at once{rate}"
 
 
-def say_loads(facts: Sequence[Facts]) -> str:
+def describe_loads(facts: Sequence[Facts]) -> str:
     """'8 requests at once', of several runs 'several loads'; '' where each request ran alone."""
     loads = dict.fromkeys(entry.arrivals for entry in facts)
     return next(iter(loads)) if len(loads) == 1 else "several loads"
 
 
-def say_decoding(facts: Sequence[Facts]) -> str:
+def describe_decoding(facts: Sequence[Facts]) -> str:
     """'temperature 0', with the rules that all of the runs have: 'temperature 0, drafts ended by adaedl'."""
     heat = " or ".join(dict.fromkeys(f"{entry.temperature:g}" for entry in facts))
     shared = [rule for rule in facts[0].rules if all(rule in entry.rules for entry in facts)]
@@ -124,61 +124,45 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
 
     Raises RunError where the manifest lacks what no table can do without.
     """
-    manifest = run.manifest
-    model, suite, methods = (run.section(key) for key in ("model", "suite", "methods"))
-    for section, found in (("model", model), ("suite", suite)):
-        if not found.get("name"):
-            _lacks(run, f"{section}.name")
-    if not methods:
-        _lacks(run, "methods")
-    kind, later = run.section("config", "engine").get("kind"), bool(manifest.get(LATER))
-    load = run.section("config", "load")
-    decode = run.section("config", "decode")
-    temperature = manifest.get("temperature", decode.get("temperature"))
-    rules = (("length", "fixed", "drafts ended by {}"), ("verify", "token", "verified by {}"))
+    about, later = run.about, bool(run.manifest.get(LATER))
+    config, model, methods = about.config, about.model, about.methods
+    for key, found in (("model.name", model.name), ("suite.name", about.suite.name), ("methods", methods)):
+        if not found:
+            raise RunError(
+                f"{run.directory / MANIFEST}: `{key}` is missing, expected it as `specbench` writes it; "
+                "restore the file or run the command again with measure.fresh=true"
+            )
+    kind, decode = config.engine.kind, config.decode
+    seen = dict.fromkeys((record.method for record in run.records) if seen is None else seen)
+    # Methods that came later are shown without the references of the run that was there.
+    references = () if later else [name for name in (VANILLA, CONTROL) if name in seen or name in methods]
+    others = (name for name in {**methods, **seen} if not later or name not in (VANILLA, CONTROL))
+    rules = ((decode.length, "fixed", "drafts ended by {}"), (decode.verify, "token", "verified by {}"))
     return Facts(
-        model=str(model["name"]),
-        suite=str(suite["name"]),
-        methods=_ordered(methods, (record.method for record in run.records) if seen is None else seen, later),
+        model=str(model.name),
+        suite=str(about.suite.name),
+        methods=tuple(dict.fromkeys([*references, *others])),
         later=later,
-        lossy=frozenset(name for name, entry in methods.items() if not entry.get("lossless", True)),
-        peers=frozenset(name for name, entry in methods.items() if entry.get("peer", False)),
-        dtype=str(model.get("dtype") or ""),
-        device=str(model.get("device") or ""),
-        temperature=float(temperature or 0.0),
-        rounds=int(manifest.get("rounds") or 1),
-        planned=suite.get("cases"),
+        lossy=frozenset(name for name, entry in methods.items() if not entry.lossless),
+        peers=frozenset(name for name, entry in methods.items() if entry.peer),
+        dtype=model.dtype or "",
+        device=model.device or "",
+        temperature=(about.temperature if "temperature" in run.manifest else decode.temperature) or 0.0,
+        rounds=about.rounds or 1,
+        planned=about.suite.cases,
         timed=kind != EngineKind.REPLAY,
-        parameters=model.get("parameters"),
-        trace=str(manifest.get("trace") or ""),
-        engine=str(manifest.get("engine") or kind or ""),
-        price=run.section("config", "measure").get("price_per_hour"),
+        parameters=model.parameters,
+        trace=about.trace or "",
+        engine=about.engine or kind or "",
+        price=config.measure.price_per_hour,
         time_only=kind == EngineKind.TIMED,
-        load=load if load.get("kind", "one") != "one" else {},
-        in_prefill=decode.get("first_draft") == "prefill",
-        rules=tuple(said.format(decode[key]) for key, usual, said in rules if decode.get(key, usual) != usual),
+        load=run.section("config", "load") if config.load.kind != "one" else {},
+        in_prefill=decode.first_draft == "prefill",
+        rules=tuple(text.format(value) for value, usual, text in rules if value != usual),
         unaccepted=frozenset(
-            name for name, entry in methods.items() if kind == EngineKind.TIMED and entry.get("reads_target", False)
+            name for name, entry in methods.items() if kind == EngineKind.TIMED and entry.reads_target
         ),
     )
-
-
-def _lacks(run: Run, key: str) -> None:
-    raise RunError(
-        f"{run.directory / MANIFEST}: `{key}` is missing, expected it as `specbench` writes it; "
-        "restore the file or run the command again with measure.fresh=true"
-    )
-
-
-def _ordered(methods: Mapping[str, Any], seen: Iterable[str], later: bool) -> tuple[str, ...]:
-    """Vanilla, the control, the manifest's order, then those that only the records have.
-
-    Without the first two where they are those of methods that came ``later``.
-    """
-    found = dict.fromkeys(seen)
-    references = () if later else [name for name in (VANILLA, CONTROL) if name in found or name in methods]
-    names = [*references, *(name for name in {**methods, **found} if not later or name not in (VANILLA, CONTROL))]
-    return tuple(dict.fromkeys(names))
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -198,62 +182,52 @@ def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str,
     repeat the same thing, the run's directory is added: a row is always one run's, since pairs live in one process.
     """
     names: list[dict[str, str]] = [{} for _ in runs]
-    for members in _alike(facts):
-        loads = _LOAD if all(facts[index].load for index in members) else _LOAD_BESIDE_ONE
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, fact in enumerate(facts):
+        groups.setdefault((fact.model, fact.suite), []).append(index)
+    for members in groups.values():
+        loads = _LOAD if all(facts[index].load for index in members) else _LOAD_OR_ONE
         settings = differing([read_settings(runs[index], facts[index], loads) for index in members])
         for method in dict.fromkeys(name for index in members for name in facts[index].methods):
             holders = [place for place, index in enumerate(members) if method in facts[index].methods]
             own = differing([read_parameters(runs[members[place]], method) for place in holders])
-            labels = [_label({**own[rank], **settings[place]}) for rank, place in enumerate(holders)]
+            labels = [
+                ",".join(f"{key}={_spell_short(value)}" for key, value in (own[rank] | settings[place]).items())
+                for rank, place in enumerate(holders)
+            ]
             for place, label in zip(holders, _distinct(labels, [runs[members[p]] for p in holders]), strict=True):
                 names[members[place]][method] = label
     return names
 
 
-def _alike(facts: Sequence[Facts]) -> list[list[int]]:
-    """Indices of runs grouped by (model, suite)."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for index, fact in enumerate(facts):
-        groups.setdefault((fact.model, fact.suite), []).append(index)
-    return list(groups.values())
-
-
-def _label(values: Mapping[str, Any]) -> str:
-    return ",".join(f"{key}={_short(value)}" for key, value in values.items())
-
-
-def _short(value: Any) -> str:
-    """A file by its name alone; two of one name are distinguished by their runs."""
-    text = spell_value(value)
-    return Path(text).name if isinstance(value, str) and Path(text).is_absolute() else text
-
-
 def _distinct(labels: list[str], runs: list[Run]) -> list[str]:
-    repeated = {label for label, count in Counter(labels).items() if count > 1}
-    directories = _directory_names(runs)
-    return [
-        ",".join(filter(None, (label, f"run={name}"))) if label in repeated else label
-        for label, name in zip(labels, directories, strict=True)
-    ]
-
-
-def _directory_names(runs: list[Run]) -> list[str]:
-    """The last parts of each run's path, as many as make them differ."""
+    """The labels, those that repeat with the last parts of their run's path, as many as make all paths differ."""
     paths = [run.directory.resolve().parts for run in runs]
-    length = max(len(parts) for parts in paths)
-    for depth in range(1, length + 1):
+    for depth in range(1, max(len(parts) for parts in paths) + 1):
         names = ["/".join(parts[-depth:]) for parts in paths]
         if len(set(names)) == len(names):
-            return names
-    return [f"{'/'.join(parts[-1:])}#{rank}" for rank, parts in enumerate(paths)]
+            break
+    else:
+        names = [f"{'/'.join(parts[-1:])}#{rank}" for rank, parts in enumerate(paths)]
+    counts = Counter(labels)
+    return [
+        ",".join(filter(None, (label, f"run={name}"))) if counts[label] > 1 else label
+        for label, name in zip(labels, names, strict=True)
+    ]
 
 
 UNSET = "unset"
 _RUN_SECTIONS = ("model", "engine", "decode", "measure")
 _SELECTION = ("order", "seed", "limit", "first", "sample", "categories", "ids", "shots")  # of the suite's section
 _NOT_NAMED = ("model.name", "model.path", "measure.fresh")  # two are the model column, the last moves nothing
-_LOAD, _LOAD_BESIDE_ONE = ("load.",), ("load.kind", "load.requests", "load.rate")  # one request has none of the others
+_LOAD, _LOAD_OR_ONE = ("load.",), ("load.kind", "load.requests", "load.rate")  # one request has none of the others
 _MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datastore")  # a parameter of who uses it
+
+
+def _spell_short(value: Any) -> str:
+    """A file by its name alone; two of one name are distinguished by their runs."""
+    text = spell_value(value)
+    return Path(text).name if isinstance(value, str) and Path(text).is_absolute() else text
 
 
 def read_settings(run: Run, facts: Facts, loads: tuple[str, ...] = _LOAD) -> dict[str, Any]:
@@ -292,7 +266,7 @@ FOLDER = "profiles"
 def choose_profiles(runs: Sequence[Run], facts: Sequence[Facts], named: Path | None) -> list[Profile | None]:
     """A profile a run. Raises RunError when the named one cannot be used."""
     if named is None:
-        return [_nearby(*entry) for entry in zip(runs, facts, strict=True)]
+        return [_find_nearby(*entry) for entry in zip(runs, facts, strict=True)]
     try:
         return [open_profile(named)] * len(runs)
     except InputError as error:
@@ -320,8 +294,8 @@ def read_device(run: Run, facts: Facts) -> str:
     return device_name(run.section("machine"), facts.device, shared.get("way"), shared.get("gpus"))
 
 
-def _nearby(run: Run, facts: Facts) -> Profile | None:
-    """The profile of the run's device, model, engine and dtype in ``profiles/`` beside the run, or beside its sweep."""
+def _find_nearby(run: Run, facts: Facts) -> Profile | None:
+    """The profile of the run's device, model, engine and dtype in ``profiles/`` next to the run or its sweep."""
     if not facts.timed or not facts.device:
         return None
     where = run.directory.resolve()

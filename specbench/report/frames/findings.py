@@ -15,10 +15,10 @@ from specbench.report.frames.audit import MEASURED, MODELLED
 from specbench.report.frames.control import read_control, read_shards
 from specbench.report.frames.detail import Detail, read_detail
 from specbench.report.frames.facts import TIME_ONLY, Facts, is_own, name_variants, read_facts
-from specbench.report.frames.pairs import Contest, hold_contests
+from specbench.report.frames.pairs import Contest, make_contests
 from specbench.report.frames.predict import Prediction, predict
 from specbench.report.frames.reported import ReportedRun, find_doubts
-from specbench.report.frames.summary import read_cases, summarise_run, unite
+from specbench.report.frames.summary import CasesOfRun, summarise_run, unite
 from specbench.report.frames.trials import Trials, read_trials
 from specbench.report.table import ROW
 
@@ -81,11 +81,11 @@ def gather(
     facts = facts or [read_facts(run, each.methods) for run, each in zip(runs, trials, strict=True)]
     entries = zip(runs, trials, facts, name_variants(runs, facts), profiles or [None] * len(runs), strict=True)
     reported = [_report_run(*entry) for entry in entries]
-    cases = [read_cases(entry) for entry in reported]
+    cases = [CasesOfRun(entry.trials, entry.prediction) for entry in reported]
     frames = [summarise_run(*entry) for entry in zip(reported, cases, strict=True)]
     doubts = [find_doubts(entry, frame) for entry, frame in zip(reported, frames, strict=True)]
     summary = unite(frames)
-    detail, contests = read_detail(reported, summary), hold_contests(reported, cases)
+    detail, contests = read_detail(reported, summary), make_contests(reported, cases)
     return Findings(tuple(reported), summary, tuple(_merge(runs, doubts)), detail, contests)
 
 

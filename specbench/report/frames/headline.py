@@ -1,4 +1,4 @@
-"""What a report says first: which method is fastest, by how much, whether others tie with it, and under what."""
+"""The first sentence of a report: the fastest method, by how much, whether others tie with it, and the conditions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.detail import LOADED
-from specbench.report.frames.facts import Facts, say_decoding
+from specbench.report.frames.facts import Facts, describe_decoding
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import Load
 from specbench.report.frames.pairs import find_contest
@@ -66,7 +66,7 @@ def find_headlines(findings: Findings, load: Load | None = None) -> list[Headlin
 
 
 def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, load: Load | None) -> Headline | None:
-    """Times that were taken along recorded answers decide nothing, and neither does a method with failed cases MAT."""
+    """Times along recorded answers are not ranked, and neither is the MAT of a method with failed cases."""
     here = of_least_load(findings.reported, place)
     rows = only(rows, keys_of(here))
     rows = rows[rows["time_only_step_ms"].isna() & ~rows["method"].isin([VANILLA, CONTROL, *findings.lossy])]
@@ -78,12 +78,14 @@ def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, lo
     if known.empty:
         return None
     ranking = known.sort_values(figure, ascending=False, kind="stable").to_dict("records")
-    lead, rest = _say(findings, place, figure, ranking)
+    lead, rest = _describe_best(findings, place, figure, ranking)
     everyone = [entry for entry in findings.reported if entry.place == place]
-    modelled = _say_loads(load.of_place(*place) if load else None, findings.lossy)
-    loads = " ".join(filter(None, (_say_measured(findings, place), modelled)))
+    modelled = _describe_modelled_loads(load.of_place(*place) if load else None, findings.lossy)
+    loads = " ".join(filter(None, (_describe_measured_loads(findings, place), modelled)))
     good = None if figure == "mat" else _surely_above_one(ranking[0], figure)
-    under = _say_under(figure, [entry.facts for entry in here], ranking) + _say_served(findings, place, ranking[0])
+    under = _describe_conditions(figure, [entry.facts for entry in here], ranking) + _describe_served(
+        findings, place, ranking[0]
+    )
     loaded = any(entry.facts.load for entry in here)
     return Headline(place, figure, tuple(ranking), lead, rest, under, good, loads, loaded, find_remarks(everyone))
 
@@ -94,11 +96,11 @@ def _surely_above_one(row: Row, figure: str) -> bool:
 
 
 def name_of(row: Row) -> str:
-    """A row's method as it is printed."""
+    """The printed name of a row's method."""
     return label(row["method"], row["variant"])
 
 
-def _say(findings: Findings, place: tuple[str, str], figure: str, ranking: Sequence[Row]) -> tuple[str, str]:
+def _describe_best(findings: Findings, place: tuple[str, str], figure: str, ranking: Sequence[Row]) -> tuple[str, str]:
     best, name = ranking[0], name_of(ranking[0])
     amount = _amount(best, figure)
     entrant = (best["method"], best["variant"])
@@ -119,12 +121,12 @@ def _say(findings: Findings, place: tuple[str, str], figure: str, ranking: Seque
         few_cases = f"{count} shared case{'s are' if count != 1 else ' is'} too few to tell whether others tie"
         return f"{name} {superlative}", f": {amount}; {few_cases} (at least {MIN_CASES})."
     if tied:
-        return _say_tie(figure, [best, *tied], _spell_ratio(contest.over(entrant, ranked[ranking.index(tied[0])])))
+        return _describe_tie(figure, [best, *tied], _spell_ratio(contest.over(entrant, ranked[ranking.index(tied[0])])))
     ratio = _spell_ratio(contest.over(entrant, ranked[1]))
     return f"{name} {superlative}", f": {amount}, and {ratio} times the next, {name_of(ranking[1])}."
 
 
-def _say_tie(figure: str, rows: Sequence[Row], ratio: str) -> tuple[str, str]:
+def _describe_tie(figure: str, rows: Sequence[Row], ratio: str) -> tuple[str, str]:
     names = [name_of(row) for row in rows]
     more = len(names) - _MOST_NAMED
     shown = [*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names
@@ -149,11 +151,11 @@ def _spell_ratio(ratio: Estimate) -> str:
     return format_bounded(ratio.value, *ratio.bounds)
 
 
-def _say_under(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> str:
+def _describe_conditions(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> str:
     """The conditions: 'One request at a time, temperature 0, 60 cases'."""
     profiles = "; ".join(dict.fromkeys(entry.profile for entry in facts if entry.profile))
     cases = max(int(row["cases"] + row["errors"]) for row in ranking)
-    parts = [say_decoding(facts), f"{cases} case{'s' if cases != 1 else ''}"]
+    parts = [describe_decoding(facts), f"{cases} case{'s' if cases != 1 else ''}"]
     if figure == "mat":
         return f"Recorded answers, no speedup without a latency profile; {', '.join(parts)}."
     alone = "One request at a time"
@@ -164,7 +166,7 @@ def _say_under(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> s
     return f"{first}, {', '.join(parts)}{end}."
 
 
-def _say_served(findings: Findings, place: tuple[str, str], best: Row) -> str:
+def _describe_served(findings: Findings, place: tuple[str, str], best: Row) -> str:
     """' The whole server gives 1.13 [1.02, 1.20] times vanilla in tokens/s with pld.'; '' where the best ran alone."""
     frame = of_place(findings.detail[LOADED], *place)
     rows = frame[frame["method"] == best["method"]]
@@ -174,7 +176,7 @@ def _say_served(findings: Findings, place: tuple[str, str], best: Row) -> str:
     return f" The whole server gives {_amount(row, 'speedup')} in tokens/s with {name_of(best)}."
 
 
-def _say_measured(findings: Findings, place: tuple[str, str]) -> str:
+def _describe_measured_loads(findings: Findings, place: tuple[str, str]) -> str:
     """Who gives the largest throughput at each load that was measured; '' where there is one load."""
     frame = of_place(findings.detail[LOADED], *place)
     rows = frame[~frame["method"].isin([VANILLA, CONTROL, *findings.lossy]) & frame["speedup"].notna()]
@@ -182,21 +184,20 @@ def _say_measured(findings: Findings, place: tuple[str, str]) -> str:
         return ""
     best = rows.loc[rows.groupby(["requests", "rate"], dropna=False)["speedup"].idxmax()].to_dict("records")
     rates = frame["rate"].notna().any()
-    shown = [(f"{row['requests']:g}" + (f" ({row['rate']:g} a second)" if rates else ""), _pays(row)) for row in best]
+    shown = []
+    for row in best:
+        pays = f"{name_of(row)} {_bounded(row, 'speedup')}" if row["speedup"] > 1 else "none is faster than vanilla"
+        shown.append((f"{row['requests']:g}" + (f" ({row['rate']:g} a second)" if rates else ""), pays))
     return f"The whole server, measured, in tokens/s over vanilla's: {_join_alike(shown)}."
 
 
-def _pays(row: Row) -> str:
-    return f"{name_of(row)} {_bounded(row, 'speedup')}" if row["speedup"] > 1 else "none is faster than vanilla"
-
-
 def _join_alike(shown: Sequence[tuple[str, str]]) -> str:
-    """'1 at once: pld 1.10; 2 and 4 at once: none ...' of loads and what is said of them."""
+    """'1 at once: pld 1.10; 2 and 4 at once: none ...' of loads and their texts."""
     alike = ((text, [count for count, _ in some]) for text, some in itertools.groupby(shown, key=lambda each: each[1]))
     return "; ".join(f"{' and '.join(counts)} at once: {text}" for text, counts in alike)
 
 
-def _say_loads(load: Load | None, lossy: frozenset[str]) -> str:
+def _describe_modelled_loads(load: Load | None, lossy: frozenset[str]) -> str:
     """The largest modelled speedup at each load, in brackets with drafting: '... 8 at once: hybrid 1.70 (pld 1.52)'."""
     if load is None:
         return ""

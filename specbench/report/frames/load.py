@@ -9,7 +9,7 @@ which for a linear fit is S(B f, B c), and
 
     speedup(B) = sum over emitted tokens of U(B, 1, c)  /  sum over steps of U(B, f_i, c_i).
 
-Drafters' own time is left out, as how a server spreads it over cores is its own choice; beside it stands the speedup
+Drafters' own time is left out, as how a server spreads it over cores is its own choice; a second figure is the speedup
 with it, each request's median a step, one request after the other. At one request that is the predicted one. A draft
 of q - 1 tokens pays where it emits more than U(B, q, c) / U(B, 1, c) tokens a step, the break-even MAT.
 """
@@ -26,7 +26,7 @@ from specbench.profile import Profile
 from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import RunError
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.predict import Prediction, shared_speedup
+from specbench.report.frames.predict import shared_speedup
 from specbench.report.frames.steps import Steps
 from specbench.report.frames.summary import of_place
 from specbench.report.table import ROW
@@ -92,7 +92,8 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
             key, steps = entry.key(method), entry.trials.of(method).turns.steps
             if not len(steps):
                 continue
-            own_ms = _drafting_ms(entry.prediction, method)
+            cases = entry.prediction.cases[method]
+            own_ms = float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))  # of a predicted step
             speedups += [(*key, count, *shared_speedup(profile, steps, count, own_ms)) for count in concurrency]
             emitted = sum(float(emitted.sum()) for (emitted,) in steps.read("emitted"))
             pays.append((*key, emitted / len(steps), _pays_to(profile, steps, concurrency)))
@@ -107,16 +108,11 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
     )
 
 
-def _drafting_ms(prediction: Prediction, method: str) -> float:
-    """A step's, as it is predicted."""
-    cases = prediction.cases[method]
-    return float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))
-
-
 def _pays_to(profile: Profile, steps: Steps, asked: Sequence[int]) -> int:
     """The largest number of requests with a speedup above 1.
 
-    Of the powers of two and the numbers asked for, the last one that pays; then bisection towards the next. The speedup need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
+    Of the powers of two and the numbers asked for, the last one that pays; then bisection towards the next. The speedup
+    need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
     """
     tried = sorted({1 << power for power in range(MOST.bit_length())} | {count for count in asked if count < MOST})
     paying = [place for place, count in enumerate(tried) if shared_speedup(profile, steps, count)[0] > PAYING]

@@ -1,4 +1,4 @@
-"""Methods against each other, not against vanilla: the ratio of any two on the cases that all of them finished.
+"""Contests: the ratio of any two methods, not only of one over vanilla, on the cases that all of them finished.
 
 Each is measured over the vanilla of its own run, and both are resampled together, so that a hard case counts for both.
 Two are as good as each other where the interval of their ratio holds 1.
@@ -17,11 +17,11 @@ from specbench import stats
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.summary import Cases, CasesOfRun
-from specbench.report.frames.trials import Column
+from specbench.report.frames.trials import Values
 from specbench.stats import Estimate
 
-# of the columns that a contest decides, the one that it is held in
-HELD_IN = {
+# the columns that a contest decides -> its figure
+CONTEST_OF = {
     **dict.fromkeys(("speedup", "speedup_hf", "tokens_per_s", "decode_tokens_per_s"), "speedup"),
     **{figure: figure for figure in ("mat", "predicted_speedup", "time_only_speedup")},
 }
@@ -41,11 +41,11 @@ class Contest:
     figure: str
     entrants: tuple[Entrant, ...]
     figures: tuple[Figure, ...]
-    categories: Column
+    categories: Values
     _rates: dict[str, stats.Rates] = field(default_factory=dict)
 
     def rates(self, category: str = OVERALL) -> stats.Rates:
-        """Everybody's figure in a category, worked out once."""
+        """The figure of every entrant in a category, computed once."""
         if category not in self._rates:
             chosen = slice(None) if category == OVERALL else self.categories == category
             count = len(self.categories[chosen])
@@ -62,17 +62,14 @@ class Contest:
         return self.rates().over(self.entrants.index(first), self.entrants.index(second))
 
     def as_good(self, best: Entrant, category: str = OVERALL) -> list[Entrant]:
-        """Whom the best cannot be told from; nobody where there are too few cases to know."""
+        """The entrants that do not differ from the best; none where there are too few cases for an interval."""
         own, found = self.entrants.index(best), self.rates(category)
         others = [place for place in range(len(self.entrants)) if place != own]
-        return [self.entrants[place] for place in others if _reaches_one(found.over(own, place))]
+        ratios = [(place, found.over(own, place).low) for place in others]
+        return [self.entrants[place] for place, low in ratios if low is not None and low <= 1]
 
 
-def _reaches_one(ratio: Estimate) -> bool:
-    return ratio.low is not None and ratio.low <= 1
-
-
-def hold_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) -> tuple[Contest, ...]:
+def make_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) -> tuple[Contest, ...]:
     """A contest for each model and suite, figure, and kind of methods. cases: one entry a run."""
     groups: dict[tuple[tuple[str, str], str, bool], dict[Entrant, _Entry]] = {}
     for entry, found in zip(reported, cases, strict=True):
@@ -84,7 +81,7 @@ def hold_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) 
 
 
 def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bool, Entrant, _Entry]]:
-    """(figure, is it lossy, who, on which cases) of each method of a run that has the figure."""
+    """(figure, whether it is lossy, entrant, cases) of each method of a run that has the figure."""
     facts = reported.facts
     vanilla = cases.of(OVERALL, VANILLA)
     vanilla = vanilla.where(vanilla["ok"])
@@ -110,13 +107,13 @@ def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bo
                 yield name, method in facts.lossy, (method, reported.variants.get(method, "")), (cases, kept)
 
 
-def _select(figure: Figure, chosen: Column) -> Figure:
+def _select(figure: Figure, chosen: Values) -> Figure:
     """Of the figure's cases those that are chosen, a mask or places; columns of one method share them."""
     kept = {id(cases): Cases(cases.columns, cases.rows[chosen]) for cases, _ in figure}
     return tuple((kept[id(cases)], column) for cases, column in figure)
 
 
-def _column(cases: Cases, name: str | None) -> Column:
+def _column(cases: Cases, name: str | None) -> Values:
     return np.ones(len(cases)) if name is None else cases[name]
 
 
@@ -130,13 +127,13 @@ def _contest(place: tuple[str, str], figure: str, group: Mapping[Entrant, _Entry
 
 def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: str, entrant: Entrant) -> Contest | None:
     """The contest that this method is in; None where its figure is in none."""
-    wanted = HELD_IN.get(figure)
+    wanted = CONTEST_OF.get(figure)
     found = (each for each in contests if (each.place, each.figure) == (place, wanted) and entrant in each.entrants)
     return next(found, None)
 
 
 def is_alone(contests: Sequence[Contest], category: str, figure: str, row: Mapping[str, object]) -> bool:
-    """Whether the best of a column is told apart from all others, which too few cases do not do. row: the best one's.
+    """Whether the best of a column differs from all others; False with too few cases. row: the best one's.
 
     True where no contest holds the figure.
     """

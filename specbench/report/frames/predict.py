@@ -4,7 +4,7 @@ For the steps i of a request, with the context c_i in the cache and f_i tokens f
 
     sum over emitted tokens of S(1, c)  /  sum over steps of (S(f_i, c_i) + own),     S = T + host,
 
-T the forward and host the engine's time beside it, vanilla's too; own: the drafter's recorded time a step, the median
+T the forward and host the engine's other time, vanilla's too; own: the drafter's recorded time a step, the median
 over cases, so that a short load on the machine does not decide between methods. Ideal is the same
 with T alone, so that measured over ideal is what is lost besides the forwards (efficiency, docs/latency.md section 2).
 """

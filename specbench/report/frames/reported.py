@@ -120,13 +120,9 @@ def _methods(overall: pd.DataFrame, facts: Facts) -> Iterator[str]:
         if row.method == VANILLA and row.violations > 0:
             yield f"{name}: {int(row.violations)} ids beyond the tolerance: its own rounding exceeds it"
         elif row.lossless < 1 and row.method not in facts.lossy:
-            yield f"{name}: {_parting(int(row.violations))}"
-
-
-def _parting(violations: int) -> str:
-    if violations:
-        return f"{violations} ids lie beyond the tolerance of lossless output"
-    return "outputs that differ from vanilla's were not judged (measure.lossless=true judges them)"
+            beyond = f"{int(row.violations)} ids lie beyond the tolerance of lossless output"
+            unjudged = "outputs that differ from vanilla's were not judged (measure.lossless=true judges them)"
+            yield f"{name}: {beyond if int(row.violations) else unjudged}"
 
 
 def _thinking(reported: ReportedRun) -> Iterator[str]:
@@ -187,7 +183,7 @@ LIKE = 1.5  # sizes of models that differ by less are alike
 _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(b|m)(?![a-z])")
 _UNITS = {"b": 1e9, "m": 1e6}
 _RANDOM = "The weights are random: their answers are not a trained model's, so MAT and speedups say nothing of one."
-_HIDDEN = ("questions", "weights")  # known by their prints, which tell a reader nothing
+_HIDDEN = ("questions", "weights")  # known by hashes, which mean nothing to a reader
 # What rows side by side have in common.
 _SHARED: dict[str, Callable[[ReportedRun], Any]] = {
     "weights": lambda entry: entry.run.section("model").get("fingerprint"),
@@ -210,16 +206,14 @@ def find_remarks(entries: Sequence[ReportedRun]) -> tuple[str, ...]:
 def _of_times(entries: Sequence[ReportedRun]) -> Iterator[str]:
     timed = [entry for entry in entries if entry.facts.timed]
     noise = [entry.control.noise for entry in timed if entry.control and entry.control.steady is False]
-    reasons = ["other processes competed for the processor"] if any(map(_is_unsafe, timed)) else []
+    warnings = [text for entry in timed for text in entry.run.manifest.get("warnings", [])]
+    unsafe = any(text.endswith("times are unsafe") for text in warnings)
+    reasons = ["other processes competed for the processor"] if unsafe else []
     if noise:
         some = "" if len(timed) == 1 else f" (unsteady: {len(noise)} of {len(timed)} runs)"
         reasons.append(f"vanilla against itself differs by up to {100 * max(noise):.1f} %{some}")
     if reasons:
         yield f"The times are unsafe: {' and '.join(reasons)}."
-
-
-def _is_unsafe(entry: ReportedRun) -> bool:
-    return any(warning.endswith("times are unsafe") for warning in entry.run.manifest.get("warnings", []))
 
 
 def _of_each(entries: Sequence[ReportedRun]) -> Iterator[str]:
@@ -249,7 +243,7 @@ def _between(entries: Sequence[ReportedRun]) -> Iterator[str]:
 
 
 def read_size(name: str) -> float | None:
-    """The number of parameters that a model's name says, as 'vicuna-7b-v1.3'; None where it says none."""
+    """The number of parameters in a model's name, as in 'vicuna-7b-v1.3'; None without one."""
     found = _SIZE.search(name.lower())
     return float(found[1]) * _UNITS[found[2]] if found else None
 

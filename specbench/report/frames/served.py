@@ -1,4 +1,4 @@
-"""What requests that shared a server got: throughput, waits, and the speedup over vanilla under the same load.
+"""Requests that shared a server: throughput, waits, and the speedup over vanilla under the same load.
 
 The unit of an interval is the stretch, not the request: requests of one stretch slow each other. A stretch of vanilla
 and one of the method serve the same cases, so they are paired.
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from specbench import stats
 from specbench.records.record import CONTROL, VANILLA, CaseRecord, StretchRecord, TurnRecord
@@ -58,6 +57,7 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
     failed = _failed(entry.records(VANILLA))
     vanilla, theirs = _stretches(entry.records(VANILLA), failed), entry.succeeded(VANILLA)
     for method in entry.facts.methods:
+        variant = entry.variants.get(method, "")
         own, records = _stretches(entry.records(method), failed), entry.succeeded(method)
         turns = [turn for record in records for turn in record.turns]
         inside = [turn for record in records if (record.round, record.block) in own for turn in record.turns]
@@ -66,7 +66,7 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
         forwards = sum(stretch["forwards"] for stretch in own.values())
         yield {
             **dict(zip(ROW, entry.key(method), strict=True)),
-            "variant": _without_load(entry.variants.get(method, "")),
+            "variant": ",".join(part for part in variant.split(",") if not part.startswith("load.")),  # has columns
             **{name: load.get(name) for name in ("kind", "requests", "rate")},
             "stretches": len(own),
             "served": len(turns),
@@ -84,11 +84,6 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
         }
 
 
-def _without_load(variant: str) -> str:
-    """A variant's name but for the load, which has columns of its own."""
-    return ",".join(part for part in variant.split(",") if not part.startswith("load."))
-
-
 def _failed(records: Iterable[CaseRecord]) -> set[tuple[int, str]]:
     """(round, case) of those that failed."""
     return {(record.round, record.case) for record in records if record.error is not None}
@@ -100,13 +95,13 @@ def _stretches(records: Iterable[CaseRecord], failed: set[tuple[int, str]]) -> _
     Without a stretch whose cases all failed, and without one in which a case failed that is not in ``failed``, those of
     vanilla: the server had less to do.
     """
-    held = list(records)
-    good = {(record.round, record.block) for record in held if record.error is None}
-    worse = _failed(held) - failed
-    bad = {(record.round, record.block) for record in held if (record.round, record.case) in worse}
+    seen = list(records)
+    good = {(record.round, record.block) for record in seen if record.error is None}
+    worse = _failed(seen) - failed
+    bad = {(record.round, record.block) for record in seen if (record.round, record.case) in worse}
     return {
         (record.round, record.block): record.stretch
-        for record in held
+        for record in seen
         if record.stretch is not None and (record.round, record.block) in good - bad
     }
 
@@ -129,7 +124,7 @@ def _speedup(vanilla: _Stretches, own: _Stretches, method: str) -> dict[str, flo
 
 
 def _modelled(entry: ReportedRun, method: str) -> float:
-    """What ``--concurrency`` says of a closed loop of as many requests."""
+    """The speedup that ``--concurrency`` models for a closed loop of as many requests."""
     if entry.prediction is None or method in (VANILLA, CONTROL) or entry.facts.load.get("kind") != "closed":
         return BLANK
     steps = entry.trials.of(method).turns.steps
@@ -167,11 +162,9 @@ def _waits(turns: Sequence[TurnRecord]) -> dict[str, float]:
         "tpot": [_token_s(turn) for turn in turns if turn.accept],
     }
     return {
-        f"{wait}_p{share}_ms": _percentile(np.array(values), share) if len(turns) >= fewest(share) else BLANK
+        f"{wait}_p{share}_ms": 1e3 * float(np.percentile(values, share))
+        if values and len(turns) >= fewest(share)
+        else BLANK
         for wait, values in found.items()
         for share in SHARES
     }
-
-
-def _percentile(seconds: NDArray[np.float64], share: int) -> float:
-    return 1e3 * float(np.percentile(seconds, share)) if seconds.size else BLANK

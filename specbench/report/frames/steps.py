@@ -31,12 +31,12 @@ STEP = np.dtype(
     ]
 )
 _PART, _BLOCK = 1 << 15, 1 << 19  # steps written at once, and read at once
-_HELD_BYTES = 1 << 25  # of one run, before they go to the disk
+_MEMORY_BYTES = 1 << 25  # of one run, before they go to the disk
 
 
 def open_spool() -> Any:
     """A file for the steps of a run's methods."""
-    return SpooledTemporaryFile(max_size=_HELD_BYTES)
+    return SpooledTemporaryFile(max_size=_MEMORY_BYTES)
 
 
 class Steps:
@@ -95,15 +95,15 @@ class Steps:
         """(S,) ``STEP``, whole records each."""
         if self._waiting["emitted"]:
             self._write()
-        held: list[NDArray[Any]] = []
+        parts: list[NDArray[Any]] = []
         for place, count in self._parts:
             self._spool.seek(place)
-            held.append(np.frombuffer(self._spool.read(count * STEP.itemsize), STEP))
-            if sum(map(len, held)) >= _BLOCK:
-                yield np.concatenate(held)
-                held = []
-        if held:
-            yield np.concatenate(held)
+            parts.append(np.frombuffer(self._spool.read(count * STEP.itemsize), STEP))
+            if sum(map(len, parts)) >= _BLOCK:
+                yield np.concatenate(parts)
+                parts = []
+        if parts:
+            yield np.concatenate(parts)
 
     def read(self, *names: str) -> Iterator[tuple[Floats, ...]]:
         """(S,) columns, block by block."""
@@ -139,10 +139,10 @@ def median(counts: Mapping[int, int]) -> float:
     return float(values[middle].mean())
 
 
-HELD = "cached_tokens"  # of a turn's own figures: tokens in the method's state when the request began
+CACHED = "cached_tokens"  # of a turn's own figures: tokens in the method's state when the request began
 
 
-class Held(NamedTuple):
+class StateSize(NamedTuple):
     """Tokens in a method's state when a case began. place: of the record among those that count."""
 
     case: str
@@ -155,8 +155,8 @@ class Held(NamedTuple):
 class Turns:
     """Turns that are added record by record, of cases that failed in no round.
 
-    sources: name -> nodes proposed and accepted. figures: what a method counts of itself -> a value a turn that has it.
-    held: of each record that says what its method held. thought: turns that think; unanswered: and say nothing else.
+    sources: name -> nodes proposed and accepted. figures: name of a figure that a method counts of itself -> a value for each turn that has it.
+    state_sizes: of each record that has one. thought: turns that think; unanswered: those of them that have no answer.
     """
 
     def __init__(self, spool: Any) -> None:
@@ -164,7 +164,7 @@ class Turns:
         self.steps = Steps(spool)
         self.sources: dict[str, tuple[int, int]] = {}
         self.figures: dict[str, array[float]] = {}
-        self.held: list[Held] = []
+        self.state_sizes: list[StateSize] = []
         self._first_s, self._per_token_s = array("d"), array("d")
         self._requests = array("I")
         self._records = 0
@@ -186,7 +186,7 @@ class Turns:
 
     @property
     def requests(self) -> Requests:
-        """What engines and harnesses count of each turn."""
+        """The counts of each turn that engines and harnesses report."""
         return as_requests(np.asarray(self._requests))
 
     def add(self, record: CaseRecord) -> None:
@@ -204,8 +204,8 @@ class Turns:
                 self.sources[name] = proposed + offered, accepted + taken
             for name, value in turn.stats.items():
                 self.figures.setdefault(name, array("d")).append(value)
-        if record.turns and HELD in record.turns[0].stats:
-            tokens = record.turns[0].stats[HELD]
-            self.held.append(Held(record.case, record.category, record.block, self._records, tokens))
+        if record.turns and CACHED in record.turns[0].stats:
+            tokens = record.turns[0].stats[CACHED]
+            self.state_sizes.append(StateSize(record.case, record.category, record.block, self._records, tokens))
         self.steps.add(record.turns)
         self._records += 1

@@ -1,14 +1,15 @@
-"""Records to one row per (model, suite, category, method, variant): every figure that a report prints.
+"""Every figure that a report prints: one row per (model, suite, category, method, variant), computed from the records.
 
-A figure that does not apply is blank (NaN), never 0 or 1. A case that failed under a method is left out of that
-method's figures and of its pairing with vanilla, and is counted in ``errors``.
+``RESULT`` declares each figure once: its formula, how it is printed, and in which tables. A figure that does not apply
+is blank (NaN), never 0 or 1. A case that failed under a method is left out of that method's figures and of its pairing
+with vanilla, and is counted in ``errors``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -20,22 +21,585 @@ from specbench.report.frames.control import BLOCK, read_control
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.predict import MODELLED, Prediction
 from specbench.report.frames.reported import ReportedRun
-from specbench.report.frames.trials import BLANK, DRAFTER_PHASES, Column, Columns, Trials, fold_cases, ratio
-from specbench.report.table import KEYS
+from specbench.report.frames.trials import BLANK, DRAFTER_PHASES, Columns, Trials, Values, fold_cases, ratio
+from specbench.report.label import format_count, format_microseconds, format_milliseconds, format_rate, format_share
+from specbench.report.table import KEYS, Heading
+from specbench.stats import Estimate
 
 TASKS = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")  # Spec-Bench's, in its order
-COLUMNS = (
-    *KEYS,
-    *("cases", "tokens", "steps", "mat", "mat_low", "mat_high", "tokens_per_s", "decode_tokens_per_s"),
-    *("speedup", "speedup_low", "speedup_high", "speedup_hf", "decode_speedup", "predicted_speedup"),
-    *("predicted_speedup_low", "predicted_speedup_high", "efficiency", "cost_per_million"),
-    "joules_per_token",
-    *("time_only_speedup", "time_only_speedup_low", "time_only_speedup_high", "time_only_step_ms"),
-    *("acceptance_rate", "draft_rate", "mean_draft"),
-    *("tokens_fed", "target_compute", *(f"{phase}_ms" for phase in PHASES), "prefill_ms", "state_bytes"),
-    *("lossless", "equal", "violations", "close_steps", "errors"),
-    "load",
+PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
+Rows = NDArray[np.int32]
+_NO_METHOD = ""  # a name without records
+_NO_ROWS = np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """Some rows of the folded records, in their order. columns: of all rows. rows: (C,) places of the selected ones."""
+
+    columns: Columns
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> Values:
+        """(C,) a column."""
+        return self.columns[name][self.rows]
+
+    def where(self, wanted: Values) -> Cases:
+        """Those for which ``wanted``, (C,) bool, is true."""
+        return Cases(self.columns, self.rows[wanted])
+
+    def succeeded(self) -> Cases:
+        """Those that failed in no round."""
+        return self.where(self["ok"])
+
+    def paired(self, other: Cases) -> tuple[Cases, Cases]:
+        """The cases of both, in the order of this one: this method's and the other's."""
+        _, ours, theirs = np.intersect1d(self["case"], other["case"], assume_unique=True, return_indices=True)
+        order = np.argsort(ours)
+        return Cases(self.columns, self.rows[ours[order]]), Cases(other.columns, other.rows[theirs[order]])
+
+
+class CasesOfRun:
+    """All cases of a run, folded over the rounds, by category and method: each pair is looked up, not searched.
+
+    drafting: the methods that proposed a token in any case. categories: in the order that they are printed in.
+    """
+
+    def __init__(self, trials: Trials, prediction: Prediction | None) -> None:
+        """prediction: its figures become columns, NaN where a case has none."""
+        self._names, self._labels = trials.cases, trials.categories
+        self._columns: dict[str, Columns] = {}
+        self._rows: dict[str, dict[str, Rows]] = {}
+        for method in (*trials.methods, _NO_METHOD):
+            columns = fold_cases(trials.columns(method))
+            modelled = {name: np.full(len(columns["case"]), np.nan) for name in MODELLED}
+            if prediction and method in prediction.cases:
+                predicted = prediction.cases[method]
+                rows = pd.Index(columns["case"]).get_indexer(predicted["place"])
+                for name, values in modelled.items():
+                    values[rows] = predicted[name]
+            groups = pd.Series(columns["category"]).groupby(columns["category"]).indices
+            self._columns[method] = {**columns, **modelled}
+            self._rows[method] = {str(self._labels[n]): rows.astype(np.int32) for n, rows in groups.items()}
+        self.categories = category_order(self._labels)
+        self.drafting = {method for method, columns in self._columns.items() if columns["proposed"].any()}
+
+    def names(self, cases: Cases) -> Values:
+        """(C,) the names of these cases."""
+        return self._names[cases["case"]]
+
+    def categories_of(self, cases: Cases) -> Values:
+        """(C,) their categories."""
+        return self._labels[cases["category"]]
+
+    def of(self, category: str, method: str) -> Cases:
+        """A method's cases in a category, failed ones too."""
+        columns = self._columns.get(method, self._columns[_NO_METHOD])
+        if category == OVERALL:
+            return Cases(columns, np.arange(len(columns["case"]), dtype=np.int32))
+        return Cases(columns, self._rows.get(method, {}).get(category, _NO_ROWS))
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The cases of one method in one category, which the formulas of ``RESULT`` read.
+
+    cases: its own that succeeded; vanilla, papers: the baselines' in the same category. drafts: the method proposed a
+    node somewhere in the run. retimed: of the A/A control. estimates: the figures that have an interval.
+    """
+
+    facts: Facts
+    method: str
+    cases: Cases
+    vanilla: Cases
+    papers: Cases
+    errors: int
+    drafts: bool
+    prediction: Prediction | None = None
+    retimed: Estimate | None = None
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
+
+    @property
+    def predicted(self) -> Cases:
+        """The cases that have a prediction."""
+        return self.cases.where(~np.isnan(self.cases["method_ms"]))
+
+    @property
+    def judged(self) -> Cases:
+        """The cases whose output was compared with vanilla's."""
+        return self.cases.where(self.cases["judged"])
+
+    def share(self, part: str, whole: str) -> float:
+        """The sum of one column over the sum of another, blank without a whole."""
+        return ratio(self.cases[part].sum(), self.cases[whole].sum())
+
+    def resampled(self) -> Iterator[tuple[str, tuple[Values, ...]]]:
+        """(figure, its columns) as ``stats.estimates`` takes them."""
+        yield "mat", (self.cases["emitted"], self.cases["steps"])
+        if self.facts.timed and self.retimed is None:
+            yield "speedup", _paired(self.vanilla, self.cases)
+        if self.prediction is not None:
+            rows = self.predicted
+            yield "predicted_speedup", (rows["vanilla_ms"], rows["emitted"], rows["method_ms"], rows["emitted"])
+
+
+def _paired(baseline: Cases, cases: Cases) -> tuple[Values, ...]:
+    """Columns of the speedup over the cases that both finished."""
+    ours, theirs = cases.paired(baseline)
+    return theirs["time_s"], theirs["tokens"], ours["time_s"], ours["tokens"]
+
+
+def _speedup(scope: Scope) -> Estimate:
+    found = scope.retimed or scope.estimates["speedup"]
+    if scope.method == VANILLA or scope.facts.load:  # 1 by definition; cases that slow each other are no sample
+        return Estimate(found.value, None, None, 0)
+    return found
+
+
+def _decode_speedup(scope: Scope) -> float:
+    """The speedup without prefills, for comparison with a prediction, which has decode steps only."""
+    ours, theirs = scope.cases.paired(scope.vanilla)
+    spent, before = (ratio(each["decode_time_s"].sum(), each["decode_tokens"].sum()) for each in (ours, theirs))
+    return ratio(before, spent)
+
+
+def _efficiency(scope: Scope) -> float:
+    rows = scope.predicted
+    measured = _decode_speedup(scope) if scope.prediction and scope.prediction.own else BLANK
+    return ratio(measured, ratio(rows["vanilla_ideal_ms"].sum(), rows["ideal_ms"].sum()))
+
+
+def _phase_ms(phase: str, scope: Scope) -> float:
+    """Mean milliseconds a step, of the cases that recorded it; of a replayed target only a drafter's are real."""
+    seconds = scope.cases[f"{phase}_s"]
+    if np.isnan(seconds).all() or not (scope.facts.timed or phase in DRAFTER_PHASES):
+        return BLANK
+    return 1e3 * ratio(float(np.nansum(seconds)), scope.cases["steps"].sum())
+
+
+def _close_steps(scope: Scope) -> float:
+    counted = scope.judged.where(~np.isnan(scope.judged["close_steps"]))
+    return ratio(counted["close_steps"].sum(), counted["steps"].sum())
+
+
+def _always(scope: Scope) -> bool:
+    return True
+
+
+def _accepts(scope: Scope) -> bool:
+    """What is accepted is known: not where drafts come from what a model computes along recorded answers."""
+    return scope.method not in scope.facts.unaccepted
+
+
+def _timed(scope: Scope) -> bool:
+    return _accepts(scope) and (scope.retimed is not None or "speedup" in scope.estimates)
+
+
+def _claimed(scope: Scope) -> bool:
+    """A speedup may be claimed: a model was timed, and not driven along recorded answers."""
+    return _timed(scope) and not scope.facts.time_only
+
+
+def _time_only(scope: Scope) -> bool:
+    return _timed(scope) and scope.facts.time_only
+
+
+def _predicted(scope: Scope) -> bool:
+    found = scope.estimates.get("predicted_speedup")
+    return _accepts(scope) and found is not None and found.count > 0
+
+
+def _reports_drafts(scope: Scope) -> bool:
+    """A peer, which has its own loop, may not report what it proposes."""
+    return scope.drafts or scope.method not in scope.facts.peers
+
+
+def _drafts(scope: Scope) -> bool:
+    return scope.drafts and scope.method not in (VANILLA, CONTROL)
+
+
+def _has_state(scope: Scope) -> bool:
+    return scope.method not in scope.facts.peers and len(scope.cases) > 0
+
+
+def _judged(scope: Scope) -> bool:
+    return len(scope.judged) > 0
+
+
+def _judged_greedy(scope: Scope) -> bool:
+    return _judged(scope) and not scope.facts.temperature > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Heading):
+    """A figure of a result: title, name (``figure``), formula and format.
+
+    value: the formula, blank where ``applies`` does not hold; an ``Estimate`` fills NAME, NAME_low and NAME_high where
+    ``interval`` is set. Without a value it is made for printing alone (``with_drafting``) and is not in summary.csv.
+    better: 1, -1 or 0, as more is better, less is better, or neither. overall, steps, glossary: its place in the
+    overall table, in the table of a mean step and among the definitions, 0 = absent. caption: its explanation below
+    a table. definition: in the glossary. terminal: its title in the table of the terminal.
+    """
+
+    value: Callable[[Scope], float | str | Estimate] | None = None
+    applies: Callable[[Scope], bool] = _always
+    interval: bool = False
+    better: int = 1
+    overall: int = 0
+    steps: int = 0
+    glossary: int = 0
+    caption: str = ""
+    definition: str = ""
+    terminal: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its columns in summary.csv."""
+        spread = (f"{self.figure}_low", f"{self.figure}_high") if self.interval else ()
+        return (self.figure, *spread) if self.value else ()
+
+    def fill(self, scope: Scope) -> dict[str, float | str]:
+        """Name -> value of a row."""
+        if self.value is None or not self.applies(scope):
+            return dict.fromkeys(self.names, BLANK)
+        found = self.value(scope)
+        return dict(
+            zip(self.names, (found.value, *found.bounds) if isinstance(found, Estimate) else [found], strict=True)
+        )
+
+
+RESULT = (
+    Column("Cases", "cases", format_count, value=lambda scope: len(scope.cases), better=0, overall=1),
+    Column(
+        "Tokens",
+        "tokens",
+        format_count,
+        value=lambda scope: int(scope.cases["all_tokens"].sum()),
+        better=0,
+        steps=2,
+        glossary=1,
+        definition="Ids that were emitted, the prefill's included, up to and including the first end-of-sequence "
+        "token. The harness counts them for every method alike; text is never tokenised again.",
+    ),
+    Column("Steps", "steps", format_count, value=lambda scope: int(scope.cases["steps"].sum()), better=0, steps=1),
+    Column(
+        "MAT",
+        "mat",
+        bold=True,
+        value=lambda scope: scope.estimates["mat"],
+        applies=_accepts,
+        interval=True,
+        overall=2,
+        glossary=3,
+        caption="MAT: tokens per decode step.",
+        definition="Mean accepted tokens: tokens emitted by decode steps over decode steps, all steps of all cases "
+        "alike. Vanilla is 1. The prefill's token is in neither.",
+        terminal="MAT",
+    ),
+    Column(
+        "Tokens/s",
+        "tokens_per_s",
+        format_rate,
+        bold=True,
+        value=lambda scope: scope.share("tokens", "time_s"),
+        applies=_timed,
+        overall=3,
+        glossary=4,
+        definition="All tokens over all time, prefill included. Decode tokens/s leaves out the prefill's time and "
+        "token.",
+        terminal="tokens/s",
+    ),
+    Column(
+        "Decode tokens/s",
+        "decode_tokens_per_s",
+        format_rate,
+        bold=True,
+        value=lambda scope: scope.share("decode_tokens", "decode_time_s"),
+        applies=_timed,
+        overall=4,
+    ),
+    Column(
+        "Speedup",
+        "speedup",
+        bold=True,
+        value=_speedup,
+        applies=_claimed,
+        interval=True,
+        overall=5,
+        glossary=5,
+        caption="Speedup: time per token, vanilla over method, paired by case.",
+        definition="Time per token of vanilla over time per token of the method, both summed over the cases that both "
+        "finished. Each case ran under both in the same process. With several rounds a case's time is the median "
+        "round.",
+        terminal="speedup [95 %]",
+    ),
+    Column(
+        "Speedup over HF",
+        "speedup_hf",
+        bold=True,
+        value=lambda scope: stats.estimates([_paired(scope.papers, scope.cases)], resamples=0)[0].value,
+        applies=_claimed,
+        overall=6,
+        glossary=6,
+        definition="The same against the library's own generate loop, the denominator of most papers.",
+    ),
+    Column("Decode speedup", "decode_speedup", value=_decode_speedup, applies=_claimed),
+    Column(
+        "Predicted (modelled)",
+        "predicted_speedup",
+        bold=True,
+        value=lambda scope: scope.estimates["predicted_speedup"],
+        applies=_predicted,
+        interval=True,
+        overall=9,
+        glossary=7,
+        caption="Predicted: modelled, decode steps only, from the tokens fed and a latency profile.",
+        definition="Never measured: speedup of the decode steps alone, from the recorded tokens fed, the time that a "
+        "latency profile gives a forward of so many at that context, and the drafter's own time.",
+    ),
+    Column(
+        "Efficiency",
+        "efficiency",
+        value=_efficiency,
+        applies=_predicted,
+        overall=10,
+        glossary=9,
+        caption="Efficiency: measured decode speedup over the one predicted without any host time.",
+        definition="Measured speedup of the decode steps over what the profile's forwards alone would give: what a "
+        "method loses to drafting and host time. Above 1 the profile is worse than what the run saw, or it is noise.",
+    ),
+    Column(
+        "Cost per million",
+        "cost_per_million",
+        value=lambda scope: (
+            BLANK if scope.facts.price is None else 1e6 * scope.facts.price / 3600 * scope.share("time_s", "tokens")
+        ),
+        applies=_claimed,
+        better=-1,
+        overall=11,
+        glossary=10,
+        caption="Cost: of a million tokens at the price of an hour.",
+        definition="Of a million tokens, prefills included, at measure.price_per_hour.",
+    ),
+    Column(
+        "Joules per token",
+        "joules_per_token",
+        value=lambda scope: scope.share("energy_j", "all_tokens"),
+        applies=_claimed,
+        better=-1,
+        overall=12,
+        glossary=11,
+        caption="Joules per token: of the GPUs in use, prefill and idling included.",
+        definition="What the GPUs in use took between the start and the end of every request, by the driver's own "
+        "counters, over all tokens. Blank where nothing counts it.",
+    ),
+    Column(
+        "Speedup (time only)",
+        "time_only_speedup",
+        bold=True,
+        value=_speedup,
+        applies=_time_only,
+        interval=True,
+        overall=7,
+        glossary=8,
+        caption="Speedup (time only): real forwards along recorded answers, whose accepted lengths were replayed; no "
+        "speedup is claimed, and a method that drafts from what the model computes has its time a step alone.",
+        definition="Accepted lengths were replayed: a model, maybe of random weights, was driven along recorded "
+        "answers, so a step's time is real and what it emits is the record's. No speedup is claimed. A method that "
+        "drafts from what the model computes has its time a step (Step ms) alone.",
+        terminal="time only [95 %]",
+    ),
+    Column(
+        "Step ms",
+        "time_only_step_ms",
+        format_milliseconds,
+        value=lambda scope: 1e3 * scope.share("decode_time_s", "steps"),
+        applies=lambda scope: scope.facts.time_only,
+        better=-1,
+        overall=8,
+        terminal="step ms",
+    ),
+    Column(
+        "Acceptance",
+        "acceptance_rate",
+        format_share,
+        bold=True,
+        value=lambda scope: ratio(
+            scope.cases["emitted"].sum() - scope.cases["steps"].sum(), scope.cases["proposed"].sum()
+        ),
+        applies=lambda scope: _drafts(scope) and _accepts(scope),
+        overall=13,
+        glossary=18,
+        definition="Accepted draft nodes over proposed ones. Blank for vanilla and for methods with their own loop.",
+        terminal="accepted",
+    ),
+    Column(
+        "Draft rate",
+        "draft_rate",
+        format_share,
+        value=lambda scope: scope.share("drafted_steps", "steps"),
+        applies=_drafts,
+        better=0,
+        steps=3,
+        glossary=21,
+        definition="Decode steps with a draft over all decode steps.",
+    ),
+    Column(
+        "Mean draft",
+        "mean_draft",
+        value=lambda scope: scope.share("proposed", "steps"),
+        applies=_drafts,
+        better=0,
+        steps=4,
+    ),
+    Column(
+        "Tokens fed",
+        "tokens_fed",
+        value=lambda scope: scope.share("fed", "steps"),
+        applies=_reports_drafts,
+        better=-1,
+        steps=5,
+        glossary=22,
+        definition="Mean rows a forward of the target: the last token and every node of the draft.",
+    ),
+    Column("Tokens fed", "fed", overall=14, caption="Tokens fed: root and draft, a step.", terminal="tokens fed"),
+    Column(
+        "Drafting \N{MICRO SIGN}s",
+        "drafting_us",
+        format_microseconds,
+        overall=15,
+        caption="Drafting: the drafter's own time a step. The target was replayed and has no times.",
+        terminal="drafting \N{MICRO SIGN}s",
+    ),
+    Column(
+        "Target compute",
+        "target_compute",
+        value=lambda scope: (
+            BLANK if scope.facts.parameters is None else scope.facts.parameters * 1e-9 * scope.share("fed", "steps")
+        ),
+        applies=_reports_drafts,
+    ),
+    *(
+        Column(
+            f"{phase.capitalize()} ms",
+            f"{phase}_ms",
+            format_milliseconds,
+            value=functools.partial(_phase_ms, phase),
+            better=-1,
+            steps=6,
+        )
+        for phase in PHASES
+    ),
+    *(
+        Column(f"{phase.capitalize()} \N{MICRO SIGN}s", f"{phase}_us", format_microseconds, steps=7)
+        for phase in DRAFTER_PHASES
+    ),
+    Column(
+        "Prefill ms",
+        "prefill_ms",
+        format_milliseconds,
+        value=lambda scope: 1e3 * scope.share("prefill_s", "turns"),
+        applies=lambda scope: scope.facts.timed,
+        better=-1,
+        steps=8,
+    ),
+    Column(
+        "State bytes",
+        "state_bytes",
+        format_count,
+        value=lambda scope: float(scope.cases["state_bytes"].max()),
+        applies=_has_state,
+        better=-1,
+        steps=9,
+    ),
+    Column(
+        "Lossless",
+        "lossless",
+        format_share,
+        value=lambda scope: float(scope.judged["within"].mean()),
+        applies=_judged_greedy,
+        overall=16,
+        glossary=26,
+        definition="Cases whose ids equal vanilla's, or where every emitted id, judged with the whole answer in one "
+        "forward, was the argmax or tied with it within the tolerance for the dtype. Blank when sampling.",
+        terminal="lossless",
+    ),
+    Column("Equal", "equal", format_share, value=lambda scope: float(scope.judged["equal"].mean()), applies=_judged),
+    Column(
+        "Violations",
+        "violations",
+        format_count,
+        value=lambda scope: float(scope.judged["violations"].sum()),
+        applies=_judged_greedy,
+        better=-1,
+    ),
+    Column("Close steps", "close_steps", format_share, value=_close_steps, applies=_judged_greedy),
+    Column(
+        "Errors",
+        "errors",
+        format_count,
+        value=lambda scope: scope.errors,
+        better=-1,
+        overall=17,
+        glossary=27,
+        definition="Cases that failed. They are left out of the method's figures and of its pairing with vanilla.",
+    ),
+    Column("Load", "load", str, value=lambda scope: scope.facts.arrivals and f"each request, {scope.facts.arrivals}"),
 )
+COLUMN = {column.figure: column for column in RESULT}
+COLUMNS = (*KEYS, *(name for column in RESULT for name in column.names))  # of summary.csv
+OVERALL_COLUMNS = tuple(sorted((column for column in RESULT if column.overall), key=lambda column: column.overall))
+STEP_COLUMNS = tuple(sorted((column for column in RESULT if column.steps), key=lambda column: column.steps))
+
+
+def summarise_run(reported: ReportedRun, cases: CasesOfRun) -> pd.DataFrame:
+    """One run's rows."""
+    rows: list[dict[str, float | str]] = []
+    for category in (OVERALL, *cases.categories):
+        for scope in _with_intervals(list(_scopes(reported, cases, category))):
+            model, suite, method, variant = reported.key(scope.method)
+            rows.append(dict(zip(KEYS, (model, suite, category, method, variant), strict=True)))
+            for column in RESULT:
+                rows[-1] |= column.fill(scope)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _scopes(reported: ReportedRun, cases: CasesOfRun, category: str) -> Iterator[Scope]:
+    """A scope for each method with a record in the category."""
+    facts, trials = reported.facts, reported.trials
+    vanilla, papers = (cases.of(category, name).succeeded() for name in (VANILLA, PAPERS_BASELINE))
+    for name in facts.methods:
+        if not len(every := cases.of(category, name)):
+            continue
+        control = None
+        if name == CONTROL and facts.timed:  # as the verdict on the whole run counts it
+            control = reported.control if category == OVERALL else None
+            if control is None:
+                own = np.full(len(trials.categories), category == OVERALL) | (trials.categories == category)
+                pair = (trials.columns(each) for each in (VANILLA, CONTROL))
+                control = read_control(*({key: rows[key][own[rows["category"]]] for key in BLOCK} for rows in pair))
+        good = every.succeeded()
+        retimed = control.retimed if control else None
+        errors, drafts = len(every) - len(good), name in cases.drafting
+        yield Scope(facts, name, good, vanilla, papers, errors, drafts, reported.prediction, retimed)
+
+
+def _with_intervals(scopes: Sequence[Scope]) -> Iterator[Scope]:
+    """Each scope with its estimates; all are resampled together."""
+    names: list[list[str]] = [[] for _ in scopes]
+
+    def columns() -> Iterator[tuple[Values, ...]]:  # one figure's at a time: they are as long as the run
+        for scope, known in zip(scopes, names, strict=True):
+            for name, figure in scope.resampled():
+                known.append(name)
+                yield figure
+
+    found = iter(stats.estimates(columns()))
+    for scope, known in zip(scopes, names, strict=True):
+        yield replace(scope, estimates={name: next(found) for name in known})
 
 
 def category_order(names: Sequence[str] | pd.Series) -> list[str]:
@@ -71,10 +635,10 @@ def replayed(rows: pd.DataFrame) -> pd.Series:
 
 
 def with_drafting(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the summary with columns for printing: blank but for a replayed target.
+    """Rows of the summary with columns for printing: blank except for a replayed target.
 
-    fed: tokens fed a step, of a target that was driven along a record too. draft_us, update_us: [us a step], then blank
-    as ms. drafting_us: their sum.
+    fed: tokens fed a step, also of a target that was driven along a record. draft_us, update_us: [us a step], then
+    blank as ms. drafting_us: their sum.
     """
     own = replayed(rows)
     phases = {f"{phase}_us": (1e3 * rows[f"{phase}_ms"]).where(own) for phase in DRAFTER_PHASES}
@@ -91,297 +655,3 @@ def drop_repeated_rows(rows: pd.DataFrame) -> pd.DataFrame:
     plain = (rows["method"] == VANILLA) & replayed(rows)
     again = plain & rows.assign(plain=plain).duplicated(["model", "suite", "category", "plain"])
     return rows.assign(variant=rows["variant"].mask(plain, ""))[~control & ~again]
-
-
-Rows = NDArray[np.int32]
-
-NOBODY = ""  # whose records there are none of
-_NO_ROWS = np.empty(0, dtype=np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class Cases:
-    """Some rows of the folded records, in their order. columns: of all rows. rows: (C,) those that are meant."""
-
-    columns: Columns
-    rows: Rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, name: str) -> Column:
-        """(C,) a column."""
-        return self.columns[name][self.rows]
-
-    def where(self, wanted: Column) -> Cases:
-        """Those for which ``wanted``, (C,) bool, is true."""
-        return Cases(self.columns, self.rows[wanted])
-
-    def paired(self, other: Cases) -> tuple[Cases, Cases]:
-        """The cases of both, in the order of this one: this method's and the other's."""
-        _, ours, theirs = np.intersect1d(self["case"], other["case"], assume_unique=True, return_indices=True)
-        order = np.argsort(ours)
-        return Cases(self.columns, self.rows[ours[order]]), Cases(other.columns, other.rows[theirs[order]])
-
-
-class CasesOfRun:
-    """All cases of a run, by category and method."""
-
-    def __init__(self, trials: Trials, prediction: Prediction | None) -> None:
-        """prediction: its figures become columns.
-
-        drafting: the methods that proposed a token in any case. categories: in the order that they are printed in.
-        """
-        self._names, self._labels = trials.cases, trials.categories
-        predicted = prediction.cases if prediction else {}
-        self._columns = {
-            method: _with_modelled(fold_cases(trials.columns(method)), predicted.get(method))
-            for method in (*trials.methods, NOBODY)
-        }
-        self.categories = category_order(self._labels)
-        self._rows = {method: self._by_category(columns["category"]) for method, columns in self._columns.items()}
-        self.drafting = {method for method, columns in self._columns.items() if columns["proposed"].any()}
-
-    def _by_category(self, numbers: Column) -> dict[str, Rows]:
-        groups = pd.Series(numbers).groupby(numbers).indices
-        return {str(self._labels[number]): rows.astype(np.int32) for number, rows in groups.items()}
-
-    def names(self, cases: Cases) -> Column:
-        """(C,) which cases these are."""
-        return self._names[cases["case"]]
-
-    def categories_of(self, cases: Cases) -> Column:
-        """(C,) their categories."""
-        return self._labels[cases["category"]]
-
-    def of(self, category: str, method: str) -> Cases:
-        """A method's cases in a category, failed ones too."""
-        columns = self._columns.get(method, self._columns[NOBODY])
-        if category == OVERALL:
-            return Cases(columns, np.arange(len(columns["case"]), dtype=np.int32))
-        return Cases(columns, self._rows.get(method, {}).get(category, _NO_ROWS))
-
-
-def _with_modelled(columns: Columns, predicted: pd.DataFrame | None) -> Columns:
-    """The columns with those of a prediction, NaN where a case has none."""
-    found = {name: np.full(len(columns["case"]), np.nan) for name in MODELLED}
-    if predicted is not None:
-        rows = pd.Index(columns["case"]).get_indexer(predicted["place"])
-        for name, values in found.items():
-            values[rows] = predicted[name]
-    return {**columns, **found}
-
-
-PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
-
-
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    """The cases of one method in one category. cases: its own that succeeded; the baselines' beside them."""
-
-    facts: Facts
-    method: str
-    cases: Cases
-    vanilla: Cases
-    papers: Cases
-    errors: int
-    drafts: bool  # the method proposed a node somewhere in the run
-    prediction: Prediction | None = None
-    retimed: stats.Estimate | None = None  # of the A/A control
-
-
-def read_cases(reported: ReportedRun) -> CasesOfRun:
-    """One run's cases, each folded over its rounds."""
-    return CasesOfRun(reported.trials, reported.prediction)
-
-
-def summarise_run(reported: ReportedRun, cases: CasesOfRun) -> pd.DataFrame:
-    """One run's rows."""
-    rows = [
-        _row(scope, spreads) | {"category": category, "variant": reported.variants.get(scope.method, "")}
-        for category in (OVERALL, *cases.categories)
-        for scope, spreads in _with_intervals(list(_scopes(reported, cases, category)))
-    ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def _scopes(reported: ReportedRun, cases: CasesOfRun, category: str) -> Iterator[_Scope]:
-    """A scope for each method with a record in the category."""
-    vanilla, papers = (_succeeded(cases.of(category, name)) for name in (VANILLA, PAPERS_BASELINE))
-    for name in reported.facts.methods:
-        chosen = cases.of(category, name)
-        if len(chosen):
-            good = _succeeded(chosen)
-            errors = len(chosen) - len(good)
-            retimed = _retime(reported, category) if name == CONTROL and reported.facts.timed else None
-            drafts, prediction = name in cases.drafting, reported.prediction
-            yield _Scope(reported.facts, name, good, vanilla, papers, errors, drafts, prediction, retimed)
-
-
-def _retime(reported: ReportedRun, category: str) -> stats.Estimate | None:
-    """The A/A control of a category, as the verdict on the whole run counts it; None where no block has both."""
-    found = reported.control if category == OVERALL else None
-    if found is None:
-        trials = reported.trials
-        own = np.ones(len(trials.categories), bool) if category == OVERALL else trials.categories == category
-        pair = (trials.columns(name) for name in (VANILLA, CONTROL))
-        found = read_control(*({key: rows[key][own[rows["category"]]] for key in BLOCK} for rows in pair))
-    return found.retimed if found else None
-
-
-def _succeeded(cases: Cases) -> Cases:
-    return cases.where(cases["ok"])
-
-
-def _with_intervals(scopes: Sequence[_Scope]) -> Iterator[tuple[_Scope, Mapping[str, stats.Estimate]]]:
-    """Each scope with its figures that have an interval; all are resampled together."""
-    names: list[list[str]] = [[] for _ in scopes]
-
-    def columns() -> Iterator[tuple[Column, ...]]:  # one figure's at a time: they are as long as the run
-        for scope, known in zip(scopes, names, strict=True):
-            for name, figure in _resampled(scope):
-                known.append(name)
-                yield figure
-
-    found = iter(stats.estimates(columns()))
-    for scope, known in zip(scopes, names, strict=True):
-        yield scope, {name: next(found) for name in known}
-
-
-def _resampled(scope: _Scope) -> Iterator[tuple[str, tuple[Column, ...]]]:
-    """(figure, its columns) as ``stats.estimates`` takes them."""
-    cases = scope.cases
-    yield "mat", (cases["emitted"], cases["steps"])
-    if scope.facts.timed and scope.retimed is None:
-        yield "speedup", _paired(scope.vanilla, cases)
-    if scope.prediction is not None:
-        rows = cases.where(~np.isnan(cases["method_ms"]))
-        yield "predicted_speedup", (rows["vanilla_ms"], rows["emitted"], rows["method_ms"], rows["emitted"])
-
-
-def _row(scope: _Scope, spreads: Mapping[str, stats.Estimate]) -> dict[str, Any]:
-    """What applies; all else is blank."""
-    cases = scope.cases
-    row: dict[str, Any] = dict.fromkeys(COLUMNS, BLANK) | {
-        "model": scope.facts.model,
-        "suite": scope.facts.suite,
-        "method": scope.method,
-        "cases": len(cases),
-        "tokens": int(cases["all_tokens"].sum()),
-        "steps": int(cases["steps"].sum()),
-        "errors": scope.errors,
-        "load": scope.facts.arrivals and f"each request, {scope.facts.arrivals}",
-    }
-    row |= _spread("mat", spreads["mat"]) | _drafting(scope) | _times(scope) | _verdict(scope)
-    row |= _speed(scope, scope.retimed or spreads.get("speedup")) | _predicted(scope, spreads.get("predicted_speedup"))
-    return row | (_time_only(scope, row) if scope.facts.time_only else {})
-
-
-def _time_only(scope: _Scope, row: Mapping[str, Any]) -> dict[str, float]:
-    """A model that was driven along recorded answers: its speedups are moved to columns of their own, never claimed.
-
-    Where the drafts came from what it computed, nothing is known but what a step costs.
-    """
-    names = ("speedup", "speedup_low", "speedup_high")
-    found = {f"time_only_{name}": row[name] for name in names}
-    found |= dict.fromkeys((*names, "speedup_hf", "decode_speedup", "cost_per_million", "joules_per_token"), BLANK)
-    if scope.method in scope.facts.unaccepted:
-        unknown = ("mat", "acceptance_rate", "tokens_per_s", "decode_tokens_per_s", "predicted_speedup", "efficiency")
-        bounds = [f"{name}_{side}" for name in ("mat", "predicted_speedup") for side in ("low", "high")]
-        found = dict.fromkeys((*found, *unknown, *bounds), BLANK)
-    return found | {"time_only_step_ms": 1e3 * ratio(scope.cases["decode_time_s"].sum(), scope.cases["steps"].sum())}
-
-
-def _spread(name: str, estimate: stats.Estimate) -> dict[str, float]:
-    return dict(zip((name, f"{name}_low", f"{name}_high"), (estimate.value, *estimate.bounds), strict=True))
-
-
-def _drafting(scope: _Scope) -> dict[str, float]:
-    """How much was proposed and taken; blank for vanilla, for methods that never proposed, and for silent peers."""
-    cases = scope.cases
-    steps, proposed = cases["steps"].sum(), cases["proposed"].sum()
-    row = {}
-    peer = scope.method in scope.facts.peers
-    if not peer and len(cases):
-        row["state_bytes"] = float(cases["state_bytes"].max())
-    if not peer or scope.drafts:  # a silent peer does not say what it proposes
-        row["tokens_fed"] = ratio(cases["fed"].sum(), steps)
-        parameters = BLANK if scope.facts.parameters is None else scope.facts.parameters
-        row["target_compute"] = parameters * 1e-9 * row["tokens_fed"]
-    if scope.drafts and scope.method not in (VANILLA, CONTROL):
-        row["acceptance_rate"] = ratio(cases["emitted"].sum() - steps, proposed)
-        row["draft_rate"] = ratio(cases["drafted_steps"].sum(), steps)
-        row["mean_draft"] = ratio(proposed, steps)
-    return row
-
-
-def _speed(scope: _Scope, speedup: stats.Estimate | None) -> dict[str, float]:
-    """Nothing where no model was timed."""
-    if speedup is None:
-        return {}
-    cases = scope.cases
-    against = _spread("speedup", speedup)
-    if scope.method == VANILLA or scope.facts.load:  # 1 by definition; cases that slow each other are no sample
-        against = {"speedup": speedup.value}
-    price = BLANK if scope.facts.price is None else scope.facts.price
-    return {
-        "tokens_per_s": ratio(cases["tokens"].sum(), cases["time_s"].sum()),
-        "cost_per_million": 1e6 * price / 3600 * ratio(cases["time_s"].sum(), cases["tokens"].sum()),
-        "joules_per_token": ratio(cases["energy_j"].sum(), cases["all_tokens"].sum()),
-        "decode_tokens_per_s": ratio(cases["decode_tokens"].sum(), cases["decode_time_s"].sum()),
-        **against,
-        "speedup_hf": stats.estimates([_paired(scope.papers, cases)], resamples=0)[0].value,
-        "decode_speedup": _decode_speedup(scope),
-    }
-
-
-def _decode_speedup(scope: _Scope) -> float:
-    """The same without prefills: for comparison with a prediction, which has decode steps only."""
-    ours, theirs = scope.cases.paired(scope.vanilla)
-    spent, before = (ratio(each["decode_time_s"].sum(), each["decode_tokens"].sum()) for each in (ours, theirs))
-    return ratio(before, spent)
-
-
-def _predicted(scope: _Scope, found: stats.Estimate | None) -> dict[str, float]:
-    """Modelled from the steps with a latency profile (``predict``); nothing without, and for vanilla."""
-    if scope.prediction is None or found is None or not found.count:
-        return {}
-    rows = scope.cases.where(~np.isnan(scope.cases["method_ms"]))
-    ideal = ratio(rows["vanilla_ideal_ms"].sum(), rows["ideal_ms"].sum())
-    measured = _decode_speedup(scope) if scope.prediction.own else BLANK
-    return _spread("predicted_speedup", found) | {"efficiency": ratio(measured, ideal)}
-
-
-def _paired(baseline: Cases, cases: Cases) -> tuple[Column, ...]:
-    """Columns of the speedup over the cases that both finished."""
-    ours, theirs = cases.paired(baseline)
-    return theirs["time_s"], theirs["tokens"], ours["time_s"], ours["tokens"]
-
-
-def _times(scope: _Scope) -> dict[str, float]:
-    """Mean milliseconds a step by phase, and a turn for the prefill; a phase that was not recorded is blank.
-
-    Of a replayed target only the phases are real in which a drafter runs.
-    """
-    cases, phases = scope.cases, PHASES if scope.facts.timed else DRAFTER_PHASES
-    row = {f"{phase}_ms": 1e3 * ratio(_sum_known(cases[f"{phase}_s"]), cases["steps"].sum()) for phase in phases}
-    if scope.facts.timed:
-        row["prefill_ms"] = 1e3 * ratio(cases["prefill_s"].sum(), cases["turns"].sum())
-    return row
-
-
-def _sum_known(seconds: Column) -> float:
-    """Of the cases that recorded it; blank where none did."""
-    return BLANK if np.isnan(seconds).all() else float(np.nansum(seconds))
-
-
-def _verdict(scope: _Scope) -> dict[str, float]:
-    """Shares of the judged cases; nothing when none was judged, and ``equal`` alone when sampling."""
-    judged = scope.cases.where(scope.cases["judged"])
-    row = {"equal": float(judged["equal"].mean())} if len(judged) else {}
-    if row and not scope.facts.temperature > 0:
-        counted = judged.where(~np.isnan(judged["close_steps"]))
-        row["lossless"] = float(judged["held"].mean())
-        row["violations"] = float(judged["violations"].sum())
-        row["close_steps"] = ratio(counted["close_steps"].sum(), counted["steps"].sum())
-    return row

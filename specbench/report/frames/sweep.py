@@ -12,15 +12,12 @@ from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import RunError
 from specbench.report.frames.facts import UNSET, differing, read_parameters, read_settings, spell_value
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.summary import COLUMNS
+from specbench.report.frames.summary import COLUMN, COLUMNS
 from specbench.report.table import KEYS, ROW
 
 METRICS = tuple(column for column in COLUMNS if column not in KEYS)
 _DEFAULT = ("mat", "tokens_fed", "predicted_speedup", "speedup")  # MAT is bought with tokens fed
-# and every ..._ms
-_LEAST_BEST = ("tokens_fed", "state_bytes", "cost_per_million", "joules_per_token", "violations", "errors")
 _MODELLED = ("predicted_speedup", "efficiency")
-_NO_BEST = ("cases", "tokens", "steps", "draft_rate", "mean_draft")
 Setting = tuple[str, dict[str, Any]]
 
 
@@ -48,9 +45,10 @@ class Heatmap:
         """(row, column) of the best cell; None for a figure that is neither good nor bad, or where all are blank."""
         values = self.cells.to_numpy(dtype=float)
         finite = values[~pd.isna(values)]
-        if self.metric in _NO_BEST or finite.size < 2 or finite.min() == finite.max():
+        better = COLUMN[self.metric].better if self.metric in COLUMN else 1  # the bounds of an interval
+        if not better or finite.size < 2 or finite.min() == finite.max():
             return None
-        wanted = finite.min() if self.metric in _LEAST_BEST or self.metric.endswith("_ms") else finite.max()
+        wanted = finite.min() if better < 0 else finite.max()
         rows, columns = (values == wanted).nonzero()
         return int(rows[0]), int(columns[0])
 
@@ -109,7 +107,8 @@ def asked_grids(findings: Findings, metric: str, x: str, y: str) -> list[Heatmap
 def best_settings(findings: Findings, figure: str, place: tuple[str, str]) -> list[list[Setting]]:
     """For each method that a sweep varies and each load its best setting, then that setting's neighbours.
 
-    A neighbour is one step away along one parameter. A setting is what changed beside the best ('parameter=value', '' of it), and its row of the summary.
+    A neighbour is one step away along one parameter. A setting is what differs from the best
+    ('parameter=value', '' for the best itself), and its row of the summary.
     """
     groups: dict[tuple[str, ...], list[_Point]] = {}
     for (*where, method), points in _points(findings).items():
@@ -128,10 +127,10 @@ def _neighbours(points: Sequence[_Point], best: _Point) -> Iterator[Setting]:
     for name in best.settings:
         values = _ordered(points, name)
         own = values.index(spell_value(best.settings[name]))
-        beside = values[max(0, own - 1) : own + 2]
+        near = values[max(0, own - 1) : own + 2]
         for point in points:
             changed = [key for key in best.settings if point.settings[key] != best.settings[key]]
-            if changed == [name] and spell_value(point.settings[name]) in beside:
+            if changed == [name] and spell_value(point.settings[name]) in near:
                 own_name = name.removeprefix(f"{point.method}.")
                 yield f"{own_name}={spell_value(point.settings[name])}", point.row
 
@@ -151,12 +150,12 @@ def _points(findings: Findings) -> dict[tuple[str, str, str], list[_Point]]:
             own = {f"{method}.{name}": value for name, value in read_parameters(run, method).items()}
             settings = read_settings(run, facts) | own
             groups.setdefault(key, []).append(_Point(*key, settings, row, facts.profile))
-    return {key: _only_varied(points) for key, points in groups.items() if len(points) > 1}
-
-
-def _only_varied(points: Sequence[_Point]) -> list[_Point]:
-    kept = differing([point.settings for point in points])
-    return [replace(point, settings=settings) for point, settings in zip(points, kept, strict=True)]
+    found = {}
+    for key, points in groups.items():
+        if len(points) > 1:
+            varied = differing([point.settings for point in points])
+            found[key] = [replace(point, settings=own) for point, own in zip(points, varied, strict=True)]
+    return found
 
 
 def _grids(points: Sequence[_Point], metric: str, x: str, y: str) -> Iterator[Heatmap]:

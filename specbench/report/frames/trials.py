@@ -6,7 +6,6 @@ length of its answer. Which answers passed the tests of a user's sandbox is read
 
 from __future__ import annotations
 
-import functools
 import math
 from array import array
 from collections import Counter
@@ -32,12 +31,12 @@ AUDITED = {  # share of each turn that a method's own figures state -> what it i
     "overlap": lambda turn: len(turn.accept),
 }
 DRAFTER_PHASES = ("draft", "update")  # in which a drafter runs, and nothing else
-Column = NDArray[Any]
-Columns = Mapping[str, Column]
+Values = NDArray[Any]
+Columns = Mapping[str, Values]
 _SUMMED = ("turns", "steps", "emitted", "proposed", "drafted_steps", "fed", "prefill_s", "violations")
 _PHASES = tuple(f"{phase}_s" for phase in PHASES)
 _KINDS = {  # array's letter -> columns
-    "b": ("ok", "judged", "equal", "held", "drawn", "counted", "checked", "correct"),
+    "b": ("ok", "judged", "equal", "within", "drawn", "counted", "checked", "correct"),
     "i": (
         *(
             "record",
@@ -79,14 +78,14 @@ class Trials:
     proposed: non-passenger nodes. drafted_steps: steps with a draft. fed: rows fed to the target. *_s: [s], a phase
     no turn recorded is NaN. time_s: prefills, then decoding; wall_s: the same turn by turn. drafter_s: in its phases.
     energy_j: [J], NaN where a turn has none. stretch: of a load, shard: of a merged run, -1 without.
-    judged: compared with vanilla. held: equal to vanilla, or no id beyond the tolerance. close_steps: NaN where a
+    judged: compared with vanilla. within: equal to vanilla, or no id beyond the tolerance. close_steps: NaN where a
     record does not have them. drawn: whole drafts were recorded. counted: its case failed in no round.
     checked: its answer was compared with a reference's number; correct: and has it. in_vocabulary: emitted tokens that
     the drafter can draft, overlap: of the laws, summed over steps; NaN where a turn states none.
     """
 
-    cases: Column
-    categories: Column
+    cases: Values
+    categories: Values
     methods: Mapping[str, MethodTrials]
 
     def of(self, method: str) -> MethodTrials:
@@ -215,14 +214,14 @@ def _times(record: CaseRecord) -> dict[str, float]:
 
 
 def _judgement(record: CaseRecord) -> dict[str, Any]:
-    """Ids that differ from vanilla and were never teacher-forced may differ by more than a tie: not held."""
+    """Ids that differ from vanilla and were never teacher-forced may differ by more than a tie: not within."""
     verdict = record.lossless
     if verdict is None:
         return _NOT_JUDGED
     return {
         "judged": True,
         "equal": verdict.equal,
-        "held": verdict.equal or (verdict.positions > 0 and verdict.violations == 0),
+        "within": verdict.equal or (verdict.positions > 0 and verdict.violations == 0),
         "violations": verdict.violations,
         "close_steps": BLANK if verdict.close_steps is None else verdict.close_steps,
         "positions": verdict.positions,
@@ -231,7 +230,7 @@ def _judgement(record: CaseRecord) -> dict[str, Any]:
     }
 
 
-_NOT_JUDGED = dict.fromkeys(("judged", "equal", "held", "violations", "positions", "ties", "worst_gap"), 0) | {
+_NOT_JUDGED = dict.fromkeys(("judged", "equal", "within", "violations", "positions", "ties", "worst_gap"), 0) | {
     "close_steps": BLANK
 }
 
@@ -247,7 +246,7 @@ def fold_cases(rows: Columns) -> Columns:
 
     Counts, phases and energy are summed over the rounds. time_s: [s] end to end, with tokens the median over the rounds
     (``stats.over_rounds``); decode_time_s with decode_tokens likewise. all_tokens: over all rounds. ok: False when any
-    round failed. held, equal: in every judged round.
+    round failed. within, equal: in every judged round.
     """
     if len(np.unique(rows["case"])) == len(rows["case"]):
         named = {"all_tokens": "tokens", "decode_time_s": "decode_s", "decode_tokens": "emitted"}
@@ -264,7 +263,7 @@ def fold_cases(rows: Columns) -> Columns:
         folded[column] = groups[column].sum().where(groups[column].count() == groups.size())
     folded["judged"] = groups["judged"].any()
     judged = frame[frame["judged"]].groupby("case", sort=False)
-    for column in ("held", "equal"):
+    for column in ("within", "equal"):
         folded[column] = judged[column].all().reindex(folded.index).fillna(False).astype(bool)
     folded[["time_s", "tokens"]] = _medians(groups, "time_s", "tokens")
     folded[["decode_time_s", "decode_tokens"]] = _medians(groups, "decode_s", "emitted")
@@ -288,18 +287,14 @@ class _Line(TypedDict):
     round: NotRequired[Count]
 
 
-@functools.cache
-def _schema() -> TypeAdapter[_Line]:
-    return TypeAdapter(_Line)
-
-
 def read_passed(paths: Sequence[Path]) -> dict[Key, bool]:
     """Whether each answer passed. Raises InputError naming file and line, also of a second row of an answer."""
     found: dict[Key, bool] = {}
+    schema = TypeAdapter(_Line)
     for path in paths:
         for number, text in numbered_lines(read_file(path, "--passed ", _EXPECTED)):
             where = f"{path}, line {number}"
-            line = parse_as(_schema(), text, where, _EXPECTED)
+            line = parse_as(schema, text, where, _EXPECTED)
             key = (line["method"], str(line["task_id"]), line.get("round", 0))
             if key in found:
                 raise InputError(f"{where}: {_spell(key)} has a row already; expected one row an answer")

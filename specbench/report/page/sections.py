@@ -25,10 +25,10 @@ from specbench.report.frames.facts import Facts, flatten
 from specbench.report.frames.findings import FACTORS, Findings, explain
 from specbench.report.frames.headline import Headline, name_of
 from specbench.report.frames.pairs import Contest, is_alone
-from specbench.report.frames.summary import category_order, drop_repeated_rows, with_drafting
+from specbench.report.frames.summary import OVERALL_COLUMNS, category_order, drop_repeated_rows, with_drafting
 from specbench.report.label import BLANK, Cell, format_interval, format_number, format_share, label
 from specbench.report.table import Heading, Row, Table, method_table
-from specbench.report.tables.summary import OVERALL_COLUMNS, meaning, split_lossy
+from specbench.report.tables.summary import meaning, split_lossy
 
 MAX_ROWS = 100  # a page stays readable; records.jsonl has all of them
 _TINTS = 4  # shades of a table's figures in each direction

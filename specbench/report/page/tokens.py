@@ -21,7 +21,7 @@ from specbench.records.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.records.store import Run
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.reported import ReportedRun
-from specbench.report.frames.trials import Column, Columns
+from specbench.report.frames.trials import Columns, Values
 from specbench.report.label import label
 from specbench.report.page.pieces import UNKNOWN, spell_ids, write_pieces
 from specbench.report.page.sections import part
@@ -94,7 +94,7 @@ def _methods(reported: ReportedRun) -> list[str]:
     return [method for method in reported.facts.methods if method != CONTROL]
 
 
-def _finished(columns: Columns) -> Column:
+def _finished(columns: Columns) -> Values:
     return columns["ok"] & (columns["turns"] > 0)
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from specbench.records.record import CONTROL, VANILLA
-from specbench.report.frames.detail import HELD
+from specbench.report.frames.detail import CACHED
 from specbench.report.label import break_lines
 from specbench.report.plots.canvas import NOTE, OVER_LINE, REFERENCE, finish, make_sheet, plain
 from specbench.report.plots.scene import Scene, Series
@@ -203,14 +203,14 @@ def average_windows(rows: pd.DataFrame, above: str, below: str) -> tuple[np.ndar
 
     Empty where there are fewer cases than a window holds.
     """
-    rows = rows.sort_values(HELD, kind="stable")
-    sums = rows[[HELD, above, below]].rolling(choose_window(len(rows))).sum().dropna()
-    return sums[HELD].to_numpy() / choose_window(len(rows)), (sums[above] / sums[below]).to_numpy()
+    rows = rows.sort_values(CACHED, kind="stable")
+    sums = rows[[CACHED, above, below]].rolling(choose_window(len(rows))).sum().dropna()
+    return sums[CACHED].to_numpy() / choose_window(len(rows)), (sums[above] / sums[below]).to_numpy()
 
 
 def keep_growing(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of methods that held more in some cases than in others, in enough cases for a line."""
-    groups = frame.groupby(["method", "variant"], sort=False)[HELD]
+    groups = frame.groupby(["method", "variant"], sort=False)[CACHED]
     return frame[(groups.transform("nunique") > 1) & (groups.transform("size") >= MIN_CASES)]
 
 
@@ -243,7 +243,7 @@ def draw_growth(scene: Scene) -> Figure | str:
 
 def _draw_window(axes: Axes, rows: pd.DataFrame, above: str, below: str, series: Series) -> Any:
     look = series.style
-    axes.scatter(rows[HELD], rows[above] / rows[below], s=9, color=look.colour, alpha=_DOT_ALPHA, linewidths=0)
+    axes.scatter(rows[CACHED], rows[above] / rows[below], s=9, color=look.colour, alpha=_DOT_ALPHA, linewidths=0)
     (line,) = axes.plot(*average_windows(rows, above, below), color=look.colour, linestyle=look.line, linewidth=1.8)
     return line
 

@@ -18,7 +18,7 @@ from specbench.profile import Profile
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import RunError
 from specbench.report.frames.detail import LOADED, Detail
-from specbench.report.frames.facts import say_loads
+from specbench.report.frames.facts import describe_loads
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import Load
 from specbench.report.frames.reported import ReportedRun, keys_of, of_least_load, only
@@ -193,7 +193,7 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
 def _say_where(entries: Sequence[ReportedRun], cases: int) -> str:
     model, suite = entries[0].place
     facts = [entry.facts for entry in entries]
-    kinds = [*dict.fromkeys(each.ran_on for each in facts if each.ran_on), say_loads(facts)]
+    kinds = [*dict.fromkeys(each.ran_on for each in facts if each.ran_on), describe_loads(facts)]
     told = "; ".join(filter(None, kinds))
     return f"{model} on {suite}{f' ({told})' if told else ''}, {cases} cases"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -10,9 +11,10 @@ import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.counting import DEFINITIONS
-from specbench.report.frames.detail import AUDIT, MIN_VALUES, PERCENTILES, QUALITY, WAITS
+from specbench.report.frames.detail import AUDIT, MIN_VALUES, PERCENTILES, QUALITY
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.served import SHARES, WAITED, fewest
+from specbench.report.frames.served import SHARES, fewest
+from specbench.report.frames.summary import COLUMN
 from specbench.report.label import (
     BLANK,
     Cell,
@@ -47,15 +49,15 @@ _LENGTHS_COUNTED = "Acceptance length of the same steps, as each engine or harne
 _RATES_COUNTED = "Acceptance rate, likewise: "
 
 
-def waiting_columns(titles: Mapping[str, str], waits: Sequence[str], shares: Sequence[int]) -> list[Heading]:
+def waiting_columns(titles: Mapping[str, str], shares: Sequence[int]) -> list[Heading]:
     """A column a wait and percentile. titles: of the waits."""
-    pairs = itertools.product(waits, shares)
-    return [Heading(f"{titles[wait]} p{share}", f"{wait}_p{share}_ms") for wait, share in pairs]
+    pairs = itertools.product(titles.items(), shares)
+    return [Heading(f"{title} p{share}", f"{wait}_p{share}_ms") for (wait, title), share in pairs]
 
 
 def tails_table(frame: pd.DataFrame, where: str) -> Table:
     """The figures as printed, a row a method. where: what was run."""
-    return method_table("tails", (where, _TAILS_MEANING), frame, waiting_columns(_TAILS, WAITS, PERCENTILES))
+    return method_table("tails", (where, _TAILS_MEANING), frame, waiting_columns(_TAILS, PERCENTILES))
 
 
 def lengths_tables(frame: pd.DataFrame, where: str = "") -> list[Table]:
@@ -71,7 +73,7 @@ def lengths_tables(frame: pd.DataFrame, where: str = "") -> list[Table]:
 
 
 def thinking_tables(frame: pd.DataFrame) -> list[Table]:
-    """A row a method with both parts beside each other; none where no answer thinks. frame: the detail ``thinking``."""
+    """A row a method with both parts side by side; none where no answer thinks. frame: the detail ``thinking``."""
     if frame.empty:
         return []
     place = [*ROW[:2], "part"]
@@ -94,19 +96,14 @@ def count_tables(frame: pd.DataFrame) -> tuple[Table, ...]:
     wide = widen(frame, "counted_as", ("length", "rate"))
     lengths = {name: each.length_is for name, each in DEFINITIONS.items()}
     rates = {name: each.rate_is for name, each in DEFINITIONS.items() if each.rate}
-    return (
-        _counted(wide, "length", _LENGTHS_COUNTED, lengths),
-        _counted(wide, "rate", _RATES_COUNTED, rates),
-    )
+    return (_counted(wide, "length", _LENGTHS_COUNTED, lengths), _counted(wide, "rate", _RATES_COUNTED, rates))
 
 
-def _counted(wide: pd.DataFrame, figure: str, begin: str, said: Mapping[str, str]) -> Table:
-    """said: definition -> what it is, in words."""
-    meaning = begin + "; ".join(f"{name}: {text}" for name, text in said.items())
-    columns = [
-        Heading(name, f"{name} {figure}", format_share if figure == "rate" else lambda value: format_number(value, 3))
-        for name in said
-    ]
+def _counted(wide: pd.DataFrame, figure: str, begin: str, meanings: Mapping[str, str]) -> Table:
+    """meanings: definition -> what it is, in words."""
+    write = format_share if figure == "rate" else functools.partial(format_number, decimals=3)
+    columns = [Heading(name, f"{name} {figure}", write) for name in meanings]
+    meaning = begin + "; ".join(f"{name}: {text}" for name, text in meanings.items())
     return method_table("counts", ("", f"{meaning}."), wide, columns)
 
 
@@ -120,11 +117,11 @@ _AUDIT_MEANING = (
     " the oracle drafts what was accepted, or nothing: no policy of draft lengths can do better on these drafts."
 )
 _AUDIT = (
-    Heading("MAT", "mat"),
-    Heading("Tokens fed", "tokens_fed"),
+    COLUMN["mat"],
+    COLUMN["tokens_fed"],
     Heading("Draft \N{MICRO SIGN}s", "draft_ms", lambda value: format_number(1e3 * value, 1)),
-    Heading("Speedup", "speedup"),
-    Heading("Predicted (modelled)", "predicted_speedup"),
+    COLUMN["speedup"],
+    COLUMN["predicted_speedup"],
     Heading("First accepted", "first_accepted", format_share),
     Heading("Acceptance rate", "acceptance_rate", format_share),
     Heading("In vocabulary", "in_vocabulary", format_share),
@@ -161,21 +158,22 @@ def quality_tables(findings: Findings, where: str = "") -> list[Table]:
     if frame.empty:
         return []
     overall = findings.summary[findings.summary["category"] == OVERALL]
-    beside = overall[[*ROW, "cases", "speedup", "speedup_low", "speedup_high", "mat"]]
-    rows = frame.merge(beside, on=list(ROW), how="left", suffixes=("", "_all"))
+    others = overall[[*ROW, "cases", "speedup", "speedup_low", "speedup_high", "mat"]]
+    rows = frame.merge(others, on=list(ROW), how="left", suffixes=("", "_all"))
     rows["checked"] = [f"{checked} of {cases}" for checked, cases in zip(rows["cases"], rows["cases_all"], strict=True)]
     columns = (
         Heading("Checked cases", "checked", str),
         Heading("Correct", "correct", format_share, spread=_points_interval),
-        Heading("Less vanilla's", "difference", _points, spread=_points_interval),
-        Heading("Speedup", "speedup"),
-        Heading("MAT", "mat"),
+        Heading(
+            "Less vanilla's",
+            "difference",
+            lambda share: BLANK if math.isnan(share) else f"{100 * share:+.1f}",
+            spread=_points_interval,
+        ),
+        COLUMN["speedup"],
+        COLUMN["mat"],
     )
     return [method_table(QUALITY, (where, f"{_QUALITY_MEANING} {INTERVALS}"), rows, columns)]
-
-
-def _points(share: float) -> str:
-    return BLANK if math.isnan(share) else f"{100 * share:+.1f}"
 
 
 def _points_interval(low: float, high: float) -> str:
@@ -192,12 +190,7 @@ _LOAD_MEANING = (
 _FEW_STRETCHES = (
     f" Speedups of fewer than {MIN_CASES} stretches are without an interval: how far chance moves them is not known."
 )
-_WAIT_TITLES = {
-    "queue": "Queue",
-    "ttft": "Time to first token",
-    "itl": "Inter-token latency",
-    "tpot": "Time per token",
-}
+_WAIT_TITLES = {"queue": "Queue", "ttft": "Time to first token", "itl": "Inter-token latency", "tpot": "Time per token"}
 _WAITS_MEANING = (
     "Milliseconds. Queue: from the intended arrival until the prompt is read. Time to first token: from the intended"
     " arrival. Inter-token latency: the wait for the next burst. A percentile needs"
@@ -227,7 +220,7 @@ def served_tables(frame: pd.DataFrame, where: str = "") -> tuple[Table, ...]:
     served = method_table("load", (where, _LOAD_MEANING + few), frame, _LOAD, loads)
     if frame.filter(regex="_p[0-9]+_ms$").isna().all(axis=None):
         return (served,)
-    columns = [Heading("Requests", "served", format_count), *waiting_columns(_WAIT_TITLES, WAITED, SHARES)]
+    columns = [Heading("Requests", "served", format_count), *waiting_columns(_WAIT_TITLES, SHARES)]
     return served, method_table("load_waits", (where, _WAITS_MEANING), frame, columns, loads)
 
 
@@ -252,4 +245,4 @@ def shards_tables(findings: Findings) -> list[Table]:
             rows.append(tuple(map(Cell, (entry.run.directory.name, shard.part, shard.machine, *figures))))
     if not rows:
         return []
-    return [without_blanks(Table("shards", "", _SHARDS_MEANING, _SHARDS_HEADER, tuple(rows), frozenset(), 3))]
+    return [without_blanks(Table("shards", "", _SHARDS_MEANING, _SHARDS_HEADER, tuple(rows), labels=3))]

@@ -1,9 +1,8 @@
-"""What a latency profile says: its own points, predicted speedups next to measured ones, and speedups under load."""
+"""Tables of a latency profile: its own points, predicted speedups next to measured ones, and speedups under load."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +11,7 @@ from specbench.profile import Grid, Profile
 from specbench.records.record import OVERALL
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import FEW, LABELLED, MOST, Load
+from specbench.report.frames.summary import COLUMN
 from specbench.report.label import Cell
 from specbench.report.table import ROW, Heading, Table, method_table, to_markdown, widen
 
@@ -21,11 +21,11 @@ _MEANING = (
     " machine."
 )
 _COLUMNS = (
-    Heading("MAT", "mat"),
-    Heading("Tokens fed", "tokens_fed"),
+    COLUMN["mat"],
+    COLUMN["tokens_fed"],
     Heading("Predicted", "predicted_speedup"),
     Heading("Measured", "decode_speedup"),
-    Heading("Efficiency", "efficiency"),
+    COLUMN["efficiency"],
 )
 
 
@@ -42,9 +42,18 @@ def prediction_table(findings: Findings) -> Table | None:
     return method_table("predicted", (f"{findings.profiles}.", _MEANING + median), rows, _COLUMNS)
 
 
+def _write_pays_to(requests: int) -> str:
+    return f"{MOST} or more" if requests >= MOST else str(requests or "never")
+
+
 def crossover_table(found: Load) -> Table:
     """Methods down, numbers of requests across; the last column has the most at which it pays."""
-    speedups = found.speedups.assign(at_load=[_at_load(row) for row in found.speedups.to_dict("records")])
+    speedups = found.speedups.assign(
+        at_load=[
+            f"{row['modelled_speedup']:.2f}{'*' if row['outside'] > FEW else ''} ({row['with_drafting']:.2f})"
+            for row in found.speedups.to_dict("records")
+        ]
+    )
     counts = sorted(speedups["concurrency"].unique())
     far = (speedups["outside"] > FEW).any()
     star = " *: more than one step in 20 beyond what the profile measured." if far else ""
@@ -53,23 +62,12 @@ def crossover_table(found: Load) -> Table:
         f" it, each request's median a step, one request after the other.{star}"
     )
     columns = (
-        Heading("MAT", "mat"),
+        COLUMN["mat"],
         *(Heading(f"{count} at once", f"{count} at_load", str) for count in counts),
-        Heading("Pays up to", "pays_to", _spell),
+        Heading("Pays up to", "pays_to", _write_pays_to),
     )
     rows = found.pays.merge(widen(speedups, "concurrency", ["at_load"]), on=list(ROW))
     return method_table("crossover", (f"{found.where}.", meaning), rows, columns)
-
-
-def _at_load(row: dict[str, Any]) -> str:
-    star = "*" if row["outside"] > FEW else ""
-    return f"{row['modelled_speedup']:.2f}{star} ({row['with_drafting']:.2f})"
-
-
-def _spell(pays_to: int) -> str:
-    if pays_to == 0:
-        return "never"
-    return f"{MOST} or more" if pays_to >= MOST else str(pays_to)
 
 
 def format_latency(profile: Profile) -> str:
@@ -93,7 +91,7 @@ def latency_table(profile: Profile) -> Table:
     limits = ("Analytic",) if profile.shape and profile.ceilings else ()
     header = ("Context", "Fed", "Forward ms", "Spread", "T(q)/T(1)", *limits, "Host ms")
     meaning = f"Medians of {profile.rounds} interleaved rounds; spread: half the interquartile range over the median."
-    return Table("latency", f"{profile.label}.", meaning, header, tuple(rows), frozenset(), labels=2)
+    return Table("latency", f"{profile.label}.", meaning, header, tuple(rows), labels=2)
 
 
 def _verdicts(profile: Profile) -> Iterator[str]:

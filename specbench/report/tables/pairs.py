@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.headline import Headline, Row, name_of
+from specbench.report.frames.headline import Headline, name_of
 from specbench.report.frames.pairs import Contest, Entrant, find_contest
 from specbench.report.frames.sweep import best_settings
 from specbench.report.label import Cell, format_interval, format_number, label
@@ -60,7 +60,7 @@ def _table(contest: Contest, entrants: Sequence[Entrant], headline: Headline, se
         for first in shown
     )
     header = (_FIGURES[headline.figure], *(label(*entrant) for entrant in shown))
-    return Table("pairs", "", f"{where}{_MEANING}{cut}", header, rows, frozenset())
+    return Table("pairs", "", f"{where}{_MEANING}{cut}", header, rows)
 
 
 def ratio_cell(ratio: Estimate) -> Cell:
@@ -88,7 +88,7 @@ def settings_tables(findings: Findings, headlines: Sequence[Headline]) -> list[T
     if not rows:
         return []
     header = ("Setting", _BEST_FIGURES[headlines[0].figure], "Best over it")
-    return [Table("settings", "", _BEST_MEANING, header, rows, frozenset())]
+    return [Table("settings", "", _BEST_MEANING, header, rows)]
 
 
 def _settings(findings: Findings, headline: Headline) -> Iterator[tuple[Cell, ...]]:
@@ -96,10 +96,7 @@ def _settings(findings: Findings, headline: Headline) -> Iterator[tuple[Cell, ..
     for (_, best), *others in best_settings(findings, headline.figure, headline.place):
         yield Cell(f"best: {name_of(best)}"), figure.cell(best), Cell("")
         for changed, row in others:
-            yield Cell(f"{row['method']}: {changed}"), figure.cell(row), _over(findings, headline, best, row)
-
-
-def _over(findings: Findings, headline: Headline, best: Row, other: Row) -> Cell:
-    first, second = ((row["method"], row["variant"]) for row in (best, other))
-    contest = find_contest(findings.contests, headline.place, headline.figure, first)
-    return ratio_cell(contest.over(first, second)) if contest and second in contest.entrants else Cell("")
+            first, second = ((each["method"], each["variant"]) for each in (best, row))
+            contest = find_contest(findings.contests, headline.place, headline.figure, first)
+            ratio = ratio_cell(contest.over(first, second)) if contest and second in contest.entrants else Cell("")
+            yield Cell(f"{row['method']}: {changed}"), figure.cell(row), ratio

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,19 +16,12 @@ from rich.text import Text
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.detail import LOADED
-from specbench.report.frames.facts import TIME_ONLY, Facts, say_decoding
+from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines, sort_rows
 from specbench.report.frames.load import Load
-from specbench.report.frames.summary import category_order, drop_repeated_rows, with_drafting
-from specbench.report.label import (
-    break_lines,
-    format_microseconds,
-    format_milliseconds,
-    format_rate,
-    format_share,
-    label,
-)
+from specbench.report.frames.summary import OVERALL_COLUMNS, category_order, drop_repeated_rows, with_drafting
+from specbench.report.label import break_lines, label
 from specbench.report.table import FEW, Heading, method_table, widen
 from specbench.report.table import Table as Printed
 from specbench.report.tables.detail import served_tables, shards_tables
@@ -51,12 +45,8 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
     lossy = findings.summary["method"].isin(findings.lossy)
     headlines = {headline.place: headline for headline in find_headlines(findings, load)}
     for (model, suite), rows in findings.summary.groupby(["model", "suite"], sort=False):
-        decoding = say_decoding(_of_place(findings, model, suite))
-        console.print(_text(f"\n{model} on {suite}, {decoding}", style="bold"))
-        headline = headlines.get((str(model), str(suite)))
-        _print_headline(headline, console)
-        for line in _replays(findings, str(model), str(suite)):
-            console.print(_text(line, style="dim"))
+        here = [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite)]
+        _print_place(here, headlines.get((str(model), str(suite))), console)
         console.print(_overall(rows[~lossy[rows.index]], width))
         for table in _by_category(rows[~lossy[rows.index]], width):
             console.print(table)
@@ -77,23 +67,27 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
     print_warnings([text for text in findings.warnings if not any(part in text for part in printed)], console)
 
 
-def _print_headline(headline: Headline | None, console: Console) -> None:
-    if headline is None:
-        return
-    console.print(_text(headline.lead, style="bold") + _text(f"{headline.rest} {headline.under}"))
-    for remark in headline.remarks:
-        console.print(_text(remark, style="bold yellow"))
-    if headline.loads:
-        console.print(_text(headline.loads))
+def _print_place(here: Sequence[Facts], headline: Headline | None, console: Console) -> None:
+    """Print the title of one model and suite, its headline, and what stood in for the model or led it."""
+    console.print(_text(f"\n{here[0].model} on {here[0].suite}, {describe_decoding(here)}", style="bold"))
+    if headline is not None:
+        console.print(_text(headline.lead, style="bold") + _text(f"{headline.rest} {headline.under}"))
+        for remark in headline.remarks:
+            console.print(_text(remark, style="bold yellow"))
+        if headline.loads:
+            console.print(_text(headline.loads))
+    traces = {  # what stood in for the model, or led it
+        "replay of ": [facts.trace for facts in here if not facts.timed],
+        f"{TIME_ONLY}, ": [facts.trace for facts in here if facts.time_only],
+    }
+    for lead, names in traces.items():
+        for trace in dict.fromkeys(names):
+            console.print(_text(f"{lead}{trace or 'recorded tokens'}", style="dim"))
 
 
 def print_page(output: Path, console: Console | None = None) -> None:
     """What to open, as the last line."""
     (console or open_console()).print(_text(f"open {output / 'report.html'}"), soft_wrap=True)
-
-
-def _of_place(findings: Findings, model: object, suite: object) -> list[Facts]:
-    return [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite)]
 
 
 def print_table(table: Printed, console: Console | None = None) -> None:
@@ -149,15 +143,6 @@ def _text(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def _replays(findings: Findings, model: str, suite: str) -> Iterator[str]:
-    """What stood in for the model, or led it, a line each; nothing where it decoded by itself."""
-    here = _of_place(findings, model, suite)
-    for trace in dict.fromkeys(facts.trace for facts in here if not facts.timed):
-        yield f"replay of {trace or 'recorded tokens'}"
-    for trace in dict.fromkeys(facts.trace for facts in here if facts.time_only):
-        yield f"{TIME_ONLY}, {trace or 'recorded tokens'}"
-
-
 def _overall(rows: pd.DataFrame, width: int) -> Table:
     """A figure that is blank in every row is not shown."""
     shown = sort_rows(with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL])))
@@ -174,15 +159,7 @@ def _overall(rows: pd.DataFrame, width: int) -> Table:
 
 
 _COLUMNS = (
-    Heading("MAT", "mat"),
-    Heading("tokens/s", "tokens_per_s", format_rate),
-    Heading("speedup [95 %]", "speedup"),
-    Heading("time only [95 %]", "time_only_speedup"),
-    Heading("step ms", "time_only_step_ms", format_milliseconds),
-    Heading("accepted", "acceptance_rate", format_share),
-    Heading("tokens fed", "fed"),
-    Heading("drafting \N{MICRO SIGN}s", "drafting_us", format_microseconds),
-    Heading("lossless", "lossless", format_share),
+    *(replace(column, title=column.terminal) for column in OVERALL_COLUMNS if column.terminal),
     Heading("errors", "failed", str),
 )
 _CONTROL = label(CONTROL)

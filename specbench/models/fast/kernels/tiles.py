@@ -1,7 +1,7 @@
 """How tree attention is cut up: the rows and keys of one program, and how many programs share the keys.
 
 The table is for 16-bit numbers on an H100, whose multiprocessors have 227 KiB of shared memory for programs and 65,536
-registers; ``scripts/check_kernels.py`` prints what the compiler takes of them. At a head size of 128 a block of 64 keys
+registers; ``scripts/lab/kernels.py`` prints what the compiler takes of them. At a head size of 128 a block of 64 keys
 with its values is 32 KiB, and every stage of the pipeline but one is such a block on its way from memory. Two programs
 on each multiprocessor with one block each on its way are 8 MiB for the device; at 3.3 TB/s and 0.7 us of latency 2.3 MB
 are enough. Fewer rows take blocks of half the keys, so that a short context still has a block for many programs. The

@@ -1,0 +1,372 @@
+"""Heads of EAGLE's kind for the bundled model: modules with the published names of weights, and their training.
+
+A head is one decoder layer that continues the target's own features. It is unrolled on its own output: pass d stands
+for nodes of depth d. A node's ancestors are earlier passes, its context are the target's true features (the
+training-time test of EAGLE-3, Li et al. 2025, section 3.2). The loss at every unrolled depth is that of the target's
+distribution and, for a head in the shape of EAGLE-1, with a small weight that of its next feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from scripts.tiny.corpus import documents
+from scripts.tiny.packing import PackedBatch, Packer, separate
+from scripts.tiny.train import ASSETS, Trainee, TrainingSettings, percent, write_card
+
+_ABOUT = """A head for the bundled model `tiny`, in the format of the published {format} heads: to run {methods} end to
+end on any machine. It says nothing about heads of real models."""
+_LENT = "Embedding and output head are the target's own and not stored."
+_OFFSETS = " `d2t` holds offsets from its ids to the target's."
+_FORMATS = {  # kind -> the format's name, the methods that read it, what is not stored
+    "eagle": ("EAGLE-1/2", "`eagle` and `eagle2`", _LENT),
+    "mtp": ("speculators MTP", "`mtp`", _LENT),
+    "eagle3": ("EAGLE-3", "`eagle3`", f"The embedding is the target's own and not stored.{_OFFSETS}"),
+    "p_eagle": ("P-EAGLE", "`p_eagle`",
+                f"The embedding is the target's own and not stored; the mask token is the one that pads.{_OFFSETS}"),
+}  # fmt: skip
+FUSED = (1, 3, 4)  # hidden states that an EAGLE-3 head of this five-layer target fuses
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: LlamaConfig, inputs: int) -> None:
+        super().__init__()
+        self.size = size = int(config.head_dim or 0)
+        width, shared = config.num_attention_heads * size, int(config.num_key_value_heads or 0) * size
+        self.q_proj = nn.Linear(inputs, width, bias=False)
+        self.k_proj = nn.Linear(inputs, shared, bias=False)
+        self.v_proj = nn.Linear(inputs, shared, bias=False)
+        self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
+
+    def project(self, hidden: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (rows, heads, T, size), turned to their positions."""
+        query, key, value = (
+            linear(hidden).unflatten(-1, (-1, self.size)).transpose(1, 2)
+            for linear in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        query, key = apply_rotary_pos_emb(query, key, *turn)
+        return query, key, value
+
+
+class _Layer(nn.Module):
+    """A Llama layer without a norm before its attention, as EAGLE's is. inputs: width of what attention reads."""
+
+    def __init__(self, config: LlamaConfig, inputs: int) -> None:
+        super().__init__()
+        self.self_attn = _Attention(config, inputs)
+        self.mlp = LlamaMLP(config)
+        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+
+class EagleModule(nn.Module):
+    """The head in the shape of EAGLE-1: continues the last feature, borrows the target's output head."""
+
+    def __init__(self, config: LlamaConfig, target: Any) -> None:
+        """config: of the layer. Begins as the feature itself."""
+        super().__init__()
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
+        self.layers = nn.ModuleList([_Layer(config, config.hidden_size)])
+        self._lent: list[Any] = [LlamaRotaryEmbedding(config), target.lm_head]  # in a list: no part of the state
+        with torch.no_grad():
+            self.fc.weight[:, config.hidden_size :] += torch.eye(config.hidden_size)
+
+    def enter(self, states: Sequence[Tensor]) -> Tensor:
+        """What of the target's L + 1 states, (rows, T, D) each, the head continues."""
+        return states[-1]
+
+    def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """What attention reads, and the residual."""
+        mixed = self.fc(torch.cat([embedded, features], dim=-1))
+        return mixed, mixed
+
+    def layer(self) -> Any:
+        """The decoder layer."""
+        return self.layers[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(n, D) -> (n, Vd)."""
+        return self._lent[1](hidden)
+
+    def ids(self) -> Tensor | None:
+        """(Vd,) target ids of its vocabulary, None = the target's own."""
+        return None
+
+    def unroll(self, features: Tensor, embedded: Tensor, positions: Tensor, passes: int) -> list[Tensor]:
+        """``passes`` times (rows, T, D): what the head makes of (feature i, token i + 1) at depths 0, 1, 2 ...
+
+        features, embedded: (rows, T, D); embedded[i] belongs to token i + 1. positions: (rows, T), 0 starts a
+        conversation.
+        """
+        layer = self.layer()
+        turn = self._lent[0](features, positions)
+        past: list[tuple[Tensor, Tensor]] = []  # keys and values of each pass
+        outputs = []
+        for depth in range(passes):
+            inputs, hidden = self.mix(embedded, features)
+            query, key, value = layer.self_attn.project(inputs, turn)
+            past.append((key, value))
+            mixed = attend(query, past, visible(positions, depth))
+            hidden = hidden + layer.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
+            hidden = self.carry(hidden + layer.mlp(layer.post_attention_layernorm(hidden)))
+            outputs.append(hidden)
+            embedded, features = self.deeper(embedded, hidden)
+        return outputs
+
+    def carry(self, hidden: Tensor) -> Tensor:
+        """What the layer wrote, as the next pass and ``logits`` continue it."""
+        return hidden
+
+    def deeper(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """(embedded, features) of the next pass: its own output of token i stands for feature i + 1."""
+        return embedded, functional.pad(hidden[:, :-1], (0, 0, 1, 0))
+
+
+class MtpModule(EagleModule):
+    """A module for multi-token prediction in the shape of the speculators library's: norms around the projection."""
+
+    def __init__(self, config: LlamaConfig, target: Any) -> None:
+        """Begins as the feature itself."""
+        nn.Module.__init__(self)
+        hidden, block = config.hidden_size, _Layer(config, config.hidden_size)
+        for name in ("token_layernorm", "hidden_layernorm", "input_layernorm", "final_layernorm"):
+            setattr(block, name, LlamaRMSNorm(hidden, eps=config.rms_norm_eps))
+        block.input_proj = nn.Linear(2 * hidden, hidden, bias=False)
+        self.mtp_layers = nn.ModuleList([block])
+        self._lent = [LlamaRotaryEmbedding(config), target.lm_head]
+        with torch.no_grad():
+            block.input_proj.weight[:, hidden:] += torch.eye(hidden)
+
+    def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Projected from both normed, and normed once more for attention."""
+        layer = self.layer()
+        both = [layer.token_layernorm(embedded), layer.hidden_layernorm(features)]
+        mixed = layer.input_proj(torch.cat(both, dim=-1))
+        return layer.input_layernorm(mixed), mixed
+
+    def layer(self) -> Any:
+        """The decoder layer."""
+        return self.mtp_layers[0]
+
+    def carry(self, hidden: Tensor) -> Tensor:
+        """Behind the last norm."""
+        normed: Tensor = self.layer().final_layernorm(hidden)
+        return normed
+
+
+class Eagle3Module(EagleModule):
+    """The head in the shape of EAGLE-3: fused states enter once, its own output head knows part of the vocabulary."""
+
+    def __init__(self, config: LlamaConfig, target: Any, fused: Sequence[int], ids: Tensor) -> None:
+        """fused: hidden states that enter. ids: (Vd,) target ids of the head's vocabulary."""
+        nn.Module.__init__(self)
+        hidden = config.hidden_size
+        self._fused, self._lent = tuple(fused), [LlamaRotaryEmbedding(config)]
+        self.fc = nn.Linear(len(self._fused) * hidden, hidden, bias=False)
+        self.midlayer = _Layer(config, 2 * hidden)
+        for name in ("hidden_norm", "input_layernorm"):
+            setattr(self.midlayer, name, LlamaRMSNorm(hidden, eps=config.rms_norm_eps))
+        self.norm = LlamaRMSNorm(hidden, eps=config.rms_norm_eps)
+        self.lm_head = nn.Linear(hidden, len(ids), bias=False)
+        self.lm_head.weight.data.copy_(target.lm_head.weight.data[ids])
+        self.register_buffer("d2t", ids - torch.arange(len(ids)))
+        known = torch.zeros(target.config.vocab_size, dtype=torch.bool)
+        self.register_buffer("t2d", known.index_fill_(0, ids, True))
+        self._ids = ids
+
+    def enter(self, states: Sequence[Tensor]) -> Tensor:
+        """Three states, fused."""
+        return self.fc(torch.cat([states[layer] for layer in self._fused], dim=-1))
+
+    def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Normed embedding beside normed state; the residual is the state."""
+        layer: Any = self.midlayer
+        return torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(features)], dim=-1), features
+
+    def layer(self) -> Any:
+        """The decoder layer."""
+        return self.midlayer
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Its own norm and output head."""
+        return self.lm_head(self.norm(hidden))
+
+    def ids(self) -> Tensor | None:
+        """Of its vocabulary."""
+        return self._ids
+
+
+class PEagleModule(Eagle3Module):
+    """The head in the shape of P-EAGLE: deeper passes read a mask token and a learned state, not what was drafted."""
+
+    def __init__(self, config: LlamaConfig, target: Any, fused: Sequence[int], ids: Tensor, mask: int) -> None:
+        """mask: the mask token, of the target's embedding."""
+        super().__init__(config, target, fused, ids)
+        self.mask_hidden = nn.Parameter(torch.zeros(1, 1, len(fused) * config.hidden_size))
+        self._lent.append(target.get_input_embeddings().weight[mask].detach())
+
+    def deeper(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The same at every place and depth."""
+        return self._lent[1].expand_as(embedded), self.fc(self.mask_hidden).expand_as(hidden)
+
+
+def visible(positions: Tensor, depth: int) -> Tensor:
+    """(rows, 1, T, T) bool: what row i of pass ``depth`` sees of pass 0: up to i - depth, in its own conversation."""
+    length = positions.shape[-1]
+    return separate(positions) & (torch.arange(length)[:, None] - torch.arange(length)[None] >= depth)
+
+
+def attend(query: Tensor, past: list[tuple[Tensor, Tensor]], seen: Tensor) -> Tensor:
+    """(rows, heads, T, size): attention of pass ``depth = len(past) - 1``.
+
+    Row i sees pass 0 where ``seen`` says so, and of pass m > 0 the one token i - depth + m, its own ancestor. Rows with
+    too few tokens before them see zeros there; no loss counts them.
+    """
+    depth, groups = len(past) - 1, query.shape[1] // past[0][0].shape[1]
+    wide = [tuple(part.repeat_interleave(groups, dim=1) for part in pair) for pair in past]
+    near = [tuple(functional.pad(part, (0, 0, depth - m, 0))[:, :, : part.shape[2]] for part in wide[m])
+            for m in range(1, depth + 1)]  # fmt: skip
+    scores = (query @ wide[0][0].transpose(-1, -2)).masked_fill(~seen, -torch.inf)
+    lone = [(query * key).sum(-1, keepdim=True) for key, _ in near]
+    weights = (torch.cat([scores, *lone], dim=-1) * query.shape[-1] ** -0.5).softmax(-1)
+    length = query.shape[2]
+    mixed = weights[..., :length] @ wide[0][1]
+    for place, (_, value) in enumerate(near):
+        mixed = mixed + weights[..., length + place, None] * value
+    return mixed
+
+
+@dataclass(frozen=True)
+class HeadSettings(TrainingSettings):
+    """The settings of a head's training.
+
+    kind: eagle (the shape of EAGLE-1 and -2) | mtp | eagle3 | p_eagle; the last two have ``vocabulary`` tokens in their
+    output head.
+    passes: unrolled depths. regression: weight of the feature loss. noise: half the width of the noise on features.
+    intermediate: width of the layer's MLP. prompt_weight: 0, so the loss counts answers only.
+    """
+
+    name: str = "tiny_eagle"
+    kind: str = "eagle"
+    vocabulary: int = 1024
+    steps: int = 2300
+    warmup: int = 20
+    decay: float = 0.6
+    matrix_rate: float = 0.02
+    rate: float = 0.003
+    rows: int = 2
+    length: int = 512
+    prompt_weight: float = 0.0
+    seed: int = 11
+    passes: int = 3
+    regression: float = 0.2
+    noise: float = 0.1
+    intermediate: int = 512
+
+
+def head_config(target: Any, settings: HeadSettings) -> LlamaConfig:
+    """One layer in the target's shape, with an MLP of its own width."""
+    values = target.config.to_dict() | {"num_hidden_layers": 1, "intermediate_size": settings.intermediate}
+    if settings.kind == "mtp":
+        values |= {"speculators_model_type": "mtp"}
+    elif settings.kind != "eagle":
+        values |= {"draft_vocab_size": settings.vocabulary, "eagle_aux_hidden_state_layer_ids": list(FUSED)}
+    if settings.kind == "p_eagle":
+        mask = target.config.pad_token_id
+        values |= {"speculators_model_type": "peagle", "mask_token_id": mask, "embed_requires_grad": False}
+    return LlamaConfig.from_dict(values)
+
+
+def frequent(tokenizer: PreTrainedTokenizerFast, settings: HeadSettings) -> Tensor:
+    """(vocabulary,) the ids that answers use most, in their own order."""
+    packer = Packer(tokenizer, documents(settings.seed + 2), settings.length, settings.rows, settings.prompt_weight)
+    used = [batch.ids[batch.weights > 0] for batch in islice(packer, 100)]
+    counts = torch.cat(used).bincount(minlength=len(tokenizer))
+    return counts.sort(descending=True, stable=True).indices[: settings.vocabulary].sort().values
+
+
+def untrained(target: Any, tokenizer: PreTrainedTokenizerFast, settings: HeadSettings) -> EagleModule:
+    """A head of the settings' kind."""
+    torch.manual_seed(settings.seed)
+    config = head_config(target, settings)
+    if settings.kind == "eagle":
+        return EagleModule(config, target)
+    if settings.kind == "mtp":
+        return MtpModule(config, target)
+    ids = frequent(tokenizer, settings)
+    if settings.kind == "eagle3":
+        return Eagle3Module(config, target, FUSED, ids)
+    return PEagleModule(config, target, FUSED, ids, config.mask_token_id)
+
+
+def new_head(settings: HeadSettings) -> Trainee:
+    """An untrained head of the bundled model."""
+    target: Any = AutoModelForCausalLM.from_pretrained(ASSETS / "tiny", dtype=torch.float32).eval()
+    tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
+    target.requires_grad_(False)
+    head = untrained(target, tokenizer, settings)
+    return Trainee(
+        settings, tokenizer, head, lambda batch: loss_of(head, target, batch, settings),
+        lambda folder, seconds, shares: save_head(head, target, folder, settings, seconds, shares),
+    )  # fmt: skip
+
+
+def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSettings) -> tuple[Tensor, list[float]]:
+    """The loss of a batch, and for each depth the share of answer tokens that the head's best token gets right."""
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        states = target.model(
+            input_ids=batch.ids,
+            position_ids=batch.positions,
+            attention_mask=separate(batch.positions),
+            use_cache=False,
+            output_hidden_states=True,
+        ).hidden_states
+        embedded = functional.pad(target.get_input_embeddings()(batch.ids)[:, 1:], (0, 0, 0, 1))
+    truth, ids = states[-1].float(), head.ids()
+    noise = settings.noise if head.training else 0.0
+    noisy = [state.float() + (torch.rand(state.shape) * 2 - 1) * noise for state in states]
+    total, right = truth.new_zeros(()), []
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = head.unroll(head.enter(noisy), embedded, batch.positions, settings.passes)
+    for depth, hidden in enumerate(outputs):
+        counted = (batch.weights[:, 2:] > 0) & (batch.positions[:, 2:] > depth + 2)
+        made, meant = hidden[:, :-2][counted], truth[:, 1:-1][counted]
+        with torch.autocast("cpu", torch.bfloat16):
+            probs, guess = target.lm_head(meant).float().softmax(-1), head.logits(made).float()
+        best, wanted = guess.argmax(-1), probs.argmax(-1)
+        right.append(((best if ids is None else ids[best]) == wanted).float().mean().item())
+        total = total + functional.cross_entropy(guess, probs if ids is None else probs[:, ids])
+        if ids is None:
+            total = total + settings.regression * functional.smooth_l1_loss(made.float(), meant)
+    return total / settings.passes, right
+
+
+def save_head(
+    head: EagleModule, target: Any, folder: Path, settings: HeadSettings, seconds: float, shares: list[float]
+) -> None:
+    """Write weights in half precision, ``config.json`` and a card that says how they were made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    half = {
+        name: weight.detach().half().contiguous() if weight.is_floating_point() else weight
+        for name, weight in head.state_dict().items()
+    }
+    save_file(half, folder / "model.safetensors")
+    (folder / "model.safetensors").chmod(0o644)
+    head_config(target, settings).to_json_file(folder / "config.json")
+    format, methods, stored = _FORMATS[settings.kind]
+    figures = {
+        "depths unrolled in training": settings.passes,
+        "its best token is the target's, on held-out answers, at depths 1, 2 ...": percent(shares),
+    }
+    about = _ABOUT.format(format=format, methods=methods)
+    write_card(folder, f"head --kind {settings.kind}", settings, head, seconds, about, figures, stored)

@@ -1,0 +1,273 @@
+"""The manifest of a run, ``manifest.json``: what the records were made with. One model checks, reads and writes it.
+
+An entry that a manifest lacks, as those of older versions do, has the default below and stays absent when the manifest
+is written again; entries that are not listed here are kept. What a table cannot do without is asked for there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_serializer, model_validator
+
+from specbench.input import InputError, describe, parse_json
+from specbench.records.record import CONTROL, SCHEMA, Amount, Count, Figure
+
+Size = Annotated[int, Field(ge=0, lt=1 << 63)]
+Device = Annotated[str, Field(pattern=r"^\w*(:\d{1,4})?$")]  # cpu, cuda, cuda:1
+
+
+class Section(BaseModel):
+    """A JSON object of a manifest. The order of the fields is that of the written keys."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Gpu(Section):
+    """One GPU, with what its driver reports."""
+
+    name: str = ""
+
+
+class Machine(Section):
+    """The hardware of a process, as ``measure.environment.machine`` describes it."""
+
+    system: str | None = None
+    cpu: str | dict[str, Any] | None = None
+    cores: int | None = None
+    threads: Count | None = None
+    memory_bytes: int | None = None
+    load_1min: float | None = None
+    attention: list[str] = []
+    gpus: list[Gpu] = []
+
+    def same_hardware(self, other: Machine) -> bool:
+        """Whether both have the same processor and GPUs."""
+        return self.cpu == other.cpu and [gpu.name for gpu in self.gpus] == [gpu.name for gpu in other.gpus]
+
+
+class Git(Section):
+    """The checkout that the code came from; empty outside one."""
+
+    commit: str | None = None
+    dirty: bool = False
+
+
+class Process(Section):
+    """One process of a run. launch: the command that began it. shard: of a merged run, the part that it worked on."""
+
+    started: str = ""
+    git: Git = Git()
+    machine: Machine = Machine()
+    versions: dict[str, Any] = {}
+    launch: str | None = None
+    shard: Count | None = None
+
+
+class TargetModel(Section):
+    """The target. weights: "random" where it has no trained ones. template: fingerprint of a chat template's file."""
+
+    name: str | None = None
+    path: str | None = None
+    family: str | None = None
+    parameters: Size | None = None
+    dtype: str | None = None
+    device: Device | None = None
+    context: int | None = None
+    tokenizer: str | None = None
+    fingerprint: str | None = None
+    weights: str | None = None
+    template: str | None = None
+
+
+class Questions(Section):
+    """The suite. cases, turns: how many of them the run has. origin: path of the file. sha256: its hash."""
+
+    name: str | None = None
+    cases: Count | None = None
+    turns: Count | None = None
+    origin: str | None = None
+    sha256: str | None = None
+
+
+class Part(Section):
+    """How a part fits into its whole run. of: ``k/n``. config_hash: of the whole. places: of its cases in the whole."""
+
+    of: str
+    config_hash: str
+    places: list[Count]
+    cases: list[str] = []
+
+
+class Growth(Section):
+    """What a later command added to the run.
+
+    block: its first one. methods: new ones. cases, rounds: how many more. again: blocks in which vanilla runs again.
+    """
+
+    block: Count
+    methods: list[str]
+    cases: int
+    rounds: int
+    again: Count
+
+
+class ShardOfRun(Section):
+    """A part that a merged run was made of."""
+
+    part: str
+    cases: Count
+
+
+class MethodOfRun(Section):
+    """A method. reads_target: it drafts from what the target computes. inputs: file -> fingerprint."""
+
+    parameters: dict[str, Any] = {}
+    reset: str = "case"
+    lossless: bool = True
+    peer: bool = False
+    reads_target: bool = False
+    inputs: dict[str, str | None] = {}
+
+
+class Parallel(Section):
+    """How several GPUs share the target."""
+
+    way: str | None = None
+    gpus: Count | None = None
+
+
+class Threads(Section):
+    """CPU threads that the target decodes on. ratios: count -> time of a plain step over that with one thread."""
+
+    count: Count
+    ratios: dict[str, Figure]
+
+
+class EngineSettings(Section):
+    """Group ``engine`` of the configuration."""
+
+    kind: str | None = None
+
+
+class DecodeSettings(Section):
+    """Group ``decode`` of the configuration."""
+
+    temperature: Figure | None = None
+    first_draft: str = "after"
+    length: str = "fixed"
+    verify: str = "token"
+
+
+class MeasureSettings(Section):
+    """Group ``measure`` of the configuration. price_per_hour: of the machine, in any currency."""
+
+    price_per_hour: Amount | None = None
+
+
+class ModelSettings(Section):
+    """Group ``model`` of the configuration."""
+
+    path: str | None = None
+    tokenizer: str | None = None
+    revision: str | None = None
+
+
+class LoadSettings(Section):
+    """Group ``load`` of the configuration. rate: arrivals a second."""
+
+    kind: str = "one"
+    requests: Annotated[Count, Field(ge=1)] | None = None
+    rate: Amount | None = None
+    slo: dict[str, Amount | None] = {}
+
+
+class Settings(Section):
+    """The configuration of a run: typed where it is read; ``written`` has all of it, unchanged."""
+
+    model: ModelSettings = ModelSettings()
+    suite: dict[str, Any] = {}
+    engine: EngineSettings = EngineSettings()
+    decode: DecodeSettings = DecodeSettings()
+    measure: MeasureSettings = MeasureSettings()
+    load: LoadSettings = LoadSettings()
+    _written: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, values: Any, validate: Callable[[Any], Settings]) -> Settings:
+        found = validate(values)
+        found._written = values if isinstance(values, dict) else values.written
+        return found
+
+    @model_serializer
+    def _write(self) -> dict[str, Any]:
+        return self._written
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The plain values as they were given."""
+        return self._written
+
+
+class Manifest(Section):
+    """Everything that the records of a run were made with, and the warnings that make its numbers unsafe."""
+
+    schema_: Annotated[int, Field(ge=1, le=SCHEMA)] = Field(default=SCHEMA, alias="schema")
+    specbench: str | None = None
+    created: str = ""
+    config: Settings = Settings()
+    config_hash: str | None = None
+    model: TargetModel = TargetModel()
+    engine: str | None = None
+    forward: str | None = None
+    threads: Threads | None = None
+    parallel: Parallel | None = None
+    part: Part | None = None
+    suite: Questions = Questions()
+    trace: str | None = None
+    methods: dict[Annotated[str, Field(min_length=1)], MethodOfRun] = {}
+    grown: list[Growth] = []
+    blocks: Count | None = None
+    control: bool = False
+    rounds: Annotated[Count, Field(ge=1)] | None = None
+    temperature: Annotated[Figure, Field(ge=0)] | None = None
+    baseline: str | None = None
+    versions: dict[str, Any] = {}
+    git: Git = Git()
+    machine: Machine = Machine()
+    processes: list[Process] = []
+    warnings: list[str] = []
+    shards: list[ShardOfRun] = []
+
+    @classmethod
+    def parse(cls, text: bytes, where: str, fix: str) -> Manifest:
+        """The manifest that a file holds.
+
+        Raises:
+            InputError: names the first entry that does not fit; it begins with ``where`` and ends with ``fix``.
+        """
+        parse_json(text, where, fix)  # refuses NaN anywhere, also in entries that are not listed
+        try:
+            return cls.model_validate_json(text, strict=True)
+        except ValidationError as error:
+            raise InputError(f"{where}: {describe(error)}; {fix}") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plain values that its file has: entries that were given, no defaults."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """Add the warnings that the manifest does not have yet."""
+        self.warnings = list(dict.fromkeys([*self.warnings, *warnings]))
+
+    @property
+    def rows(self) -> frozenset[str]:
+        """The methods with records: those of the manifest, and the A/A control."""
+        return frozenset(self.methods) | ({CONTROL} if self.control else frozenset())
+
+    @property
+    def first_blocks(self) -> Mapping[str, int]:
+        """Method that was added to the run -> the first block that may have it."""
+        return {name: growth.block for growth in self.grown for name in growth.methods}

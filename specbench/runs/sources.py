@@ -1,0 +1,548 @@
+"""Where the tokens of a run come from: a model, recorded answers, a model timed along recorded answers, or a server.
+
+A source reads everything that needs no weights (``gather``), refuses settings and methods that do not fit it
+(``refuse``, ``refuse_method``), provides the engine and the target that methods decode with (``open``), and decides how
+an answer is judged (``judge``). What it refuses is an InputError that names the setting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+from specbench.decode.check import check_engine
+from specbench.decode.threads import ThreadChoice, choose_threads
+from specbench.measure.lossless import compare_block, judge_block
+from specbench.measure.plan import WARMUP
+from specbench.method import Method, Peer, Remote
+from specbench.models.choose import TENSOR, make_engine, make_timed
+from specbench.models.engine import Engine
+from specbench.models.facade import ModelCard, Target
+from specbench.models.fast.attention import FastOptions, allow_cudnn_attention
+from specbench.models.load import find_eos, load_model, locate, read_card, read_tokenizer
+from specbench.models.replay import ReplayEngine, ServerEngine
+from specbench.models.tensor_parallel.start import TeamSettings, start
+from specbench.models.timed import TimedEngine, WatchedTarget
+from specbench.names import suite_name
+from specbench.records.record import VANILLA, CaseRecord, EngineKind
+from specbench.runs.config import Config
+from specbench.runs.entry import Entry
+from specbench.suite import Selection, Shots, Suite, load_suite, select, whole_of
+from specbench.suite.prompt import PromptBuilder, answer_text
+from specbench.trace import Trace, find_trace, kind_of, model_of, read_trace
+from specbench.types import Case, InputError, named
+
+if TYPE_CHECKING:
+    from specbench.runs.job import Job
+
+ALIKE = 0.9  # share of answers whose count comes out with the right tokenizer; a wrong one gives far less
+SPELLED = 50  # answers that are turned into text to see whether the tokenizer is theirs
+SERVED = "server"  # in place of a folder of weights
+MOST_CONTEXT = 1 << 20  # [tokens] where a tokenizer names no length: the server refuses what is too long
+FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn to decode. prompt: (T,) token ids. length, text: of the answer in tokens and as text, if recorded."""
+
+    prompt: list[int]
+    length: int | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a run decodes with: an engine and a target, with the methods bound to it.
+
+    source: judges the answers. next_turn: (case, its answers so far) -> its next turn. warmup: cases to decode before
+    the clock counts. note: on the choice of the engine. readers: methods whose drafts come from what the target
+    computes while it is driven along a record, so that their accepted lengths mean nothing. threads: of the CPU.
+    """
+
+    source: Source
+    engine: Engine
+    target: Target
+    next_turn: Callable[[Case, Sequence[str]], Turn]
+    warmup: tuple[Case, ...]
+    note: str | None = None
+    readers: frozenset[str] = frozenset()
+    threads: ThreadChoice | None = None
+
+
+@contextlib.contextmanager
+def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
+    """Load the target of a job and bind its methods; both are closed at the end.
+
+    Args:
+        job: A checked job.
+        threads: The number of CPU threads of the run that is resumed, if any.
+
+    Raises:
+        InputError: The target cannot be driven, or a method cannot be served.
+    """
+    config, source = job.config, job.source
+    allow_cudnn_attention(config.model.cudnn_attention)
+    stage = source.open(job)
+    try:
+        if source.loads and job.way != TENSOR:
+            log.info("choosing the threads")
+            stage = replace(stage, threads=choose_threads(stage.engine, config.model.threads, threads))
+        readers = frozenset(entry.name for entry in job.entries if source.bind(entry, stage))
+        source.refuse_together(job.entries)
+        log.info("warming up, %d prompts a method", len(stage.warmup))
+        yield replace(stage, readers=readers)
+    finally:
+        for entry in job.entries:
+            entry.method.close()
+        stage.engine.close()
+
+
+@dataclass(frozen=True)
+class Source(ABC):
+    """The questions of a run, the model's card, how prompts are made, and the trace where answers are recorded."""
+
+    suite: Suite
+    card: ModelCard
+    prompts: PromptBuilder | None = None
+    trace: Trace | None = None
+
+    loads: ClassVar[bool] = True  # weights, onto a device of this machine
+    timed: ClassVar[bool] = True  # its seconds are those of a model
+
+    @classmethod
+    @abstractmethod
+    def gather(cls, config: Config) -> Source:
+        """Read everything but weights. Raises InputError."""
+
+    @abstractmethod
+    def open(self, job: Job) -> Stage:
+        """Load what the job decodes with; no method is bound yet. Raises InputError."""
+
+    def refuse_method(self, entry: Entry) -> None:
+        """Raise InputError for a method that this source cannot serve."""
+
+    def refuse_together(self, entries: Sequence[Entry]) -> None:
+        """Raise InputError for bound methods that cannot be compared."""
+
+    def bind(self, entry: Entry, stage: Stage) -> bool:
+        """Bind a method to the target, and prepare the engine for its needs; whether it is one of the ``readers``.
+
+        Raises InputError for a method that cannot be served.
+        """
+        engine, target = stage.engine, stage.target
+        self.refuse_method(entry)
+        log.info("loading %s", entry.name)
+        watched = target.asked if isinstance(target, WatchedTarget) else None
+        if watched is not None:
+            watched.clear()
+        with named(f"method.{entry.name}."):
+            entry.method.bind(target)
+        needs = entry.method.needs
+        reads = bool(needs.node_topk or needs.prompt_topk or needs.hidden)
+        if target.model is None and reads:
+            raise InputError(_no_replay(entry.name, "it needs the target's logits or hidden states"))
+        if target.model is not None and needs.hidden and max(needs.hidden) > target.layers:
+            raise InputError(
+                f"method.{entry.name}: needs hidden state {max(needs.hidden)}, the target has 0..{target.layers}"
+            )
+        if not isinstance(entry.method, Peer):
+            engine.prepare(needs, target.sampling is None)
+        return watched is not None and bool(reads or watched)
+
+    def judge(
+        self, engine: Engine, vanilla: Method, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]
+    ) -> None:
+        """Judge the records of one case by teacher forcing. prompts: method -> token ids of each turn's prompt."""
+        judge_block(records, prompts, engine.gaps, self.card.dtype)
+
+    def ask(self, job: Job, engine: Engine, model: Any, note: str | None = None) -> Stage:
+        """A stage that answers the questions of the suite; the engine of a model is checked."""
+        config, prompts = job.config, self.prompts
+        assert prompts is not None
+        if model is not None:
+            log.info("checking the engine")
+            check_engine(engine, model)
+
+        def next_turn(case: Case, answers: Sequence[str]) -> Turn:
+            return Turn(prompts.ids(case.turns[: len(answers) + 1], answers))
+
+        target = Target(self.card, model, config.engine.max_nodes, job.sampling, config.engine.attention)
+        warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(config.measure.warmup))
+        return Stage(self, engine, target, next_turn, warmup, note)
+
+
+class Model(Source):
+    """A model that is loaded here answers the questions of a suite."""
+
+    @classmethod
+    def gather(cls, config: Config) -> Source:
+        """Read the suite, the model's card and its tokenizer. Raises InputError."""
+        if config.suite.format == FROM_TRACE:
+            raise InputError(
+                "suite=trace: is for a trace, as model=replay model.trace=FILE; expected a suite of questions"
+            )
+        suite = _load_suite(config)
+        card = read_card(**model_options(config), **_card_options(config))
+        return cls(suite, card, _prompts(config, card.tokenizer))
+
+    def open(self, job: Job) -> Stage:
+        """Load the weights behind the engine that is configured, on one device or shared by several."""
+        config, wanted = job.config, job.config.engine
+        log.info("loading the weights of %s", self.card.name)
+        if job.way == TENSOR:
+            return self._share(job)
+        model = load_model(self.card, seed=_seed(config), **model_options(config))
+        attention = config.model.attention
+        engine, reason = make_engine(wanted.kind, model, self.card, wanted.max_nodes, attention, _fast_options(config))
+        reason = (job.why or reason) if wanted.kind == EngineKind.AUTO else None
+        return self.ask(job, engine, model, f"engine=auto chose {engine.kind}: {reason}" if reason else None)
+
+    def _share(self, job: Job) -> Stage:
+        """A model that several processes share by tensor parallelism."""
+        model = job.config.model
+        settings = TeamSettings(
+            card=self.card,
+            ranks=model.gpus or 1,
+            max_nodes=job.config.engine.max_nodes,
+            revision=model.revision,
+            safetensors=model.safetensors,
+            seed=_seed(job.config),
+            options=_fast_options(job.config),
+            threads=model.threads,
+            check=model.check_ranks,
+        )
+        engine, whole = start(settings)
+        try:
+            return self.ask(job, engine, whole)
+        except BaseException:
+            engine.close()
+            raise
+
+
+class Server(Source):
+    """Servers answer the questions of a suite; only the tokenizer of their model is needed here."""
+
+    loads = False
+
+    @classmethod
+    def gather(cls, config: Config) -> Source:
+        """Read the suite and the tokenizer of the served model. Raises InputError."""
+        model = config.model
+        if model.tokenizer is None:
+            raise InputError(
+                "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the served model"
+            )
+        source = locate(model.tokenizer, "model.tokenizer")
+        options = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+        tokenizer = read_tokenizer(source, "model.tokenizer", **options)
+        settings = PreTrainedConfig.from_dict({"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id})
+        card = ModelCard(
+            name=model.name or "server",
+            path=SERVED,
+            config=settings,
+            tokenizer=tokenizer,
+            context=model.context or min(int(tokenizer.model_max_length), MOST_CONTEXT),
+            eos=find_eos(settings, tokenizer, source, model.revision),
+            dtype=model.dtype,
+            device="server",
+        )
+        return cls(_load_suite(config), card, _prompts(config, tokenizer))
+
+    def open(self, job: Job) -> Stage:
+        """Nothing is loaded: the methods ask the servers."""
+        return self.ask(job, ServerEngine(self.card, job.config.engine.max_nodes), None)
+
+    def refuse_method(self, entry: Entry) -> None:
+        """Raise InputError for a method that needs a model here."""
+        if not isinstance(entry.method, Remote):
+            raise InputError(
+                f"method.{entry.name}: decodes with a model here, and engine=server has none; expected rows of servers"
+                " (methods.server.method.ServerPeer), or a model and engine=auto"
+            )
+
+    def refuse_together(self, entries: Sequence[Entry]) -> None:
+        """Raise InputError where a server has another model than the baseline's."""
+        methods = {entry.name: entry.method for entry in entries if isinstance(entry.method, Remote)}
+        for name, method in methods.items():
+            if method is not methods[VANILLA]:
+                with named(f"method.{name}."):
+                    method.require_same_model(methods[VANILLA])
+
+    def judge(
+        self, engine: Engine, vanilla: Method, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]
+    ) -> None:
+        """Judge by the log-probabilities of the baseline's server where ids differ from the baseline's."""
+        assert isinstance(vanilla, Remote)
+        compare_block(records, prompts, vanilla.gap, self.card.dtype)
+
+
+class Recorded(Source):
+    """Recorded answers take the place of a model: a replay, which emits them token by token."""
+
+    loads = timed = False
+
+    @classmethod
+    def gather(cls, config: Config) -> Source:
+        """Read the trace and its tokenizer, the cases narrowed by the selection of the suite. Raises InputError."""
+        path = find_trace(str(config.model.trace))
+        if config.measure.lossless:
+            raise InputError(
+                "measure.lossless=true: a replay has no logits to judge by; expected false, as measure=replay has it"
+            )
+        if config.decode.temperature > 0:
+            raise InputError(
+                f"decode.temperature={config.decode.temperature}: a replay emits the recorded tokens; expected 0"
+            )
+        own_tokenizer = config.model.tokenizer or config.model.path
+        key = "model.tokenizer" if own_tokenizer else f"model.trace={path}, the manifest beside it: model.tokenizer"
+        options = {"revision": config.model.revision, "trust_remote_code": config.model.trust_remote_code}
+        tokenizer = read_tokenizer(locate(_tokenizer_source(config, path), key), key, **options)
+        suite = None if config.suite.format == FROM_TRACE else _load_suite(config)
+        wanted = suite.cases if suite else None
+        trace = read_trace(path, lambda: _prompts(config, tokenizer), tokenizer.eos_token_id, wanted)
+        turns = [turn for each in trace.conversations for turn in each.turns]
+        highest = max(int(ids.max()) for turn in turns for ids in (turn.prompt, turn.ids))
+        if highest >= len(tokenizer) and config.model.tokenizer and not cls.loads:
+            raise InputError(
+                f"model.tokenizer={config.model.tokenizer}: has {len(tokenizer)} tokens, the trace {path} has id"
+                f" {highest}; expected the tokenizer of the model that answered, which the run of a records.jsonl"
+                " names itself"
+            )
+        card = ModelCard(
+            name=config.model.name or trace.model or path.stem,
+            path=trace.origin,
+            config=PreTrainedConfig.from_dict({"vocab_size": max(len(tokenizer), 1 + highest)}),
+            tokenizer=tokenizer,
+            context=max(len(turn.prompt) + len(turn.ids) for turn in turns),
+            eos=trace.ends | _own_end(trace, tokenizer.eos_token_id),
+            dtype="auto",
+            device="cpu",
+        )
+        own = [each.case for each in trace.conversations]
+        both = f"{suite.sha256} {trace.sha256}" if suite else ""
+        questions = Suite(
+            suite.name if suite else trace.suite or path.stem,
+            tuple(own if suite else select(own, _selection(config))),
+            trace.origin,
+            hashlib.sha256(both.encode()).hexdigest() if both else trace.sha256,
+            tuple(trace_warnings(trace, suite, tokenizer)),
+            suite.whole if suite else whole_of(own, _selection(config)),
+        )
+        return cls(questions, card, None, trace)
+
+    def open(self, job: Job) -> Stage:
+        """Nothing is loaded: the engine emits what is recorded."""
+        most = job.config.engine.max_nodes
+        return self.recall(job, ReplayEngine(self.card.eos, most), Target(self.card, None, most, None))
+
+    def recall(self, job: Job, engine: ReplayEngine | TimedEngine, target: Target, note: str | None = None) -> Stage:
+        """A stage of turns as they were recorded; the engine loads each before it is decoded."""
+        assert self.trace is not None
+        turns = {each.case.id: each.turns for each in self.trace.conversations}
+        given = int(job.config.decode.first_draft == "prefill")  # prompt tokens that the engine emits as an answer's
+
+        def next_turn(case: Case, answers: Sequence[str]) -> Turn:
+            turn = turns[case.id][len(answers)]
+            prompt, ids = turn.prompt.tolist(), turn.ids.tolist()
+            split = len(prompt) - given
+            engine.load(prompt[:split], prompt[split:] + ids)
+            return Turn(prompt, len(ids), turn.text)
+
+        # Only what is recorded can be decoded, so the trace warms up too.
+        warmup = tuple(each.case for each in self.trace.conversations[: job.config.measure.warmup])
+        return Stage(self, engine, target, next_turn, warmup, note)
+
+    def refuse_method(self, entry: Entry) -> None:
+        """Raise InputError for a method that decodes with the model itself."""
+        if isinstance(entry.method, Peer):
+            raise InputError(_no_replay(entry.name, "it decodes with the model itself"))
+
+
+class Timed(Recorded):
+    """A model is timed while recorded answers decide its tokens."""
+
+    loads = timed = True
+
+    @classmethod
+    def gather(cls, config: Config) -> Source:
+        """Read the trace and the model's card. Raises InputError where the model is too small for the trace."""
+        path = find_trace(str(config.model.trace))
+        options = _card_options(config)
+        if not options["path"] and not options["random"]:
+            raise InputError("engine=timed: no model to time; expected one, e.g. model=random_7b or model=random")
+        found = super().gather(config)
+        assert found.trace is not None
+        options["tokenizer"] = _tokenizer_source(config, path)
+        card = read_card(**model_options(config), **options)
+        chosen = {case.id for case in found.suite.cases}
+        turns = [turn for each in found.trace.conversations if each.case.id in chosen for turn in each.turns]
+        highest = max(int(ids.max()) for turn in turns for ids in (turn.prompt, turn.ids))
+        if highest >= card.vocab_size:
+            raise InputError(
+                f"model={card.name}: its vocabulary is of {card.vocab_size} tokens, the trace has id {highest};"
+                f" expected a shape of at least {highest + 1} (model.random.config.vocab_size), or the trace's own"
+                " model"
+            )
+        longest = max(len(turn.prompt) + len(turn.ids) for turn in turns)
+        if longest > card.context:
+            raise InputError(
+                f"model={card.name}: its context is of {card.context} tokens, the trace's longest request of {longest};"
+                " expected no less (model.random.config.max_position_embeddings), or fewer cases (suite.ids,"
+                " suite.limit)"
+            )
+        return replace(found, card=replace(card, eos=found.card.eos))
+
+    def open(self, job: Job) -> Stage:
+        """Load the weights behind an engine that is driven along the record."""
+        config, wanted = job.config, job.config.engine
+        log.info("loading the weights of %s", self.card.name)
+        model = load_model(self.card, seed=_seed(config), **model_options(config))
+        options = _fast_options(config)
+        engine, reason = make_timed(model, self.card, wanted.max_nodes, config.model.attention, options)
+        check_engine(engine, model)
+        target = WatchedTarget(self.card, model, wanted.max_nodes, None, wanted.attention)
+        return self.recall(job, engine, target, f"engine=timed drives the eager forward: {reason}" if reason else None)
+
+
+SOURCES = {EngineKind.REPLAY: Recorded, EngineKind.TIMED: Timed, EngineKind.SERVER: Server}
+
+
+def gather(config: Config) -> Source:
+    """Read everything but weights from the source that the settings name. Raises InputError."""
+    if (config.engine.kind in (EngineKind.REPLAY, EngineKind.TIMED)) != bool(config.model.trace):
+        raise InputError(
+            f"engine.kind={config.engine.kind} with model.trace={config.model.trace}: expected both or neither;"
+            " model=replay model.trace=FILE sets both; model=MODEL engine=timed model.trace=FILE times MODEL along it"
+        )
+    return SOURCES.get(EngineKind(config.engine.kind), Model).gather(config)
+
+
+def _no_replay(name: str, reason: str) -> str:
+    return f"method.{name}: {reason}, and a replay has recorded tokens only; leave it out, or choose a model"
+
+
+def _own_end(trace: Trace, eos: int | None) -> frozenset[int]:
+    """The tokenizer's EOS where it cuts no answer: no draft goes on behind it, as in the run that was recorded."""
+    turns = (turn for each in trace.conversations for turn in each.turns)
+    if eos is None or any((turn.ids[:-1] == eos).any() for turn in turns):
+        return frozenset()
+    return frozenset({eos})
+
+
+def trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterator[str]:
+    """Warnings about a trace. suite: the questions that were selected, None where the cases are the trace's own."""
+    live = trace.kind == "records"
+    if suite:
+        yield from suite.warnings
+        count = len(trace.conversations)
+        if count + trace.failed < len(suite.cases):
+            yield f"The trace holds {count} of the {len(suite.cases)} selected questions; the others are left out."
+    if trace.failed:
+        yield f"{trace.failed} conversations of the trace lack a good answer and are left out."
+    if trace.repeated:
+        yield f"{trace.repeated} questions are answered again on a later line of the trace; the last answer counts."
+    pairs = (pair for each in trace.conversations for pair in itertools.pairwise(each.turns))
+    if diverged := sum(
+        live and not np.array_equal(turn.prompt[: len(last.prompt)], last.prompt) for last, turn in pairs
+    ):
+        yield (
+            f"{diverged} later prompts of the trace do not begin with the prompt of the turn before: expected"
+            " prompt_ids with the whole conversation, unless the template rewrites earlier turns."
+        )
+    turns = [turn for each in trace.conversations for turn in each.turns]
+    spelled = [turn for turn in turns if live and turn.text][:SPELLED]
+    alike = sum(answer_text(tokenizer, turn.ids.tolist()) == turn.text for turn in spelled)
+    if alike < ALIKE * len(spelled):
+        yield (
+            f"{alike} of the first {len(spelled)} answers of the trace read as they are recorded: is"
+            " model.tokenizer the tokenizer of the model that answered?"
+        )
+    texts, special = [turn.text for turn in turns if not live], tokenizer.all_special_tokens
+    if found := [token for text in texts for token in special if token in text][:1]:
+        count = sum(any(token in text for token in special) for text in texts)
+        yield (
+            f"{count} answers of the trace hold special tokens as text, such as {found[0]}: each is replayed as the"
+            " token, and an EOS ends the answer."
+        )
+    if trace.exact is not None and trace.exact < ALIKE * trace.turns:
+        yield f"Trace {trace.summary()}: is model.tokenizer the tokenizer of the model that answered?"
+    elif trace.exact is not None and trace.exact < trace.turns:
+        yield f"Trace {trace.summary()}; the others lost something when they were written as text."
+
+
+def _tokenizer_source(config: Config, path: Path) -> str:
+    """The tokenizer that is set, or that of the run whose records are replayed."""
+    source = config.model.tokenizer or config.model.path
+    if source is None and kind_of(path) == "records":
+        source = model_of(path).tokenizer
+    if source is None:
+        raise InputError(
+            "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the model that answered"
+        )
+    return str(source)
+
+
+def _selection(config: Config) -> Selection:
+    """Which cases the configuration keeps."""
+    suite = config.suite
+    categories, ids = (None if names is None else tuple(names) for names in (suite.categories, suite.ids))
+    return Selection(categories, suite.limit, suite.sample, suite.seed, suite.first, ids, suite.part, suite.order)
+
+
+def _load_suite(config: Config) -> Suite:
+    suite = config.suite
+    if not suite.name and not suite.path:
+        raise InputError("suite.path: not set; expected a file of questions, or one of the suites by suite=NAME")
+    return load_suite(
+        suite.name or suite_name(suite.path or ""),
+        path=suite.path,
+        relative=suite.relative,
+        hub=vars(suite.hub) if suite.hub else None,
+        home=suite.home,
+        format=suite.format or (None if suite.name else "own"),
+        fields={ours: theirs for ours, theirs in vars(suite.fields).items() if theirs},
+        frame=suite.frame,
+        form=suite.form,
+        shots=Shots(suite.shots, suite.shots_seed, suite.shots_from),
+        expected=suite.expected,
+        sha256=suite.sha256,
+        selection=_selection(config),
+    )
+
+
+def _prompts(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptBuilder:
+    model = config.model
+    return PromptBuilder(tokenizer, model.template, model.system, model.thinking)
+
+
+def _seed(config: Config) -> int:
+    return config.model.random.seed if config.model.random else 0
+
+
+def _fast_options(config: Config) -> FastOptions:
+    return FastOptions(config.engine.pack, config.engine.attention, config.engine.compiled)
+
+
+def model_options(config: Config) -> dict[str, Any]:
+    """Return the options that both the card and the weights are read with."""
+    names = ("revision", "gpus", "attention", "safetensors", "trust_remote_code")
+    return {name: getattr(config.model, name) for name in names}
+
+
+def _card_options(config: Config) -> dict[str, Any]:
+    model = config.model
+    names = ("path", "name", "tokenizer", "context", "dtype", "device")
+    random = {"family": model.random.family, "config": dict(model.random.config)} if model.random else None
+    return {**{name: getattr(model, name) for name in names}, "random": random, "overrides": model.overrides}

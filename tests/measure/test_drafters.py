@@ -1,0 +1,147 @@
+"""Stepping a drafter through a text: the steps of a greedy decode loop, timed, and the scan that is the yardstick."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from methods.logit_spec import LogitSpec
+from methods.pld import PromptLookup
+from scripts.lab.drafters import COLUMNS, cost_at, follow, replay, scan, time_scan
+from scripts.lab.materials import repeating_tokens
+from specbench.decode.walk import Walk
+from specbench.method import Drafter, Method
+from specbench.types import EMPTY, Draft, Needs, Prefill
+
+
+class Scripted(Drafter):
+    """Drafts what its method says and writes down what it sees."""
+
+    def __init__(self, method: Recorder) -> None:
+        self.method = method
+
+    def propose(self, context, budget):
+        self.method.seen.append((list(context), budget))
+        return self.method.draft(context)
+
+    def observe(self, step):
+        self.method.steps.append(step)
+
+    def finish(self, context):
+        self.method.finished.append(list(context))
+
+
+class Recorder(Method):
+    needs = Needs()
+
+    def __init__(self, draft):
+        self.draft, self.seen, self.steps, self.finished, self.begun, self.resets = draft, [], [], [], [], 0
+
+    def reset(self):
+        self.resets += 1
+
+    def begin(self, prompt, prefill, seed):
+        self.begun.append((list(prompt), prefill.token))
+        self.prefill = prefill
+        return Scripted(self)
+
+
+TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def draft_next(context):
+    """A wrong token, and the next two of the text."""
+    return Draft([9, context[-1] + 1, context[-1] + 2], [-1, -1, 1])
+
+
+def test_steps_are_those_of_a_greedy_decode_loop():
+    method = Recorder(draft_next)
+    cost = replay(method, TEXT, 3, 64)
+    assert method.begun == [([1, 2, 3], 4)]
+    assert method.seen == [([1, 2, 3, 4], 64), ([1, 2, 3, 4, 5, 6, 7], 64)]
+    assert [(step.root, step.emitted, step.path, step.done) for step in method.steps] == [
+        (4, (5, 6, 7), (1, 2), False),
+        (7, (8, 9), (1,), True),  # the text ends: the path is cut as at a request's limit
+    ]
+    assert method.finished == [TEXT]
+    assert (cost.nodes, cost.emitted) == (3, 2.5)
+    assert (len(cost.draft_us), len(cost.update_us)) == (1, 1)  # the first propose reads the prompt
+    assert len(cost.cells(0)) == len(COLUMNS)
+
+
+def test_a_method_that_needs_rankings_gets_them_of_every_row():
+    """The best token is what the text goes on with, in the rows of the prompt, the root and the accepted nodes."""
+    method = Recorder(draft_next)
+    replay(method, TEXT, 3, 64)
+    assert (method.prefill.topk, method.steps[0].topk, method.steps[0].fed) == (None, None, None)
+    method.needs = Needs(node_topk=3, prompt_topk=2)
+    replay(method, TEXT, 3, 64)
+    assert method.prefill.topk.ids.shape == (3, 3)
+    assert method.prefill.topk.ids[:, 0].tolist() == [2, 3, 4]
+    step = method.steps[2]
+    assert (step.fed.tolist(), step.topk.ids.shape, step.topk.logits.shape) == ([4, 9, 5, 6], (4, 3), (4, 3))
+    assert step.topk.ids[[0, 2, 3], 0].tolist() == list(step.emitted) == [5, 6, 7]
+    assert int(step.topk.ids.max()) <= 9
+    method.needs = Needs(node_topk=1)
+    replay(method, TEXT, 3, 64)
+    assert method.prefill.topk.ids.tolist() == [[4]]  # the last prompt row alone
+
+
+def test_logits_that_are_the_texts_are_drafted_from():
+    """LogitSpec drafts the tokens of the last row, of which the best is the text's own; without rankings it refuses."""
+    text = list(range(100, 140))
+    with pytest.raises(RuntimeError, match="top-k"):
+        LogitSpec(num_draft=4, capacity=8).begin(text, Prefill(1), 0)
+    cost = replay(LogitSpec(num_draft=4, capacity=8), text, 20, 64)
+    assert cost.nodes > 1
+
+
+def test_a_request_on_other_text_comes_first_and_only_kept_state_survives_it():
+    text = list(range(40))
+    for keeps, resets in ((True, 1), (False, 2)):
+        method = Recorder(lambda context: EMPTY)
+        cost_at(method, keeps, text, 5, 4, 64)
+        assert method.begun == [([11, 12, 13, 14, 15], 16), ([31, 32, 33, 34, 35], 36)]
+        assert method.resets == resets
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 8), st.booleans()), max_size=9), st.data())
+@settings(max_examples=200, deadline=None)
+def test_follow_is_as_deep_as_the_walker_goes(nodes, data):
+    tokens = [token for token, _, _ in nodes]
+    parents = [min(parent, node - 1) for node, (_, parent, _) in enumerate(nodes)]
+    passenger = [rides for _, _, rides in nodes]
+    future = data.draw(st.lists(st.integers(0, 2), min_size=10, max_size=10))
+    depths = [0]
+    for parent in parents:
+        depths.append(depths[parent + 1] + 1)
+    picks = [future[depth] for depth in depths]
+    assert follow(Draft(tokens, parents, passenger=passenger), future) == Walk.follow(tokens, parents, passenger, picks)
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_the_scan_is_prompt_lookup(text):
+    indexed = PromptLookup(3, 4, "hf").begin([], Prefill(0), 0).propose(text, 64)
+    assert scan(torch.tensor([text]), 3, 4).tolist() == list(indexed.tokens)
+
+
+def test_generated_tokens_are_the_same_again_and_repeat():
+    text = repeating_tokens(5000, 1000)
+    assert text == repeating_tokens(5000, 1000)
+    assert text != repeating_tokens(5000, 1000, seed=1)
+    assert (len(text), min(text)) == (5000, 0)
+    assert max(text) < 1000
+    cost = replay(PromptLookup(), text, 4000, 64)
+    shuffled = np.random.default_rng(0).permutation(text).tolist()
+    assert cost.emitted > 1.2 > replay(PromptLookup(), shuffled, 4000, 64).emitted
+
+
+def test_an_index_costs_less_than_a_scan_and_hardly_grows():
+    text = repeating_tokens(2 * 52_000, 4096)
+    short, long = (cost_at(PromptLookup(), False, text, context, 2000, 64).step_us for context in (2000, 50_000))
+    assert long < 3 * short
+    assert float(np.median(time_scan(text, 50_000))) > 10 * long

@@ -1,0 +1,162 @@
+"""Timing in pairs: the order of runs, what agrees with what, and the command from arguments to table."""
+
+from __future__ import annotations
+
+import re
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from models import build
+from scripts.lab import peers
+from scripts.lab.__main__ import main
+from scripts.lab.peers import (
+    FASTER,
+    NONE,
+    PAIRS,
+    SLOWER,
+    CpuClock,
+    in_turn,
+    list_installed,
+    pair_named,
+    require_equal,
+    time_pair,
+)
+from specbench.method import Peer
+from specbench.models.eager.engine import EagerEngine
+from specbench.types import InputError
+
+CPU = torch.device("cpu")
+
+
+class Sleeper(Peer):
+    """Emits a token an iteration, and writes its name on the wall."""
+
+    def __init__(self, name: str, seen: list[str], pause_s: float = 0.0) -> None:
+        self.name, self.seen, self.pause_s, self.fresh = name, seen, pause_s, False
+
+    def reset(self) -> None:
+        self.fresh = True
+
+    def decode(self, prompt, limit, seed, emit) -> None:
+        assert self.fresh, "not reset before the request"
+        self.fresh = False
+        self.seen.append(f"{self.name}{prompt[0]}")
+        for token in range(limit):
+            time.sleep(self.pause_s)
+            emit([token + 10])
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return EagerEngine(build("llama"), 128, frozenset({2}), 8)
+
+
+def test_pairs_of_other_runtimes_are_those_that_are_installed(monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda module: None)
+    assert list_installed() == []
+    monkeypatch.setattr(peers, "find_spec", lambda module: "here" if module == "onnxruntime_genai" else None)
+    assert list_installed() == ["vanilla:ort_genai", "pld:ort_genai_lookup", "speculative_sampling:ort_genai_draft"]
+    assert pair_named("vanilla:ctranslate2") == ("vanilla", "ctranslate2")
+
+
+def test_a_round_is_a_b_b_a_and_the_next_one_b_a_a_b(engine):
+    seen: list[str] = []
+    sides = {"ours": Sleeper("a", seen), "peer": Sleeper("b", seen)}
+    ours, peer = time_pair(engine, CPU, sides, [[3], [4, 4]], 2, 5)
+    assert seen[:2] == ["a4", "b4"]  # warm-up, the longest prompt
+    assert " ".join(seen[2:]) == "a3 b3 b3 a3 b3 a3 a3 b3 b4 a4 a4 b4 a4 b4 b4 a4"
+    for side in (ours, peer):
+        assert side.wall_s.shape == side.cpu_s.shape == (2, 2, 2)
+        assert (side.wall_s > 0).all()
+        assert side.tokens.tolist() == [5, 5]
+        assert side.ids == ((10, 11, 12, 13, 14),) * 2
+        assert side.mat == 1
+    assert (ours.name, peer.name) == ("ours", "peer")
+
+
+def test_each_side_gets_its_own_times(engine):
+    sides = {"ours": Sleeper("a", []), "peer": Sleeper("b", [], pause_s=2e-3)}
+    ours, peer = time_pair(engine, CPU, sides, [[3], [4]], 2, 4)
+    assert (peer.wall_s >= 4 * 2e-3).all()
+    assert ours.wall_s.min() < 4 * 2e-3
+    assert peer.cpu_s.min() < 4e-3  # who sleeps does not work
+
+
+def test_the_clock_tells_work_from_waiting():
+    clock = CpuClock(CPU)
+    clock.start()
+    time.sleep(0.05)
+    assert clock.elapsed() >= 0.05
+    assert clock.wall_s >= 0.05
+    assert clock.cpu_s < 0.03
+    until = time.process_time() + 0.05
+    clock.start()
+    while time.process_time() < until:
+        pass
+    clock.elapsed()
+    assert clock.cpu_s >= 0.04
+
+
+def test_a_pair_must_agree_on_its_lengths():
+    def pair(**changed):
+        ours = {"draft": "d", "length": 5, "schedule": "fixed"}
+        return SimpleNamespace(**ours), SimpleNamespace(**{**ours, "schedule": "constant", **changed})
+
+    name = "speculative_sampling:hf_assisted"
+    require_equal(name, *pair())
+    with pytest.raises(InputError, match=r"method\.hf_assisted\.length=4: expected 5, as method\.speculative_sampling"):
+        require_equal(name, *pair(length=4))
+    with pytest.raises(InputError, match=r"schedule=heuristic: expected fixed"):
+        require_equal(name, *pair(schedule="heuristic"))
+
+
+def test_an_unknown_pair_is_refused():
+    with pytest.raises(InputError, match=r"pair=pld:hf_generate: expected one of vanilla:hf_generate"):
+        pair_named("pld:hf_generate")
+    assert pair_named("pld:hf_prompt_lookup") == ("pld", "hf_prompt_lookup")
+
+
+def test_prompts_come_from_every_category_in_turn():
+    prompts = [("a", [1]), ("a", [2]), ("a", [3]), ("b", [4]), ("c", [5]), ("c", [6])]
+    assert in_turn(prompts, 9) == [[1], [4], [5], [2], [6], [3]]
+    assert in_turn(prompts, 4) == [[1], [4], [5], [2]]
+
+
+@pytest.mark.parametrize("kind", ["fast", "eager"])
+def test_the_command_prints_a_table(kind, capsys):
+    pairs = [name for name in PAIRS if "compiled" not in name]  # which has tests of its own
+    pairs = pairs if kind == "fast" else pairs[1:2]
+    sizes = ("--prompts", "8", "--blocks", "1", "--tokens", "4")
+    assert main(["peers", "model=tiny", "--engine", kind, "--pairs", *pairs, *sizes]) == 0
+    about, _, *lines = capsys.readouterr().out.splitlines()
+    assert about.startswith(f"model=tiny engine={kind} dtype=float32 tokens=4 prompts=8 blocks=1 threads=")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+    names = [pair.replace(":", ", ") for pair in pairs]
+    assert [row[0] for row in rows] == [f"{name}: {clock}" for name in names for clock in ("cpu", "wall")]
+    assert [row[1] for row in rows] == ["8 of 8", ""] * len(pairs)
+    for row in rows:
+        value, low, high = map(float, re.findall(r"[\d.]+", row[3]))
+        assert 0 < low <= value <= high  # an interval is as wide as the machine is busy
+        assert 0.2 < value < 20
+    assert all(row[-1] in (FASTER, SLOWER, NONE) for row in rows[1::2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reported"),
+    [
+        (("--pairs", "pld:hf_generate"), "pair=pld:hf_generate: expected one of"),
+        (("model=random",), "method.hf_assisted.draft: not set"),
+        (("method.pld.num_draft=5",), "method.hf_prompt_lookup.num_draft=10: expected 5"),
+        (("--prompts", "7"), "prompts=7, blocks=3: expected at least 8 and 1"),
+        (("--blocks", "0"), "prompts=14, blocks=0: expected at least 8 and 1"),
+        (("--dtype", "int7"), "model.dtype=int7"),
+        (("modl=tiny",), "modl"),
+        (("suite.limit=1", "suite.first=4"), "prompts=4"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_exit_code_2(arguments, reported, capsys):
+    assert main(["peers", *arguments]) == 2
+    assert reported in capsys.readouterr().err

@@ -1,0 +1,177 @@
+"""The documents: every link leads to a file and a heading, every command line is a command with settings that exist, the
+site has every page, and tables follow the code that they list. ``test_doc_examples`` runs the README's commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from doc_tables import TABLES, page_with_table
+from site_pages import FORMULA, on_page_markdown
+
+from builders.runs import composed
+from specbench import commands
+from specbench.runs.composition import with_own_groups
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("results/**/README.md"))]
+PAGES = [*NAMED, *sorted(ROOT.glob("docs/**/*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELLS = ("", "sh", "bash", "console")
+INLINE = re.compile(r"^(?:\| `(specbench [^`]+)` \|| {4}(specbench .*)$)", re.MULTILINE)
+EXAMPLE = re.compile("echo|repeat_last|successor|my_")  # methods, and an experiment, that pages write down
+EXPANDED = re.compile(r"[\[\]{}*?~^#|;&<>()$]")  # what bash or an interactive zsh would change outside quotes
+
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="docs/ is not next to an installed package")
+
+
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@cache
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings: lower case, without punctuation, with dashes for blanks."""
+    text = BLOCK.sub("", text_of(page))
+    headings = [re.sub(r"\]\([^)]*\)", "]", each) for each in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def faults_of(page: Path, text: str) -> Iterator[str]:
+    """The links of a page that lead to no file or no heading."""
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", BLOCK.sub("", text)):
+        if target.startswith("http"):
+            continue
+        there = page.parent / target if target else page
+        if not there.exists():
+            yield f"{page.relative_to(ROOT)}: {target}: no such file"
+        elif anchor and there.suffix == ".md" and anchor not in anchors_of(there):
+            yield f"{page.relative_to(ROOT)}: {target}#{anchor}: no such heading"
+
+
+def test_links_lead_to_a_file_and_a_heading():
+    faults = [fault for page in PAGES for fault in faults_of(page, text_of(page))]
+    assert not faults, "\n".join(faults)
+    wrong = "[a](README.md#documentation) [b](none.md) [c](README.md#none) [d](#documentation)"
+    found = faults_of(ROOT / "docs/README.md", wrong)
+    assert [fault.split(": ")[1] for fault in found] == ["none.md", "README.md#none"]
+
+
+def test_the_site_has_every_page_in_the_order_of_the_index():
+    def pages(entry):
+        return [entry] if isinstance(entry, str) else [page for part in entry for page in pages(part)]
+
+    settings = yaml.safe_load(text_of(ROOT / "mkdocs.yml"))
+    nav = pages([each if isinstance(each, str) else [*each.values()] for each in settings["nav"]])
+    linked = re.findall(r"\]\((\w+\.md)\)", text_of(ROOT / "docs/README.md"))
+    assert nav == ["README.md", *linked]
+    assert sorted(nav) == sorted(path.name for path in ROOT.glob("docs/*.md"))
+    rows = text_of(ROOT / "docs/methods.md")
+    assert set(re.findall(r"\(methods/(\w+\.md)\)", rows)) == {path.name for path in ROOT.glob("docs/methods/*.md")}
+
+
+def test_the_site_has_no_link_out_of_its_folder_and_formulas_but_no_variables_of_a_shell():
+    text = "[a](../b.py), [c\nd](../../e/f.md#g), [h](i.md), [j](../k.md#l)"
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="methods/m.md"))
+    assert on_page_markdown(text, page=page) == "[a](../b.py), c\nd, [h](i.md), [j](../k.md#l)"
+    page.file.src_uri = "m.md"
+    assert on_page_markdown(text, page=page) == "a, c\nd, [h](i.md), j"
+    text = '`$TMPDIR` and `$HOME`, $n$ a\n\n$$ a\n+ b $$ "${REPLAY[@]}" "$LINE" $(specbench $A)\n $q_t$.'
+    assert [found[0] for found in FORMULA.finditer(text)] == ["$n$", "$$ a\n+ b $$", "$q_t$"]
+
+
+@pytest.mark.parametrize("page", TABLES)
+def test_tables_follow_the_code(page):
+    """``python tests/doc_tables.py`` writes them."""
+    assert text_of(ROOT / "docs" / page) == page_with_table(page)
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """The ``specbench`` lines of a page, those of several physical lines joined."""
+    text = text.replace("\\\n", " ")
+    blocks = [block for language, block in BLOCK.findall(text) if language in SHELLS]
+    inline = "\n".join(map("".join, INLINE.findall(text)))
+    return (line for block in [*blocks, inline] for line in block.splitlines() if line.startswith("specbench "))
+
+
+LINES = [(page, line) for page in PAGES if page.is_file() for line in lines_of(text_of(page))]
+COMMANDS = [
+    [word for each in shlex.split(line)[1:] if (word := each.strip("\\ ")) not in ("...", "") and "$" not in word]
+    for _, line in LINES
+]
+
+
+def may_expand(line: str) -> bool:
+    return bool(EXPANDED.search(re.sub(r"'[^']*'|\"[^\"]*\"", "", line)))
+
+
+def test_no_shell_expands_a_line():
+    """In zsh a trailing comment is not a comment, and an unquoted bracket or brace is a pattern."""
+    assert [may_expand(each) for each in ("specbench 'a=[b]' c=d", "x a=[b]", "x  # why")] == [False, True, True]
+    wrong = [f"{page.relative_to(ROOT)}: {line}" for page, line in LINES if may_expand(line)]
+    assert not wrong, "\n".join(["quote what a shell would expand, and put comments into prose:", *wrong])
+
+
+class _Parsed(Exception):
+    pass
+
+
+def settings_of(words: Sequence[str], patch: pytest.MonkeyPatch) -> list[str]:
+    """The settings among the arguments of a command; its own parser reads the options."""
+    if not words or words[0] not in commands.COMMANDS:
+        if {"--help", "--version"} & {*words}:
+            return []
+        found = [word for word in words if not word.startswith("-")]
+        return [re.sub(r"(=[^,\[{]+),.*", r"\1", word) if "-m" in words else word for word in found]
+
+    def stop(parser, argv):
+        given, rest = parser.parse_known_args(argv)
+        assert not [word for word in rest if word.startswith("-")], f"{words}: {rest}"
+        raise _Parsed(given)
+
+    patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    patch.setattr(argparse.ArgumentParser, "parse_intermixed_args", stop)
+    try:
+        import_module(commands.COMMANDS[words[0]].module).main(words[1:])
+    except _Parsed as parsed:
+        given = vars(parsed.args[0])
+        return list(given.get("overrides") or given.get("settings") or [])
+    except SystemExit as end:
+        if end.code:
+            raise AssertionError(f"{words}: no such option") from end
+    return []  # of --help
+
+
+def test_every_line_is_a_command_with_settings_that_exist(monkeypatch, capsys):
+    """Settings that choose the same groups are composed together: no file is opened, no model loaded."""
+    assert {words[0] for words in COMMANDS if words} >= {*commands.COMMANDS} - {commands.DEFAULT}
+    assert len(COMMANDS) > 100
+    together: dict[frozenset[str], dict[str, None]] = defaultdict(dict)
+    for words in COMMANDS:
+        given = [word for word in with_own_groups(settings_of(words, monkeypatch)) if not EXAMPLE.search(word)]
+        chosen = frozenset(word for word in given if re.match(r"\+?\w+=", word) and not word.startswith("method="))
+        together[chosen] |= dict.fromkeys(given)
+    for given in together.values():
+        methods = [name for word in given if word.startswith("method=") for name in word[7:].strip("[]").split(",")]
+        others = [word for word in given if not word.startswith("method=")]
+        named = [word.split(".")[1] for word in others if re.match(r"method\.\w+\.", word)]
+        several = [f"method=[{','.join(dict.fromkeys(filter(None, [*methods, *named])))}]"] if methods or named else []
+        composed(*others, *several)
+
+
+def test_a_setting_or_an_option_that_does_not_exist_is_found(monkeypatch):
+    with pytest.raises(Exception, match="num_drafts"):
+        composed("method=[pld]", "method.pld.num_drafts=3")
+    with pytest.raises(AssertionError, match="--concurency"):
+        settings_of(["report", "RUN", "--concurency", "1"], monkeypatch)
