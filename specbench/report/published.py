@@ -34,7 +34,7 @@ NEEDS = (DEFINITION, TRACE, WEIGHTS, HARDWARE)
 
 @dataclass(frozen=True, slots=True)
 class PublishedFigure:
-    """A printed figure; results/published/README.md says what each column means.
+    """A printed figure; results/published/README.md defines each column.
 
     model, suite, category, method, metric: in this harness's names, '' = it has none. name: the row as printed.
     setting: what distinguishes the row from others of the method. setup: how the source measured, where it states it.
@@ -97,7 +97,7 @@ def _read_file(path: Path) -> Iterable[PublishedFigure]:
 
 
 def _figure(row: Mapping[str, str]) -> PublishedFigure:
-    """Raises ValueError for what is no figure."""
+    """Raises ValueError if the row is not a figure."""
     if None in row or None in row.values():
         raise ValueError(f"has not {len(COLUMNS)} cells; expected one a column, and quotes around what holds a comma")
     value = float(row["value"])
@@ -129,7 +129,7 @@ _SPEEDUPS = ("speedup_hf", "speedup")  # the papers' denominator where it was me
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One published figure beside ours. verdict: reproduced | differs | '' (times: shown, never judged)."""
+    """One published figure next to ours. verdict: reproduced | differs | '' (times: shown, never judged)."""
 
     figure: PublishedFigure
     variant: str
@@ -140,12 +140,12 @@ class Match:
 
     @property
     def difference(self) -> float:
-        """Ours less theirs."""
+        """Returns our figure minus theirs."""
         return self.ours - self.figure.value
 
 
 def compare(findings: Findings, figures: Sequence[PublishedFigure]) -> list[Match]:
-    """Every published figure that a run has a counterpart of, in the order of the files, then of the runs."""
+    """Returns every published figure with a counterpart in a run, in the order of the files, then of the runs."""
     rows = {
         (row["category"], row["model"], row["suite"], row["method"], row["variant"]): row
         for row in findings.summary.to_dict("records")
@@ -194,7 +194,7 @@ def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFig
 
 
 def _measured(row: Mapping[str, Any], metric: str) -> tuple[float, str]:
-    """The figure of a row of the summary and its column; NaN where there is none."""
+    """Returns the figure of a row of the summary and its column; NaN if it is missing."""
     for column in _SPEEDUPS if metric == "speedup" else (metric,):
         value = row.get(column)
         if isinstance(value, int | float) and not pd.isna(value):
@@ -203,7 +203,7 @@ def _measured(row: Mapping[str, Any], metric: str) -> tuple[float, str]:
 
 
 def _machine(run: Run, facts: Facts) -> str:
-    """The GPUs that the target ran on, else the processor; a replay ran no target."""
+    """Returns the GPUs that the target ran on, else the processor; a replay ran no target."""
     if not facts.timed:
         return "replayed answers"
     machine = run.section("machine")
@@ -232,7 +232,7 @@ def selected(reported: ReportedRun, figure: PublishedFigure) -> bool:
 
 
 def whole(run: Run, facts: Facts) -> bool:
-    """Were all questions of the suite asked, and is it the official one by their number?"""
+    """Returns whether all questions of the suite were asked and their number is the official one."""
     suite = run.section("config", "suite")
     official = suite.get("expected") in (None, facts.planned)
     return official and all(suite.get(key) is None for key in NARROWED)
@@ -245,7 +245,7 @@ def unfinished(reported: ReportedRun) -> str:
 
 
 def differences(reported: ReportedRun, figure: PublishedFigure) -> list[str]:
-    """What differs, one entry a thing, the model first; empty where nothing is known to."""
+    """Returns what differs, one entry each, the model first; empty if no difference is known."""
     run, facts = reported.run, reported.facts
     return [
         *([] if same_model(facts.model, figure.model) else [f"model {facts.model}, not {figure.model}"]),
@@ -381,7 +381,7 @@ def _row(match: Match, letters: Mapping[str, str]) -> tuple[Cell, ...]:
 
 
 def published_frame(matches: Sequence[Match]) -> pd.DataFrame:
-    """A row a pair of figures, unrounded, with its notes in words."""
+    """Returns one row per pair of figures, unrounded, with its notes in words."""
     return pd.DataFrame(
         [
             {

@@ -42,9 +42,9 @@ from specbench.report.tokenizer import find_tokenizer, read_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """file: what its harness calls it. mark: keys that no other format has.
+    """A format. file: the name that its harness uses. mark: keys that no other format has.
 
-    timed: it has times, so a model must have been timed. plain: it can tell of decoding without drafts.
+    timed: it has times, so a model must have been timed. plain: it can report decoding without drafts.
     """
 
     file: str
@@ -75,7 +75,7 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A file as read. name: its own, or a method's of a run beside it."""
+    """A file as read. name: of the file, or of a method of the run next to it."""
 
     name: str
     format: str
@@ -95,7 +95,7 @@ def read_imported(path: Path) -> Imported:
 
 
 def _keys(raw: bytes, where: str) -> frozenset[str]:
-    """Of the object in a file, or of the last in a list or the first of its lines; of a table its header."""
+    """Returns the keys of the object, of the last one in a list, or of the first line; of a table its header."""
     head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not head.startswith((b"{", b"[")):
         return frozenset(decode_text(raw, where).split("\n", 1)[0].strip().split(","))
@@ -108,7 +108,7 @@ def _keys(raw: bytes, where: str) -> frozenset[str]:
 
 
 def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measured | None]]:
-    """Each method of the runs as ``Measured``; why not and None where it cannot be written in this format."""
+    """Yields each method as (name, Measured), or (the reason, None) if this format cannot represent it."""
     for reported in findings.reported:
         facts, run = reported.facts, reported.run
         by_path = run.section("config", "decode").get("verify") == "block"
@@ -121,7 +121,7 @@ def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measu
 
 
 def _why_not(found: Measured, format: Format) -> str:
-    """'' where it can be written."""
+    """Returns '' if it can be written."""
     facts = found.facts
     if not found.records:
         return "no case succeeded"
@@ -150,9 +150,9 @@ def export_run(
         file, texts = f"{SAMPLES}.jsonl", write_samples(findings, tokenizer)
     else:
         file, texts = FORMATS[name].file, {}
-        for said, found in measured_of(findings, FORMATS[name]):
+        for reason, found in measured_of(findings, FORMATS[name]):
             if found is None:
-                left.append(said)
+                left.append(reason)
             else:
                 texts[found.method] = FORMATS[name].write(found)
     if not texts:
@@ -164,7 +164,7 @@ def export_run(
 
 
 def as_imported(findings: Findings, name: str) -> list[Imported]:
-    """The methods of the runs as this format would tell of them: counted as its harness counts."""
+    """Returns the methods of the runs as this format would report them, counted as its harness counts."""
     format = FORMATS[name]
     found = (measured for _, measured in measured_of(findings, format) if measured)
     return [Imported(each.method, name, format.read(format.write(each).encode(), each.method)) for each in found]
@@ -210,7 +210,7 @@ _POSITIONS = 5  # that are printed; the csv has all
 
 
 def imported_frame(files: Sequence[Imported], findings: Findings | None) -> pd.DataFrame:
-    """A row a file or method and group, unrounded; NaN where there is nothing."""
+    """Returns one row per file or method and group, unrounded; NaN for a missing figure."""
     rows = []
     for name in dict.fromkeys(each.format for each in files):
         beside = as_imported(findings, name) if findings else []
@@ -237,7 +237,7 @@ def imported_table(frame: pd.DataFrame) -> Table:
 
 
 def show_imported(paths: Sequence[Path], findings: Findings | None, output: Path | None) -> None:
-    """Print files, with the methods of runs beside them; write tables/imported.csv and .md where there is a place."""
+    """Prints files next to the methods of runs, and writes tables/imported.csv and .md if output is given."""
     frame = imported_frame([read_imported(path) for path in paths], findings)
     table = imported_table(frame)
     print_table(table, open_console())

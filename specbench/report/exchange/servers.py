@@ -71,7 +71,7 @@ class _Row(Figures, frozen=True):
 
 
 def write_bench(measured: Measured) -> str:
-    """A result without details, of requests that ran one after the other."""
+    """Writes a result without details, of requests that ran in sequence."""
     turns, seconds, outputs = measured.turns, measured.seconds, measured.tokens
     inputs = sum(turn.prompt_tokens for turn in turns)
     waits = {
@@ -102,7 +102,7 @@ def write_bench(measured: Measured) -> str:
 
 
 def _counters(counted: Figures) -> dict[str, Any]:
-    """Nothing where nothing was drafted."""
+    """Returns nothing if nothing was drafted."""
     found = {
         "acceptance_rate": 100 * (counted.rate or 0.0),
         "acceptance_length": counted.length,
@@ -121,7 +121,7 @@ def _wait(name: str, seconds: Sequence[float]) -> dict[str, float]:
 
 
 def read_bench(raw: bytes, where: str) -> Sequence[Figures]:
-    """One group: all requests. Raises InputError, also where the counts contradict each other."""
+    """Returns one group: all requests. Raises InputError, also if the counts contradict each other."""
     found: _Result = parse(_Result, raw, where, "vllm bench serve")
     if found.steps and found.drafted and found.accepted is not None:
         found.check_length(where, _OF)
@@ -131,7 +131,7 @@ def read_bench(raw: bytes, where: str) -> Sequence[Figures]:
 
 
 def write_csv(measured: Measured) -> str:
-    """A row a category."""
+    """Writes one row per category."""
     rows = []
     for name, part in measured.by_category().items():
         found = part.count_drafts()
@@ -143,7 +143,7 @@ def write_csv(measured: Measured) -> str:
 
 
 def read_csv(raw: bytes, where: str) -> Sequence[Figures]:
-    """A group a row. Raises InputError naming the line and the column."""
+    """Returns one group per row. Raises InputError naming the line and the column."""
     lines = csv.DictReader(io.StringIO(decode_text(raw, where), newline=""))
     try:
         found = [_read_row(row, f"{where}, line {number}") for number, row in enumerate(lines, start=2)]
@@ -197,7 +197,7 @@ class _Line(TypedDict):
 
 
 def write_requests(measured: Measured) -> str:
-    """A line a request. The clock begins at 0 and counts the requests alone, one after the other."""
+    """Writes one line per request. The clock begins at 0 and counts only the requests, in sequence."""
     lines, now_s = [], 0.0
     for number, record in enumerate(measured.records):
         for place, turn in enumerate(record.turns):
@@ -212,8 +212,8 @@ def write_requests(measured: Measured) -> str:
                 "benchmark_phase": "profiling",
                 "was_cancelled": False,
             }
-            told = {} if measured.plain else _acceptance(turn)
-            line = {"metadata": metadata, "metrics": _request_metrics(turn), **told, "error": None}
+            reported = {} if measured.plain else _acceptance(turn)
+            line = {"metadata": metadata, "metrics": _request_metrics(turn), **reported, "error": None}
             lines.append(json.dumps(line, ensure_ascii=False))
     return "\n".join(lines) + "\n"
 
@@ -231,7 +231,7 @@ def _request_metrics(turn: TurnRecord) -> dict[str, Any]:
 
 
 def _acceptance(turn: TurnRecord) -> dict[str, Any]:
-    """Nothing where no step had a draft."""
+    """Returns nothing if no step had a draft."""
     steps = drafted_steps(turn)
     taken, drafted = [accepted for accepted, _ in steps], [nodes for _, nodes in steps]
     found = {
@@ -250,23 +250,23 @@ def _acceptance(turn: TurnRecord) -> dict[str, Any]:
 
 
 def read_requests(raw: bytes, where: str) -> Sequence[Figures]:
-    """One group: the requests of the profiling phase that succeeded. Raises InputError naming the line and the key."""
-    good, told = [], []
+    """Returns one group: the successful requests of the profiling phase. Raises InputError with line and key."""
+    succeeded, reported = [], []
     for number, text in numbered_lines(raw):
         place = f"{where}, line {number}"
         line: _Line = parse(_Line, text, place, "AIPerf")
         if not line.get("error") and line["metadata"]["benchmark_phase"] == "profiling":
-            good.append(line)
+            succeeded.append(line)
             if found := line.get("spec_decode_acceptance"):
-                told.append(_checked(found, place))
-    if not good:
+                reported.append(_checked(found, place))
+    if not succeeded:
         raise InputError(f"{where}: no request of the profiling phase succeeded; expected some")
-    tokens = [line["metrics"].tokens if line["metrics"] else None for line in good]
+    tokens = [line["metrics"].tokens if line["metrics"] else None for line in succeeded]
     total = None if None in tokens else sum(filter(None, tokens))
-    clocks = [line["metadata"] for line in good]
+    clocks = [line["metadata"] for line in succeeded]
     span_ns = max(clock["request_end_ns"] for clock in clocks) - min(clock["request_start_ns"] for clock in clocks)
     rate = total * _NS / span_ns if total and span_ns > 0 else None
-    return [Figures(requests=len(good), tokens=total, tokens_per_s=rate, **_pool(told))]
+    return [Figures(requests=len(succeeded), tokens=total, tokens_per_s=rate, **_pool(reported))]
 
 
 def _checked(found: _Acceptance, where: str) -> _Acceptance:
@@ -283,15 +283,15 @@ def _checked(found: _Acceptance, where: str) -> _Acceptance:
     return found
 
 
-def _pool(told: Sequence[_Acceptance]) -> dict[str, Any]:
+def _pool(reported: Sequence[_Acceptance]) -> dict[str, Any]:
     """Lengths and rates are means over requests, as AIPerf prints them."""
-    if not told:
+    if not reported:
         return {}
     pooled: Counter[int] = Counter()
-    for each in told:
+    for each in reported:
         pooled.update(each.histogram)
-    counts = {name: sum(getattr(each, name) for each in told) for name in ("steps", "drafted", "accepted")}
-    means = {name: float(np.mean([getattr(each, name) for each in told])) for name in ("length", "rate")}
+    counts = {name: sum(getattr(each, name) for each in reported) for name in ("steps", "drafted", "accepted")}
+    means = {name: float(np.mean([getattr(each, name) for each in reported])) for name in ("length", "rate")}
     return {**counts, **means, "positions": survival(pooled)}
 
 
@@ -312,7 +312,7 @@ class _Report(TypedDict):
 
 
 def write_report(measured: Measured) -> str:
-    """A run for each category; its requests ran one after the other."""
+    """Writes one run per category; its requests ran in sequence."""
     report = {
         "model": measured.facts.model,
         "draft_model": None,
@@ -343,7 +343,7 @@ def _metrics(part: Measured) -> dict[str, Any]:
 
 
 def read_report(raw: bytes, where: str) -> Sequence[Figures]:
-    """A group a run. Raises InputError, also where a length is not what its counts give."""
+    """Returns one group per run. Raises InputError, also if a length is not what its counts give."""
     found: _Report = parse(_Report, raw, where, "SpecForge")
     groups = []
     for place, run in enumerate(found["runs"]):

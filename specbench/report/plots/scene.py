@@ -194,8 +194,8 @@ def _say_where(entries: Sequence[ReportedRun], cases: int) -> str:
     model, suite = entries[0].place
     facts = [entry.facts for entry in entries]
     kinds = [*dict.fromkeys(each.ran_on for each in facts if each.ran_on), describe_loads(facts)]
-    told = "; ".join(filter(None, kinds))
-    return f"{model} on {suite}{f' ({told})' if told else ''}, {cases} cases"
+    details = "; ".join(filter(None, kinds))
+    return f"{model} on {suite}{f' ({details})' if details else ''}, {cases} cases"
 
 
 def _spell(display: bool, method: str, variant: str) -> str:
