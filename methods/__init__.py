@@ -1,0 +1,1 @@
+"""The methods: one file each, named after its paper; ``conf/method/`` has their settings."""

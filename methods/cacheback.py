@@ -62,7 +62,7 @@ class FrozenTable:
 
     @classmethod
     def load(cls, path: Path, vocab: int, key: str) -> FrozenTable:
-        """Read a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
+        """Read a file of ``save``. Raises InputError naming ``key`` if it is another file, or of another vocabulary."""
         names = ("leaders", "offsets", "followers")
         _, arrays = read_built(path, vocab, key, "frozen table", names)
         return cls(*(arrays[name] for name in names))
@@ -207,12 +207,14 @@ class _Cache(Drafter):
 
 
 class Cacheback(Method):
-    """leader_length LL, leader_capacity LC, follower_length FL, follower_capacity FC: of the tables [tokens, entries].
+    """Cacheback.
 
-    total_draft_length TDL: drafted and not yet cached tokens of a forward. chaining_reserve CRT: of these, kept for the
-    second level and below. tables: dual | dynamic (No Frozen) | frozen (Only Frozen). frozen: file of the frozen table.
-    frozen_growth: node (the code: at every node, dynamic first) | after_tree (the paper's words). accounting: refeed
-    (TDL counts what the last step committed, as the code feeds it again) | kept (one). growth: reference | merged.
+    leader_length LL, leader_capacity LC, follower_length FL, follower_capacity FC: of the tables [tokens, entries].
+    total_draft_length TDL: drafted and not yet cached tokens of a forward. chaining_reserve CRT: of these, kept for
+    the second level and below. tables: dual | dynamic (No Frozen) | frozen (Only Frozen). frozen: file of the
+    frozen table. frozen_growth: node (the code: at every node, dynamic first) | after_tree (the paper's words).
+    accounting: refeed (TDL counts what the last step committed, as the code feeds it again) | kept (one). growth:
+    reference | merged.
     """
 
     learned = ("dynamic",)
@@ -326,7 +328,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build(corpus: Corpus, given: argparse.Namespace) -> tuple[FrozenTable, str]:
-    """The table, and what it holds. Raises InputError for options without sense, and where it would be empty."""
+    """The table, and a text with its sizes. Raises InputError for senseless options, and for an empty table."""
     lengths = (given.leader, given.follower, given.leaders, given.followers)
     if min(lengths) < 1 or not 0 < given.rate <= 1:
         raise InputError(f"got lengths and capacities {lengths} and rate {given.rate}; expected 1 or more, and 0 to 1")

@@ -59,7 +59,10 @@ class TreeLayer:
 
 
 class DraftCache:
-    """width: nodes a layer (K). children: of a node in the secondary cache (k). eos: tokens nothing follows."""
+    """The cache of likeliest continuations.
+
+    width: nodes a layer (K). children: of a node in the secondary cache (k). eos: tokens nothing follows.
+    """
 
     def __init__(self, width: int, children: int, eos: frozenset[int]) -> None:
         self._width, self.children = width, children
@@ -160,7 +163,7 @@ class DraftCache:
         self.root = node
 
     def correct(self, node: int, depth: int) -> bool:
-        """``node`` is the root now: only what follows from it stays. True if a layer had to be chosen anew.
+        """``node`` is the root now: only what follows from it stays. True if a layer had to be chosen again.
 
         Weights count from the new root. Where no node of a layer follows from it, the tree is cut there and the layer
         is filled from the secondary cache of the layer above.
@@ -205,8 +208,10 @@ class CardSession:
             rows = self._expand(layer.ids.tolist(), layer.tokens.tolist(), layer.parents.tolist())
         else:
             self._nodes.clear()
-            rows = self.tree.feed(self._context, self.tree.held)[None]
-        chances, best = rows.log_softmax(-1, dtype=_at_least_single(rows.dtype)).topk(self.store.children)
+            rows = self.tree.feed(self._context, self.tree.cached)[None]
+        chances, best = rows.log_softmax(-1, dtype=torch.promote_types(rows.dtype, torch.float32)).topk(
+            self.store.children
+        )
         read = torch.stack([chances.double(), best.double()])
         after = mark(self._lm.device)
         found = read.cpu().numpy()  # the forward's only read-back, and the second mark has been passed
@@ -244,7 +249,7 @@ class CardSession:
         return {"hit": node is not None, "refilled": refilled, "seconds": seconds, **self.chain()}
 
     def _follow(self, path: list[int]) -> None:
-        """The ablation: the root moves, and the cache stays as it is until it is full."""
+        """The ablation: the root moves, and the cache stays unchanged until it is full."""
         self.store.move(path[-1], len(path))
         self._trail += path
         if len(self.store.layers) >= self._options["depth"]:
@@ -256,7 +261,7 @@ class CardSession:
         self._due, self._trail = (verified, end), []
 
     def _tidy(self) -> None:
-        """What a correction leaves to do in the draft model's cache: beside the target's forward, not before it."""
+        """Apply a correction to the draft model's cache: during the target's forward, not before it."""
         if self._due is None:
             return
         verified, end = self._due
@@ -272,10 +277,6 @@ class CardSession:
         """What the target may ask for: ids and tokens of the heaviest chain, and how many layers there are."""
         ids, tokens = self.store.query(self._options["depth"])
         return {"ids": ids, "tokens": tokens, "layers": self.store.ahead}
-
-
-def _at_least_single(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32
 
 
 class CardActor(DraftActor):
@@ -364,12 +365,13 @@ class _Card(ParallelDrafter):
 
 
 class Card(ParallelDraft):
-    """draft: hub id or folder of the draft model. nodes_per_layer: K. children: k kept of each node; None = K.
+    """CARD.
 
-    ratio: draft forwards beside one target forward; None measures ceil(T_target / T_draft) at the start, which makes
-    drafts depend on the machine. max_depth: layers. correct: False only queries (the paper's ablation). wait: after a
-    miss the target waits for one draft forward. port: inline | thread | process. patience_s: [s] without an answer
-    after which the draft model counts as lost. dtype, device: of the draft; default the target's.
+    draft: hub id or folder of the draft model. nodes_per_layer: K. children: k kept of each node; None = K. ratio:
+    draft forwards during one target forward; None measures ceil(T_target / T_draft) at the start, which makes
+    drafts depend on the machine. max_depth: layers. correct: False only queries (the paper's ablation). wait: after
+    a miss the target waits for one draft forward. port: inline | thread | process. patience_s: [s] without an
+    answer after which the draft model counts as lost. dtype, device: of the draft; default the target's.
     """
 
     kind = CardActor
@@ -424,5 +426,5 @@ class Card(ParallelDraft):
         return forwards_per_target(target_s, self.port.ask("probe"))
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """The draft model reads the prompt beside the first forward."""
+        """The draft model reads the prompt during the first forward."""
         return self.enter(_Card(self, self.number(), self.forwards, seed))

@@ -15,7 +15,7 @@ MODEL = "model"
 
 
 class CTranslate2(RuntimePeer):
-    """No parameters: what it decodes with is the run's."""
+    """CTranslate2 with the run's settings; it has no parameters."""
 
     families, scalings = BUT_PHI, ("default", "linear")  # its llama3 has other angles
     module = package = extra = "ctranslate2"

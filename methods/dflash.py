@@ -56,7 +56,7 @@ def markov_shapes(kind: str, vocab: int, drafted: int, rank: int, hidden: int) -
 
 
 def confidence_shapes(width: int) -> dict[str, TensorShape]:
-    """Names and shapes of the confidence head. width: of what it reads."""
+    """Names and shapes of the confidence head. width: of its input."""
     return {f"{SURE}.weight": (1, width), f"{SURE}.bias": (1,)}
 
 
@@ -126,7 +126,7 @@ NESTED = ("dflash_config", "dspark_config")
 BLOCK, LAYERS, STATES, ANCHOR = "block_size", "target_layer_ids", "aux_hidden_state_layer_ids", "sample_from_anchor"
 RANK, KIND, CONFIDENT, WITH = "markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov"
 KNOWN = {"sliding_window_non_causal", RANK, BLOCK, LAYERS, STATES, ANCHOR, *MASK}
-# Of heads with further parts (Domino), whose size says nothing where the part is not there; and of training.
+# Settings of further parts (Domino), without meaning where the part is missing, and settings of training.
 IDLE = {"pure_draft_prefix_len", "emb_dim", "gru_hidden_dim", "lambda_base_start", "lambda_base_decay_ratio", "auf",
         "num_anchors", "ce_loss_alpha", "l1_loss_alpha", "confidence_head_alpha", "loss_decay_gamma"}  # fmt: skip
 ONLY = {"speculators_model_type": ("dflash", "dspark"), "projector_type": ("dflash",), "input_embedding_scale": (1.0,),
@@ -136,23 +136,23 @@ ONLY = {"speculators_model_type": ("dflash", "dspark"), "projector_type": ("dfla
 
 def setting(file: HeadFile, name: str) -> Any:
     """A value of the configuration, or of what is nested in it; None where it is not set."""
-    held = (part.get(name) for part in (file.config, *map(file.nested, NESTED)))
-    return next((value for value in held if value is not None), None)
+    found = (part.get(name) for part in (file.config, *map(file.nested, NESTED)))
+    return next((value for value in found if value is not None), None)
 
 
 def is_spark(file: HeadFile) -> bool:
-    """Whether it is DSpark's."""
+    """Whether the file is a DSpark drafter."""
     return file.config.get("speculators_model_type") == "dspark" or "DSpark" in str(file.config.get("architectures"))
 
 
 def anchored(file: HeadFile) -> bool:
-    """Whether the first row of a block drafts too, as in DSpark unless it is said."""
-    said = setting(file, ANCHOR)
-    return is_spark(file) if said is None else bool(said)
+    """Whether the first row of a block drafts too, as in DSpark unless the file says otherwise."""
+    given = setting(file, ANCHOR)
+    return is_spark(file) if given is None else bool(given)
 
 
 def markov_rank(file: HeadFile) -> int:
-    """Of DSpark's Markov head, 0 = it has none. Raises InputError."""
+    """The rank of DSpark's Markov head, 0 without one. Raises InputError."""
     rank = setting(file, RANK) or 0
     if type(rank) is not int or rank < 0:
         raise InputError(f"{file.where}: config.json has {RANK}={rank!r}; expected a whole number")
@@ -160,18 +160,18 @@ def markov_rank(file: HeadFile) -> int:
 
 
 def is_confident(file: HeadFile) -> bool:
-    """Whether it has a confidence head; where nothing is said, its tensors say it, or unread, that it is DSpark's."""
-    said, shapes = setting(file, CONFIDENT), file.shapes()
+    """Whether it has a confidence head; by the configuration, else by its tensors, else (unread) if it is DSpark's."""
+    given, shapes = setting(file, CONFIDENT), file.shapes()
     there = is_spark(file) and not file.random if shapes is None else f"{SURE}.weight" in shapes
-    return there if said is None else bool(said)
+    return there if given is None else bool(given)
 
 
 def reads_markov(file: HeadFile) -> bool:
     """Whether the confidence head reads the token before. Raises InputError where nothing embeds it."""
-    said, rank = setting(file, WITH), markov_rank(file)
-    if said and not rank and is_confident(file):
+    given, rank = setting(file, WITH), markov_rank(file)
+    if given and not rank and is_confident(file):
         raise InputError(f"{file.where}: config.json has {WITH}=True and {RANK}=0; expected a Markov head")
-    return rank > 0 if said is None else bool(said)
+    return rank > 0 if given is None else bool(given)
 
 
 class DFlashHead(TreeHead):
@@ -191,14 +191,14 @@ class DFlashHead(TreeHead):
         self.skipped = 0 if anchored(file) else 1  # rows of a block that draft nothing: the root's
         self._head, self._embedding = state.get(HEAD), state.get(EMBEDDED)
         self.markov = MarkovHead(state) if W1 in state else None
-        beside = self.markov if reads_markov(file) else None
-        self.confidence = ConfidenceHead(state, beside) if f"{SURE}.weight" in state else None
+        markov = self.markov if reads_markov(file) else None
+        self.confidence = ConfidenceHead(state, markov) if f"{SURE}.weight" in state else None
         if OFFSETS in state:
             self.known = target_ids(state[OFFSETS], ends.vocab, file.where)
 
     @staticmethod
     def own(file: HeadFile) -> tuple[str, ...]:
-        """DeepSpec trains both with DSpark; elsewhere they are copies of the target's, or noise."""
+        """DeepSpec trains both with DSpark; in other files they are copies of the target's, or noise."""
         return (HEAD, EMBEDDED) if is_spark(file) else ()
 
     @staticmethod
@@ -242,16 +242,16 @@ class DFlashHead(TreeHead):
         return torch.cat([root, self._mask.expand(rows - 1)])
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Of a block's tokens; the target's states do not enter here."""
+        """Embed a block's tokens; the target's states do not enter here."""
         embedded = self.ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
         return self.normed(embedded, self._first), embedded
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """Behind its own norm."""
+        """Apply the head's own norm."""
         return self.normed(hidden, self._norms[1])
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """By its own output head or the target's."""
+        """Apply the head's own output head, or the target's."""
         return self.ends.logits(hidden) if self._head is None else functional.linear(hidden, self._head)
 
 

@@ -2,7 +2,7 @@
 
 Token-level intersection: the draft's distribution is confined to the tokens that both vocabularies have, and its tokens
 are verified by the ratio test. String-level exact match: the draft writes text in its own tokens, the target's
-tokenizer cuts it anew, and each token is accepted where the target emits the same.
+tokenizer splits it again, and each token is accepted where the target emits the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Prefill
 
-TAIL = 4  # tokens of the context that are cut anew with a drafted text, since a token may reach over the border
+TAIL = 4  # tokens of the context that are split again with a drafted text, since a token may reach over the border
 
 
 class Vocabularies:
@@ -33,7 +33,7 @@ class Vocabularies:
         self.shared = {ours[token]: theirs[token] for token in ours.keys() & theirs.keys()}
 
     def translate(self, tokens: Sequence[int]) -> list[int]:
-        """The target's tokens as the draft's: shared ones one by one, the text of others cut anew."""
+        """The target's tokens as the draft's: shared ones one by one, the text of others split again."""
         found: list[int] = []
         for known, run in groupby(tokens, self.shared.__contains__):
             if known:
@@ -89,10 +89,10 @@ class _Request(DraftRequest):
 
     def feeding(self, context: Sequence[int], settled: int, masks: Sequence[int] = ()) -> DraftCall:
         """As ``DraftRequest.feeding``; ``settled`` is known here."""
-        held = len(self._text)
+        cached = len(self._text)
         self._text += self._method.vocabularies.translate(context[self._taken :])
         self._taken = len(context)
-        return super().feeding(self._text or [0], held, masks)
+        return super().feeding(self._text or [0], cached, masks)
 
     def stepping(self, token: int | Tensor) -> DraftCall:
         """As ``DraftRequest.stepping``."""
@@ -132,7 +132,10 @@ class _Text(SharedDrafter):
 
 
 class ForeignDraft(ChainMethod):
-    """match: token (TLI) | string (SLEM). draft, length and the rest as ``ChainMethod``; schedule is TLI's only."""
+    """A draft model of another vocabulary.
+
+    match: token (TLI) | string (SLEM). draft, length and the rest as ``ChainMethod``; schedule is TLI's only.
+    """
 
     def __init__(
         self,

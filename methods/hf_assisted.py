@@ -20,9 +20,10 @@ from specbench.types import require_count
 
 
 class HFAssisted(HFPeer):
-    """draft: hub id or folder. length: tokens drafted at first. schedule: heuristic (+2, -1) | constant.
+    """Assisted generation.
 
-    The heuristic starts from ``length`` in every request; left alone, the library carries it from call to call.
+    draft: hub id or folder. length: tokens drafted at first. schedule: heuristic (+2, -1) | constant. The heuristic
+    starts from ``length`` in every request; left alone, the library carries it from call to call.
     """
 
     def __init__(

@@ -23,7 +23,10 @@ WARM_TOKENS = 4  # the first comes of the prompt, uncompiled; the others of the 
 
 
 class HFCompiled(HFPeer):
-    """length: [tokens] slots of the cache, at most the model's context. compile: False is the static cache alone."""
+    """Compiled generate.
+
+    length: [tokens] slots of the cache, at most the model's context. compile: False is the static cache alone.
+    """
 
     def __init__(self, length: int = 2048, compile: bool = True) -> None:
         require_count("length", length, low=WARM_TOKENS + 1)

@@ -249,11 +249,12 @@ class _Union(Drafter):
 
 
 class Hybrid(Method):
-    """members: name -> method whose drafts are merged; each observes every forward as if it drafted alone.
+    """Hybrid.
 
-    budget: nodes of the merged tree. member_budget: nodes of each member's draft. threshold: least estimated chance
-    of a node to be accepted for being fed. prior: chance of a node of a member without scores before anything is
-    known; strength: [observations] the weight of this prior.
+    members: name -> method whose drafts are merged; each observes every forward as if it drafted alone. budget:
+    nodes of the merged tree. member_budget: nodes of each member's draft. threshold: least estimated chance of a
+    node to be accepted for being fed. prior: chance of a node of a member without scores before anything is known;
+    strength: [observations] the weight of this prior.
     """
 
     learned = ("rates",)
@@ -292,7 +293,7 @@ class Hybrid(Method):
 
     @property
     def pauses(self) -> bool:
-        """Not where a member reads hidden states: the steps left out would be a path that was none of its draft."""
+        """False where a member reads hidden states: the steps left out would be a path outside its draft."""
         return super().pauses and not self.needs.hidden
 
     @property

@@ -120,10 +120,11 @@ class HydraRun(HeadRun):
 
 
 class HydraTree(StackedHeads):
-    """head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
+    """Hydra++.
 
-    tree: child counts level by level, null = Medusa's 63 nodes; levels beyond the heads are left out. safetensors:
-    false reads torch files.
+    head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all. tree:
+    child counts level by level, null = Medusa's 63 nodes; levels beyond the heads are left out. safetensors: false
+    reads torch files.
     """
 
     format = FORMAT
@@ -160,7 +161,7 @@ class HydraTree(StackedHeads):
         return heads, blocks, biased
 
     def bind(self, target: Target) -> None:
-        """Load prefix layer and heads beside the target's output head."""
+        """Load prefix layer and heads onto the device of the target's output head."""
         state, (heads, blocks, biased), tree, ends = self.load(target)
         self._device = ends.device
         self._heads = HydraHeads(state, self.config, heads, blocks, biased, ends)

@@ -47,10 +47,11 @@ class _Window(Drafter):
 
 
 class Jacobi(Method):
-    """window: guesses fed a step. padding: what a new place of the window holds.
+    """Jacobi decoding.
 
-    padding: pad (the tokenizer's pad token, as the paper's initial guess; EOS where it has none) | prompt (a random
-    token of the prompt) | repeat (the window's last guess again).
+    window: guesses fed a step. padding: what a new place of the window holds. padding: pad (the tokenizer's pad
+    token, as the paper's initial guess; EOS where it has none) | prompt (a random token of the prompt) | repeat
+    (the window's last guess again).
     """
 
     by_node = True

@@ -57,11 +57,12 @@ class _Speculator(Drafter):
 
 
 class LogitSpec(Method):
-    """max_ngram: longest suffix looked up. num_draft: tokens copied behind the next token. capacity: tokens fed, root
-    included.
+    """LogitSpec.
 
-    lengths, ranks: a branch of a token of rank r (0 = best) is cut to ``lengths[i]`` tokens, i the first with
-    r <= ``ranks[i]``, else to the last of ``lengths``. merge: branches share prefixes, and only new nodes count.
+    max_ngram, the longest suffix looked up; num_draft, the tokens copied behind the next token. capacity: tokens
+    fed, root included. lengths, ranks: a branch of a token of rank r (0 = best) is cut to ``lengths[i]`` tokens, i
+    the first with r <= ``ranks[i]``, else to the last of ``lengths``. merge: branches share prefixes, and only new
+    nodes count.
     """
 
     by_node = True

@@ -52,8 +52,9 @@ class _Lookahead(Drafter):
 
 
 class Lookahead(Method):
-    """ngram N: of a pooled n-gram, its key included. window W: columns. guesses G: n-grams kept and verified a key.
+    """Lookahead decoding.
 
+    ngram N: of a pooled n-gram, its key included. window W: columns. guesses G: n-grams kept and verified a key.
     bonus: dropped (at most N-1 tokens a step) | kept (N). verification: chains (an n-gram each) | trie (shared
     prefixes). pool_from_prompt: the n-grams of prompt and answer are pooled too.
     """

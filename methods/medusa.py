@@ -89,10 +89,11 @@ class _Heads(SharedDrafter):
 
 
 class Medusa(StackedHeads):
-    """head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all.
+    """Medusa-1.
 
-    tree: child counts level by level, null = the published 63 nodes; levels beyond the heads are left out.
-    safetensors: false reads torch files. acceptance: exact | typical, at temperature > 0: a token passes above
+    head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all. tree:
+    child counts level by level, null = the published 63 nodes; levels beyond the heads are left out. safetensors:
+    false reads torch files. acceptance: exact | typical, at temperature > 0: a token passes above
     min(typical_threshold, typical_alpha * exp(-entropy)).
     """
 
@@ -129,13 +130,13 @@ class Medusa(StackedHeads):
         """(heads, blocks)."""
         heads, blocks = head_count(list(shapes))
         if not heads or not blocks:
-            held = ", ".join(sorted(shapes)[:4])
-            raise InputError(f"{file.where}: no Medusa head: holds {held} ...; expected names like 0.0.linear.weight")
+            found = ", ".join(sorted(shapes)[:4])
+            raise InputError(f"{file.where}: no Medusa head: holds {found} ...; expected names like 0.0.linear.weight")
         require_shapes(shapes, self.shapes(heads, blocks), (), file)
         return heads, blocks
 
     def bind(self, target: Target) -> None:
-        """Load the heads that the tree uses, beside the target's output head."""
+        """Load the heads that the tree uses onto the device of the target's output head."""
         self.lossless = self.typical is None or target.sampling is None  # greedy decoding stays exact
         state, (heads, blocks), self.shape, ends = self.load(target)
         self.output = RowFunction(MedusaHeads(state, heads, blocks))

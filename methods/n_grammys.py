@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 FORMAT = "specbench token ids 1"
 Measure = Literal["distance", "inner_product"]
-BATCH_LOGITS = 2**25  # logits a forward, so that a batch fits beside any model
+BATCH_LOGITS = 2**25  # logits a forward, so that a batch fits next to any model
 PROBES = 64
 CHUNK = 8192  # embeddings at a time
 
@@ -114,7 +114,7 @@ class TableCache:
     def get(self, name: str, shape: tuple[int, ...], vocab: int, build: Callable[[], np.ndarray]) -> np.ndarray:
         """The int32 table ``name``, ids below ``vocab``; ``build`` makes it when the folder has none that is whole.
 
-        A file that is no such table is replaced, and a folder that cannot be written is not used; both are logged.
+        Any other file of that name is replaced, and a folder that cannot be written is not used; both are logged.
         """
         if self._folder is None:
             return build()
@@ -257,11 +257,12 @@ class _Batch(Drafter):
 
 
 class NGrammys(Method):
-    """k: rows. w: tokens of a row. q: tokens looked up in the context. strategy: what fills the rows.
+    """N-Grammys.
 
-    verify: batch (k rows over the shared prefix, the paper's) | trie (the same rows as a tree). ties: see ``RowIndex``.
-    dedupe: leave out a model row that the context gave already. bos: put it before the token whose successors are
-    computed. unigram: see ``unigram_ids``. cache: folder that keeps the model's tables between runs, null = none.
+    k: rows. w: tokens of a row. q: tokens looked up in the context. strategy: what fills the rows. verify: batch (k
+    rows over the shared prefix, the paper's) | trie (the same rows as a tree). ties: see ``RowIndex``. dedupe:
+    leave out a model row that the context gave already. bos: put it before the token whose successors are computed.
+    unigram: see ``unigram_ids``. cache: folder that keeps the model's tables between runs, null = none.
     """
 
     sources = ("context", "bigram", "unigram")
@@ -340,8 +341,8 @@ class NGrammys(Method):
         free = self.k - len(taken)
         if not (self.dedupe and taken):
             return self._rows[successors[:free]].tolist()
-        held = {tuple(row) for row in taken}
-        return [row for row in self._rows[successors].tolist() if tuple(row) not in held][:free]
+        known = {tuple(row) for row in taken}
+        return [row for row in self._rows[successors].tolist() if tuple(row) not in known][:free]
 
     def state_bytes(self) -> int:
         """Bytes of the model's tables."""

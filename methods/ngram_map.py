@@ -1,4 +1,4 @@
-"""llama.cpp's ``ngram-map-k`` and ``ngram-map-k4v``: copy what stood behind the last n tokens, as far as it held.
+"""llama.cpp's ``ngram-map-k`` and ``ngram-map-k4v``: copy what stood behind the last n tokens, while it fits.
 
 Of each n-gram one place is kept, and how many tokens of its last draft were accepted: the next draft is no longer.
 ``k4v`` counts the m-grams that followed, and drafts only where one of them is frequent enough
@@ -41,11 +41,11 @@ class _Lookup(Drafter):
         self._used: tuple[_Key, int] | None = None
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        method, held = self._method, len(context) - 1  # the server's context lacks the last token
+        method, count = self._method, len(context) - 1  # the server's context lacks the last token
         self._used = None
-        if held < 2 * method.match + method.num_draft:
+        if count < 2 * method.match + method.num_draft:
             return EMPTY
-        self._take(context, held)
+        self._take(context, count)
         gram = tuple(context[-method.match :])
         place = self._places.get(gram)
         if place is None:
@@ -63,7 +63,7 @@ class _Lookup(Drafter):
             key, slot = self._used
             key.accepted[slot] = len(step.path)
 
-    def _take(self, context: Sequence[int], held: int) -> None:
+    def _take(self, context: Sequence[int], count: int) -> None:
         """Keep places of n-grams that a whole draft stands behind: the prompt's from its end, then the answer's so.
 
         Places at the end of the prompt, with fewer tokens of it behind them, are never kept.
@@ -71,10 +71,10 @@ class _Lookup(Drafter):
         n = self._method.match
         behind = n + self._method.num_draft + 1
         prompt = range(self._prompt - behind, self._last, -1)
-        answer = range(held - behind, max(self._prompt, self._last), -1)
+        answer = range(count - behind, max(self._prompt, self._last), -1)
         for place in chain(prompt, answer):
             self._places.setdefault(tuple(context[place : place + n]), place)
-        self._last = max(self._last, held - behind)
+        self._last = max(self._last, count - behind)
 
     def _frequent(self, context: Sequence[int], gram: Gram, key: _Key, place: int) -> int | None:
         """The slot of the m-gram that most often followed up to ``place``; None if others did too often.
@@ -112,9 +112,10 @@ def _find(context: Sequence[int], gram: Gram, start: int, end: int) -> list[int]
 
 
 class NgramMap(Method):
-    """match: tokens looked up. num_draft: tokens drafted at most. counts: k4v, else k.
+    """llama.cpp's ngram-map.
 
-    min_hits: drafts asked for behind an n-gram before there is one; k4v only, as in llama.cpp.
+    match: tokens looked up. num_draft: tokens drafted at most. counts: k4v, else k. min_hits: drafts asked for
+    behind an n-gram before there is one; k4v only, as in llama.cpp.
     """
 
     sources = ("context",)

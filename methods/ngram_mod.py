@@ -26,20 +26,20 @@ class _Lookup(Drafter):
         if len(method.table) > FULL:
             method.table.clear()
 
-    def _take(self, held: Sequence[int], count: int) -> None:
+    def _take(self, context: Sequence[int], count: int) -> None:
         """Enter the n-grams of the first ``count`` tokens that something follows, from where the last call ended."""
         n, end = self._method.match, count - self._method.match
         for start in range(self._taken, end):
-            self._method.table[tuple(held[start : start + n])] = held[start + n]
+            self._method.table[tuple(context[start : start + n])] = context[start + n]
         self._taken = max(self._taken, end)
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        method, held = self._method, len(context) - 1  # the server's cache lacks the last token
+        method, count = self._method, len(context) - 1  # the server's cache lacks the last token
         self._proposed = 0
-        if held < method.match:
+        if count < method.match:
             return EMPTY
-        if self._taken + BEHIND < held:
-            self._take(context, held)
+        if self._taken + BEHIND < count:
+            self._take(context, count)
         text = list(context[-method.match :])
         while len(text) - method.match < method.num_draft:
             token = method.table.get(tuple(text[-method.match :]))
@@ -62,7 +62,10 @@ class _Lookup(Drafter):
 
 
 class NgramMod(Method):
-    """match: tokens looked up. num_draft, min_draft: tokens drafted at most; a shorter draft is dropped."""
+    """llama.cpp's ngram-mod.
+
+    match: tokens looked up. num_draft, min_draft: tokens drafted at most; a shorter draft is dropped.
+    """
 
     sources = ("table",)
     learned = ("table",)

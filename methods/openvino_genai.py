@@ -85,7 +85,7 @@ class OpenvinoGenai(RuntimePeer):
                 return report(ids)
 
             def end(self) -> None:
-                """Nothing is held back."""
+                """Nothing is buffered."""
 
         self._config.max_new_tokens = limit
         found = self._pipeline.generate(openvino.Tensor(np.array([prompt], np.int64)), self._config, Streamer())
@@ -98,7 +98,7 @@ class OpenvinoGenai(RuntimePeer):
 
 
 class OpenvinoBatches(OpenvinoGenai):
-    """Its continuous batching, for requests that share forwards: timed beside a batch of ours, no row of a run."""
+    """Its continuous batching, for requests that share forwards: timed next to a batch of ours, never in a run."""
 
     def load(self, runtime: Any, folder: Path, drafting: Path | None) -> None:
         """A pipeline whose step may read ``STEP_TOKENS`` tokens."""

@@ -107,10 +107,11 @@ class _OptTree(Drafter):
 
 
 class OptTree(DraftModelMethod):
-    """draft: hub id or folder of the draft model. nodes: of every tree. max_depth: layers, at most.
+    """OPT-Tree.
 
-    threshold: [tokens] a layer must raise the expected accepted tokens by more than this for another one to follow.
-    dtype, device: of the draft; default the target's.
+    draft: hub id or folder of the draft model. nodes: of every tree. max_depth: layers, at most. threshold:
+    [tokens] a layer must raise the expected accepted tokens by more than this for another one to follow. dtype,
+    device: of the draft; default the target's.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class OptTree(DraftModelMethod):
         self.nodes, self.threshold, self.max_depth = nodes, threshold, max_depth
 
     def bind(self, target: Target) -> None:
-        """Refuse a tree that is no draft; load the draft's weights."""
+        """Refuse a tree larger than a draft; load the draft's weights."""
         require_nodes(f"nodes={self.nodes}", self.nodes, target.max_nodes)
         super().bind(target)
 

@@ -32,25 +32,25 @@ class PhrasePool:
 
     def add(self, key: int, phrase: Phrase) -> None:
         """``phrase`` is the newest of ``key``."""
-        held = self._phrases.setdefault(key, [])
-        if phrase in held:
-            held.remove(phrase)
-        elif len(held) >= self._width:
-            del held[0]
-        held.append(phrase)
+        phrases = self._phrases.setdefault(key, [])
+        if phrase in phrases:
+            phrases.remove(phrase)
+        elif len(phrases) >= self._width:
+            del phrases[0]
+        phrases.append(phrase)
 
     def newest(self, key: int, count: int) -> list[Phrase]:
         """The ``count`` newest phrases of ``key``, newest last."""
         return self._phrases.get(key, [])[-count:] if count else []
 
     def replace(self, key: int, old: Phrase, new: Phrase) -> None:
-        """``new`` takes the place of ``old``; nothing if that has gone. A phrase is never held twice."""
-        held = self._phrases.get(key, [])
-        if old == new or old not in held:
+        """``new`` takes the place of ``old``; nothing if that has gone. A phrase is never stored twice."""
+        phrases = self._phrases.get(key, [])
+        if old == new or old not in phrases:
             return
-        if new in held:
-            held.remove(new)
-        held[held.index(old)] = new
+        if new in phrases:
+            phrases.remove(new)
+        phrases[phrases.index(old)] = new
 
     def learn(self, drafted: Sequence[int], predicted: Sequence[int], length: int) -> None:
         """Learn from what a model predicts after rejected tokens: predicted[i] follows drafted[i].
@@ -91,14 +91,14 @@ class _Lookahead:
 
     def read(self, context: Sequence[int]) -> None:
         """Go back to what ``context`` has in common with what was drafted; a long text is read at once."""
-        held = self.request.rewind(context, self._settled)
-        if not held and len(context) > 1:
+        cached = self.request.rewind(context, self._settled)
+        if not cached and len(context) > 1:
             self.request.feed(context[:-1], 0)
         self._settled = len(context) - 1
 
     def draft(self, context: Sequence[int], least: int, eos: frozenset[int]) -> list[int]:
         """At least ``least`` tokens behind ``context``, or up to an EOS."""
-        fresh = context[self.request.held :]
+        fresh = context[self.request.cached :]
         drafted: list[int] = []
         while len(drafted) < least:
             new = self._forward(fresh)
@@ -183,11 +183,12 @@ class _Ouroboros(Drafter):
 
 
 class Ouroboros(DraftModelMethod):
-    """draft: hub id or folder of the draft model. gamma: tokens drafted at least. endings K: phrases behind them.
+    """Ouroboros.
 
+    draft: hub id or folder of the draft model. gamma: tokens drafted at least. endings K: phrases behind them.
     window W: columns of the lookahead window, and phrases kept for a token. level: of the window; phrases have
-    ``level`` - 1 tokens. overshoot: what the last draft forward gives beyond gamma is drafted too (kept), or not (cut).
-    dtype, device: of the draft; default the target's.
+    ``level`` - 1 tokens. overshoot: what the last draft forward gives beyond gamma is drafted too (kept), or not
+    (cut). dtype, device: of the draft; default the target's.
     """
 
     learned = ("pool",)

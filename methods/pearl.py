@@ -23,7 +23,7 @@ from specbench.types import Draft, Prefill, Step, require_count, require_nodes
 
 
 class _Session:
-    """The draft model behind one request: what it has written follows the context without a break."""
+    """The draft model of one request: its tokens follow the context without a gap."""
 
     def __init__(self, actor: DraftActor, context: list[int], seed: int) -> None:
         self._actor, self._tokens = actor, context
@@ -154,10 +154,11 @@ class _Pearl(ParallelDrafter):
 
 
 class Pearl(ParallelDraft):
-    """draft: hub id or folder of the draft model. gamma: tokens drafted while the target runs, ceil(T_target/T_draft).
+    """PEARL.
 
-    port: where the draft model runs, inline | thread | process. patience_s: [s] without an answer after which it counts
-    as lost. dtype, device: of the draft; default the target's.
+    draft: hub id or folder of the draft model. gamma: tokens drafted while the target runs, ceil(T_target/T_draft).
+    port: where the draft model runs, inline | thread | process. patience_s: [s] without an answer after which it
+    counts as lost. dtype, device: of the draft; default the target's.
     """
 
     kind = PearlActor
@@ -182,5 +183,5 @@ class Pearl(ParallelDraft):
         super().bind(target)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """The draft model reads the prompt beside the first forward. seed: of the tokens drawn."""
+        """The draft model reads the prompt during the first forward. seed: of the tokens drawn."""
         return self.enter(_Pearl(self, self.number(), seed))

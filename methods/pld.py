@@ -91,9 +91,10 @@ class _Counts(Drafter):
 
 
 class PromptLookup(Method):
-    """max_ngram, min_ngram: longest and shortest suffix looked up. num_draft: tokens drafted at most.
+    """Prompt lookup decoding.
 
-    rule: original | hf | recent | ngram_simple | ngram_cache (llama.cpp's two).
+    max_ngram, min_ngram: longest and shortest suffix looked up. num_draft: tokens drafted at most. rule: original |
+    hf | recent | ngram_simple | ngram_cache (llama.cpp's two).
     """
 
     sources = ("context",)

@@ -29,7 +29,10 @@ ALLOWED = {"tokens": ("U16", "U32"), "order": ("I32", "I64"), "borders": ("I64",
 
 
 class Datastore:
-    """array: the corpus and its suffix array. borders: (texts + 1,) int64, where texts begin, and the end."""
+    """A corpus to retrieve from.
+
+    array: the corpus and its suffix array. borders: (texts + 1,) int64, where texts begin, and the end.
+    """
 
     def __init__(self, array: SuffixArray, borders: np.ndarray) -> None:
         self.array, self.borders = array, borders
@@ -53,18 +56,18 @@ class Datastore:
 
     @classmethod
     def load(cls, path: Path, vocab: int, key: str) -> Datastore:
-        """Map a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
+        """Map a file of ``save``. Raises InputError naming ``key`` if it is another file, or of another vocabulary."""
         read_built(path, vocab, key, "datastore")
         arrays = _map(path, key)
         return cls(SuffixArray(arrays["tokens"], arrays["order"]), arrays["borders"])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """``specbench build datastore`` has none but the corpus's."""
+    """Add nothing: ``specbench build datastore`` has the corpus's options only."""
 
 
 def build(corpus: Corpus, given: argparse.Namespace) -> tuple[Datastore, str]:
-    """What ``specbench build datastore`` writes; its corpus says what it holds."""
+    """The datastore that ``specbench build datastore`` writes, and no text: the corpus describes it."""
     return Datastore.build(corpus.documents, len(corpus.tokenizer)), ""
 
 
@@ -110,11 +113,12 @@ class _Retriever(Drafter):
 
 
 class Rest(Method):
-    """datastore: file made by ``specbench build datastore``. longest, shortest: suffixes looked up [tokens].
+    """REST.
 
-    depth: tokens of a continuation. nodes: of the tree. max_matches: occurrences looked at. subset: which of them,
-    uniform (an even share from a seeded start) | first (in sorted order, as the code does). cut: paper (the most
-    frequent nodes) | reference (the code's smaller tree). cross_documents: continuations run into the next text.
+    datastore: file made by ``specbench build datastore``. longest, shortest: suffixes looked up [tokens]. depth:
+    tokens of a continuation. nodes: of the tree. max_matches: occurrences looked at. subset: which of them, uniform
+    (an even share from a seeded start) | first (in sorted order, as the code does). cut: paper (the most frequent
+    nodes) | reference (the code's smaller tree). cross_documents: continuations run into the next text.
     """
 
     sources = ("datastore",)

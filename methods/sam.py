@@ -42,7 +42,10 @@ class Packed(NamedTuple):
 
 
 class StaticAutomaton:
-    """arrays: the packed automaton. ranked: how many edges of a state stand in order of frequency."""
+    """The automaton of a corpus, packed and read-only.
+
+    arrays: the packed automaton. ranked: how many edges of a state stand in order of frequency.
+    """
 
     def __init__(self, arrays: Packed, ranked: int) -> None:
         self.arrays, self.ranked = arrays, ranked
@@ -73,9 +76,9 @@ class StaticAutomaton:
 
     @classmethod
     def load(cls, path: Path, vocab: int, key: str) -> StaticAutomaton:
-        """Read a file of ``save``. Raises InputError naming ``key`` if it is none, or of another vocabulary."""
-        about, held = read_built(path, vocab, key, "suffix automaton", Packed._fields)
-        arrays = Packed(**held)
+        """Read a file of ``save``. Raises InputError naming ``key`` if it is another file, or of another vocabulary."""
+        about, stored = read_built(path, vocab, key, "suffix automaton", Packed._fields)
+        arrays = Packed(**stored)
         if not about.get("ranked", "").isdecimal() or not _is_sound(arrays):
             raise InputError(f"{key}={path}: not a suffix automaton, or damaged; build one anew")
         if any(array.size and not 0 <= array.min() <= array.max() < vocab for array in (arrays.text, arrays.tokens)):
@@ -265,11 +268,12 @@ class _Matcher(Drafter):
 
 
 class SAM(Method):
-    """n_predicts: tokens of a draft, the root among them. alpha: without an auxiliary, a match of L tokens drafts at
-    most int(alpha * L). children: of a node, and nodes of a level, in the static automaton's tree.
+    """SAM-Decoding.
 
-    static: file of an automaton built by specbench build automaton. len_bias: taken off its matches. auxiliary:
-    token_recycling | none; it drafts where no match has len_threshold tokens. tree, k: of Token Recycling.
+    n_predicts, the tokens of a draft, root included; children of a node and nodes of a level. alpha: without an
+    auxiliary, a match of L tokens drafts at most int(alpha * L). static: file of an automaton built by specbench
+    build automaton. len_bias: taken off its matches. auxiliary: token_recycling | none; it drafts where no match
+    has len_threshold tokens. tree, k: of Token Recycling.
     """
 
     learned = ("auxiliary",)
@@ -367,7 +371,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build(corpus: Corpus, given: argparse.Namespace) -> tuple[StaticAutomaton, str]:
-    """The automaton, and what it holds. Raises InputError for options that the tokenizer does not allow."""
+    """The automaton, and a text with its sizes. Raises InputError for options that the tokenizer does not allow."""
     if given.ranked < 1:
         raise InputError(f"--ranked {given.ranked}; expected 1 or more")
     eos = None if given.no_eos else corpus.tokenizer.eos_token_id

@@ -68,7 +68,10 @@ def draw_sets(kept: Sequence[int], layers: int, count: int) -> list[list[int]]:
 
 @dataclass(slots=True)
 class LayerSearch:
-    """number: of the set that drafts. agreed: share of a window's tokens that it gives. tried: sets scored so far."""
+    """The state of a search for the best set of layers.
+
+    number: of the set that drafts. agreed: share of a window's tokens that it gives. tried: sets scored so far.
+    """
 
     number: int = 0
     agreed: float = 0.0
@@ -104,10 +107,11 @@ class SearchedChain(DraftChain):
 
 
 class SelfSpeculation(ChainMethod):
-    """skip: layers left out, from 0 on; None = every second one between the first and the last.
+    """Self-speculation.
 
-    exit: layers that are kept from the first on, in place of ``skip``. search: sets of as many layers that are tried
-    besides, 0 = none. window: the first emitted tokens, by which sets are scored. The rest as ``ChainMethod``.
+    skip: layers left out, from 0 on; None = every second one between the first and the last. exit: layers that are
+    kept from the first on, in place of ``skip``. search: further sets of as many layers that are tried, 0 = none.
+    window: the first emitted tokens, by which sets are scored. The rest as ``ChainMethod``.
     """
 
     sources = ("self",)
@@ -175,7 +179,7 @@ class SelfSpeculation(ChainMethod):
         self.adopt(self._find_lm(0), TargetTraits.of(target))
 
     def reset(self) -> None:
-        """The search begins anew, from the given set."""
+        """Restart the search from the given set."""
         self.found = LayerSearch()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

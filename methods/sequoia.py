@@ -16,11 +16,11 @@ from specbench.types import MOST, ROOT, InputError, require_count
 
 
 class Sequoia(FixedTreeMethod):
-    """draft: hub id or folder of the draft model. nodes, depth: of the tree, at most.
+    """Sequoia.
 
-    acceptance: at a node that was reached, the chance that its first, second, ... child is the one accepted. dtype,
-    device: of the draft; default the target's. draft_temperature: at which the draft samples;
-    None = as the request does.
+    draft: hub id or folder of the draft model. nodes, depth: of the tree, at most. acceptance: at a node that was
+    reached, the chance that its first, second, ... child is the one accepted. dtype, device: of the draft; default
+    the target's. draft_temperature: at which the draft samples; None = as the request does.
     """
 
     def __init__(

@@ -15,10 +15,11 @@ from specbench.types import MOST, ROOT, InputError
 
 
 class SpecInfer(FixedTreeMethod):
-    """draft: hub id or folder of the draft model. expansion: children of every node, by depth, the root's first.
+    """SpecInfer.
 
-    dtype, device: of the draft; default the target's. draft_temperature: at which the draft samples;
-    None = as the request does.
+    draft: hub id or folder of the draft model. expansion: children of every node, by depth, the root's first.
+    dtype, device: of the draft; default the target's. draft_temperature: at which the draft samples; None = as the
+    request does.
     """
 
     replace = True

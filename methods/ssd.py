@@ -26,37 +26,40 @@ CACHE, RANDOM = 0, 1  # sources
 
 
 class TokenRing:
-    """capacity: the most tokens held [tokens]; memory is taken as they come."""
+    """A ring buffer of tokens.
+
+    capacity: the most tokens stored [tokens]; memory is taken as they come.
+    """
 
     def __init__(self, capacity: int) -> None:
-        self._held = np.empty(capacity, np.int32)
+        self._tokens = np.empty(capacity, np.int32)
         self.clear()
 
     def __len__(self) -> int:
-        return min(self._written, len(self._held))
+        return min(self._written, len(self._tokens))
 
     def write(self, tokens: Sequence[int]) -> None:
         """Append; of more than fit, the last ones."""
-        capacity = len(self._held)
+        capacity = len(self._tokens)
         new = np.array(tokens[-capacity:], np.int32)
         start = (self._written + len(tokens) - len(new)) % capacity
         before = min(len(new), capacity - start)
-        self._held[start : start + before] = new[:before]
-        self._held[: len(new) - before] = new[before:]
+        self._tokens[start : start + before] = new[:before]
+        self._tokens[: len(new) - before] = new[before:]
         self._written += len(tokens)
 
     def snapshot(self) -> np.ndarray:
         """(len,) int32 copy, oldest first: where the ring wraps around, nothing is joined that did not follow."""
-        seam = self._written % len(self._held) if self._written > len(self._held) else 0
-        return np.concatenate([self._held[seam : len(self)], self._held[:seam]])
+        seam = self._written % len(self._tokens) if self._written > len(self._tokens) else 0
+        return np.concatenate([self._tokens[seam : len(self)], self._tokens[:seam]])
 
     def clear(self) -> None:
         """Forget everything."""
         self._written = 0
 
     def nbytes(self) -> int:
-        """Bytes of the tokens held."""
-        return len(self) * self._held.itemsize
+        """Bytes of the stored tokens."""
+        return len(self) * self._tokens.itemsize
 
 
 class Rebuilder:
@@ -138,11 +141,12 @@ class _Reader(Drafter):
 
 
 class Spacelike(Method):
-    """query_length, min_query: suffixes looked up, longest first [tokens]. draft_length: tokens drafted.
+    """Spacelike decoding.
 
-    max_matches: occurrences that vote, an even share of more. vote: whole (continuations as a whole, the source's) |
-    prefix (token by token). rebuild_every: finished requests between two builds of the suffix array. rebuild: inline
-    (at the request's end) | background (in a thread; taken into use when the next build is due). buffer_tokens: the
+    query_length, min_query: suffixes looked up, longest first [tokens]. draft_length: tokens drafted. max_matches:
+    occurrences that vote, an even share of more. vote: whole (continuations as a whole, the source's) | prefix
+    (token by token). rebuild_every: finished requests between two builds of the suffix array. rebuild: inline (at
+    the request's end) | background (in a thread; taken into use when the next build is due). buffer_tokens: the
     ring's size. unseen: none | random (tokens drafted where not even the last one was seen).
     """
 

@@ -28,8 +28,9 @@ ROUNDING = 1e-6  # added before a length is cut to an integer, as in the authors
 
 
 class Limits(NamedTuple):
-    """nodes, factor, offset: a match of m tokens drafts min(nodes, factor * m + offset) tokens. least: probability of a
-    node given its match. depth: of the tree. tree: also other children than the likeliest.
+    """The limits of a draft: a match of m tokens drafts min(nodes, factor * m + offset) tokens.
+
+    least: probability of a node given its match. depth: of the tree. tree: also other children than the likeliest.
     """
 
     nodes: int
@@ -74,7 +75,10 @@ Ties = Literal["recent", "reference"]
 
 
 class SuffixTree:
-    """depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``."""
+    """How often every string of some texts occurred.
+
+    depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``.
+    """
 
     def __init__(self, depth: int, tokens: int = 1024, ties: Ties = "recent") -> None:
         self.depth, self._ties = depth, ties
@@ -104,12 +108,12 @@ class SuffixTree:
         grow(self._arrays, np.asarray(text.tokens, np.int32), text.place, self.depth, -1)
         text.place[:] = 0
         self._gone += len(text.tokens)
-        held = sum(len(kept.tokens) for kept in self.texts) if self._gone > len(text.tokens) else self._gone
-        if self._gone > held:
-            self._rebuild(held)
+        kept_tokens = sum(len(kept.tokens) for kept in self.texts) if self._gone > len(text.tokens) else self._gone
+        if self._gone > kept_tokens:
+            self._rebuild(kept_tokens)
 
     def _rebuild(self, tokens: int) -> None:
-        """Grow the texts that are held anew, in the order in which they grew."""
+        """Grow the remaining texts again, in the order in which they grew."""
         self._allocate(2 * tokens)
         self._gone = 0
         self._stretches = [each for each in self._stretches if each[0] in self.texts]
@@ -249,7 +253,7 @@ class _Request(Drafter):
         self._text, self._answer = Text(), Text()
         self._local.extend(self._text, prompt)
         self._taken = len(prompt)
-        self._stats = {"cached_tokens": float(method.held)} if self._answers is not None else {}
+        self._stats = {"cached_tokens": float(method.cached_tokens)} if self._answers is not None else {}
         if self._answers is not None:
             method.admit(self._answer)
 
@@ -281,12 +285,13 @@ class _Request(Drafter):
 
 
 class SuffixDecoding(Method):
-    """num_draft: most nodes of a draft. factor, offset: a match of m tokens drafts at most factor * m + offset.
+    """SuffixDecoding.
 
-    min_prob: least estimated probability of a node given its match. depth: longest string counted [tokens].
-    shape: path (the likeliest child each time) | tree (best first). global_tree: whether answers are remembered.
-    cached_requests: answers it holds; the oldest goes first. ties: of children with equal counts the one that occurred
-    last (recent), or the first of the reference's list of siblings.
+    num_draft: most nodes of a draft. factor, offset: a match of m tokens drafts at most factor * m + offset.
+    min_prob: least estimated probability of a node given its match. depth: longest string counted [tokens]. shape:
+    path (the likeliest child each time) | tree (best first). global_tree: whether answers are remembered.
+    cached_requests: answers it holds; the oldest goes first. ties: of children with equal counts the one that
+    occurred last (recent), or the first of the reference's list of siblings.
     """
 
     learned = ("answers",)
@@ -345,7 +350,7 @@ class SuffixDecoding(Method):
             self.answers.remove(next(iter(self.answers.texts)))
 
     @property
-    def held(self) -> int:
+    def cached_tokens(self) -> int:
         """[tokens] of the answers in the global tree."""
         return sum(len(text.tokens) for text in self.answers.texts) if self.answers is not None else 0
 

@@ -86,8 +86,9 @@ class _Recycler(Drafter):
 
 
 class TokenRecycling(Method):
-    """nodes, depth: of the tree, the reference's brought to that size (``reference_tree``). k: candidates a token.
+    """Token Recycling.
 
+    nodes, depth: of the tree, the reference's brought to that size (``reference_tree``). k: candidates a token.
     update: which of a repeated token's rows stays: last | first | merge (a stand-in for the unordered device write:
     each rank from another occurrence). update_from_prefill: also learn from the prompt's own distributions
     (SAM-Decoding's variant). tree: child counts level by level, in place of nodes and depth.
@@ -115,7 +116,7 @@ class TokenRecycling(Method):
         return Needs(node_topk=self.k, prompt_topk=self.k if self.update_from_prefill else 0)
 
     def bind(self, target: Target) -> None:
-        """Allocate the matrix beside the target."""
+        """Allocate the matrix on the target's device."""
         require_nodes(self._given, len(self.shape), target.max_nodes)
         self.matrix = RecyclingMatrix(self.shape, self.k, self.update, target.vocab_size, target.device)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from hand_made import HAND_MADE
 
+from builders.suites import HAND_MADE
 from specbench.records.record import TurnRecord
 from specbench.report.frames.counting import DEFINITIONS, Requests, as_requests, count_request
 from specbench.report.frames.detail import DETAILS, TIME_SPLIT

@@ -19,6 +19,7 @@ from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.facade import ModelCard, Target
+from specbench.types import Prefill
 
 CONTEXT = 512
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -366,3 +367,11 @@ def paths_of(draft) -> list[tuple[int, ...]]:
     for token, parent in zip(tokens, draft.parents, strict=True):
         found.append((*(found[parent] if parent >= 0 else ()), token))
     return found
+
+
+def begun(method, model, ids, seed=0):
+    """A drafter behind ``ids``, all but the last of which are its prompt."""
+    hidden = states(model, ids[:-1])
+    rows = slice(None) if method.needs.prompt_hidden else slice(-1, None)
+    given = {layer: hidden[layer][rows] for layer in method.needs.hidden}
+    return method.begin(ids[:-1], Prefill(ids[-1], given), seed)

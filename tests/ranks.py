@@ -83,9 +83,9 @@ class Recorder(Graphs):
         return True
 
     def run(self, key, call):
-        if key not in self._held:
+        if key not in self._recorded:
             call()
-            self._held[key] = (None, call())
+            self._recorded[key] = (None, call())
         return call()
 
 

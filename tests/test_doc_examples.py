@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from in_process import Done, run_main
 
 import methods
+from builders.runs import Done, run_main
 from specbench import commands
 
 ROOT = Path(__file__).resolve().parent.parent

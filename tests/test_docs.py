@@ -1,5 +1,5 @@
-"""The documents: every link leads to a file and a heading, every command line is a command with settings that exist, the
-site has every page, and tables follow the code that they list. ``test_doc_examples`` runs the README's commands.
+"""The documents: links lead to a file and a heading, command lines compose, the site has every page, and tables follow
+the code that they list. ``test_doc_examples`` runs the README's commands.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from doc_tables import TABLES, page_with_table
-from site_pages import FORMULA, on_page_markdown
 
 from builders.runs import composed
+from scripts.site_pages import FORMULA, on_page_markdown
 from specbench import commands
 from specbench.runs.composition import with_own_groups
 

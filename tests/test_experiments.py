@@ -10,10 +10,9 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
-from in_process import run_main
 from omegaconf import OmegaConf
 
-from compose import composed, job_for
+from builders.runs import composed, job_for, run_main
 from specbench.commands import run as run_command
 from specbench.records.record import PHASES, VANILLA
 from specbench.records.store import read_run

@@ -203,11 +203,11 @@ class ThirdHead(TreeHead):
     @staticmethod
     def rename(names: dict[str, Any]) -> dict[str, Any]:
         """The speculators library calls the layer ``layers.0``, others put ``model.`` in front."""
-        plain = {name.removeprefix("model."): held for name, held in names.items()}
-        return {re.sub(r"^layers\.0\.", "midlayer.", name): held for name, held in plain.items()}
+        plain = {name.removeprefix("model."): value for name, value in names.items()}
+        return {re.sub(r"^layers\.0\.", "midlayer.", name): value for name, value in plain.items()}
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
-        """Fused by ``fc``, normed before where the head says so."""
+        """Fused by ``fc``, normed before where the flags say so."""
         if FC_NORM in self._flags:
             features = [self.normed(each, weight) for each, weight in zip(features, self._fused, strict=True)]
         fused = torch.cat(list(features), dim=-1)
@@ -216,14 +216,14 @@ class ThirdHead(TreeHead):
         )
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Normed embedding beside normed state; the residual is the state."""
+        """Normed embedding and normed state, concatenated; the residual is the state."""
         embedded = self.ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
         normed = self.normed(hidden, self._before[1])
         both = torch.cat([self.normed(embedded, self._before[0]), normed], dim=-1)
         return both, normed if NORM_BEFORE_RESIDUAL in self._flags else hidden
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """As it is, or behind the last norm."""
+        """Unchanged, or after the last norm."""
         return self.normed(hidden, self._norm) if NORM_OUTPUT in self._flags else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -401,7 +401,7 @@ class ParallelHead(ThirdHead):
 
     @classmethod
     def flags(cls, file: HeadFile) -> frozenset[str]:
-        """With an embedding of its own where nothing is said of it, as the speculators library has it."""
+        """Has an embedding of its own unless the configuration says otherwise, as in the speculators library."""
         flags = super().flags(file)
         return flags if file.config.get(OWN_EMBEDDING) is not None else flags | {OWN_EMBEDDING}
 
@@ -415,10 +415,10 @@ class ParallelHead(ThirdHead):
     def rename(names: dict[str, Any]) -> dict[str, Any]:
         """As EAGLE-3's; some files have the learned state as (1, 3D), others as (1, 1, 3D)."""
         named = ThirdHead.rename(names)
-        if isinstance(held := named.get(STATE), Tensor):
-            named[STATE] = held.flatten()
-        elif held and set(held[:-1]) <= {1}:
-            named[STATE] = held[-1:]
+        if isinstance(stored := named.get(STATE), Tensor):
+            named[STATE] = stored.flatten()
+        elif stored and set(stored[:-1]) <= {1}:
+            named[STATE] = stored[-1:]
         return named
 
     def masked(self, rows: int) -> tuple[Tensor, Tensor]:

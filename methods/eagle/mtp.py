@@ -50,7 +50,7 @@ class ModulesRun(HeadRun):
         like = heads[0].layers.like
         self._heads, self._memories = heads, [memory, *memory.later]
         self._rows = 0  # committed ones of the first module
-        # Of each module, from its first row that is not kept on: the states it reads, and committed tokens beside them.
+        # Of each module, from its first row that is not stored on: the states it reads, and the tokens.
         self._states = [like.new_empty(0, heads[0].ends.width) for _ in heads]
         self._tokens = [like.new_empty(0, dtype=torch.int64) for _ in heads]
         self._drafted, self._root = self._tokens[0], self._states[0]
@@ -61,8 +61,8 @@ class ModulesRun(HeadRun):
         """See ``HeadRun.root``."""
         if self.queue:
             features, following = self.taken()
-            for place, held in enumerate(self._tokens):  # the first token of module ``place`` is that far on
-                self._tokens[place] = torch.cat([held, following[max(0, place - self._rows) :]])
+            for place, tokens in enumerate(self._tokens):  # the first token of module ``place`` is that far on
+                self._tokens[place] = torch.cat([tokens, following[max(0, place - self._rows) :]])
             self._rows += len(following)
             self._states[0] = self.head.enter(features)
             self._written = yield from self._read(0, self._drafted[:0])
@@ -84,11 +84,11 @@ class ModulesRun(HeadRun):
 
     def _read(self, place: int, drafted: Tensor) -> Forwards:
         """The module at ``place`` reads its new rows, and the n that wait for (n,) drafted tokens: what these write."""
-        tokens, held = self._tokens[place], self._states[place]
-        new, states = len(tokens), torch.cat([held, self._written]) if place else held
+        tokens, stored = self._tokens[place], self._states[place]
+        new, states = len(tokens), torch.cat([stored, self._written]) if place else stored
         self._waiting, self._waiting_states = drafted, states[new:]
         written = yield from self._feed(place, torch.cat([tokens, drafted]), states, len(drafted))
-        self._tokens[place], self._states[place] = tokens[:0], held[new:].clone()
+        self._tokens[place], self._states[place] = tokens[:0], stored[new:].clone()
         if place + 1 == len(self._heads):
             return written
         self._states[place + 1] = torch.cat([self._states[place + 1], written[:new]])
@@ -106,9 +106,10 @@ class ModulesRun(HeadRun):
 
 @dataclass(frozen=True, slots=True)
 class ModuleLayout:
-    """prefix: of a module's names. states_first: before the embedding. normed: the state that goes on is normed.
+    """How a kind of checkpoint lays out a module.
 
-    bare: the target's state is read without its final norm.
+    prefix: of a module's names. states_first: before the embedding. normed: the state that goes on is normed. bare:
+    the target's state is read without its final norm.
     """
 
     prefix: str
@@ -222,7 +223,7 @@ class MtpHead(TreeHead):
         return self.normed(hidden, self._norms[name])
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """Behind the last norm, or as it is."""
+        """After the last norm, or unchanged."""
         return self._norm(hidden, "final_layernorm") if self._layout.normed else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class Branches:
     # Nests deeper: the hot loop of a draft, measured.
     def add_rows(self, node: int, rows: Iterable[Sequence[int]], sources: Iterable[int], room: int) -> None:
         """Spell each of ``rows`` below ``node``, merged: a shared node has the source of its first row."""
-        tokens, parents, held, children = self.tokens, self.parents, self.source, self._children
+        tokens, parents, owners, children = self.tokens, self.parents, self.source, self._children
         most = len(tokens) + room
         for source, row in zip(sources, rows, strict=False):
             above = node
@@ -74,5 +74,5 @@ class Branches:
                         break
                     tokens.append(token)
                     parents.append(above)
-                    held.append(source)
+                    owners.append(source)
                 above = child

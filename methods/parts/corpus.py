@@ -146,7 +146,10 @@ def _encode(texts: list[str], tokenizer: Any) -> Iterator[np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """documents: token ids of each, none empty. dropped: documents kept out for what they share."""
+    """The documents of a corpus as token ids.
+
+    documents: token ids of each, none empty. dropped: documents kept out for what they share.
+    """
 
     tokenizer: Any
     documents: list[np.ndarray]
@@ -194,7 +197,7 @@ def read_built(
     """(metadata, arrays ``names``) of a safetensors file that ``specbench build`` made from a corpus.
 
     Its metadata hold ``format`` (see ``FORMATS``) and ``vocab``, the tokens of the tokenizer it was built
-    with. Raises InputError naming ``key`` where it is no such file, or of another vocabulary than ``vocab``.
+    with. Raises InputError naming ``key`` where it is another file, or of another vocabulary than ``vocab``.
     """
     build = f"build one with specbench build {BUILT_BY[kind]}"
     if not path.is_file():

@@ -49,7 +49,7 @@ class RowsCall:
 
 
 def join(parts: Sequence[Tensor]) -> Tensor:
-    """One after the other; a single one as it is."""
+    """Concatenate the parts; a single one is returned unchanged."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
@@ -72,7 +72,7 @@ class RopeTable:
             KeyError,
             TypeError,
             ValueError,
-        ) as error:  # of what the configuration says
+        ) as error:  # raised by values of the configuration
             raise InputError(f"head: rotary positions of {config.rope_parameters}: {error!r}") from error
         if not self._embedding.inv_freq.isfinite().all():
             raise InputError(f"head: rotary positions of {config.rope_parameters}; expected a base above 0")
@@ -142,15 +142,15 @@ class LayerMemory:
         self.reserve(GROWTH)
 
     def reserve(self, tokens: int) -> None:
-        """Make room for ``tokens`` committed tokens; what is held stays."""
+        """Make room for ``tokens`` committed tokens; what is stored stays."""
         if tokens <= self._capacity:
             return
         self._capacity = -(-max(tokens, 2 * self._capacity) // GROWTH) * GROWTH
-        layers, held = self._layers, (self.nodes + self.length if self.length else 0)
+        layers, stored = self._layers, (self.nodes + self.length if self.length else 0)
         slots = self.nodes + self._capacity
         made = layers.like.new_zeros(layers.count, 2, layers.first.shared, slots, layers.first.size)
-        if held:
-            made[..., :held, :] = self.pairs[..., :held, :]
+        if stored:
+            made[..., :stored, :] = self.pairs[..., :stored, :]
         self.pairs = made
         self.mask = layers.like.new_zeros(self._width, slots)
         layers.rope.reserve(self._capacity + self.nodes + 1)
@@ -167,7 +167,9 @@ class DraftLayers:
     """
 
     def __init__(self, state: Mapping[str, Tensor], prefixes: Sequence[str], config: Any, biased: bool) -> None:
-        """state: on the layers' device, in their dtype, with the names of ``layer_shapes`` and, of all but the first
+        """Collect the weights.
+
+        state: on the layers' device, in their dtype, with the names of ``layer_shapes`` and, of all but the first
         layer, ``input_layernorm``.
         """
         self.like = state[f"{prefixes[0]}self_attn.q_proj.weight"].new_empty(0)
@@ -217,7 +219,7 @@ class DraftLayers:
         inputs: (w, width), what attention of the first layer reads.
         residual: (w, D), the nodes' own.
         depths: of the nodes, one for all or one each; 0 is the place behind the last committed token.
-        seen: (w, nodes), 0 at the slots of nodes that a node sees, -inf elsewhere.
+        seen: (w, nodes), 0 at the slots of nodes that a node sees, -inf at the others.
         """
         at = slice(memory.length + depths.start, memory.length + depths.stop)
         mask = memory.mask[: self.first.groups * len(inputs), : memory.nodes + memory.length]
@@ -317,7 +319,7 @@ class _Layer:
         return turned[:, :cut], torch.stack([turned[:, cut:], values]).transpose(1, 2)
 
     def _grouped(self, query: Tensor) -> Tensor:
-        """(1, shared, groups * rows, size): queries that share keys, beside each other."""
+        """(1, shared, groups * rows, size): queries that share keys are adjacent."""
         rows = len(query)
         return query.view(rows, self.shared, self.groups, self.size).permute(1, 2, 0, 3).reshape(
             1, self.shared, self.groups * rows, self.size

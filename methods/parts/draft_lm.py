@@ -18,7 +18,7 @@ from torch import Tensor
 
 from specbench.models.facade import ModelCard
 from specbench.models.load import load_model, read_card
-from specbench.models.runner import HeldCache, Run, Shape, make_runner
+from specbench.models.runner import DraftCache, Run, Shape, make_runner
 from specbench.models.tree import TreeRows
 from specbench.types import ROOT, InputError
 
@@ -91,7 +91,7 @@ class DraftLM:
         self.model, self.context = model, context
         self.runner = make_runner(model, context, attention)
         self.device = self.runner.device
-        self._free: list[HeldCache] = []  # allocated once, and recorded on once
+        self._free: list[DraftCache] = []  # allocated once, and recorded on once
 
     @classmethod
     def load(cls, card: ModelCard, attention: str = "sdpa") -> DraftLM:
@@ -109,7 +109,7 @@ class DraftLM:
         self.runner.prepare(cache, shapes)
 
     @torch.inference_mode()
-    def lend_cache(self, request: object) -> HeldCache:
+    def lend_cache(self, request: object) -> DraftCache:
         """An empty cache, for as long as ``request`` lives."""
         cache = self._take()
         self.runner.empty(cache)
@@ -122,7 +122,7 @@ class DraftLM:
         found = self.runner.run_together([each.given for each in forwards])
         return [each.cut(rows) for rows, each in zip(found, forwards, strict=True)]
 
-    def _take(self) -> HeldCache:
+    def _take(self) -> DraftCache:
         return self._free.pop() if self._free else self.runner.new_cache()
 
 
@@ -132,7 +132,7 @@ class DraftRequest:
     def __init__(self, lm: DraftLM, vocab: int) -> None:
         """vocab: [tokens] of the target's logits; rows are cut to it, since models of a family differ in padding."""
         self._lm, self.cache, self._vocab = lm, lm.lend_cache(self), vocab
-        self._held: list[int] = []  # the tokens of the context whose keys and values are in the cache
+        self._cached: list[int] = []  # the tokens of the context whose keys and values are in the cache
 
     @torch.inference_mode()
     def feed(self, context: Sequence[int], settled: int) -> Tensor:
@@ -149,17 +149,17 @@ class DraftRequest:
         """
         common = self.rewind(context, settled)
         fed = [*context[common:], *masks]
-        self._held += [*context[common:], *[UNREAD] * len(masks)]
+        self._cached += [*context[common:], *[UNREAD] * len(masks)]
         return self._forward(fed, range(common, common + len(fed)), None, 1 + len(masks))
 
     def rewind(self, context: Sequence[int], settled: int) -> int:
         """Keep what ``context`` without its last token begins with; [tokens] of that. settled: as in ``feed``."""
-        most = min(len(self._held), len(context) - 1)
+        most = min(len(self._cached), len(context) - 1)
         common = min(settled, most)
-        while common < most and self._held[common] == context[common]:
+        while common < most and self._cached[common] == context[common]:
             common += 1
         self.cache.truncate(common)
-        del self._held[common:]
+        del self._cached[common:]
         return common
 
     @torch.inference_mode()
@@ -169,15 +169,15 @@ class DraftRequest:
 
     def stepping(self, token: int | Tensor) -> DraftCall:
         """The forward of ``step``; it is the request's next."""
-        place = len(self._held)
-        self._held.append(UNREAD if isinstance(token, Tensor) else token)
+        place = len(self._cached)
+        self._cached.append(UNREAD if isinstance(token, Tensor) else token)
         return self._forward(token.view(1) if isinstance(token, Tensor) else [token], [place], None, 1)
 
     def name(self, place: int, tokens: Sequence[int]) -> None:
         """Tokens from ``place`` of the context on, drafted on the device, are known now."""
         for at, token in enumerate(tokens, place):
-            if at < len(self._held):
-                self._held[at] = token
+            if at < len(self._cached):
+                self._cached[at] = token
 
     def _forward(
         self, ids: Sequence[int] | Tensor, places: Sequence[int], tree: TreeRows | None, wanted: int
@@ -206,9 +206,9 @@ class TreeRequest(DraftRequest):
         return len(self._depths)
 
     @property
-    def held(self) -> int:
+    def cached(self) -> int:
         """[tokens] of the context in the cache."""
-        return len(self._held)
+        return len(self._cached)
 
     def rewind(self, context: Sequence[int], settled: int) -> int:
         """As ``DraftRequest.rewind``; the tree is dropped, and so it is by ``feed``."""
@@ -234,7 +234,7 @@ class TreeRequest(DraftRequest):
         start = len(self)
         self._enter(parents)
         end = len(self)
-        places = [self.held - 1 + depth for depth in self._depths]
+        places = [self.cached - 1 + depth for depth in self._depths]
         tree = TreeRows(self._lines[start + 1 : end + 1, :end], places)
         return self._forward(tokens, places[start:], tree, end - start)
 
@@ -252,9 +252,9 @@ class TreeRequest(DraftRequest):
         below = inside[depth:, :depth].all() and (np.tri(depth, dtype=bool) == inside[:depth, :depth]).all()
         if not whole.all() or not below:
             raise ValueError(f"nodes {nodes} are no path of {depth}, or a kept node lacks an ancestor")
-        base = self.held
+        base = self.cached
         self.cache.keep(base, [base + node for node in nodes])
-        self._held += tokens
+        self._cached += tokens
         self._depths = [self._depths[node] - depth for node in kept]
         self._lines[1 : len(kept) + 1] = False
         self._lines[1 : len(kept) + 1, : len(kept)] = inside[depth:, depth:]

@@ -37,9 +37,10 @@ class TargetTraits:
 
 
 class DraftModelMethod(Method):
-    """draft: hub id or folder. dtype, device: of the draft; None = the target's.
+    """A method with a draft language model.
 
-    temperature: at which nodes are drawn; None = as the request samples, top-k and top-p included.
+    draft: hub id or folder. dtype, device: of the draft; None = the target's. temperature: at which nodes are
+    drawn; None = as the request samples, top-k and top-p included.
     """
 
     sources: tuple[str, ...] = ("draft model",)
@@ -105,6 +106,8 @@ Schedule = Literal["fixed", "heuristic", "confidence"]
 
 
 class DraftChain(SharedDrafter):
+    """One request's drafter: each draft is a chain that the draft model writes token by token."""
+
     def __init__(self, method: ChainMethod, seed: int) -> None:
         self._method, self._request = method, method.chain()
         self._length = method.length
@@ -114,6 +117,7 @@ class DraftChain(SharedDrafter):
         self._lengths: list[int] = []
 
     def drafting(self, context: Sequence[int], budget: int) -> Drafting:
+        """Draft a chain; see ``SharedDrafter``."""
         count = self._proposed = min(self._length, budget)
         if not count:
             return EMPTY
@@ -145,22 +149,25 @@ class DraftChain(SharedDrafter):
         return Draft(chain, range(-1, len(tokens) - 1), probs, source=[0] * len(tokens), score=scores or None)
 
     def observe(self, step: Step) -> None:
+        """Name the accepted tokens, which may still be on the device only, and adapt the length."""
         self._request.name(self._settled, step.emitted[: len(step.path)])
         if self._method.schedule == "heuristic" and self._proposed:
             matched = len(step.path) == self._proposed
             self._length = self._length + 2 if matched else max(1, self._length - 1)
 
     def stats(self) -> dict[str, float]:
+        """Mean length of the chains."""
         return {"mean_draft_length": sum(self._lengths) / len(self._lengths)} if self._lengths else {}
 
 
 class ChainMethod(DraftModelMethod):
-    """draft: hub id or folder of the draft model. length: tokens drafted at first, with ``confidence`` at most.
+    """A method whose draft model writes chains.
 
-    schedule: fixed | heuristic | confidence. threshold: with ``confidence``, the chain ends behind the first token that
-    the draft gives less than this probability. choice at temperature > 0: drawn (from the draft's distribution, for the
-    ratio test) | argmax (sample-and-match). dtype, device: of the draft; default the target's. draft_temperature: at
-    which the draft samples; None = as the request does.
+    draft: hub id or folder of the draft model. length: tokens drafted at first, with ``confidence`` at most.
+    schedule: fixed | heuristic | confidence. threshold: with ``confidence``, the chain ends behind the first token
+    that the draft gives less than this probability. choice at temperature > 0: drawn (from the draft's
+    distribution, for the ratio test) | argmax (sample-and-match). dtype, device: of the draft; default the
+    target's. draft_temperature: at which the draft samples; None = as the request does.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class FixedTreeMethod(DraftModelMethod):
         self._setting, self.shape = setting, TreeShape.of(parents)
 
     def bind(self, target: Target) -> None:
-        """Refuse a tree that is no draft; load the draft's weights."""
+        """Refuse a tree larger than a draft; load the draft's weights."""
         require_nodes(self._setting, len(self.shape), target.max_nodes)
         if max(self.shape.ranks, default=0) >= target.vocab_size:
             raise InputError(f"{self._setting}: a node has more children than there are {target.vocab_size} tokens")

@@ -58,7 +58,7 @@ class HeadFormat:
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """A head that was found. path: as it is recorded. weights: on this machine, None = on the hub, or random.
+    """A head that was found. path: as recorded. weights: on this machine, None = on the hub, or random.
 
     safetensors: torch files are not read. prefix: of the names of its tensors, where the files hold others too.
     """
@@ -113,9 +113,9 @@ class HeadFile:
         found: dict[str, Any] = {}
         for part in self._parts(file):
             try:
-                with safe_open(part, framework="pt") as held:
-                    names = [name for name in held.keys() if name.startswith(self.prefix)]  # noqa: SIM118
-                    found |= {name.removeprefix(self.prefix): value(held, name) for name in names}
+                with safe_open(part, framework="pt") as opened:
+                    names = [name for name in opened.keys() if name.startswith(self.prefix)]  # noqa: SIM118
+                    found |= {name.removeprefix(self.prefix): value(opened, name) for name in names}
             except (SafetensorError, OSError) as error:
                 raise InputError(f"{self.where}: {part.name} cannot be read ({error})") from error
         return found
@@ -157,7 +157,9 @@ def find_head(path: str | None, format: HeadFormat, safetensors: bool, target: s
     folder = Path(locate(path, "head"))
     names = format.names(safetensors)
     if not folder.is_dir():
-        return HeadFile(path, _hub_config(path, format), format, safetensors, None)
+        unused = format.config == "unused"
+        config = {} if unused else _read_config(_from_hub(path, "config.json"), format, f"head={path}")
+        return HeadFile(path, config, format, safetensors, None)
     config = _read_config(folder / "config.json", format, f"head={path}")
     found = [folder / name for name in names if (folder / name).is_file()]
     if not found:
@@ -169,12 +171,6 @@ def _other_kind(safetensors: bool) -> str:
     if safetensors:
         return "torch files are read with weights_only, and only when asked for: safetensors=false"
     return "expected one of them"
-
-
-def _hub_config(path: str, format: HeadFormat) -> dict[str, Any]:
-    if format.config == "unused":
-        return {}
-    return _read_config(_from_hub(path, "config.json"), format, f"head={path}")
 
 
 def _from_hub(path: str, name: str) -> Path | None:
@@ -240,7 +236,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def require_numbers(state: Mapping[str, Tensor], where: str) -> None:
-    """Raises InputError where a weight is no plain floating-point number, or ``d2t`` other than whole numbers.
+    """Raises InputError where a weight is not a plain floating-point number, or ``d2t`` other than whole numbers.
 
     Quantised weights need scales, which no head here reads; offsets in a float type would be rounded.
     """
@@ -314,26 +310,26 @@ def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
 def require_known(
     file: HeadFile, known: Collection[str], only: Mapping[str, Sequence[Any]], *nested: str
 ) -> frozenset[str]:
-    """The settings that are true. Raises InputError for every one that is not known and says something.
+    """The settings that are true. Raises InputError for every unknown one that is set.
 
     A head that is loaded with another forward than it was trained with drafts nonsense without an error.
     known: what is read, or changes nothing; a layer's own settings are. only: values that are expected, a setting.
-    nested: parts of the configuration that hold settings too, beside its top and its layer.
+    nested: parts of the configuration that hold settings too, in addition to its top and its layer.
     """
     only = {"mlp_bias": (False,), **only}
     parts = [file.config, file.layer, *(file.nested(name) for name in nested)]
-    said = [(name, value) for part in parts for name, value in part.items() if value is not None]
-    for name, value in said:
+    given = [(name, value) for part in parts for name, value in part.items() if value is not None]
+    for name, value in given:
         if name in only and not any(_same(value, each) for each in only[name]):
             either = " or ".join(map(str, only[name])) or "none"
             raise InputError(f"{file.where}: config.json has {name}={value}; expected {either}")
     known = {*vars(LlamaConfig()), *vars(Qwen3Config()), *IDLE, *known, *only, *nested}
-    if strange := sorted({name for name, value in said if name not in known and value is not False and value != 0}):
+    if strange := sorted({name for name, value in given if name not in known and value is not False and value != 0}):
         raise InputError(
             f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected none"
         )
     refuse_window(file)
-    return frozenset(name for name, value in said if value is True)
+    return frozenset(name for name, value in given if value is True)
 
 
 def _same(value: Any, expected: Any) -> bool:
@@ -360,6 +356,7 @@ def layer_numbers(file: HeadFile, name: str, found: Any) -> list[int] | None:
 
 
 def biased(file: HeadFile) -> bool:
+    """Whether queries, keys and values have a bias."""
     return bool(file.layer.get("qkv_bias") or file.layer.get("attention_bias"))
 
 
@@ -377,10 +374,10 @@ def refuse_window(file: HeadFile) -> None:
 def mask_token(file: HeadFile, vocab: int, *places: str) -> int:
     """The token that stands for one still to be drafted; 0 for a random head. places: mappings that may hold it.
 
-    Raises InputError where it is missing, or none of a vocabulary of ``vocab`` tokens.
+    Raises InputError where it is missing, or not a token of a vocabulary of ``vocab`` tokens.
     """
-    held = [file.config, *(file.nested(place) for place in places)]
-    found = [each[name] for each in held for name in MASK if each.get(name) is not None]
+    parts = [file.config, *(file.nested(place) for place in places)]
+    found = [each[name] for each in parts for name in MASK if each.get(name) is not None]
     token = 0 if file.random else found[0] if found else None
     if type(token) is not int or not 0 <= token < vocab:
         raise InputError(f"{file.where}: config.json has {MASK[0]}={token}; expected a token below {vocab}")

@@ -1,4 +1,4 @@
-"""What every method with trained heads is: a file that is found before the weights, and the states that it reads.
+"""Base classes of methods with trained heads: they find the head's file before any weights are read, and load it.
 
 Heads borrow the target's embedding and output head. The fixed trees of the published heads are given as child counts
 (``TreeShape.from_counts``).
@@ -48,7 +48,7 @@ class TargetEnds:
     """Borrowed from the target; with its layers on several devices, the two stand on different ones."""
 
     def __init__(self, target: Target) -> None:
-        """device: where features arrive last and the output head stands; a trained head belongs beside it."""
+        """device: where features arrive last and the output head stands; a trained head belongs there too."""
         self._target = target
         self.vocab, self.width, self.dtype = target.vocab_size, target.hidden_size, target.dtype
         self.device: torch.device = target.model.get_output_embeddings().weight.device
@@ -84,9 +84,9 @@ class TargetEnds:
         return torch.where(weight == 0, 1.0, weight).to(weight.dtype)
 
     def place(self, state: dict[str, Tensor], where: str) -> dict[str, Tensor]:
-        """Weights beside the output head, in the target's dtype; whole numbers keep theirs.
+        """Weights on the output head's device, in the target's dtype; whole numbers keep theirs.
 
-        where: for messages. Raises InputError for what is no number there (``require_numbers``).
+        where: for messages. Raises InputError for other values (``require_numbers``).
         """
         require_numbers(state, where)
         placed = {
@@ -100,9 +100,10 @@ class TargetEnds:
 
 
 class HeadMethod(Method):
-    """head: folder, hub id, ``bundled:NAME`` or ``random``. safetensors: false reads torch files too.
+    """A method with trained heads.
 
-    ``check`` of a subclass finds the file and names the layers.
+    head: folder, hub id, ``bundled:NAME`` or ``random``. safetensors: false reads torch files too. ``check`` of a
+    subclass finds the file and names the layers.
     """
 
     sources: tuple[str, ...] = ("head",)
@@ -125,7 +126,7 @@ class HeadMethod(Method):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """That the head is no trained one."""
+        """A warning where the weights are random."""
         if self._file is None or not self._file.random:
             return ()
         return ("head=random: its drafts are meaningless, only their cost is a head's",)

@@ -26,7 +26,7 @@ class _Reporter(BaseStreamer):
         self._prompt_seen = True
 
     def end(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
 
 class HFPeer(Peer):

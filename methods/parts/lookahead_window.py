@@ -17,7 +17,10 @@ Branch = tuple[list[int], list[int]]  # tokens and parents of the nodes to verif
 
 
 class Window:
-    """levels: the oldest first; level 0 lacks its column 0, the root. parents: of the nodes, level by level."""
+    """The window of one request.
+
+    levels: the oldest first; level 0 lacks its column 0, the root. parents: of the nodes, level by level.
+    """
 
     def __init__(self, ngram: int, width: int, source: Sequence[int], seed: int) -> None:
         """ngram: tokens of an n-gram, key included. width: columns. source: what the first level is drawn from."""

@@ -126,8 +126,8 @@ class ContextWindows:
     def extend(self, tokens: Sequence[int]) -> None:
         """The context grows: put the windows that end at a new token, oldest first."""
         lead, width = self._lead, self._width
-        held = [*self._tail, *tokens]
-        for end in range(width, len(held) + 1):
-            window = tuple(held[end - width : end])
+        context = [*self._tail, *tokens]
+        for end in range(width, len(context) + 1):
+            window = tuple(context[end - width : end])
             self._table.put(window[:lead], window[lead:])
-        self._tail = held[1 - width :]
+        self._tail = context[1 - width :]

@@ -80,8 +80,8 @@ class _Graph:
         query, key, value = parts.outputs()
         if layer.heads is not None:
             query, key = self._norm(query, layer.heads[0]), self._norm(key, layer.heads[1])
-        held = [self._hold(self._rotate(key), f"key.{number}"), self._hold(value, f"value.{number}")]
-        mixed = ops.scaled_dot_product_attention(self._rotate(query), *held, self._bias, causal=False)
+        cached = [self._cache(self._rotate(key), f"key.{number}"), self._cache(value, f"value.{number}")]
+        mixed = ops.scaled_dot_product_attention(self._rotate(query), *cached, self._bias, causal=False)
         joined = ops.reshape(ops.transpose(mixed, _ints(0, 2, 1, 3)), _ints(0, 0, queries * size), True)
         return self._linear(joined, layer.out)
 
@@ -92,8 +92,8 @@ class _Graph:
         turned = ops.concat([second, first], -1)
         return ops.add(ops.multiply(heads, self._cos), ops.multiply(turned, self._sin))
 
-    def _hold(self, fed: Any, name: str) -> Any:
-        """What the cache holds with the fed rows, for every query head."""
+    def _cache(self, fed: Any, name: str) -> Any:
+        """The cached rows with the fed rows, for every query head."""
         compact, info = self._compact, VariableInfo()
         info.data_shape, info.data_type = PartialShape([-1, compact.key_heads, -1, compact.size]), Type.f32
         info.variable_id = name
@@ -101,11 +101,11 @@ class _Graph:
         batch = ops.gather(ops.shape_of(self._beam), _ints(0), _int(0))
         empty = ops.broadcast(_floats(0.0), ops.concat([batch, _ints(compact.key_heads, 0, compact.size)], 0))
         before = ops.gather(ops.read_value(empty, state), self._beam, _int(0))
-        held = ops.concat([before, fed], 2)
-        self._writes.append(ops.assign(held, state))
+        cached = ops.concat([before, fed], 2)
+        self._writes.append(ops.assign(cached, state))
         if compact.groups == 1:
-            return held
-        grouped = ops.unsqueeze(held, _int(2))
+            return cached
+        grouped = ops.unsqueeze(cached, _int(2))
         shared = ops.broadcast(grouped, _ints(1, 1, compact.groups, 1, 1), broadcast_spec="BIDIRECTIONAL")
         return ops.reshape(shared, _ints(0, compact.query_heads, -1, compact.size), True)
 
@@ -117,7 +117,7 @@ def _input(name: str, shape: list[int], dtype: Any = Type.i64) -> Any:
 
 
 def _causal(ids: Any, seen: Any) -> Any:
-    """(1, 1, T, held + T) additive: every row sees the rows up to its own."""
+    """(1, 1, T, cached + T) additive: every row sees the rows up to its own."""
     fed, total = (ops.gather(ops.shape_of(each), _int(1), _int(0)) for each in (ids, seen))
     columns = ops.range(_int(0), total, _int(1), "i64")
     rows = ops.add(ops.range(_int(0), fed, _int(1), "i64"), ops.subtract(total, fed))

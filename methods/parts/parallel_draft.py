@@ -62,15 +62,15 @@ def measure_forward_s(forward: Callable[[], object], device: torch.device) -> fl
 
 @dataclass(slots=True)
 class RoundTimes:
-    """Forward times of one request's rounds: the target's, and the draft model's beside it and before it.
+    """Forward times of one request's rounds: the target's, and the draft model's during it and before it.
 
-    target: pairs of marks. beside: [s] of the draft forwards of each round. before: [s] of those that the target
+    target: pairs of marks. during: [s] of the draft forwards of each round. before: [s] of those that the target
     waited for. wall_s: of all rounds, from launch to outcome.
     """
 
     device: torch.device
     target: list[tuple[Mark, Mark]] = field(default_factory=list)
-    beside: list[list[float]] = field(default_factory=list)
+    during: list[list[float]] = field(default_factory=list)
     before: list[float] = field(default_factory=list)
     wall_s: float = 0.0
     _launched: tuple[Mark, float] = (0.0, 0.0)
@@ -84,8 +84,8 @@ class RoundTimes:
         self.target.append((self._launched[0], mark(self.device)))
 
     def end_round(self, drafts: list[float]) -> None:
-        """The round is over; ``drafts``: [s] of the draft forwards beside it."""
-        self.beside.append(drafts)
+        """The round is over; ``drafts``: [s] of the draft forwards during it."""
+        self.during.append(drafts)
         self.wall_s += time.perf_counter() - self._launched[1]
 
     def stats(self) -> dict[str, float]:
@@ -94,11 +94,11 @@ class RoundTimes:
         modelled_s: of the same forwards with each model on a device of its own and messages that cost nothing, the sum
         of max(target forward, its draft forwards).
         """
-        if not self.beside:
+        if not self.during:
             return {}
         target = [seconds_between(*pair) for pair in self.target]
-        drafts = [time_s for times in (*self.beside, self.before) for time_s in times]
-        pairs = zip(target, self.beside, strict=False)  # a forward whose step failed has no outcome
+        drafts = [time_s for times in (*self.during, self.before) for time_s in times]
+        pairs = zip(target, self.during, strict=False)  # a forward whose step failed has no outcome
         found = {
             "measured_s": self.wall_s + sum(self.before),
             "modelled_s": sum(max(forward, sum(times)) for forward, times in pairs) + sum(self.before),
@@ -183,7 +183,7 @@ class ParallelDrafter(Drafter):
         return self.port.ask("open", self.number, self._method.alive(), list(context), self._seed)
 
     def end_round(self, emitted: int, drafts: list[float]) -> None:
-        """A round is over: so many tokens, and the draft forwards beside it [s]."""
+        """A round is over: so many tokens, and the draft forwards during it [s]."""
         self.times.end_round(drafts)
         self._rounds += 1
         self._emitted += emitted
@@ -202,7 +202,10 @@ class ParallelDrafter(Drafter):
 
 
 class ParallelDraft(DraftModelMethod):
-    """port: inline | thread | process. patience_s: [s] without an answer after which the partner counts as lost."""
+    """A method whose draft model works while the target verifies.
+
+    port: inline | thread | process. patience_s: [s] without an answer after which the partner counts as lost.
+    """
 
     kind: type[DraftActor]
     port: Port
@@ -220,7 +223,7 @@ class ParallelDraft(DraftModelMethod):
 
     @property
     def needs(self) -> Needs:
-        """Work beside the target."""
+        """Draft concurrently with the target."""
         return Needs(concurrent=True)
 
     def options(self) -> dict[str, Any]:

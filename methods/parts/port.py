@@ -246,9 +246,10 @@ class Ticket:
 
 
 class Port:
-    """build: makes the actor of ``arguments``; for a process both must be known by name or plain values.
+    """The way to one actor, wherever it runs.
 
-    patience_s: [s] without an answer after which a partner counts as stuck.
+    build: makes the actor of ``arguments``; for a process both must be known by name or plain values. patience_s:
+    [s] without an answer after which a partner counts as stuck.
     """
 
     def __init__(

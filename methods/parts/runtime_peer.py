@@ -1,7 +1,7 @@
 """Base class of peers on another runtime, and the conversion of a loaded model into that runtime's format.
 
 A conversion is written once, before any clock, into a folder whose name has the runtime, its version, the dtype and a
-fingerprint of configuration and weights, so that a change of any of them is converted anew.
+fingerprint of configuration and weights, so that a change of any of them is converted again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def convert(card: ModelCard, model: Any, runtime: str, write: Write) -> Path:
     """
     folder = find_cache() / f"{runtime}-{card.dtype}-{take_fingerprint(card, model)[:16]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"), _silence():
+    printed = io.StringIO()  # converters print what they do
+    with FileLock(f"{folder}.lock"), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         if not folder.is_dir():
             scratch = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
             try:
@@ -87,13 +88,6 @@ def saved_checkpoint(card: ModelCard, model: Any) -> Iterator[str]:
         yield folder
 
 
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Converters print what they do."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield
-
-
 NONE, LOOKUP, DRAFT = "none", "lookup", "draft"
 BUT_PHI = tuple(name for name in FAMILIES if name != "phi3")  # its configuration is read as an older library wrote it
 
@@ -102,7 +96,7 @@ class RuntimePeer(Peer):
     """Greedy decoding of a converted model of the Llama family, on a CPU, with torch's number of threads.
 
     module, package: of the runtime. extra: of specbench, which installs it. dtypes: that it computes in.
-    speculations: its own. families: that it converts as they are. scalings: of rotary angles, likewise; empty = all.
+    speculations: its own. families, scalings of rotary angles: that it converts unchanged; no scaling = all.
     write: a model into an empty folder, in the runtime's format.
     load: the runtime's model from the folders of target and draft model; ``self.eos`` and ``self.threads`` are set.
     """
@@ -198,5 +192,5 @@ class RuntimePeer(Peer):
         """Decode, and leave what the runtime counts of its drafts in ``self._stats``."""
 
     def stats(self) -> dict[str, float]:
-        """What the runtime says of the last request's drafts."""
+        """The runtime's figures for the last request's drafts."""
         return self._stats

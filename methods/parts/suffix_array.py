@@ -26,7 +26,7 @@ END = -1  # what follows the last token, and what separates texts; it sorts befo
 
 @njit()
 def token_at(tokens, place):
-    """The token at ``place``, ``END`` outside of the array: no file can make a query read elsewhere."""
+    """The token at ``place``, ``END`` outside of the array: no file can make a query read outside."""
     return np.int64(tokens[place]) if 0 <= place < len(tokens) else np.int64(END)
 
 
@@ -310,7 +310,10 @@ class MatchCounts:
 
 
 class SuffixArray:
-    """tokens: (n,) integers, ``END`` between texts; order: (n,) int32 or int64, the places in sorted order."""
+    """A text and its suffixes in sorted order.
+
+    tokens: (n,) integers, ``END`` between texts; order: (n,) int32 or int64, the places in sorted order.
+    """
 
     def __init__(self, tokens: np.ndarray, order: np.ndarray) -> None:
         self.tokens, self.order = tokens, order

@@ -23,7 +23,9 @@ NONE = -1
 
 
 class Arrays(NamedTuple):
-    """states (n,) STATE, edges (m,) EDGE, slots (power of two,) int32 edge numbers by hash or NONE, meta (9,) int64.
+    """The arrays of an automaton.
+
+    states (n,) STATE, edges (m,) EDGE, slots (power of two,) int32 edge numbers by hash or NONE, meta (9,) int64.
     first, last: the clock, tokens appended so far, at a state's first occurrence and at its last counted one. head,
     tail: of its list of edges, sorted by their targets' counts; equals form a group, by ``last``, the latest first.
     front, mixed: of the group of that number its first edge, and 1 where a count that fell broke its order. Of meta,
@@ -141,6 +143,7 @@ def _split(a, state, token, target):
 @njit()
 def append(a, last, token, end):
     """Grow the text whose state is ``last`` by ``token``, its token number ``end``; returns the text's new state.
+
     Several texts may grow in turn, each from its own ``last``; a new one starts from 0.
     """
     edge = find(a, last, token)
@@ -180,6 +183,7 @@ def extend(a, tokens):
 @njit()
 def peek(a, token, copies):
     """(length, first): the match if ``token`` came next, and the tokens up to the end of its first occurrence.
+
     While fewer than ``copies`` tokens follow that, a shorter suffix's first occurrence is taken; 0: never.
     """
     state, length = advance(a, a.meta[MATCH], a.meta[MATCHED], token)
@@ -211,6 +215,7 @@ def _remove(a, edge):
 @njit()
 def _settle(a, edge, by):
     """Move an edge whose count went up or down by one, or was 0 until now, to the front of the edges of that count.
+
     With QUEUED it goes behind them if its count went up and it was not the first of the edges that it leaves.
     """
     edges, group, owner = a.edges, a.edges[edge].group, a.edges[edge].owner
@@ -242,6 +247,7 @@ def _settle(a, edge, by):
 @njit()
 def _count(a, state, length, token, depth, by):
     """Add ``by`` to every string of up to ``depth`` tokens that ends with this ``token`` of a text; returns its state.
+
     state: of the last ``length`` tokens before it.
     """
     state = _cut(a, state, length)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -152,33 +152,12 @@ def target_ids(offsets: Tensor, vocab: int, where: str) -> Tensor:
     return ids
 
 
-class Growing(Protocol):
-    """A head's place in a request (``EagleRun``). ready: all levels are there with the root's."""
-
-    ready: bool
-
-    def root(self) -> Forwards:
-        """(1, Vd) logits of what follows the root."""
-
-    def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """(w, Vd) logits below w nodes, whose parents are ``rows`` of the last call."""
-
-    def chances(self, ids: Tensor | None) -> Tensor | None:
-        """(w,) that a token below each of w nodes (w,), None = the root, is accepted; None where no head says so."""
-
-    def ids(self, choice: Tensor) -> Tensor:
-        """The head's ids -> the target's."""
-
-    def spread(self, logits: Tensor) -> Tensor:
-        """(w, Vd) -> (w, V)."""
-
-
 def log_probs(logits: Tensor) -> Tensor:
     """Log probabilities in at least single precision."""
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-def grow(run: Growing, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None) -> Drafting:
+def grow(run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None) -> Drafting:
     """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best ``nodes`` kept.
 
     goes_on: see ``Drafter``.
@@ -223,20 +202,10 @@ def _best(candidates: list[Tensor], nodes: int, depth: int) -> Draft:
     return Draft(ids[chosen], [int(parent) for parent in hosted[0]], score=hosted[1], source=[0] * len(chosen))
 
 
-class NodeChoice(Protocol):
-    """What fills the nodes of a level."""
-
-    def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
-        """(n,) ids of nodes of these ranks below rows of ``logits`` (w, Vd); most: children of a node."""
-
-    def law(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """(n, V) the distributions of the nodes chosen last."""
-
-
 Filled = Generator[Any, Any, tuple[Tensor, Tensor | None]]  # tokens (N,), and the chances (N,) that a head states
 
 
-def fill(run: Growing, plan: ShapePlan, choose: NodeChoice, goes_on: GoesOn | None = None) -> Filled:
+def fill(run: HeadRun, plan: ShapePlan, choose: BestChoice | DrawnChoice, goes_on: GoesOn | None = None) -> Filled:
     """Fill a tree of fixed shape, level by level: tokens (N,) int64, and ``run.chances`` of each (N,) or None.
 
     goes_on: see ``Drafter``; levels that it cuts are not filled.
@@ -272,15 +241,17 @@ def _likeliest(reach: Tensor, inner: Tensor, chances: Tensor | None) -> tuple[Te
 
 
 class BestChoice:
-    """A node of rank r holds its parent's r-th best token."""
+    """Fills a level's nodes: a node of rank r gets its parent's r-th best token."""
 
-    def __init__(self, run: Growing) -> None:
+    def __init__(self, run: HeadRun) -> None:
         self._run = run
 
     def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
+        """(n,) ids of nodes of these ranks below rows of ``logits`` (w, Vd); most: children of a node."""
         return self._run.ids(logits.topk(most).indices)[rows, ranks]
 
     def law(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """(n, V) the distributions of the nodes chosen last."""
         return log_probs(self._run.spread(logits)).exp()[rows]
 
 
@@ -291,17 +262,19 @@ class DrawnChoice:
         draw, any token is taken, with probability 1: such a node is verified like a chosen one.
     """
 
-    def __init__(self, run: Growing, sampling: Callable[[Tensor], Tensor], random: torch.Generator) -> None:
+    def __init__(self, run: HeadRun, sampling: Callable[[Tensor], Tensor], random: torch.Generator) -> None:
         self._run, self._sampling, self._random = run, sampling, random
         self.probs: list[Tensor] = []
 
     def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
+        """See ``BestChoice``."""
         tokens, given, alive = draw_children(self._sampling(self._run.spread(logits)), rows, ranks, most, self._random)
         certain = torch.zeros_like(given).scatter_(1, tokens[:, None], 1.0)
         self.probs.append(torch.where(alive[:, None], given, certain))
         return tokens
 
     def law(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """See ``BestChoice``."""
         return self.probs[-1]
 
 
@@ -309,7 +282,7 @@ EVERY = torch.zeros(1)  # offsets of a vocabulary that is the target's
 
 
 class HeadRun(ABC):
-    """One request's place: committed tokens are queued, and read with the next draft (``Growing``)."""
+    """One request's place: committed tokens are queued, and read with the next draft."""
 
     ready = False
 
@@ -399,6 +372,7 @@ class TreeDrafter(SharedDrafter):
         self._random = torch.Generator(run.memory.pairs.device).manual_seed(seed)
 
     def drafting(self, context: Sequence[int], budget: int) -> Drafting:
+        """Grow or fill the tree; see ``SharedDrafter``."""
         method, run = self._method, self._run
         if budget < 1:
             return EMPTY
@@ -413,11 +387,13 @@ class TreeDrafter(SharedDrafter):
         return Draft(tokens, parents[: len(tokens)], probs, source=[0] * len(tokens), score=score)
 
     def observe(self, step: Step) -> None:
+        """Queue the features of the accepted path."""
         if not step.done:
             rows = [0, *(node + 1 for node in step.path)]
             self._method.remember(self._run, step.hidden, rows, step.emitted)
 
     def finish(self, context: Sequence[int]) -> None:
+        """Give the memory to a later request."""
         self._method.free.append(self._run.memory)
 
 
@@ -474,7 +450,7 @@ class TreeMethod(HeadMethod):
         self._file = file
 
     def bind(self, target: Target) -> None:
-        """Load the head beside the target's output head."""
+        """Load the head onto the device of the target's output head."""
         file, ends = self.file_for(target), TargetEnds(target)
         self.sampling, self._device = target.sampling, ends.device
         self.bound = self.load_head(file, ends)

@@ -1,1 +1,1 @@
-"""A serving engine as a peer: its connection, its dialect, and what it says of its drafts."""
+"""A serving engine as a peer: its connection, its dialect, and its reports on drafts."""

@@ -1,4 +1,4 @@
-"""What a server says of its drafts, in one form, and whether its accounts agree.
+"""A server's reports on its drafts in one form, and the check that its accounts agree.
 
 Three accounts of a request: its own figures, the difference of the server's counters, and the sizes of the streamed
 chunks. None is trusted alone: engines count the bonus token or drop the steps without a draft, chunks hold several
@@ -21,7 +21,7 @@ SAMPLE = re.compile(
     re.MULTILINE,
 )
 POSITION = re.compile(r'position="(\d+)"')
-# What a server that draws acceptance from a table says of itself: vLLM, SGLang, llama.cpp.
+# How a server that draws acceptance from a table reports it: vLLM, SGLang, llama.cpp.
 SYNTHETIC = re.compile(
     r"rejection_sample_method\W{1,8}synthetic|synthetic_acceptance_(?:length|rates?)\W{1,4}[\d.]"
     r"|simulate_acc_len\W{1,4}(?!0\b)[\d.]|spec.synth.len\W{1,4}[1-9]",
@@ -32,10 +32,10 @@ Counters = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DraftReport:
     """A request's drafts as the server counts them. Accepted tokens are without the bonus token of each step.
 
-    drafts: steps that had one, None where it is not said. drafted: [tokens]. histogram: steps by accepted tokens.
+    drafts: steps that had one, None = not reported. drafted: [tokens]. histogram: steps by accepted tokens.
     by_step: (accepted, drafted) of each step with a draft. per_position: accepted, by place in the draft.
     """
 
@@ -49,7 +49,7 @@ class Told:
 
     @property
     def longest(self) -> int:
-        """Accepted tokens that one step may have at most, as far as the server says."""
+        """Accepted tokens that one step may have at most, as far as the server reports."""
         known = (len(self.histogram) - 1, len(self.per_position), *(drafted for _, drafted in self.by_step))
         return max([0, *known])
 
@@ -73,15 +73,15 @@ def parse_counters(text: str) -> Counters:
     return found
 
 
-def told_by_counters(before: Mapping[str, float], after: Mapping[str, float]) -> Told | None:
-    """The difference of two readings; None where there are no counters or the server began anew in between."""
+def report_from_counters(before: Mapping[str, float], after: Mapping[str, float]) -> DraftReport | None:
+    """The difference of two readings; None where there are no counters or the server was restarted in between."""
     if not all(name in after for name in COUNTED[1:]):
         return None
     grown = {name: round(value - before.get(name, 0.0)) for name, value in after.items()}
     if any(value < 0 for value in grown.values()):
         return None
     places = sorted(int(name.partition(".")[2]) for name in grown if name.startswith(f"{PER_POSITION}."))
-    return Told(
+    return DraftReport(
         COUNTERS,
         accepted=grown[COUNTED[2]],
         drafts=grown.get(COUNTED[0]),
@@ -90,16 +90,16 @@ def told_by_counters(before: Mapping[str, float], after: Mapping[str, float]) ->
     )
 
 
-def reconcile(count: int, sizes: Sequence[int] | None, told: Sequence[Told]) -> Account:
+def reconcile(count: int, sizes: Sequence[int] | None, reports: Sequence[DraftReport]) -> Account:
     """The steps behind the first chunk, from the account that the emitted tokens bear out.
 
-    count: tokens behind the first chunk. sizes: of these chunks, None where a chunk is no step. told: the request's own
-    first. An account may count tokens behind the answer's end, of its last step: fewer than one draft.
+    count: tokens behind the first chunk. sizes: of these chunks, None where a chunk is not a step. reports: the
+    request's own first. An account may count tokens behind the answer's end, of its last step: fewer than one draft.
     """
-    complaints = list(_differences(told))
+    complaints = list(_differences(reports))
     if sizes is None:
-        fitting = [each for each in told if each.accepted <= count]
-        complaints += [f"{_name(each)} for {count} emitted" for each in told if each not in fitting]
+        fitting = [each for each in reports if each.accepted <= count]
+        complaints += [f"{_name(each)} for {count} emitted" for each in reports if each not in fitting]
         if not fitting:  # without drafts a token is a step
             return Account(((1, 0),) * count, CHUNKS, tuple(complaints))
         kept = fitting[0]
@@ -107,7 +107,7 @@ def reconcile(count: int, sizes: Sequence[int] | None, told: Sequence[Told]) -> 
         kept = replace(kept, drafts=next((each for each in drafts if each is not None), None))
         return Account(_steps_of(count, kept), kept.source, tuple(complaints))
     extra = count - len(sizes)
-    for each in told:
+    for each in reports:
         beyond = max(each.longest, *sizes, 1) if sizes else each.longest
         behind = each.accepted + (each.drafts or 0) - count  # tokens behind the answer's end
         joined = (each.drafts or 0) > len(sizes) + 1 and 0 <= behind <= each.longest
@@ -120,53 +120,53 @@ def reconcile(count: int, sizes: Sequence[int] | None, told: Sequence[Told]) -> 
     return Account(tuple((size, 0) for size in sizes), CHUNKS, tuple(complaints))
 
 
-def _name(told: Told) -> str:
-    drafts = "" if told.drafts is None else f" in {told.drafts} steps"
-    return f"accepted by {told.source} {told.accepted}{drafts}"
+def _name(report: DraftReport) -> str:
+    drafts = "" if report.drafts is None else f" in {report.drafts} steps"
+    return f"accepted by {report.source} {report.accepted}{drafts}"
 
 
-def _differences(told: Sequence[Told]) -> Sequence[str]:
+def _differences(reports: Sequence[DraftReport]) -> Sequence[str]:
     """Of the first account from the others, in what both say; and of an account from itself."""
     found = []
-    for each in told:
+    for each in reports:
         parts = {"histogram": sum(j * n for j, n in enumerate(each.histogram)), "positions": sum(each.per_position)}
         for what, total in parts.items():
             if (each.histogram if what == "histogram" else each.per_position) and total != each.accepted:
                 found.append(f"{_name(each)}, by its {what} {total}")
-    for other in told[1:]:
-        mine, theirs = ((each.accepted, each.drafted) for each in (told[0], other))
+    for other in reports[1:]:
+        mine, theirs = ((each.accepted, each.drafted) for each in (reports[0], other))
         if mine != theirs and None not in (mine[1], theirs[1]):
-            found.append(f"accepted, drafted by {told[0].source} {mine}, by {other.source} {theirs}")
+            found.append(f"accepted, drafted by {reports[0].source} {mine}, by {other.source} {theirs}")
     return found
 
 
-def _by_chunks(sizes: Sequence[int], told: Told) -> tuple[tuple[int, int], ...]:
-    if len(told.by_step) == len(sizes):
-        return tuple((size, drafted) for size, (_, drafted) in zip(sizes, told.by_step, strict=True))
-    return tuple(zip(sizes, _spread(told.drafted or 0, len(sizes)), strict=True))
+def _by_chunks(sizes: Sequence[int], report: DraftReport) -> tuple[tuple[int, int], ...]:
+    if len(report.by_step) == len(sizes):
+        return tuple((size, drafted) for size, (_, drafted) in zip(sizes, report.by_step, strict=True))
+    return tuple(zip(sizes, _spread(report.drafted or 0, len(sizes)), strict=True))
 
 
-def _steps_of(count: int, told: Told) -> tuple[tuple[int, int], ...]:
+def _steps_of(count: int, report: DraftReport) -> tuple[tuple[int, int], ...]:
     """Steps that add up to ``count``: by the histogram where there is one, else as even as the totals allow.
 
-    Steps without a draft are no engine's to tell: they are what the tokens are too many. A last step that was cut is
+    No engine reports steps without a draft: they are the surplus of tokens. A last step that was cut is
     shorter here.
     """
-    if told.by_step:
-        lengths = [1 + accepted for accepted, _ in told.by_step]
-    elif told.histogram:
-        lengths = [1 + accepted for accepted, steps in enumerate(told.histogram) for _ in range(steps)]
-    elif told.drafts is not None:
-        lengths = _spread(min(count, told.accepted + told.drafts), min(count, told.drafts))
+    if report.by_step:
+        lengths = [1 + accepted for accepted, _ in report.by_step]
+    elif report.histogram:
+        lengths = [1 + accepted for accepted, steps in enumerate(report.histogram) for _ in range(steps)]
+    elif report.drafts is not None:
+        lengths = _spread(min(count, report.accepted + report.drafts), min(count, report.drafts))
     else:
-        lengths = _spread(count, max(1, count - told.accepted) if count else 0)
+        lengths = _spread(count, max(1, count - report.accepted) if count else 0)
     while lengths and sum(lengths) > count:
         over = sum(lengths) - count
         last = lengths.pop()
         if last > over:
             lengths.append(last - over)
     lengths += [1] * (count - sum(lengths))
-    drafted = [drafted for _, drafted in told.by_step] or _spread(told.drafted or 0, len(lengths))
+    drafted = [drafted for _, drafted in report.by_step] or _spread(report.drafted or 0, len(lengths))
     drafted = (drafted + [0] * len(lengths))[: len(lengths)]
     return tuple(zip(lengths, drafted, strict=True))
 

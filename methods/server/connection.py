@@ -70,13 +70,16 @@ class Connection:
         """Status and text of an answer that is not streamed."""
 
         async def ask() -> tuple[int, str]:
-            async with self._open() as session, session.request(method, f"{self.url}{path}", **_said(body)) as answer:
+            async with (
+                self._open() as session,
+                session.request(method, f"{self.url}{path}", **_json_options(body)) as answer,
+            ):
                 return answer.status, await answer.text("utf-8", "replace")
 
         try:
             return cast(tuple[int, str], self.run(ask()))
         except FAULTS as error:
-            raise CaseError(f"{self.url}{path}: {_say(error)}; expected a server that answers") from error
+            raise CaseError(f"{self.url}{path}: {_describe(error)}; expected a server that answers") from error
 
     def _open(self) -> aiohttp.ClientSession:
         """Connections of the loop that runs."""
@@ -90,7 +93,7 @@ class Connection:
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The outcome of ``work``, on the event loop that the streams belong to."""
-        return _beside_loop(self._runner.run, work)
+        return _run_apart(self._runner.run, work)
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a streamed answer. Raises CaseError for any that is cut, no JSON, an error or too long."""
@@ -98,7 +101,7 @@ class Connection:
         self._kept = self._kept or self._open()
         try:
             async with (
-                self._kept.post(where, **_said(dict(body))) as answer,
+                self._kept.post(where, **_json_options(dict(body))) as answer,
                 aclosing(self._lines(where, answer, end)) as lines,
             ):
                 await _require_stream(where, answer)
@@ -109,29 +112,29 @@ class Connection:
                     if line.startswith(DATA) and not done:
                         yield _event(where, text)
         except FAULTS as error:
-            raise CaseError(f"{where}: {_say(error)}; the answer is incomplete") from error
+            raise CaseError(f"{where}: {_describe(error)}; the answer is incomplete") from error
 
     async def _lines(self, where: str, answer: aiohttp.ClientResponse, end: float) -> AsyncGenerator[bytes, None]:
-        held = b""
+        rest = b""
         async for part in answer.content.iter_any():
             if time.monotonic() > end:
                 raise CaseError(f"{where}: the answer does not end in {self._longest_s:g} s; expected it to")
-            *lines, held = (held + part).split(b"\n")
-            if len(held) > LONGEST_LINE:
+            *lines, rest = (rest + part).split(b"\n")
+            if len(rest) > LONGEST_LINE:
                 raise CaseError(f"{where}: an event of more than {LONGEST_LINE} bytes; expected a stream of events")
             for line in lines:
                 yield line
-        yield held
+        yield rest
 
     def close(self) -> None:
         """Close the sockets."""
         if self._kept is not None:
             self.run(self._kept.close())
             self._kept = None
-        _beside_loop(self._runner.close)
+        _run_apart(self._runner.close)
 
 
-def _beside_loop(call: Callable[..., Any], *given: Any) -> Any:
+def _run_apart(call: Callable[..., Any], *given: Any) -> Any:
     """What ``call`` gives; on a thread of its own where an event loop runs on this one, as in a notebook."""
     try:
         asyncio.get_running_loop()
@@ -158,8 +161,8 @@ def _base(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def _said(body: Any) -> dict[str, Any]:
-    """Options of a request with this JSON, which nobody sends elsewhere."""
+def _json_options(body: Any) -> dict[str, Any]:
+    """Options of a request with this JSON, which are not redirected."""
     return {"json": body, "allow_redirects": False}
 
 
@@ -180,10 +183,10 @@ def _event(where: str, text: bytes) -> dict[str, Any]:
         shown = text[:SHOWN].decode(errors="replace")
         raise CaseError(f"{where}: an event is no JSON: {shown}; expected one") from error
     if not isinstance(found, dict) or found.get("error"):
-        said = found.get("error") if isinstance(found, dict) else found
-        raise CaseError(f"{where}: the server's error: {str(said)[:SHOWN]}")
+        message = found.get("error") if isinstance(found, dict) else found
+        raise CaseError(f"{where}: the server's error: {str(message)[:SHOWN]}")
     return found
 
 
-def _say(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -19,7 +19,7 @@ from specbench.types import CaseError, InputError
 
 STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
 TOTAL = re.compile(r"^(\w[\w:]*_total)(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.MULTILINE)  # by Prometheus' rules never falls
-VOLATILE = ("created", "permission")  # vLLM fills them in anew at each look
+VOLATILE = ("created", "permission")  # vLLM changes them at each request
 # Without digits, which converters of tokenizers split in ways of their own.
 TEXTS = (
     "The capital of France is",
@@ -32,7 +32,7 @@ MOST_DIFFERENT = 1  # of the first tokens: rounding may decide one
 
 
 class Beginning(NamedTuple):
-    """Of an answer. ids: nothing where the server says text only."""
+    """The beginning of an answer. ids: empty where the server sends text only."""
 
     ids: list[int]
     text: str
@@ -42,7 +42,7 @@ class Beginning(NamedTuple):
 
 
 class Identity:
-    """A server as it was at first: its models, its process's start and its counters, as far as it tells them.
+    """A server as it was at first: its models, its process's start and its counters, as far as it reports them.
 
     A process that takes the place of another has a later start or lower counters, and perhaps another model.
     """
@@ -61,7 +61,7 @@ class Identity:
         """Raise CaseError, now and from now on, where another process has taken the server's place."""
         if not self._changes:
             known, totals = self._look()
-            totals = totals or self._totals  # a page that could not be read tells nothing
+            totals = totals or self._totals  # a page that could not be read shows nothing
             fallen = [name for name, value in self._totals.items() if totals.get(name, 0.0) < value]
             self._changes = [f"its counter {name} fell" for name in fallen[:1]]
             self._changes += [
@@ -81,7 +81,10 @@ class Identity:
         found = (listed.get("data") or []) if isinstance(listed, dict) else []
         models = [{key: each[key] for key in each if key not in VOLATILE} for each in found if isinstance(each, dict)]
         started = STARTED.search(page)
-        known = {"models were": json.dumps(models, sort_keys=True), "start was": started[1] if started else "not told"}
+        known = {
+            "models were": json.dumps(models, sort_keys=True),
+            "start was": started[1] if started else "not reported",
+        }
         return known, read_totals(page)
 
 
@@ -93,10 +96,10 @@ def read_totals(page: str) -> dict[str, float]:
     return found
 
 
-def require_tokenizer(connection: Connection, told: Callable[[str], list[int] | None], tokenizer: Any) -> None:
-    """Raise InputError where the server says that it reads a text as other ids than ``tokenizer``."""
+def require_tokenizer(connection: Connection, read_ids: Callable[[str], list[int] | None], tokenizer: Any) -> None:
+    """Raise InputError where the server reads a text as other ids than ``tokenizer``."""
     for text in TEXTS:
-        ids, ours = told(text), list(tokenizer(text, add_special_tokens=False).input_ids)
+        ids, ours = read_ids(text), list(tokenizer(text, add_special_tokens=False).input_ids)
         if ids is not None and ids != ours:
             raise InputError(
                 f"url={connection.url}: its tokenizer reads {text!r} as {ids}, model.tokenizer as {ours}; expected the"
@@ -109,16 +112,16 @@ def require_same_first_tokens(names: Sequence[str], first: Sequence[Callable[[st
 
     names: their URLs. first: text -> the token behind it.
     """
-    parted = []
+    different = []
     for text in TEXTS:
         ours, theirs = (each(text) for each in first)
-        told = ours.ids and theirs.ids
-        if ours.ids != theirs.ids if told else ours.text.strip() != theirs.text.strip():  # one id may lose its space
-            parted.append(f"behind {text!r} {names[0]} has {ours}, {names[1]} has {theirs}")
-    if len(parted) > MOST_DIFFERENT:
+        by_ids = ours.ids and theirs.ids
+        if ours.ids != theirs.ids if by_ids else ours.text.strip() != theirs.text.strip():  # one id may lose its space
+            different.append(f"behind {text!r} {names[0]} has {ours}, {names[1]} has {theirs}")
+    if len(different) > MOST_DIFFERENT:
         raise InputError(
-            f"url={names[0]}: other weights than the baseline's: {len(parted)} of {len(TEXTS)} first tokens differ, as"
-            f" {parted[0]}; expected two servers of one model"
+            f"url={names[0]}: other weights than the baseline's: {len(different)} of {len(TEXTS)} first tokens differ,"
+            f" as {different[0]}; expected two servers of one model"
         )
 
 
@@ -152,9 +155,9 @@ def compare_draws(ours: Answers, theirs: Answers, seed: int = 0, splits: int = S
 
 def show_alike(ours: Drawn, theirs: Drawn) -> tuple[Answers, Answers]:
     """Ids where all answers have them, else each text as one token."""
-    told = all(answer.ids for there in (*ours, *theirs) for answer in there)
+    by_ids = all(answer.ids for there in (*ours, *theirs) for answer in there)
 
     def show(own: Drawn) -> Answers:
-        return [[each.ids if told else [each.text.strip()] for each in there] for there in own]
+        return [[each.ids if by_ids else [each.text.strip()] for each in there] for there in own]
 
     return show(ours), show(theirs)

@@ -1,7 +1,7 @@
 """A serving engine behind a URL as a peer: it decodes, the harness counts, cuts and times.
 
-The clock starts when the request is sent and stops with its last event. What is asked before and behind a request, an
-empty prefix cache and the server's counters, stands outside it.
+The clock starts when the request is sent and stops with its last event. Requests before and after it, which empty the
+prefix cache and read the server's counters, are not timed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from methods.server.acceptance import COUNTERS, SYNTHETIC, Account, Told, parse_counters, reconcile, told_by_counters
+from methods.server.acceptance import (
+    COUNTERS,
+    SYNTHETIC,
+    Account,
+    DraftReport,
+    parse_counters,
+    reconcile,
+    report_from_counters,
+)
 from methods.server.connection import Connection
-from methods.server.dialect import Asked, Chunk, choose
+from methods.server.dialects import Asked, Chunk, choose
 from methods.server.identity import (
     DRAWS,
     LEVEL,
@@ -37,9 +45,10 @@ from specbench.types import CaseError, InputError
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """url: of its server. limit: [tokens] that were asked for. told: the request's own account first.
+    """A streamed answer as it arrives.
 
-    account: the steps that are kept.
+    url: of its server. limit: [tokens] that were asked for. reports: the request's own account first. account: the
+    steps that are kept.
     """
 
     url: str
@@ -48,14 +57,14 @@ class StreamedAnswer:
     sizes: list[int] = field(default_factory=list)
     text: str = ""
     finish: str | None = None
-    told: list[Told] = field(default_factory=list)
+    reports: list[DraftReport] = field(default_factory=list)
     account: Account | None = None
 
     def take(self, chunk: Chunk, emit: Emit) -> None:
         """Report a chunk's tokens, whose ids are known in the end where it is text."""
         self.finish = chunk.finish or self.finish
-        if chunk.told is not None:
-            self.told = [chunk.told]
+        if chunk.report is not None:
+            self.reports = [chunk.report]
         if chunk.ids is not None and self.text == "":
             ids = [int(token) for token in chunk.ids]
             self.ids += ids
@@ -76,19 +85,19 @@ class StreamedAnswer:
         ended = self.finish == "stop" and not (self.ids and self.ids[-1] in eos)
         if ended and (end := tokenizer.eos_token_id) in eos:  # which many servers keep to themselves
             self.ids, sizes = [*self.ids, end], [*sizes, 1]
-        told = [each for each in self.told if each.drafts != 0]
-        if self.text and not self.told:
+        reports = [each for each in self.reports if each.drafts != 0]
+        if self.text and not self.reports:
             self.account = Account(((1, 0),) * (len(self.ids) - 1), "text")
         elif self.text or not chunks_are_steps:
-            self.account = reconcile(len(self.ids) - 1, None, told)
-        else:  # the first chunk is the prefill's; where several steps were sent in it, they are not told apart
-            self.account = reconcile(len(self.ids) - sum(sizes[:1]), sizes[1:], told)
+            self.account = reconcile(len(self.ids) - 1, None, reports)
+        else:  # the first chunk is the prefill's; where several steps were sent in it, they cannot be separated
+            self.account = reconcile(len(self.ids) - sum(sizes[:1]), sizes[1:], reports)
         return self.account
 
     def stats(self) -> dict[str, float]:
         """Each account by its name: steps, drafted and accepted tokens, accepted by place."""
         found: dict[str, float] = {} if self.account is None else {f"source_{self.account.source}": 1.0}
-        for each in self.told:
+        for each in self.reports:
             figures = {"steps": each.drafts, "drafted": each.drafted, "accepted": each.accepted}
             found |= {f"{each.source}_{name}": float(value) for name, value in figures.items() if value is not None}
             places = each.per_position or [sum(each.histogram[place:]) for place in range(1, len(each.histogram))]
@@ -132,7 +141,7 @@ class ServerPeer(Remote):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes its figures unsafe, with how often it was seen."""
+        """Observations that make its figures unsafe, with the number of requests."""
         counted = ((text, f" ({count} requests)" if count else "") for text, count in self._seen.items())
         return tuple(f"{self._connection.url}: {text}{often}" for text, often in counted)
 
@@ -149,10 +158,10 @@ class ServerPeer(Remote):
             self._name = self._model or (names[0] if names else model.name)
             first: dict[str, Any] = next((each for each in models if str(each.get("id")) == self._name), {})
             self._dialect = choose(self._wanted, connection, first)
-            told = [connection.read(path) or "" for path in self._dialect.info]
+            infos = [connection.read(path) or "" for path in self._dialect.info]
         except CaseError as error:
             raise InputError(f"url: {error}") from error
-        if found := next(filter(None, map(SYNTHETIC.search, told)), None):
+        if found := next(filter(None, map(SYNTHETIC.search, infos)), None):
             raise InputError(
                 f"url={connection.url}: the server draws acceptance from a table ({found[0]}), so its text is not the"
                 " model's and its MAT no result; expected a server without it"
@@ -232,7 +241,7 @@ class ServerPeer(Remote):
     def prepare(self, alone: bool = True) -> None:
         """Empty the prefix cache and read the counters, before the clock starts.
 
-        Raises CaseError where the server was started anew since the run began.
+        Raises CaseError where the server was restarted since the run began.
         """
         self._identity.require_same()
         if not self._dialect.prepare(self._connection):
@@ -282,10 +291,10 @@ class ServerPeer(Remote):
         if self._before:
             page = self._page()
             self._identity.note(page)
-            counted = told_by_counters(self._before, parse_counters(page))
-            answer.told += [counted] if counted else []
-        if self._plain and not answer.told:
-            answer.told = [Told(COUNTERS, accepted=0)]
+            counted = report_from_counters(self._before, parse_counters(page))
+            answer.reports += [counted] if counted else []
+        if self._plain and not answer.reports:
+            answer.reports = [DraftReport(COUNTERS, accepted=0)]
         account = answer.settle(self._tokenizer, self._eos, self._dialect.steps)
         for text in account.complaints:
             log.warning("%s: %s", self._connection.url, text)

@@ -1,7 +1,7 @@
-"""Tensors labelled cuda:0 on a machine without a GPU, which a CPU computes: a whole decode loop runs on them.
+"""Tensors labelled cuda:0 on a machine without a GPU: the CPU computes them, and a whole decode loop runs on them.
 
 An operation over the CPU's tensors and labelled ones raises as it would on a GPU, and so does NumPy; every transfer
-between the two is counted. A labelled tensor holds the CPU's result, so ids are those of a run on the CPU.
+between the two is counted. A labelled tensor contains the CPU's result, so ids are those of a run on the CPU.
 Random numbers are the CPU's too. What a GPU computes otherwise, and how long it takes, cannot be seen here.
 """
 
@@ -36,18 +36,18 @@ class DeviceMixError(RuntimeError):
 
 
 class Labelled(Tensor):
-    """A tensor that says it is on cuda:0. held: the CPU's. counter: of its transfers."""
+    """A tensor that claims to be on cuda:0. on_cpu: the CPU's tensor. counter: of its transfers."""
 
-    held: Tensor
+    on_cpu: Tensor
     counter: FakeCuda
 
     @staticmethod
-    def __new__(cls, held: Tensor, counter: FakeCuda) -> Labelled:
-        """held: a tensor on the CPU."""
+    def __new__(cls, on_cpu: Tensor, counter: FakeCuda) -> Labelled:
+        """Label a tensor on the CPU."""
         out: Labelled = Tensor._make_wrapper_subclass(
-            cls, held.size(), strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype
+            cls, on_cpu.size(), strides=on_cpu.stride(), storage_offset=on_cpu.storage_offset(), dtype=on_cpu.dtype
         )
-        out.held, out.counter = held, counter
+        out.on_cpu, out.counter = on_cpu, counter
         return out
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -58,35 +58,35 @@ class Labelled(Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """What Python sees. To torch's own code it is the CPU, which a build without CUDA has."""
+        """The device that Python sees. To torch's own code it is the CPU, as a build without CUDA has no other."""
         return DEVICE
 
     def _read(self) -> Tensor:
         self.counter.count(READ, True, "a value")
-        return self.held
+        return self.on_cpu
 
     def item(self) -> Any:
-        """Waits."""
+        """Read the value, which waits."""
         return self._read().item()
 
     def tolist(self) -> Any:
-        """Waits."""
+        """Read the value, which waits."""
         return self._read().tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Raises, as on a GPU."""
+        """Raise, as on a GPU."""
         raise DeviceMixError(f"NumPy cannot read {tuple(self.shape)} on {DEVICE}; expected a tensor on the CPU")
 
     def data_ptr(self) -> int:
-        """Of what it holds."""
-        return self.held.data_ptr()
+        """Return that of the CPU tensor."""
+        return self.on_cpu.data_ptr()
 
     def untyped_storage(self) -> Any:
-        """Of what it holds."""
-        return self.held.untyped_storage()
+        """Return that of the CPU tensor."""
+        return self.on_cpu.untyped_storage()
 
     def new_tensor(self, data: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:  # type: ignore[override]
-        """On the same device: an upload."""
+        """Make a tensor on the same device: an upload."""
         return torch.tensor(data, dtype=dtype or self.dtype, device=DEVICE)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
@@ -106,10 +106,10 @@ class Labelled(Tensor):
 
 
 class FakeCuda(TorchDispatchMode):
-    """While it is entered, ``device="cuda"`` labels, and what a graph would hold is called, and must not transfer.
+    """A mode in which ``device="cuda"`` labels tensors; a call that a graph would record runs, and must not transfer.
 
     blocking, free: transfers by kind, those that wait for the device and those from pinned memory that do not.
-    launched: operations on the device, views left out, and calls that a graph would hold, one each.
+    launched: operations on the device, views left out, and calls that a graph would record, one each.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class FakeCuda(TorchDispatchMode):
 
     @contextlib.contextmanager
     def captured(self) -> Iterator[None]:
-        """Inside the block, which a graph would hold, every transfer raises."""
+        """Raise at every transfer inside the block, which a graph would record."""
         self._captured = True
         try:
             yield
@@ -155,7 +155,7 @@ class FakeCuda(TorchDispatchMode):
             self._captured = False
 
     def count(self, kind: str, blocking: bool, what: object, times: int = 1) -> None:
-        """Note a transfer. Raises DeviceMixError where a graph is captured."""
+        """Count a transfer. Raises DeviceMixError in a captured call."""
         if self._captured:
             raise DeviceMixError(f"{kind} by {what} in a captured call")
         (self.blocking if blocking else self.free)[kind] += times
@@ -170,7 +170,7 @@ class FakeCuda(TorchDispatchMode):
             )
         tensors = list[Tensor]()
         _replace((*args, *kwargs.values()), Tensor, tensors.append)
-        labelled = {id(each.held): each for each in tensors if isinstance(each, Labelled)}
+        labelled = {id(each.on_cpu): each for each in tensors if isinstance(each, Labelled)}
         device = given.get("device")
         if name == "_has_compatible_shallow_copy_type":  # a module that moves asks
             return True
@@ -189,10 +189,12 @@ class FakeCuda(TorchDispatchMode):
             kwargs["device"] = torch.device("cpu")
         elif device is not None:
             args = tuple(torch.device("cpu") if each is device else each for each in args)
-        held = {key: _replace(each, Labelled, _held) for key, each in kwargs.items()}
-        out = func(*_replace(args, Labelled, _held), **held)
+        on_cpu = {key: _replace(each, Labelled, _on_cpu) for key, each in kwargs.items()}
+        out = func(*_replace(args, Labelled, _on_cpu), **on_cpu)
         self.launched += not (self._captured or func.is_view)
-        return _replace(out, Tensor, lambda held: labelled[id(held)] if id(held) in labelled else Labelled(held, self))
+        return _replace(
+            out, Tensor, lambda on_cpu: labelled[id(on_cpu)] if id(on_cpu) in labelled else Labelled(on_cpu, self)
+        )
 
     def _pin(self, host: Tensor) -> Tensor:
         self._pinned[host.untyped_storage().data_ptr()] = host
@@ -210,8 +212,8 @@ class FakeCuda(TorchDispatchMode):
 
     def _transfer(self, given: dict[str, Any], source: Any, up: bool) -> Tensor:
         self._note(source, up, bool(given.get("non_blocking")), "to()")
-        held = source if up else source.held
-        copy = held.to(given.get("dtype") or held.dtype, copy=True)
+        on_cpu = source if up else source.on_cpu
+        copy = on_cpu.to(given.get("dtype") or on_cpu.dtype, copy=True)
         return Labelled(copy, self) if up else copy
 
     def _copy(self, given: dict[str, Any]) -> Tensor:
@@ -219,11 +221,11 @@ class FakeCuda(TorchDispatchMode):
         up = isinstance(target, Labelled)
         if not (up and source.dim() == 0):
             self._note(source, up, bool(given.get("non_blocking")), "copy_()")
-        _held(target).copy_(_held(source))
+        _on_cpu(target).copy_(_on_cpu(source))
         return target
 
     def _check(self, func: Any, given: dict[str, Any], name: str, tensors: list[Tensor]) -> None:
-        """Raise where devices mix; note what waits. A CPU tensor without dimensions is a number."""
+        """Raise where devices mix; count what waits. A CPU tensor without dimensions is a number."""
         indices = [each for each in given.get("indices") or () if each is not None] if name in INDEXING else []
         for each in tensors:
             if isinstance(each, Labelled) or each.dim() == 0:
@@ -243,43 +245,43 @@ class FakeCuda(TorchDispatchMode):
 
 
 class _Random(torch.Generator):
-    """The CPU's, whatever the device."""
+    """The CPU's generator, whatever the device."""
 
     def __new__(cls, *_: Any) -> _Random:
-        """Seeded anew."""
+        """Make a new generator."""
         return super().__new__(cls)
 
 
 class _Properties:
-    """Of a device with room for any model of a test."""
+    """The properties of a device with memory for any model of a test."""
 
     total_memory = 1 << 40
 
 
 class _Event:
-    """In place of an event or a stream: no time passes."""
+    """A stand-in for an event or a stream: no time passes."""
 
     def __init__(self, **_: Any) -> None:
         pass
 
     def record(self, *_: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def record_event(self, event: _Event) -> _Event:
-        """The event."""
+        """Return the event."""
         return event
 
     def elapsed_time(self, other: _Event) -> float:
-        """None."""
+        """Return no time."""
         return 0.0
 
 
-def _held(tensor: Any) -> Tensor:
-    return tensor.held if isinstance(tensor, Labelled) else tensor
+def _on_cpu(tensor: Any) -> Tensor:
+    return tensor.on_cpu if isinstance(tensor, Labelled) else tensor
 
 
 def _replace(value: Any, kind: type[Tensor], change: Callable[[Any], Any]) -> Any:
-    """Of an operation's arguments or results, the tensors of a kind changed: they stand in lists and tuples only."""
+    """Change the tensors of a kind in arguments or results, which contain lists and tuples only."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
 """Faults planted in a fast engine on purpose, to see which of them the judge of losslessness finds, and how soon.
 
-A fault strikes in steps with a draft only, so vanilla beside it stays sound. The judge's own forward is not touched.
+A fault strikes in steps with a draft only, so vanilla next to it stays sound. The judge's own forward is not touched.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from specbench.types import Draft, Step
 
 
 class Fault:
-    """No fault, and what the others share. chance: of striking in a step. strikes: how often it did."""
+    """The base of all faults; by itself no fault. chance: of striking in a step. strikes: how often it did."""
 
     chance = 1.0
 
     def __init__(self, engine: Engine) -> None:
-        """engine: the fast one, loaded; its methods are replaced."""
+        """Plant the fault in a loaded fast engine, whose methods are replaced."""
         self.engine, self.strikes = cast(FastEngine, engine), 0
         self._random = random.Random(0)
         self.plant()
 
     def plant(self) -> None:
-        """Wrap what the fault spoils; nothing here."""
+        """Wrap the methods that the fault changes; the base changes none."""
 
     def strike(self) -> bool:
-        """Whether it strikes in this step."""
+        """Return whether the fault strikes in this step."""
         return len(self.engine.request.draft) > 0 and self._random.random() < self.chance
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Put ``make(the method)`` in the place of a method of the engine or its cache."""
+        """Replace a method of the engine or its cache by ``make(method)``."""
         setattr(owner, name, make(getattr(owner, name)))
 
 
 class _WrongToken(Fault):
-    """The token behind the accepted path is another one than the target's pick."""
+    """The base of faults where the token after the accepted path is not the target's pick."""
 
     def plant(self) -> None:
-        """See the class."""
+        """Wrap the methods that the fault changes."""
         self._late: Draft | None = None
         self._wrong = False
         self.wrap(self.engine, "accept", self._accept)
         self.wrap(self.engine, "settle", self._settle)
 
     def choose(self, row: Tensor, whole: bool) -> int | None:
-        """The wrong token; None = none. row: (V,) logits behind the path. whole: the whole draft was accepted."""
+        """Return the wrong token, or None. row: (V,) logits after the path. whole: the whole draft was accepted."""
         raise NotImplementedError
 
     @property
@@ -82,12 +82,12 @@ class _WrongToken(Fault):
 
 
 class SecondBest(_WrongToken):
-    """The target's second best token: the nearest miss there is."""
+    """The target's second best token, the smallest possible error."""
 
     chance = 0.5
 
     def choose(self, row: Tensor, whole: bool) -> int:
-        """See the class."""
+        """Return the wrong token, see the class."""
         return int(row.topk(2).indices[1])
 
 
@@ -97,23 +97,23 @@ class AnyToken(_WrongToken):
     chance = 0.5
 
     def choose(self, row: Tensor, whole: bool) -> int:
-        """See the class."""
+        """Return the wrong token, see the class."""
         return self._random.randrange(len(row))
 
 
 class LateToken(_WrongToken):
-    """The first token of a late chain is emitted behind a whole draft without being verified."""
+    """The first token of a late chain is emitted after a whole draft without being verified."""
 
     def choose(self, row: Tensor, whole: bool) -> int | None:
-        """See the class."""
+        """Return the wrong token, see the class."""
         return int(self.late.tokens[0]) if whole and self.late is not None and len(self.late) else None
 
 
 class ShiftedSlot(Fault):
-    """An accepted path is moved together from the slots one behind its own."""
+    """An accepted path is compacted from the slots one after its own."""
 
     def plant(self) -> None:
-        """See the class."""
+        """Wrap the methods that the fault changes."""
         self.wrap(self.engine, "accept_rows", lambda _: accept)  # which moves slots by the cache
         self.wrap(self.engine.cache, "move", self._move)
 
@@ -131,7 +131,7 @@ class StaleMask(Fault):
     """A draft is verified under the mask of the last draft of its size."""
 
     def plant(self) -> None:
-        """See the class."""
+        """Wrap the methods that the fault changes."""
         self._masks: dict[tuple[str, int], Tensor] = {}
         self.wrap(self.engine, "compute", self._compute)
 

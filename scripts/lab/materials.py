@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,8 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from specbench.models.choose import make_engine
 from specbench.models.engine import Engine
 from specbench.models.load import load_model
-from specbench.runs.job import Job, job_of
-from specbench.runs.sources import model_options
+
+if TYPE_CHECKING:
+    from specbench.runs.job import Job
 
 MIB = 1 << 20
 
@@ -28,6 +29,9 @@ def load_engine(overrides: Sequence[str], max_nodes: int) -> tuple[Job, Any, Eng
     Returns:
         The checked job, the model and its engine.
     """
+    from specbench.runs.job import job_of  # here, as a GPU day uses the other functions without Hydra
+    from specbench.runs.sources import model_options
+
     job = job_of(overrides)
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
     model = load_model(job.card, **model_options(job.config))

@@ -34,7 +34,6 @@ from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.load import load_model
 from specbench.records.record import EngineKind
-from specbench.runs.job import job_of
 
 SHAPE = ["model=random", "model.draft=bundled:tiny_draft", "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
          "+model.datastore=bundled:tiny/datastore.safetensors",
@@ -57,6 +56,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(given: Namespace) -> None:
     """Print one row a method."""
+    from specbench.runs.job import job_of  # here, as a GPU day counts operations without Hydra
+
     torch.set_num_threads(1)
     layers = f"model.random.config.num_hidden_layers={2 if given.transfers else 32}"  # transfers do not depend on them
     job = job_of([*SHAPE, layers, f"method=[{','.join(given.methods)}]", "suite.categories=[rag]", "suite.limit=5"])

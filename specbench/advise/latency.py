@@ -1,9 +1,9 @@
 """T(tokens fed, context) of a loaded target: an engine's own forwards, the points measured in turn.
 
 Every round visits all points of a context once, in an order of its own; all contexts are passed several times, a few
-rounds each, and a point's time is its median over the rounds. What counts is a forward behind others of its width, so
-many as take ``_SETTLING`` ms together: in decoding, too, a step follows those of its kind, and behind a wide one the
-caches hold other things. A processor's last cache takes several short forwards until it holds the weights again.
+rounds each, and a point's time is its median over the rounds. What counts is a forward after others of its width, as
+many as take ``_SETTLING`` ms together: in decoding, too, a step follows those of its kind, and after a wide one the
+caches contain other data. A processor's last cache takes several short forwards until it contains the weights again.
 The single token is in each round twice, as two series: the difference of their medians is the noise of this machine
 (the A/A control).
 """
@@ -32,19 +32,16 @@ from specbench.types import EMPTY, ROOT, Draft, InputError, Needs
 BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}
 _ROUNDS = 9
 _SIDES = {"cpu": 1024, "cuda": 8192}  # of the square matrices, at most
-_MATRIX_BYTES = 32  # an entry's of the three, as they are drawn and as they are multiplied, and some room
+_MATRIX_BYTES = 32  # of an entry in all three matrices, as drawn and as multiplied, and some room
 PASSES = 3  # over the contexts
 _WARM = 1  # visits of every point before the clock counts, at the start of each visit of a context
 _SETTLING, _MOST_SETTLING = 12.0, 12  # [ms] and forwards of a width in front of the one that counts: at least one
 _DRIFT, _LEAST_DRIFT = 0.05, 8  # a forward commits one token; this far around a context, as a share and in tokens
 
 
-Axes = tuple[Sequence[int], Sequence[int], Sequence[int]]
-
-
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a sweep gave. control: (C,) the single token's second series over its first."""
+    """The result of a sweep. control: (C,) the single token's second series over its first."""
 
     grid: Grid
     control: tuple[float, ...]
@@ -54,33 +51,33 @@ class Bench:
     """One engine at a given context: times the forward and the whole step of any draft. Nothing is ever accepted."""
 
     def __init__(self, engine: Engine, device: torch.device, vocab: int, seed: int = 0) -> None:
-        """vocab: prompts and drafts are uniform ids below it."""
+        """Prepare an engine. vocab: prompts and drafts are uniform ids below it."""
         self._engine, self._clock = engine, Clock(device)
         self._vocab, self._random = vocab, np.random.default_rng(seed)
 
     def ids(self, count: int) -> list[int]:
-        """Random tokens."""
+        """Return random tokens."""
         return [int(token) for token in self._random.integers(0, self._vocab, count)]
 
     @torch.inference_mode()
     def visit(self, drafts: Sequence[Draft], context: int, rounds: int, needs: Needs) -> Floats:
-        """(rounds, points, 2) [ms] of forward and step for each draft behind ``context`` tokens."""
+        """Return (rounds, points, 2) [ms] of forward and step for each draft after ``context`` tokens."""
         self._engine.prepare(needs, True)
         times = np.empty((rounds + _WARM, len(drafts), 2))
-        held, (low, high) = 0, self._find_span(drafts, context, needs.rows)
+        cached, (low, high) = 0, self._find_span(drafts, context, needs.rows)
         for number in range(rounds + _WARM):
             for place in self._random.permutation(len(drafts)):
                 most = min(_MOST_SETTLING, max(1, high - low - 1))
-                if not held or held + most + 1 > high:
-                    held = self._read(max(1, min(low, high - most - 1)), high, needs)
-                held += self._settle(drafts[place], most) + 1
+                if not cached or cached + most + 1 > high:
+                    cached = self._read(max(1, min(low, high - most - 1)), high, needs)
+                cached += self._settle(drafts[place], most) + 1
                 times[number, place] = self._time(drafts[place])
         return times[_WARM:]
 
     def _find_span(self, drafts: Sequence[Draft], context: int, rows: bool) -> tuple[int, int]:
-        """[tokens] the first context that is read and the end of those that are timed: not far from ``context``.
+        """The first context that is read and the end of those that are timed [tokens]: not far from ``context``.
 
-        All of them are in front of the same step of lengths, or behind it, as ``context`` itself.
+        All of them are on the same side of a step of lengths as ``context`` itself.
         """
         far = _drift(context)
         low, high = context - far, context + far
@@ -91,13 +88,13 @@ class Bench:
         return low, high
 
     def _read(self, tokens: int, end: int, needs: Needs) -> int:
-        """Put so long a prompt into the cache, with room up to ``end``."""
+        """Put a prompt of this length into the cache, with room up to ``end``."""
         self._engine.reserve(end + 1)
         self._engine.start(self.ids(tokens), end - tokens + 1, Walk(None, 0), needs, self._clock)
         return tokens
 
     def _settle(self, draft: Draft, most: int) -> int:
-        """Forwards of a draft until the caches hold what it needs: how many."""
+        """Run forwards of a draft until the caches contain what it needs; returns how many."""
         count, spent = 0, 0.0
         while count < most and spent < _SETTLING:
             spent += self._time(draft)[1]
@@ -107,7 +104,7 @@ class Bench:
     def _time(self, draft: Draft) -> tuple[float, float]:
         self._clock.start()
         self._engine.forward(draft)
-        self._engine.settle(1)  # room for one token: whatever the draft was, the walk is cut to none of it
+        self._engine.settle(1)  # room for one token: no node of the draft is accepted
         step_s = self._clock.elapsed()
         return 1e3 * self._clock.phases()["forward"], 1e3 * step_s
 
@@ -125,8 +122,8 @@ def _drift(context: int) -> int:
 
 
 def sweep(bench: Bench, fed: Sequence[int], contexts: Sequence[int], rounds: int) -> Sweep:
-    """Chains of ``fed`` tokens, the root among them, behind each context."""
-    drafts = [_chain(bench, count) for count in (1, *fed)]
+    """Time chains of ``fed`` tokens, the root among them, after each context."""
+    drafts = [Draft.chain(bench.ids(count - 1)) if count > 1 else EMPTY for count in (1, *fed)]
     planes, control = [], []
     for times in _passes(bench, drafts, contexts, rounds, Needs()):
         middle = np.median(times, axis=0)
@@ -138,7 +135,7 @@ def sweep(bench: Bench, fed: Sequence[int], contexts: Sequence[int], rounds: int
 
 
 def sweep_rows(bench: Bench, k: Sequence[int], w: Sequence[int], contexts: Sequence[int], rounds: int) -> RowGrid:
-    """Batches of k rows of w + 1 tokens (N-Grammys, figure 1); k rows without a token are no draft, so blank."""
+    """Time batches of k rows of w + 1 tokens (N-Grammys, figure 1); k rows without a token are no draft and blank."""
     shapes = [(rows, width) for rows in k for width in w if width or rows == 1]
     drafts = [_rows(bench, rows, width) for rows, width in shapes]
     ms = np.full((len(contexts), len(k), len(w)), np.nan)
@@ -149,14 +146,10 @@ def sweep_rows(bench: Bench, k: Sequence[int], w: Sequence[int], contexts: Seque
 
 
 def _passes(bench: Bench, drafts: Sequence[Draft], contexts: Sequence[int], rounds: int, needs: Needs) -> list[Floats]:
-    """For each context (rounds, points, 2) [ms], as ``Bench.visit`` gives them, collected over the passes."""
+    """For each context (rounds, points, 2) [ms] of ``Bench.visit``, collected over the passes."""
     shares = [len(share) for share in np.array_split(np.arange(rounds), min(PASSES, rounds))]
     visits = [[bench.visit(drafts, context, share, needs) for context in contexts] for share in shares]
     return [np.concatenate(each) for each in zip(*visits, strict=True)]
-
-
-def _chain(bench: Bench, fed: int) -> Draft:
-    return Draft.chain(bench.ids(fed - 1)) if fed > 1 else EMPTY
 
 
 def _rows(bench: Bench, rows: int, width: int) -> Draft:
@@ -168,13 +161,15 @@ def _rows(bench: Bench, rows: int, width: int) -> Draft:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What may be asked of an engine. max_nodes: of a draft. context: [tokens] of the model."""
+    """The limits of an engine. max_nodes: of a draft. context: [tokens] of the model."""
 
     max_nodes: int
     context: int
 
-    def check(self, rounds: int, fed: Sequence[int], contexts: Sequence[int], rows: Axes | None = None) -> None:
-        """Raises InputError for sweeps that the engine cannot be driven through, or without the single token.
+    def check(
+        self, rounds: int, fed: Sequence[int], contexts: Sequence[int], rows: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """Raise InputError for sweeps that exceed the engine's limits, or without the single token.
 
         rows: k, w and contexts of row batches.
         """
@@ -215,9 +210,9 @@ def _check_axis(option: str, values: Sequence[int], first: int | None = None) ->
 
 
 def traits_of(engine: Engine, model: Any, shared: bool) -> dict[str, Any]:
-    """What a profile holds of an engine and its model beside times.
+    """Return what a profile contains of an engine and its model in addition to times.
 
-    shared: several devices read the weights at once, so that one device's ceilings bound nothing: no shape.
+    shared: several devices read the weights at once; one device's ceilings are no bound then, so the shape is left out.
     """
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -227,7 +222,7 @@ def traits_of(engine: Engine, model: Any, shared: bool) -> dict[str, Any]:
 
 
 def shape_of(model: Any) -> dict[str, int]:
-    """The sizes that ``specbench.profile.ModelShape`` wants, from a causal LM of the library."""
+    """Return the sizes of ``specbench.profile.ModelShape`` from a causal LM of the library."""
     text = model.config.get_text_config()
     heads = int(text.num_attention_heads)
     weights = {parameter.data_ptr(): parameter for parameter in model.parameters()}
@@ -280,13 +275,13 @@ def _time_streams(size: int, device: torch.device) -> tuple[float, float]:
 
 
 def best_of(one: Ceilings, other: Ceilings) -> Ceilings:
-    """The higher figure of each: measured before and after a sweep, a busy moment lowers none."""
+    """Return the higher figure of each: measured before and after a sweep, a busy moment lowers none."""
     pairs = ((getattr(one, name), getattr(other, name)) for name in Ceilings.__slots__)
     return Ceilings(*map(max, pairs))
 
 
 def _best(work: Callable[[], object], device: torch.device) -> float:
-    """[s] the quickest of the rounds, after one that does not count."""
+    """The quickest of the rounds [s], after one that does not count."""
     times = []
     for _ in range(_ROUNDS + 1):
         wait(device)
@@ -298,6 +293,6 @@ def _best(work: Callable[[], object], device: torch.device) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has done its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,0 +1,1 @@
+"""Decoding: the loops of one request and of several, verification, sampling, budgets and lengths of drafts."""

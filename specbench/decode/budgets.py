@@ -97,9 +97,9 @@ def cut_draft(draft: Draft, nodes: Sequence[int]) -> TrimmedDraft:
     parents = [place[int(draft.parents[node])] for node in nodes]
     tokens = draft.tokens[list(nodes)] if isinstance(draft.tokens, Tensor) else [draft.tokens[node] for node in nodes]
     kept: dict[str, Any] = {
-        name: [held[node] for node in nodes]
+        name: [values[node] for node in nodes]
         for name in ("passenger", "source", "score")
-        if (held := getattr(draft, name)) is not None
+        if (values := getattr(draft, name)) is not None
     }
     probs = None if draft.probs is None else draft.probs[list(nodes)]
     return replace(draft, tokens=tokens, parents=parents, probs=probs, **kept), nodes
@@ -197,7 +197,7 @@ class _Level:
 
     @property
     def rate(self) -> float:
-        """[tokens/s]"""
+        """The throughput [tokens/s]."""
         return self.emitted / self.seconds if self.seconds else 0.0
 
     def add(self, emitted: int, seconds: float) -> None:

@@ -156,10 +156,10 @@ class Bandit(Policy):
         if self._first:  # of a first step, most is the drafter's prompt
             self._first = False
             return
-        for held, now in ((self._taken, 1), (self._emitted, emitted), (self._seconds, seconds)):
+        for means, now in ((self._taken, 1), (self._emitted, emitted), (self._seconds, seconds)):
             for arm in self.ARMS:
-                held[arm] *= 1 - 1 / self.MEMORY
-            held[self._arm] += now
+                means[arm] *= 1 - 1 / self.MEMORY
+            means[self._arm] += now
 
 
 class Price(Policy):

@@ -31,15 +31,15 @@ class ThreadChoice:
     ratios: dict[str, float]
 
 
-def choose_threads(engine: Engine, asked: int | None, held: int | None = None) -> ThreadChoice | None:
+def choose_threads(engine: Engine, asked: int | None, stored: int | None = None) -> ThreadChoice | None:
     """Set torch's thread count for an engine on a CPU; None on another device, where it matters little.
 
-    asked: the configuration's, which is taken. held: that of the run which is resumed, likewise. Without both, the
+    asked: the configuration's, which is taken. stored: that of the run which is resumed, likewise. Without both, the
     counts up to torch's own are timed.
     """
     if engine.device.type != "cpu":
         return None
-    given = asked or held
+    given = asked or stored
     counts = [given] if given else list_counts(torch.get_num_threads())
     times = time_steps(engine, counts) if len(counts) > 1 else {}
     count = pick_count(times) if times else counts[0]

@@ -95,7 +95,7 @@ class boundary:
 def draft_on(
     asked: Sequence[tuple[SharedRequest, Drafting, Any]],
 ) -> list[tuple[SharedRequest, Drafting, Any]]:
-    """Resume each drafting with the outcome of its last forward; returns those that run another one, and its outcome."""
+    """Resume each drafting with its last outcome; returns those that ran another forward, and its outcome."""
     waiting: dict[int, list[tuple[SharedRequest, Drafting, DraftForward]]] = defaultdict(list)
     for shared, drafting, outcome in asked:
         with boundary(shared):

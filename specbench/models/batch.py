@@ -1,4 +1,4 @@
-"""A batch of requests on one model: each request has a place with cache slots, its own draft, and its own random numbers.
+"""A batch of requests on one model: each request has a place with cache slots, a draft, and its own random numbers.
 
 A forward feeds the rows of its requests one after the other, packed or padded to sequences of one length; a row sees
 its own request alone. Places, prompts in chunks and verification with one read-back are the same for every engine,
@@ -27,11 +27,12 @@ NOTHING = Needs()
 
 @dataclass(slots=True, eq=False)
 class Handle(ActiveRequest):
-    """A request of a batch. place: which of the batch's it has; the lowest that is free, so that they lie together.
+    """A request of a batch.
 
-    asked: what its last forward shows. plain: what one without a draft shows.
-    length: [tokens] held: of the prompt while it is read, then the context without its last one, the root.
-    clean: its slots hold finite numbers. refused: why its last draft was not fed.
+    place: its number in the batch: the lowest free one, so that the requests lie together.
+    asked: what its last forward returns. plain: what a forward without a draft returns.
+    length: [tokens] cached: of the prompt while it is read, then the context without its last one, the root.
+    clean: its slots contain finite numbers. refused: the error of its last draft, if it was not fed.
     """
 
     prompt: Sequence[int] = ()
@@ -44,7 +45,7 @@ class Handle(ActiveRequest):
 
     @property
     def prompt_read(self) -> int:
-        """[tokens] of the prompt that are read."""
+        """[tokens] of the prompt that have been read."""
         return min(self.length, len(self.prompt))
 
 
@@ -62,30 +63,30 @@ class PackedRows:
     ids: Tensor
 
     def __len__(self) -> int:
-        """N."""
+        """Return n."""
         return self.bounds[-1]
 
     def slice_of(self, number: int) -> slice:
-        """The rows of one request."""
+        """Return the rows of one request."""
         return slice(self.bounds[number], self.bounds[number + 1])
 
     def depths_of(self, number: int) -> list[int]:
-        """(N + 1,) of the rows of one request, 0 = the root."""
+        """Return the (N + 1,) depths of one request's rows, 0 = the root."""
         parents = self.parents[number]
         return [*range(len(parents) + 1)] if isinstance(parents, range) else [0, *compute_depths(parents)]
 
 
 class PaddedRows:
-    """Packed rows as k sequences of q tokens, one a place; between and behind them is padding.
+    """Packed rows as k sequences of q tokens, one per place; between and behind them is padding.
 
-    Padding stands behind what its place holds, so it writes where nothing is held, and no other row sees it.
+    Padding is behind the cached tokens of its place, so it overwrites none of them, and no other row sees it.
 
     places: from the first to the last one that takes part. numbers: (k, 1). slots, positions: (k, q).
     end: [slots] that are read of each place. nodes: (n,) where each of the packed rows lies among the k q.
     """
 
     def __init__(self, rows: PackedRows, lengths: Sequence[int], context: int) -> None:
-        """lengths: [tokens] that each place of the batch holds.
+        """lengths: [tokens] cached in each place of the batch.
 
         context: [tokens] of the model: nodes beyond it can never be accepted, but their position must exist.
         """
@@ -101,24 +102,24 @@ class PaddedRows:
             own = rows.depths_of(number)
             self._depths[sequence, : len(own)] = own
             nodes.append(np.arange(len(own)) + sequence * width)
-        self._held, self.nodes = np.array(lengths[self.places])[:, None], np.concatenate(nodes)
-        self.slots: np.ndarray = self._held + np.arange(width)
-        self.positions = np.minimum(self._held + self._depths, context - 1)
+        self._cached, self.nodes = np.array(lengths[self.places])[:, None], np.concatenate(nodes)
+        self.slots: np.ndarray = self._cached + np.arange(width)
+        self.positions = np.minimum(self._cached + self._depths, context - 1)
         self.end = int(self.slots.max()) + 1
 
     def build_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """(k, 1, q, end) additive: a row sees its place's context within the window, its ancestors and itself."""
+        """Build the additive mask (k, 1, q, end): a row sees its context in the window, its ancestors and itself."""
         count, width = self.slots.shape
         column = np.arange(self.end)
-        seen = np.repeat(column < self._held[..., None], width, axis=1)
+        seen = np.repeat(column < self._cached[..., None], width, axis=1)
         seen |= self.slots[..., None] == column
         for number, sequence in enumerate(self._sequences):
             own, start = mark_ancestors(self._rows.parents[number]), self.slots[sequence, 0]
             seen[sequence, : len(own), start : start + len(own)] = own
         if window is not None:
             places = np.repeat(column[None], count, axis=0)
-            np.put_along_axis(places, self.slots, self._held + self._depths, axis=1)
-            seen &= (self._held + self._depths)[..., None] - places[:, None] < window
+            np.put_along_axis(places, self.slots, self._cached + self._depths, axis=1)
+            seen &= (self._cached + self._depths)[..., None] - places[:, None] < window
         return build_additive_mask(seen.reshape(-1, self.end), dtype).view(count, 1, width, self.end)
 
 
@@ -127,7 +128,7 @@ Accepted = Callable[[int], tuple[list[int], list[int]]]
 
 
 class SlotBatch(Batch):
-    """Requests of a model: each place has slots of its own."""
+    """The batch of an engine with a model: each place has its own cache slots."""
 
     def __init__(self, engine: Engine, requests: int, tokens: int, laps: Laps) -> None:
         """See ``Engine.batch``."""
@@ -153,12 +154,12 @@ class SlotBatch(Batch):
         """Copy keys and values (m,) from slots to slots of the same place, all in one operation; both may overlap."""
 
     def accept_greedily(self, rows: PackedRows, logits: Tensor) -> Accepted | None:
-        """Verify every draft by the rows' argmax and move the accepted paths, on the device; None: it is not done."""
+        """Verify every draft by the rows' argmax and move the accepted paths, on the device; None if not possible."""
         return None
 
     @abstractmethod
     def wipe(self, place: int) -> None:
-        """Zero the slots of a place: a request left numbers there that are not finite."""
+        """Zero the slots of a place, where a request may have left numbers that are not finite."""
 
     @property
     def free(self) -> int:
@@ -166,7 +167,7 @@ class SlotBatch(Batch):
         return self.requests - len(self._open)
 
     def lengths(self) -> list[int]:
-        """[tokens] that each place holds."""
+        """[tokens] cached in each place."""
         found = [0] * self.requests
         for place, handle in self._open.items():
             found[place] = handle.length
@@ -207,7 +208,7 @@ class SlotBatch(Batch):
         return prefill
 
     def _read_chunk(self, handle: Handle, end: int) -> tuple[Tensor, Mapping[int, Tensor]]:
-        """Of the prompt up to ``end``; what is asked for is kept, unless it is the prompt's last chunk."""
+        """Read the prompt up to ``end``; what the method asks for is stored, except of the prompt's last chunk."""
         needs, chunk = handle.needs, handle.prompt[handle.length : end]
         rows = PackedRows([handle], [range(ROOT, len(chunk) - 2)], [0, len(chunk)], upload(chunk, self.engine.device))
         logits, hidden = self.feed(rows, needs.hidden, len(chunk) if needs.prompt_topk else 1)
@@ -272,7 +273,7 @@ class SlotBatch(Batch):
         return found
 
     def _read_back(self) -> _ReadBack:
-        """The only wait for the device, but for drafts whose nodes were drawn."""
+        """Read the results back: the only wait for the device, except for drafts whose nodes were drawn."""
         rows, logits = self._rows, self._logits
         top = find_top(logits, max((handle.asked.node_topk for handle in rows.handles), default=0))
         best = all(handle.walk.picks_best for handle in rows.handles)
@@ -288,7 +289,7 @@ class SlotBatch(Batch):
         return _ReadBack(found[0], [int(pick) for pick in found[1]], [*map(int, found[2])] if parts[2:] else None, top)
 
     def _draw(self, best: Tensor) -> Tensor:
-        """(n,) the rows' picks, each by its own request's numbers; in one operation where all sample alike."""
+        """Draw the rows' picks (n,), each by its own request's numbers; in one operation if all sample alike."""
         rows, walks = self._rows, [handle.walk for handle in self._rows.handles]
         if all(handle.is_drawn(None) for handle in rows.handles):
             return best  # distributions are compared, and no pick is read
@@ -304,7 +305,7 @@ class SlotBatch(Batch):
         return torch.cat(picks)
 
     def _accept(self, handle: Handle, number: int, back: _ReadBack, left: int, late: Draft | None) -> Step:
-        """The step of the request whose rows are the ``number``-th. Raises CaseError."""
+        """Return the step of the request with the ``number``-th rows. Raises CaseError."""
         past, fed, hidden = handle.length, None, {}
         if back.accepted:
             path, tokens = back.accepted(number)
@@ -318,7 +319,8 @@ class SlotBatch(Batch):
         handle.length, handle.clean = past + len(emitted), True
         if back.top is not None or self._hidden:
             part, needs = self._rows.slice_of(number), handle.asked
-            handle.topk = back.top_of(part, needs.node_topk)
+            if (k := needs.node_topk) and back.top is not None:
+                handle.topk = TopK(back.top.ids[part, :k], back.top.logits[part, :k])
             hidden = {layer: self._hidden[layer][part] for layer in needs.hidden}
             fed = self._rows.ids[part] if needs.node_topk or hidden else None
         return handle.close_step(emitted, path, done, kept and len(emitted) == len(tokens), fed, hidden)
@@ -337,10 +339,10 @@ class SlotBatch(Batch):
 
 @dataclass(slots=True)
 class _ReadBack:
-    """Of a forward's n rows: the largest logits, the picks, and on the host the ids where some were on the device.
+    """The results of a forward's n rows: the largest logits, the picks, and the ids if some were on the device.
 
-    top: (n, k). accepted: where the device has done it all; peaks and picks are empty then.
-    moves: (place, source, target) of accepted nodes, as they are found.
+    top: (n, k). accepted: set if the device has done everything; peaks and picks are empty then.
+    moves: (place, source, target) of accepted nodes, filled in as they are found.
     """
 
     peaks: list[float]
@@ -349,7 +351,3 @@ class _ReadBack:
     top: TopK | None
     accepted: Accepted | None = None
     moves: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def top_of(self, part: slice, k: int) -> TopK | None:
-        """The best ``k`` of one request's rows."""
-        return None if self.top is None or not k else TopK(self.top.ids[part, :k], self.top.logits[part, :k])

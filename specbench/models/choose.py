@@ -1,4 +1,4 @@
-"""Which engine drives a loaded model, and how several GPUs share it: by tensor parallelism or layer after layer."""
+"""Chooses the engine that runs a loaded model, and how GPUs share it: by tensor parallelism or layer after layer."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def make_engine(
     attention: str,
     options: FastOptions = STANDARD,
 ) -> tuple[Engine, str | None]:
-    """The engine, and the reason where ``auto`` did not choose the fast one.
+    """Make the engine; returns it, and the reason if ``auto`` did not choose the fast engine.
 
-    kind: auto, fast or eager. attention: ``model.attention``. options: of the fast engine.
-    Raises InputError where kind is fast and the fast engine cannot drive the model, or has no such attention.
+    kind: auto, fast or eager. attention: ``model.attention``. options: of the fast engine. Raises InputError if kind is
+    fast and the fast engine cannot run the model, or if the chosen engine does not have the attention of the options.
     """
     reason = None if kind == EngineKind.EAGER else _explain_unfit(model, attention)
     if kind == EngineKind.FAST and reason:
@@ -50,7 +50,7 @@ def make_engine(
 def make_timed(
     model: Any, card: ModelCard, max_nodes: int, attention: str, options: FastOptions = STANDARD
 ) -> tuple[TimedEngine, str | None]:
-    """The engine along a record, fast where it can drive the model; and the reason where it is not."""
+    """Make the engine along a record, fast if possible; returns it, and the reason if it is not fast."""
     reason = _explain_unfit(model, attention)
     if reason:
         return TimedEager(model, card.context, card.eos, max_nodes), reason
@@ -58,7 +58,7 @@ def make_timed(
 
 
 def check_attention(way: str, engine: str, card: ModelCard) -> None:
-    """Raises InputError where the run's engine has no such attention (``engine.attention``)."""
+    """Raise InputError if the run's engine does not have this attention (``engine.attention``)."""
     if way != SDPA and engine in (EngineKind.EAGER, EngineKind.REPLAY):
         raise InputError(
             f"engine.attention={way}: is the fast engine's, got engine.kind={engine}; expected engine=fast, or"
@@ -79,9 +79,9 @@ def _explain_unfit(model: Any, attention: str) -> str | None:
 def choose_parallelism(
     card: ModelCard, *, parallel: str, gpus: int | None, engine: str, attention: str, peers: Sequence[str]
 ) -> tuple[str | None, str | None]:
-    """(tensor, pipeline, or None for one device; why ``auto`` did not choose tensor).
+    """Return (tensor, pipeline, or None for one device; the reason if ``auto`` did not choose tensor).
 
-    peers: names of the run's methods with their own decoding loops. Raises InputError where the settings contradict.
+    peers: names of the run's methods with their own decoding loops. Raises InputError if settings contradict.
     """
     if parallel not in WAYS:
         raise InputError(f"model.parallel={parallel}: expected one of {', '.join(WAYS)}")
@@ -108,7 +108,7 @@ def choose_parallelism(
 
 
 def _obstacle(card: ModelCard, ranks: int, engine: str, attention: str, peers: Sequence[str]) -> str | None:
-    """Why tensor parallelism is not possible, and the fix; None = it is possible."""
+    """Explain why tensor parallelism is not possible, and the fix; None = it is possible."""
     if engine not in SHARED:
         return f"engine={engine} cannot run on several ranks; expected engine=fast or auto"
     if attention != "sdpa":

@@ -1,4 +1,4 @@
-"""The interface of an engine: it reads prompts, runs drafts through the target, and commits the accepted path.
+"""The interface of engines: an engine reads prompts, runs drafts through the target, and commits the accepted path.
 
 The decode loop uses only this interface: it gives drafts and gets a ``Step``. Logits, masks, caches and device buffers
 stay behind it, so that eager, fast, timed and replay are values of one setting.
@@ -20,7 +20,10 @@ from specbench.types import CaseError, Draft, InputError, Needs, Prefill, Step
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """path: accepted nodes, root side first. tokens: theirs and one more. late: that is the late draft's first."""
+    """What a verifier accepts.
+
+    path: accepted nodes, root side first. tokens: theirs and one more. late: the last token is the late draft's first.
+    """
 
     path: list[int]
     tokens: list[int]
@@ -28,13 +31,13 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """The walker as an engine sees it (``specbench.decode.walk.Walk``)."""
+    """The interface of the verifier that an engine uses (``specbench.decode.walk.Walk``)."""
 
     def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
         """(rows, V) raw logits -> (rows,) chosen tokens. depths: (rows,) 0 = the root, on the host or the device."""
 
     def numbers(self, depths: Sequence[int]) -> list[float] | None:
-        """The uniform numbers that rows at these depths are drawn by; None where ``pick`` does not draw."""
+        """Return the uniform numbers that rows at these depths are drawn by; None if ``pick`` does not draw."""
 
     def draw(self, logits: Tensor, numbers: Sequence[float]) -> Tensor:
         """(rows, V) raw logits -> (rows,) tokens drawn by ``numbers``, which may be of several requests."""
@@ -42,7 +45,7 @@ class Verifier(Protocol):
     def follow(
         self, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
     ) -> list[int]:
-        """The accepted path."""
+        """Return the accepted path."""
 
     @property
     def sampling(self) -> Callable[[Tensor], Tensor] | None:
@@ -50,28 +53,28 @@ class Verifier(Protocol):
 
     @property
     def picks_best(self) -> bool:
-        """Each pick is the row's argmax, whatever its depth."""
+        """Whether each pick is the row's argmax, at any depth."""
 
     @property
     def lossy(self) -> bool:
-        """Every draft goes to ``verify``."""
+        """Whether every draft is passed to ``verify``."""
 
     def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
         """Verify a drawn draft and the late chain behind it; only when sampling."""
 
     def advance(self, emitted: int) -> None:
-        """``emitted`` tokens were committed."""
+        """Note that ``emitted`` tokens were committed."""
 
 
 class Laps(Protocol):
-    """The clock as an engine sees it: time since the last lap belongs to ``phase``."""
+    """The interface of a clock: the time since the last lap is added to ``phase``."""
 
     def lap(self, phase: str) -> None:
         """Close a phase."""
 
 
 class Silent:
-    """A clock that takes no time."""
+    """A clock that measures nothing."""
 
     def lap(self, phase: str) -> None:
         """Close a phase."""
@@ -85,7 +88,8 @@ class Batch(ABC):
 
     A step is ``forward``, then ``settle``; ``open``, ``prefill`` and ``close`` come between two steps. Tensors of a
     ``Step`` are valid until the next forward or prefill. A handle is what ``open`` returns.
-    requests: places. tokens: [tokens] of prompt and answer that each has room for. fed: rows of the last forward.
+    requests: number of places. tokens: [tokens] of prompt and answer that each place has room for. fed: rows of the
+    last forward.
     """
 
     requests: int
@@ -95,7 +99,7 @@ class Batch(ABC):
     @property
     @abstractmethod
     def free(self) -> int:
-        """Places that no request has."""
+        """The number of free places."""
 
     @abstractmethod
     def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Any:
@@ -117,15 +121,15 @@ class Batch(ABC):
 
     @abstractmethod
     def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
-        """Of each draft of the last forward: verified, cut at EOS and at ``left`` tokens, its accepted path committed.
+        """Verify each draft of the last forward, cut it at EOS and at ``left`` tokens, and commit its accepted path.
 
-        A request that cannot go on has the error in place of its step; close it. The others' steps are good.
+        A request that cannot go on has an error in place of its step: close it. The other requests are not affected.
         left: (B,). lates: (B,) see ``Engine.settle``.
         """
 
     @abstractmethod
     def close(self, handle: Any) -> None:
-        """Take a request's place back, whatever state it is in; a second time it does nothing."""
+        """Free the place of a request in any state; a second call does nothing."""
 
     def nbytes(self) -> int:
         """Bytes of its cache."""
@@ -136,13 +140,13 @@ class Batch(ABC):
 
 
 def require_place(batch: Batch) -> None:
-    """Raise RuntimeError where none is free: the scheduler counts places."""
+    """Raise RuntimeError if no place is free: the scheduler counts places."""
     if not batch.free:
         raise RuntimeError(f"all of {batch.requests} places are taken; expected a request to be closed first")
 
 
 class Engine(ABC):
-    """One loaded target; one request at a time, or a batch of them beside it."""
+    """One loaded target; it decodes one request at a time, or a batch of requests with a cache of their own."""
 
     kind: EngineKind
     device: torch.device  # where its tensors are
@@ -152,11 +156,11 @@ class Engine(ABC):
     fed: int  # rows that the last forward fed to the target: root and nodes, or every token of a batch of rows
 
     def describe_forward(self) -> str | None:
-        """What computes a draft's forward, and why not the compiled code; None where there is one way only."""
+        """Describe what computes a draft's forward, and why not compiled code; None if there is only one way."""
         return None
 
     def prepare(self, needs: Needs, greedy: bool) -> None:
-        """Compile or record before the first case what a method with these needs runs."""
+        """Compile or record, before the first case, what a method with these needs runs."""
 
     @abstractmethod
     def reserve(self, tokens: int) -> None:
@@ -182,7 +186,7 @@ class Engine(ABC):
 
     @abstractmethod
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
-        """Teacher-forced: how far the logit of each of ``ids`` is below the best of the others (< 0: it is ahead)."""
+        """Judge ``ids`` teacher-forced: how far each one's logit is below the best of the others (< 0: above it)."""
 
     def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> Batch:
         """A batch with a cache of its own. Raises InputError where the engine has none.
@@ -194,8 +198,8 @@ class Engine(ABC):
         )
 
     def bound_walk(self, walk: Verifier) -> Verifier:
-        """The verifier of the next request, given the walk's."""
+        """Return the verifier of the next request, given the walk."""
         return walk
 
     def close(self) -> None:
-        """Free what outlives the engine, such as processes."""
+        """End what outlives the engine, such as processes."""

@@ -1,4 +1,4 @@
-"""The target as a method sees it: its shape, its embedding and head, and the request's sampling; never its cache."""
+"""The target as methods see it: its shape, its embedding and head, and the request's sampling, but not its cache."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What ``Method.bind`` gets. ``model`` is for peers with their own loop; None for a replay.
+    """The target that ``Method.bind`` gets. ``model`` is for peers with their own loop; None for a replay.
 
     sampling: (rows, V) raw logits -> (rows, V) probabilities of the request; None at temperature 0.
     attention: of drafts, ``engine.attention``, which draft models have too.
@@ -57,12 +57,12 @@ class Target:
 
     @property
     def hidden_size(self) -> int:
-        """D."""
+        """The width D of hidden states."""
         return int(self.card.config.get_text_config().hidden_size)
 
     @property
     def layers(self) -> int:
-        """L."""
+        """The number of layers L."""
         return int(self.card.config.get_text_config().num_hidden_layers)
 
     @property
@@ -87,15 +87,15 @@ class Target:
 
     @torch.inference_mode()
     def embed(self, ids: Tensor) -> Tensor:
-        """(rows,) token ids -> (rows, D) input embeddings."""
+        """Embed (rows,) token ids -> (rows, D)."""
         return self._weights().get_input_embeddings()(ids)
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
-        """(rows, D) states after the final norm -> (rows, V) logits."""
+        """Compute the (rows, V) logits of (rows, D) states after the final norm."""
         return self._weights().get_output_embeddings()(hidden)
 
     @torch.inference_mode()
     def logits(self, ids: Tensor) -> Tensor:
-        """(rows, T) sequences, each read from an empty cache -> (rows, V) logits after the last token."""
+        """Read (rows, T) sequences, each from an empty cache -> (rows, V) logits after the last token."""
         return self._weights()(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]

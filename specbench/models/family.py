@@ -1,4 +1,4 @@
-"""Model families: attention kinds, sliding windows, and whether explicit masks and positions work with them."""
+"""Properties of model families: attention kinds, sliding windows, and support for explicit masks and positions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ONE_WINDOW = ("mistral", "phi3")  # these have one window for all layers
 
 
 def list_attention_kinds(config: Any) -> list[str]:
-    """(L,) the attention kind of each layer, as in the library's model."""
+    """Return the (L,) attention kind of each layer, as in the library's model."""
     text = config.get_text_config()
     given = None if text.model_type in (*NO_WINDOW, *ONE_WINDOW) else getattr(text, "layer_types", None)
     return list(given or [FULL] * text.num_hidden_layers)
 
 
 def find_windows(config: Any) -> dict[str, int | None]:
-    """Attention kind -> sliding window [positions]; more than one kind means the model takes one mask each."""
+    """Map attention kind -> sliding window [positions]; a model with several kinds takes one mask for each."""
     text = config.get_text_config()
     if text.model_type in NO_WINDOW:
         return {FULL: None}
@@ -49,7 +49,7 @@ def check_family(config: Any, key: str) -> None:
 
 
 def find_steady_context(config: Any, limit: int) -> tuple[int, str | None]:
-    """[tokens] up to which a token's rotary angles do not depend on its neighbours, and a warning if that is less.
+    """Return the context [tokens] in which rotary angles do not depend on neighbours; a warning if it is below limit.
 
     The library switches ``longrope`` and ``dynamic`` scaling for a whole forward by its largest position, so a rejected
     draft node beyond the switch would change the accepted ones.
@@ -69,7 +69,7 @@ def find_steady_context(config: Any, limit: int) -> tuple[int, str | None]:
 
 
 def choose_context(config: Any, asked: int | None, fallback: int, key: str) -> tuple[int, str | None]:
-    """[tokens] the limit of a request: the one asked for, or the model's own; and a warning where that is reduced.
+    """Return the limit of a request [tokens], configured or the model's own; and a warning if that is reduced.
 
     fallback: the tokenizer's limit, for a configuration without one.
     """

@@ -5,6 +5,7 @@ Everything that can be wrong without weights is found with the card, so that a m
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 from collections.abc import Mapping
@@ -36,52 +37,49 @@ from specbench.models.weights import (
 )
 from specbench.types import InputError
 
-# Classes of causal LMs that the library lacks, and the family that each is, beside modules that predict further tokens.
+# Causal LMs that the library lacks, and the family that each equals, except its modules that predict further tokens.
 SAME_AS = {"MiMoForCausalLM": "qwen2"}
 
 
 class LibraryConfig:
-    """Where the library's ``AutoConfig`` would be asked."""
+    """Reads configurations as the library's ``AutoConfig`` does; a family that it lacks, as the one that it equals."""
 
     @staticmethod
     def from_pretrained(path: str, **options: Any) -> Any:
-        """The configuration of a folder or hub id. Raises what the library raises."""
+        """Return the configuration of a folder or hub id. Raises what the library raises."""
         if not options.get("trust_remote_code"):
-            held, _ = PreTrainedConfig.get_config_dict(path, revision=options.get("revision"))
-            if family := _find_same(held.get("architectures")):
-                plain = {key: value for key, value in held.items() if key not in ("auto_map", "model_type")}
+            stored, _ = PreTrainedConfig.get_config_dict(path, revision=options.get("revision"))
+            names = stored.get("architectures")
+            if family := SAME_AS.get(str(names[0])) if isinstance(names, list) and names else None:
+                plain = {key: value for key, value in stored.items() if key not in ("auto_map", "model_type")}
                 return CONFIG_MAPPING[family].from_dict(plain)
         return AutoConfig.from_pretrained(path, **options)
 
 
 def override(config: Any, entries: Any, key: str) -> Any:
-    """A configuration with other ``entries``; of one that is a mapping itself, those of its own that are given.
+    """Return the configuration with other ``entries``; an entry that is a mapping is updated, not replaced.
 
-    key: the setting that has them. Raises InputError for an entry that the configuration lacks or refuses.
+    key: the setting that has the entries. Raises InputError for an entry that the configuration lacks or refuses.
     """
     if not isinstance(entries, Mapping):
         raise InputError(f"{key}={entries}: expected entries of a config.json, as {{max_position_embeddings: 32768}}")
-    held = config.to_dict()
-    if unknown := [name for name in entries if name not in held]:
+    stored = config.to_dict()
+    if unknown := [name for name in entries if name not in stored]:
         raise InputError(
             f"{key}.{unknown[0]}: the family {config.model_type} has no such entry; expected one of its config.json,"
             " as max_position_embeddings or rope_parameters"
         )
     for name, value in entries.items():
-        inner = isinstance(value, Mapping) and isinstance(held[name], Mapping)
-        held[name] = {**held[name], **value} if inner else value
+        inner = isinstance(value, Mapping) and isinstance(stored[name], Mapping)
+        stored[name] = {**stored[name], **value} if inner else value
     try:
-        return type(config).from_dict(held)
+        return type(config).from_dict(stored)
     except (ValueError, TypeError, KeyError, ZeroDivisionError, StrictDataclassError) as error:
         raise InputError(f"{key}: no {config.model_type} has these entries ({error})") from error
 
 
-def _find_same(architectures: Any) -> str | None:
-    return SAME_AS.get(str(architectures[0])) if isinstance(architectures, list) and architectures else None
-
-
 def draw_weights(card: ModelCard, seed: int, device: str, **options: Any) -> Any:
-    """The causal LM of a card, its weights drawn on ``device`` itself: a CPU and a GPU draw other numbers.
+    """Build the causal LM of a card with seeded random weights, drawn on ``device``: CPUs and GPUs draw other numbers.
 
     options: of the library's ``from_config``.
     """
@@ -98,7 +96,6 @@ ATTENTIONS = ("sdpa", "eager")
 UNREADABLE = (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError, RecursionError)
 
 
-# Long: each of its settings is a line, in the signature and in the card.
 def read_card(
     *,
     path: str | None,
@@ -117,10 +114,11 @@ def read_card(
     prefix: str = "model.",
     path_key: str = "path",
 ) -> ModelCard:
-    """What is known before weights are loaded; raises InputError naming the setting that is wrong, behind ``prefix``.
+    """Read and check what is known of a model before its weights are loaded.
 
-    path: folder, hub id or ``bundled:NAME``; path_key: what the user calls it (a draft model's is ``draft``).
-    random: {family, seed, config} in place of a path. overrides: entries of the path's configuration, see ``override``.
+    path: a folder, hub id or ``bundled:NAME``. random: {family, seed, config} in place of a path. overrides: entries
+    of the path's configuration, see ``override``. prefix: of the settings' names in messages. path_key: the path's
+    name there (a draft model's is ``draft``). Raises InputError that names the wrong setting.
     """
     named = f"{prefix}{path_key}"
     _one_of(f"{prefix}dtype", dtype, DTYPES)
@@ -137,7 +135,8 @@ def read_card(
             config = override(config, overrides, f"{prefix}overrides")
     source = locate(tokenizer or path, f"{prefix}tokenizer")
     reader = read_tokenizer(source, f"{prefix}tokenizer", revision=revision, trust_remote_code=trust_remote_code)
-    stored = _dtype_name(dtype, config, chosen)
+    own = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+    stored = dtype if dtype != "auto" else "float32" if chosen == "cpu" else own
     refuse_size(config, stored, chosen, gpus, f"{prefix}random.config" if random else f"{named}={path}")
     check_family(config, named)
     length, warning = choose_context(config, context, int(reader.model_max_length), f"{prefix}context")
@@ -156,7 +155,7 @@ def read_card(
 
 
 def _locate_weights(path: str | None, safetensors: bool, named: str) -> str:
-    """Folder or hub id of a model whose weights, where they are here, can be read."""
+    """Return the folder or hub id of a model. Weights in a folder are checked to be readable."""
     if not path:
         raise InputError(f"{named}: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
     found = locate(path, named)
@@ -175,7 +174,7 @@ def load_model(
     trust_remote_code: bool = False,
     seed: int = 0,
 ) -> Any:
-    """The causal LM of a card, in eval mode on its device(s)."""
+    """Load the causal LM of a card, in eval mode on its device(s)."""
     dtype, spread = getattr(torch, card.dtype), gpus is not None and gpus > 1
     try:
         if card.path == "random":
@@ -207,7 +206,7 @@ def load_model(
 
 
 def _cause(error: Exception, config: Any, attention: str) -> str:
-    """Why the library cannot build a model: its own words, and the setting that they are about."""
+    """Explain why the library cannot build a model: its message, and the setting that the message is about."""
     reason = _reason(error)
     if "attention" in reason:
         return f"model.attention={attention}: {reason}; expected {' or '.join(ATTENTIONS)}, as the family supports"
@@ -220,13 +219,13 @@ def _cause(error: Exception, config: Any, attention: str) -> str:
 
 
 def _memory(device: str, gpus: int | None) -> dict[int, int]:
-    """Room [bytes] on ``gpus`` devices from ``device`` on; the others are not used."""
+    """Return the free memory [bytes] of ``gpus`` devices from ``device`` on; the others are not used."""
     first = torch.device(device).index or 0
     return {index: int(torch.cuda.mem_get_info(index)[0] * 0.9) for index in range(first, first + (gpus or 1))}
 
 
 def _spread(model: Any, room: dict[int, int]) -> Any:
-    """Layer after layer over the devices of ``room``, as ``from_pretrained`` puts what it reads."""
+    """Spread layers over the devices of ``room`` in order, as ``from_pretrained`` does."""
     import accelerate  # here, since one device does not need it
 
     whole = list(model._no_split_modules)
@@ -236,7 +235,7 @@ def _spread(model: Any, room: dict[int, int]) -> Any:
 
 
 def locate(path: str, key: str) -> str:
-    """A bundled name's folder; anything else is left as it is. Raises InputError for an unknown or missing one."""
+    """Return the folder of a bundled name; any other path unchanged. Raises InputError if the folder is missing."""
     if path.startswith(BUNDLED):
         folder = ASSETS / path.removeprefix(BUNDLED)
         if not (folder / "config.json").is_file():
@@ -254,17 +253,17 @@ def locate(path: str, key: str) -> str:
 
 
 def locate_file(path: str) -> str:
-    """A bundled file's path (``bundled:tiny/NAME``); anything else is left as it is."""
+    """Return the path of a bundled file (``bundled:tiny/NAME``); any other path unchanged."""
     return str(ASSETS / path.removeprefix(BUNDLED)) if path.startswith(BUNDLED) else path
 
 
 def read_tokenizer(path: str, key: str, **options: Any) -> Any:
-    """The tokenizer of a folder or hub id. Raises InputError naming ``key``."""
+    """Read the tokenizer of a folder or hub id. Raises InputError that names ``key``."""
     return _read(AutoTokenizer, path, key, **options)
 
 
 def _read(reader: Any, path: str, key: str, **options: Any) -> Any:
-    """``from_pretrained`` whose failure names the key."""
+    """Call ``from_pretrained`` with errors that name the key."""
     offline = "" if Path(path).exists() else refuse_network()
     try:
         return reader.from_pretrained(path, **options)
@@ -277,7 +276,7 @@ def _read(reader: Any, path: str, key: str, **options: Any) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of an error's message; the next, too, behind a colon."""
+    """Return the first line of an error's message, and the second one if the first ends with a colon."""
     first, *others = str(error).strip().splitlines() or [type(error).__name__]
     return " ".join([first, *map(str.strip, others[:1])]) if first.endswith(":") else first
 
@@ -295,7 +294,7 @@ def _random_config(random: dict[str, Any], prefix: str) -> Any:
 
 
 def choose_device(device: str, gpus: int | None, prefix: str = "model.") -> str:
-    """``auto`` made definite. Raises InputError when it or ``gpus`` is not there."""
+    """Resolve ``auto`` to a device. Raises InputError if the device or ``gpus`` is not available."""
     present = torch.cuda.device_count()
     if gpus is not None and not 1 <= gpus <= 4:
         raise InputError(f"{prefix}gpus={gpus}: expected 1 to 4")
@@ -319,15 +318,8 @@ def choose_device(device: str, gpus: int | None, prefix: str = "model.") -> str:
     return "cuda:0" if device == "cuda" else device
 
 
-def _dtype_name(dtype: str, config: Any, device: str) -> str:
-    if dtype != "auto":
-        return dtype
-    stored = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    return "float32" if device == "cpu" else stored
-
-
 def find_eos(config: Any, tokenizer: Any, path: str, revision: str | None) -> frozenset[int]:
-    """Every id that ends an answer: the generation config's (Llama 3 has several), the config's, the tokenizer's."""
+    """Return every id that ends an answer: of the generation config (Llama 3 has several), config and tokenizer."""
     found: list[Any] = [config.get_text_config().eos_token_id, tokenizer.eos_token_id]
     if Path(path).is_dir() and (Path(path) / "generation_config.json").is_file():
         try:
@@ -335,18 +327,12 @@ def find_eos(config: Any, tokenizer: Any, path: str, revision: str | None) -> fr
         except (OSError, ValueError, TypeError) as error:
             raise InputError(f"{path}/generation_config.json: cannot be read ({_reason(error)})") from error
     elif path != "random" and not Path(path).is_dir():
-        found.append(_hub_eos(path, revision))
+        with contextlib.suppress(OSError):  # many older models have no generation_config.json
+            found.append(GenerationConfig.from_pretrained(path, revision=revision or "main").eos_token_id)
     ids = [each for entry in found for each in (entry if isinstance(entry, list | tuple) else [entry])]
     if strange := [each for each in ids if not isinstance(each, int | None)]:
         raise InputError(f"{path}: eos_token_id is {strange[0]!r}; expected a token's id, or a list of them")
     return frozenset(each for each in ids if each is not None)
-
-
-def _hub_eos(path: str, revision: str | None) -> Any:
-    try:
-        return GenerationConfig.from_pretrained(path, revision=revision or "main").eos_token_id
-    except OSError:  # many older models have no generation_config.json
-        return None
 
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -41,7 +41,7 @@ class ReplayEngine(Engine):
         self._answer = answer
 
     def reserve(self, tokens: int) -> None:
-        """Nothing to make room in."""
+        """Nothing: a replay has no cache."""
 
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """The recorded answer's first token."""
@@ -50,7 +50,7 @@ class ReplayEngine(Engine):
         return Prefill(self._answer[0])
 
     def forward(self, draft: Draft) -> None:
-        """Take the draft; there is nothing to compute."""
+        """Take the draft; nothing is computed."""
         request = self._request
         request.take(draft, self.max_nodes)
         self.fed = _count_batch(request.host_parents) if request.needs.rows else len(draft.tokens) + 1
@@ -62,7 +62,8 @@ class ReplayEngine(Engine):
         upcoming = self._answer[start : start + min(left, len(draft.tokens) + 1)]
         tokens = cast(Sequence[int], draft.tokens.tolist()) if isinstance(draft.tokens, Tensor) else draft.tokens
         if isinstance(parents, range) and draft.passenger is None:
-            path: Sequence[int] = range(_count_agreeing(tokens, upcoming))
+            agree = [token == right for token, right in zip(tokens, upcoming, strict=False)]
+            path: Sequence[int] = range([*agree, False].index(False))
         else:
             picks = [*upcoming, None]  # no token equals None: nothing is accepted behind the recording's end
             path = find_accepted_path(tokens, parents, draft.passenger, picks, by_depth=True)
@@ -83,19 +84,13 @@ class ReplayEngine(Engine):
         """See ``Engine.batch``; ``load`` what a request replays before it is opened."""
         return ReplayBatch(self, requests, laps)
 
-    def load_another(self) -> ReplayEngine:
-        """An engine of its own for the answer that is loaded."""
-        other = ReplayEngine(self.eos, self.max_nodes)
-        other.context, other._answer = self.context, self._answer
-        return other
-
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
-        """Nothing can be judged: there are no logits."""
+        """Raise CaseError: a replay has no logits to judge."""
         raise CaseError("a replay has no logits to compare; expected measure.lossless=false")
 
 
 class ServerEngine(ReplayEngine):
-    """No target here: servers decode, and what they emit can only be compared."""
+    """Stands for a target that runs on servers: they decode, and their answers can only be compared."""
 
     kind = EngineKind.SERVER
 
@@ -107,7 +102,7 @@ class ServerEngine(ReplayEngine):
 
 @dataclass(slots=True, eq=False)
 class Replayed:
-    """A request of a ``ReplayBatch``. refused: why its last draft was not taken."""
+    """A request of a ``ReplayBatch``. refused: the error of its last draft, if any."""
 
     prompt: Sequence[int]
     engine: ReplayEngine
@@ -134,7 +129,8 @@ class ReplayBatch(Batch):
     def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Replayed:
         """See ``Batch``."""
         require_place(self)
-        engine = self._engine.load_another()
+        engine = ReplayEngine(self._engine.eos, self._engine.max_nodes)
+        engine.context, engine._answer = self._engine.context, self._engine._answer
         handle = Replayed(prompt, engine, engine.start(prompt, limit, walk, needs, SILENT))
         self._open.add(handle)
         return handle
@@ -170,20 +166,10 @@ class ReplayBatch(Batch):
 
 
 def _count_batch(parents: Sequence[int]) -> int:
-    """Tokens of the batch that a draft of rows would be: every row as long as the longest, each with the root."""
+    """Return the tokens of the batch that a draft of rows would be: rows as long as the longest, each with the root."""
     if not len(parents):
         return 1
     starts = [node for node, parent in enumerate(parents) if parent == ROOT]
     ends = [*starts[1:], len(parents)]
     longest = max(end - start for start, end in zip(starts, ends, strict=True))
     return len(starts) * (longest + 1)
-
-
-def _count_agreeing(tokens: Sequence[int], upcoming: Sequence[int]) -> int:
-    """Tokens of a chain that agree with the recording, from the first on."""
-    count = 0
-    for token, right in zip(tokens, upcoming, strict=False):
-        if token != right:
-            break
-        count += 1
-    return count

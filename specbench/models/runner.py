@@ -1,7 +1,7 @@
-"""Runs a draft language model on tokens behind those in its cache.
+"""Runs a draft language model: it reads tokens behind those in its cache and returns logits.
 
-Two ways of running one, chosen by the model: the compact forward for the Llama family, recorded on a GPU as the
-target's is; the library's for all others.
+The Llama family runs by the compact forward, which is recorded on a GPU as the target's is; all other models run by the
+library's own forward.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import Tensor
 from specbench.models.eager.cache import SlotCache
 from specbench.models.family import find_windows
 from specbench.models.fast.attention import NEVER, SDPA, Attend, TreeMask, count_words, find_for_drafts, pack_bits
-from specbench.models.fast.cache import HeldKV, HeldPlace, SharedKV
+from specbench.models.fast.cache import CachedKV, CachedPlace, SharedKV
 from specbench.models.fast.compact import ForwardInput, explain_unfit, list_prompt_inputs, read_prompt
 from specbench.models.fast.engine import FRAMES, STANDING
 from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
-from specbench.models.fast.host.forward import SHORT, HeldRows, build_forward
+from specbench.models.fast.host.forward import SHORT, CachedRows, build_forward
 from specbench.models.transfer import upload, write
 from specbench.models.tree import TreeRows, build_additive_mask
 
@@ -31,9 +31,13 @@ ROOMS = (32, 128, 512, 2048)  # nodes that a frame on a GPU has columns for
 
 
 class RowFrame:
-    """Buffers of ``width`` rows behind a context and ``room`` nodes, their own included.
+    """The buffers of a draft model's forward: ``width`` rows behind a context and ``room`` nodes, their own included.
 
-    held: (1,) int64 [tokens] of the context.
+    As in ``Frame``, the buffers never move; a forward only changes their content. The fed rows are the last ones, so
+    the logits of the last row are always at the same place; the rows before them are padding. No read-back comes
+    between two forwards of a draft, so every copy to a GPU has pinned memory of its own.
+
+    past: (1,) int64 [tokens] of the context.
     slots, ids, places, turned: (width,) int64. Places are positions, turned is where the embedding rotates them to;
     those of padding are 0, and its slots lie behind the others'.
     logits: (width, V) memory of a recorded forward's result; None: new at every call.
@@ -54,7 +58,7 @@ class RowFrame:
         self.width, self._room, self._windows, self._attend = width, room, windows, attend
         self._step = torch.zeros(1 + 4 * width, dtype=torch.int64, device=device)
         self._values = self._step.numpy() if device.type == "cpu" else None  # the same memory
-        self.held, self.slots, self.ids, self.places, self.turned = self._step.split([1, *[width] * 4])
+        self.past, self.slots, self.ids, self.places, self.turned = self._step.split([1, *[width] * 4])
         # Of each row: a bit for each node; or the context, the nodes, the slots behind them.
         shape, dtype = ((width, count_words(room)), torch.int32) if attend else ((width, room + 2), dtype)
         self._bias = {kind: torch.zeros(shape, dtype=dtype, device=device) for kind in windows}
@@ -62,7 +66,7 @@ class RowFrame:
     def fill(self, ids: Sequence[int] | Tensor, start: int, rows: TreeRows, masked: Sequence[str], last: int) -> None:
         """Enter m tokens, on the host or the device, into slots from ``start`` on.
 
-        masked: kinds of attention whose mask is built. last: position that those behind it are turned to.
+        masked: kinds of attention whose mask is built. last: tokens at later positions are rotated to this one.
         """
         width, count, nodes = self.width, len(ids), len(rows.places)
         padding, places = width - count, rows.places[nodes - count :]
@@ -72,8 +76,8 @@ class RowFrame:
         slots[:padding] = range(start + count, start + width)
         slots[padding:] = range(start, start + count)
         at[padding:] = places
-        held = isinstance(places, range) and places[-1] <= last
-        turned[padding:] = places if held else [min(place, last) for place in places]
+        unchanged = isinstance(places, range) and places[-1] <= last
+        turned[padding:] = places if unchanged else [min(place, last) for place in places]
         if not isinstance(ids, Tensor):
             fed[padding:] = ids
         if self._values is None:
@@ -96,23 +100,23 @@ class RowFrame:
         """What the rows see: bits, or additive (groups * width, length). See ``Frame``. length: [slots] of keys."""
         window, bias = self._windows[kind], self._bias[kind]
         if self._attend:
-            return TreeMask(self._attend, self.held, self.places - self.held, bias, window, self._room)
+            return TreeMask(self._attend, self.past, self.places - self.past, bias, window, self._room)
         column = torch.arange(length, device=bias.device)
-        mask = bias.index_select(1, (column - self.held).add_(1).clamp_(0, self._room + 1))
+        mask = bias.index_select(1, (column - self.past).add_(1).clamp_(0, self._room + 1))
         if window is not None:
-            far = (column < self.held) & (self.places[:, None] - column >= window)
+            far = (column < self.past) & (self.places[:, None] - column >= window)
             mask = mask.masked_fill_(far, NEVER)
         return mask if groups == 1 else mask.repeat(groups, 1)
 
 
 Ids = Sequence[int] | Tensor
 Run = tuple[Any, Ids, Sequence[int], TreeRows | None, int]  # the arguments of ``Runner.run``
-EXTRA = 16  # rows of a request fed beside others whose logits nobody wants
+EXTRA = 16  # a request is fed with others if at most so many of its rows' logits are not wanted
 Shape = tuple[int, int, int]  # of a forward: rows, nodes behind the context with them, rows whose logits are wanted
 
 
-class HeldCache(Protocol):
-    """Keys and values of a context, and behind it of a tree; the first ``length`` slots are held."""
+class DraftCache(Protocol):
+    """The keys and values of a context, and of a tree behind it; the first ``length`` slots are in use."""
 
     length: int
     capacity: int
@@ -124,47 +128,59 @@ class HeldCache(Protocol):
         """Of the tokens from ``start`` on keep those in ``slots`` (absolute, in path order), moved together."""
 
     def grow(self, slots: int) -> None:
-        """Make room for ``slots``; what is held stays."""
+        """Make room for ``slots``; cached tokens stay."""
 
 
 class Runner(ABC):
-    """One loaded model. device, dtype: of its weights. rows: of its embedding. windows: see ``family.find_windows``."""
+    """Runs one loaded draft model.
+
+    device, dtype: of its weights. rows: of its embedding. windows: see ``family.find_windows``.
+    """
 
     def __init__(self, model: Any, context: int) -> None:
-        """context: [tokens] of the model; behind it every token stands at its last position."""
+        """context: [tokens] of the model; every later token is at its last position."""
         embedding = model.get_input_embeddings().weight
         self.device: torch.device = embedding.device
         self.dtype: torch.dtype = embedding.dtype
         self.rows: int = embedding.shape[0]
         self.windows = find_windows(model.config)
-        self._context, self._standing = context, 0  # [tokens]; of these a cache has room for from the start
+        self._context, self._standing = (
+            context,
+            0,
+        )  # [tokens]; a new cache has room for ``_standing``
 
     @abstractmethod
     def new_cache(self) -> Any:
-        """An empty ``HeldCache``."""
+        """Make an empty ``DraftCache``."""
 
     @abstractmethod
     def run(self, cache: Any, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
-        """Read (m,) ids at positions ``places`` behind what the cache holds -> (wanted, V) logits of the last rows.
+        """Read tokens behind those in the cache.
 
-        ids: on the host or the device; those that the embedding lacks (padding of the target) are its last one.
-        tree: what they see of the nodes behind the context; None = causal over everything.
-        wanted: 1 to m. The logits are valid until the next call.
+        Args:
+            cache: of ``new_cache``.
+            ids: (m,) on the host or the device; ids that the embedding lacks (padding of the target) are its last one.
+            places: (m,) positions.
+            tree: which nodes behind the context the tokens see; None = causal attention over everything.
+            wanted: number of last rows whose logits are returned, 1 to m.
+
+        Returns:
+            (wanted, V) logits, valid until the next call.
         """
 
     def run_together(self, asked: Sequence[Run]) -> list[Tensor]:
-        """``run`` for several requests, in one forward where that is built; all are valid until the next call."""
+        """Call ``run`` for several requests, in one forward if possible; all logits are valid until the next call."""
         return [self.run(*each).clone() for each in asked]
 
     def empty(self, cache: Any) -> None:
-        """A new request has the cache."""
+        """Empty the cache for a new request."""
         cache.truncate(0)
 
     def prepare(self, cache: Any, shapes: Iterable[Shape]) -> None:
-        """Record forwards of these shapes at every length of keys, on an empty cache, where forwards are recorded."""
+        """Record forwards of these shapes at every length of keys on an empty cache, if forwards are recorded."""
 
     def _make_room(self, cache: Any, slots: int) -> None:
-        """What the cache holds stays."""
+        """Grow the cache to ``slots``; cached tokens stay."""
         if slots > cache.capacity:
             cache.grow(max(2 * slots, self._standing))
 
@@ -174,7 +190,7 @@ class Runner(ABC):
 
 
 class LibraryRunner(Runner):
-    """The library's own forward."""
+    """Runs a draft model by the library's own forward."""
 
     def __init__(self, model: Any, context: int) -> None:
         super().__init__(model, context)
@@ -198,11 +214,11 @@ class LibraryRunner(Runner):
         return output.logits[0]
 
     def _masks(self, tree: TreeRows, keys: int) -> Tensor | Mapping[str, Tensor]:
-        """Additive masks (1, 1, m, keys) of the rows: one, or one by kind of layer."""
-        near, held = tree.list_near(None), keys - len(tree.places)
+        """Build additive masks (1, 1, m, keys) of the rows: one, or one by kind of layer."""
+        near, past = tree.list_near(None), keys - len(tree.places)
         seen = np.ones((len(near), keys), dtype=bool)
-        seen[:, held:] = near
-        whole = TreeRows(seen, [*range(held), *tree.places])
+        seen[:, past:] = near
+        whole = TreeRows(seen, [*range(past), *tree.places])
         masks = {
             kind: upload(build_additive_mask(whole.list_near(window), self.dtype), self.device, self.dtype)
             for kind, window in self.windows.items()
@@ -211,7 +227,10 @@ class LibraryRunner(Runner):
 
 
 class CompactRunner(Runner):
-    """The compact forward. A prompt apart, it is recorded on a GPU by rows, nodes, length of keys and rows wanted."""
+    """Runs a draft model by the compact forward.
+
+    On a GPU forwards, except those of prompts, are recorded by rows, nodes, length of keys and rows wanted.
+    """
 
     def __init__(
         self, model: Any, context: int, buckets: Buckets | None = None, compiled: bool = True, attention: str = SDPA
@@ -234,21 +253,25 @@ class CompactRunner(Runner):
         self._shared = SharedKV(*self._shape)  # where requests are fed together
         self.shared_logits = torch.empty(0)  # of all graphs, since one for each would take gigabytes
 
-    def new_cache(self) -> HeldKV | HeldPlace:
+    def new_cache(self) -> CachedKV | CachedPlace:
         """See ``Runner.new_cache``."""
-        return self._shared.add() if self._compiled else HeldKV(*self._shape)
+        return self._shared.add() if self._compiled else CachedKV(*self._shape)
 
-    def empty(self, cache: HeldKV) -> None:
-        """Where keys are read beyond those that are held, what the last request left there must be finite."""
+    def empty(self, cache: CachedKV) -> None:
+        """Empty the cache; if forwards read more keys than are cached, those of the last request must be finite."""
         cache.truncate(0)
         if self.buckets.lengths and cache.capacity:
             cache.clear()
 
-    def run(self, cache: HeldKV, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
+    def run(self, cache: CachedKV, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
         """See ``Runner.run``."""
         start, count, last = cache.length, len(ids), wanted == 1
         if start == 0 and tree is None and not (self._compiled and count <= SHORT):
-            return self._read_prompt(cache, ids, wanted)
+            self._make_room(cache, count)
+            cache.length = count
+            inputs = list_prompt_inputs(self._on_device(ids), self.windows, self.dtype, cache.base, self._context)
+            states, _ = read_prompt(self._model, cache.memory, inputs, count, ())
+            return self._model.head(states[-wanted:])
         rows = tree or TreeRows(None, places)
         if self._compiled:
             return self._feed([(cache, ids, places, tree, wanted)], wanted)
@@ -258,7 +281,8 @@ class CompactRunner(Runner):
         self._make_room(cache, self._count_slots(start + count - len(rows.places), start + width, room))
         length = buckets.length(start + width, cache.capacity)
         frame = self._frame(width, room) if graphed else self._new_frame(width, room)
-        masked = [kind for kind in self.windows if self._is_masked(kind, width, room, length)]
+        plain = self._attend is None and not self.buckets.lengths and max(width, room) == 1  # a row may see all keys
+        masked = [kind for kind, window in self.windows.items() if not plain or (window and window < length)]
         frame.fill(ids, start, rows, masked, self._context - 1)
         call = partial(self.compute, cache, frame, length, masked, last)
         logits = cache.graphs.run((width, room, length, last), call) if graphed else call()
@@ -266,7 +290,7 @@ class CompactRunner(Runner):
         return logits[-wanted:]
 
     def run_together(self, asked: Sequence[Run]) -> list[Tensor]:
-        """See ``Runner.run_together``: by compiled code, but for prompts, of whose rows only the last is wanted."""
+        """See ``Runner.run_together``: by compiled code, except prompts, of whose rows only the last one is wanted."""
         packed = [each for each in asked if self._compiled and len(each[1]) - each[-1] <= EXTRA]
         if len(packed) < 2:
             return super().run_together(asked)
@@ -280,20 +304,20 @@ class CompactRunner(Runner):
         return found
 
     def _feed(self, asked: Sequence[Run], wanted: int) -> Tensor:
-        """(wanted, V) logits of the last of all rows, by compiled code."""
+        """Run compiled code: (wanted, V) logits of the last of all rows."""
         for cache, ids, *_ in asked:
             self._make_room(cache, cache.length + len(ids))
         parts = []
         for cache, ids, places, tree, _ in asked:
             rows, fed = tree or TreeRows(None, places), np.minimum(np.asarray(ids), self.rows - 1)
             turned = np.minimum(rows.places[-len(ids) :], self._context - 1)
-            parts.append(HeldRows(fed, turned, cache.base, cache.length, rows))
+            parts.append(CachedRows(fed, turned, cache.base, cache.length, rows))
             cache.length += len(ids)
         assert self._compiled is not None
         return self._compiled.feed(self._shared, parts, wanted)
 
-    def compute(self, cache: HeldKV, frame: RowFrame, length: int, masked: Sequence[str], last: bool) -> Tensor:
-        """The forward over a frame: (width, V) logits, or (1, V) of the last row. masked: see ``RowFrame.fill``."""
+    def compute(self, cache: CachedKV, frame: RowFrame, length: int, masked: Sequence[str], last: bool) -> Tensor:
+        """Run the forward over a frame: (width, V) logits, or (1, V) of the last row. masked: see ``RowFrame.fill``."""
         masks = {kind: frame.build_mask(kind, length, self._model.groups) if kind in masked else None
                  for kind in self.windows}  # fmt: skip
         ids = frame.ids.clamp(max=self.rows - 1)
@@ -302,7 +326,7 @@ class CompactRunner(Runner):
             states = states[-1:]
         return self._model.head(states, None if frame.logits is None else frame.logits[: len(states)])
 
-    def prepare(self, cache: HeldKV, shapes: Iterable[Shape]) -> None:
+    def prepare(self, cache: CachedKV, shapes: Iterable[Shape]) -> None:
         """See ``Runner.prepare``."""
         if self._compiled:  # before a request waits for it
             self.run(cache, [0], [0], None, 1)
@@ -320,18 +344,8 @@ class CompactRunner(Runner):
                     call = partial(self.compute, cache, frame, length, [*self.windows], wanted == 1)
                     cache.graphs.prepare((width, room, length, wanted == 1), call)
 
-    def _is_masked(self, kind: str, width: int, room: int, length: int) -> bool:
-        """Whether a row sees less than all keys that are read."""
-        window = self.windows[kind]
-        return (
-            self._attend is not None
-            or bool(self.buckets.lengths)
-            or max(width, room) > 1
-            or (window is not None and window < length)
-        )
-
     def _frame(self, width: int, room: int) -> RowFrame:
-        """The buffers of forwards of one size, the same ones at every call."""
+        """Return the buffers of forwards of one size, the same ones at every call."""
         if self.buckets.widths and not len(self.shared_logits):
             shape = self.buckets.widths[-1], len(self._model.head.weight)
             self.shared_logits = torch.empty(shape, dtype=self.dtype, device=self.device)
@@ -345,21 +359,13 @@ class CompactRunner(Runner):
     def _new_frame(self, width: int, room: int) -> RowFrame:
         return RowFrame(width, room, self.windows, self.dtype, self.device, self._attend)
 
-    def _count_slots(self, held: int, end: int, room: int) -> int:
-        """Of a forward: up to ``end``, and where bits are read the ``room`` columns behind those held."""
-        return max(end, held + room) if self._attend else end
-
-    def _read_prompt(self, cache: HeldKV | HeldPlace, ids: Ids, wanted: int) -> Tensor:
-        count = len(ids)
-        self._make_room(cache, count)
-        cache.length = count
-        inputs = list_prompt_inputs(self._on_device(ids), self.windows, self.dtype, cache.base, self._context)
-        states, _ = read_prompt(self._model, cache.memory, inputs, count, ())
-        return self._model.head(states[-wanted:])
+    def _count_slots(self, past: int, end: int, room: int) -> int:
+        """Return the slots of a forward: up to ``end``; if bits are read, at least ``room`` columns behind ``past``."""
+        return max(end, past + room) if self._attend else end
 
 
 def make_runner(model: Any, context: int, attention: str = SDPA) -> Runner:
-    """context: [tokens] of the model. attention: of the target's drafts, ``engine.attention``."""
+    """Choose how a draft model runs. context: [tokens] of it. attention: of the target, ``engine.attention``."""
     single = len({parameter.device for parameter in model.parameters()}) == 1
     if single and explain_unfit(model) is None and model.config._attn_implementation == "sdpa":
         return CompactRunner(model, context, attention=attention)

@@ -1,4 +1,4 @@
-"""The timed engines: forwards of any model, random weights too, along a recorded answer (forced acceptance).
+"""The timed engines: they run the forwards of any model along a recorded answer (forced acceptance).
 
 Acceptance compares every drafted token with the pick of its parent's row. So a step along a record is a live step whose
 picks are replaced: forward, argmax, acceptance, compaction and read-back all run, each once and on tensors of the same
@@ -38,19 +38,19 @@ class RecordedPicks:
     def __init__(self, walk: Verifier, answer: np.ndarray) -> None:
         """answer: (n,) int64, padded with ``NO_TOKEN`` as far as a draft may reach."""
         self._walk, self._answer = walk, answer
-        self._there: Tensor | None = None  # the answer on the device
+        self._on_device: Tensor | None = None  # the answer
         self._emitted = 0
 
     def picks_at(self, depths: np.ndarray | Sequence[int] | Tensor) -> np.ndarray:
-        """(rows,) int64 picks of rows at these depths, 0 = the root."""
+        """Return the (rows,) int64 picks of rows at these depths, 0 = the root."""
         found: np.ndarray = self._answer[self._emitted + np.asarray(depths)]
         return found
 
     def look_up(self, depths: Tensor) -> Tensor:
-        """See ``picks_at``, of depths that stay on their device."""
-        if self._there is None:
-            self._there = upload(self._answer, depths.device)
-        return self._there[depths + self._emitted]
+        """See ``picks_at``, for depths that stay on their device."""
+        if self._on_device is None:
+            self._on_device = upload(self._answer, depths.device)
+        return self._on_device[depths + self._emitted]
 
     def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
         """See ``Verifier.pick``."""
@@ -61,7 +61,7 @@ class RecordedPicks:
         """None: the picks are the record's."""
 
     def draw(self, logits: Tensor, numbers: Sequence[float]) -> Tensor:
-        """Never called, since there are no numbers."""
+        """Required by the interface; not called, since there are no numbers."""
         return self._walk.draw(logits, numbers)
 
     def follow(
@@ -71,7 +71,7 @@ class RecordedPicks:
         return self._walk.follow(tokens, parents, passenger, picks)
 
     def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
-        """Never called: it is for sampling."""
+        """Required by the interface; not called, since it is for sampling."""
         return self._walk.verify(logits, draft, fed, late)
 
     def advance(self, emitted: int) -> None:
@@ -81,7 +81,7 @@ class RecordedPicks:
 
 
 class AlongRecord(Engine):
-    """Mixin before an engine: its forwards, the record's tokens. Until ``load`` is called it is the engine itself."""
+    """A mixin of an engine that emits a record's tokens; until ``load`` is called, the engine is unchanged."""
 
     kind = EngineKind.TIMED
     _answer: np.ndarray | None = None
@@ -104,16 +104,16 @@ class TimedEager(AlongRecord, EagerEngine):
 
 
 class TimedFast(AlongRecord, FastEngine):
-    """The fast engine along a record, at one argmax more a step."""
+    """The fast engine along a record, with one more argmax per step."""
 
     def make_frame(self, width: int) -> Frame:
-        """See ``FastEngine``; its picks are forced, also in what is recorded."""
+        """See ``FastEngine``; picks are forced, also in recorded calls."""
         frame = super().make_frame(width)
         frame.add_forced()
         return frame
 
     def accept(self) -> tuple[list[int], list[int]]:
-        """The device's own acceptance, of the picks that the record has for these depths."""
+        """Run the device's acceptance with the record's picks at these depths."""
         request, frame = self.request, self.request.frame
         assert frame.forced is not None
         if not isinstance(request.walk, RecordedPicks):
@@ -130,7 +130,7 @@ TimedEngine = TimedEager | TimedFast
 
 @dataclass(frozen=True, slots=True)
 class WatchedTarget(Target):
-    """A target that lists the calls of a method that read its weights. asked: the calls so far."""
+    """A target that notes which of its weights a method reads. asked: the calls so far."""
 
     asked: list[str] = field(default_factory=list)
 

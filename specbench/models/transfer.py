@@ -1,4 +1,4 @@
-"""The ways from the host to a device and back."""
+"""Transfers between the host and a device: pinned uploads without waiting, and downloads in one wait."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor
 def upload(
     values: Sequence[Any] | np.ndarray | Tensor, device: torch.device, dtype: torch.dtype = torch.int64
 ) -> Tensor:
-    """``values`` on ``device``. A GPU copies them from pinned memory, for which the host does not wait.
+    """Upload ``values``. A GPU copies them from pinned memory, and the host does not wait for it.
 
-    On a CPU an array keeps its memory, and a tensor is itself.
+    On a CPU an array is not copied, and a tensor is returned unchanged.
     """
     if not isinstance(values, (np.ndarray, Tensor)):
         values = np.array(values)  # torch reads a list four times as slowly
@@ -25,18 +25,18 @@ def upload(
 
 
 def write(buffer: Tensor, values: Tensor) -> None:
-    """Enqueue the copy of ``values``, on the host, into a buffer; they may be freed at once."""
+    """Enqueue the copy of ``values``, on the host, into a buffer; the caller may free them immediately."""
     buffer.copy_(values.pin_memory() if buffer.device.type == "cuda" else values, non_blocking=True)
 
 
 def download(*parts: Tensor) -> list[Tensor]:
-    """The parts on the host as float64, in one wait for the device; exact for ids, of which none is beyond 2^53."""
+    """Download the parts as float64 in one wait for the device; exact for ids, since all are below 2^53."""
     flat = torch.cat([part.double().flatten() for part in parts]).cpu()
     pieces = flat.split([part.numel() for part in parts])
     return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
 def read_numbers(*parts: Tensor) -> list[list[float]]:
-    """(n,) tensors, in one wait for the device."""
+    """Download (n,) tensors as lists, in one wait for the device."""
     numbers = iter(torch.cat([part.double() for part in parts]).tolist())
     return [list(islice(numbers, len(part))) for part in parts]

@@ -19,7 +19,7 @@ from specbench.types import ROOT, CaseError
 
 
 def compute_depths(parents: Sequence[int]) -> list[int]:
-    """(N,) depth of each node, 1 = child of the root.
+    """Return the (N,) depth of each node, 1 = child of the root.
 
     Raises ValueError when a parent does not stand before its child. ``[-1, 0, 0, -1]`` -> ``[1, 2, 2, 1]``.
     """
@@ -32,12 +32,12 @@ def compute_depths(parents: Sequence[int]) -> list[int]:
 
 
 def is_chain(parents: Sequence[int]) -> bool:
-    """True when every node hangs from the one before it."""
+    """Whether every node is the child of the one before it."""
     return all(parent == node - 1 for node, parent in enumerate(parents))
 
 
 def mark_ancestors(parents: Sequence[int]) -> np.ndarray:
-    """(N+1, N+1) bool: row 0 is the root, row i+1 is node i; True on the row itself and on its ancestors."""
+    """Return (N+1, N+1) bool: row 0 is the root, row i+1 node i; True for the row itself and its ancestors."""
     rows = len(parents) + 1
     if is_chain(parents):
         return np.tri(rows, dtype=bool)
@@ -54,7 +54,7 @@ def mark_ancestors(parents: Sequence[int]) -> np.ndarray:
 def build_tree_mask(
     parents: Sequence[int], depths: Sequence[int], past: int, window: int | None, dtype: torch.dtype
 ) -> Tensor:
-    """Additive attention mask (1, 1, N+1, past+N+1): 0 where a row may look, the dtype's minimum elsewhere.
+    """Build the additive attention mask (1, 1, N+1, past+N+1): 0 where a row may look, else the dtype's minimum.
 
     past: [tokens] already in the cache, at positions 0..past-1; the root stands at position ``past``.
     window: [positions] a row sees those less than ``window`` behind it; None = all.
@@ -70,7 +70,7 @@ def build_tree_mask(
 
 
 def build_causal_mask(length: int, window: int | None, dtype: torch.dtype, start: int = 0) -> Tensor:
-    """Additive mask (1, 1, T - start, T) of the last tokens of T, with a sliding window in positions.
+    """Build the additive mask (1, 1, T - start, T) of the last tokens of T, with a sliding window in positions.
 
     start: [tokens] read before; 0 = a prompt.
     """
@@ -81,7 +81,7 @@ def build_causal_mask(length: int, window: int | None, dtype: torch.dtype, start
 
 
 def build_additive_mask(visible: np.ndarray, dtype: torch.dtype) -> Tensor:
-    """Bool (rows, keys) -> additive float (1, 1, rows, keys): eager attention misreads bool masks without an error."""
+    """Turn bool (rows, keys) into additive (1, 1, rows, keys): eager attention misreads bool masks without an error."""
     mask = torch.zeros(visible.shape, dtype=dtype)
     return mask.masked_fill_(torch.from_numpy(~visible), torch.finfo(dtype).min)[None, None]
 
@@ -106,7 +106,7 @@ class RowBatch:
 
     @classmethod
     def of(cls, parents: Sequence[int], depths: Sequence[int]) -> RowBatch | None:
-        """The batch of chains; parents ``[-1, 0, -1]``, depths ``[1, 2, 1]`` -> places ``[[0, 1, 2], [0, 3, 0]]``.
+        """Build the batch: parents ``[-1, 0, -1]``, depths ``[1, 2, 1]`` -> places ``[[0, 1, 2], [0, 3, 0]]``.
 
         None for fewer than two rows, which need one sequence only. Raises CaseError when a node hangs neither
         from the root nor from the node before it.
@@ -129,11 +129,11 @@ class RowBatch:
         return cls(starts, width, torch.from_numpy(places), torch.from_numpy(nodes))
 
     def __len__(self) -> int:
-        """K."""
+        """Return k."""
         return len(self.starts)
 
     def lay_out(self, fed: Tensor) -> Tensor:
-        """(N+1,) token ids -> (k, w+1), padded with the root."""
+        """Lay out (N+1,) token ids as (k, w+1), padded with the root."""
         return fed[upload(self.places, fed.device)]
 
     def collect(self, computed: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class RowBatch:
         return computed.flatten(0, 1)[upload(self.nodes, computed.device)]
 
     def row_of(self, path: Sequence[int]) -> int:
-        """The row that holds an accepted path; the first one for an empty path."""
+        """Return the row of an accepted path; the first one for an empty path."""
         return self.starts.index(path[0]) if path else 0
 
 
@@ -149,7 +149,7 @@ class RowBatch:
 class TreeRows:
     """The last m of the n nodes behind a context, which are fed together.
 
-    seen: (m, n) bool, the nodes that each row sees, itself among them; None: those before it, and itself.
+    seen: (m, n) bool, the nodes that each row sees, including itself; None: itself and those before it.
     places: (n,) positions of all nodes; siblings share one.
     """
 
@@ -157,7 +157,7 @@ class TreeRows:
     places: Sequence[int]
 
     def list_near(self, window: int | None) -> np.ndarray:
-        """(m, n) bool: what is seen within a sliding window [positions]."""
+        """Return (m, n) bool: the nodes seen within a sliding window [positions]."""
         seen = np.tri(len(self.places), dtype=bool) if self.seen is None else self.seen
         if window is None:
             return seen
@@ -172,12 +172,12 @@ LEAST = 64  # [tokens] of a chunk, however many come before it
 
 
 def list_chunks(count: int) -> list[slice]:
-    """The places of ``count`` tokens, at most ``CHUNK`` in each slice."""
+    """Split the places of ``count`` tokens into slices of at most ``CHUNK``."""
     return [slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
 
 
 def list_masked_chunks(end: int, start: int = 0) -> list[slice]:
-    """The places from ``start`` to ``end`` in slices whose masks, over all places before their end, have few cells."""
+    """Split the places ``start`` to ``end`` so that each slice's mask, over all places before its end, is small."""
     parts: list[slice] = []
     while start < end:
         stop = min(start + CHUNK, end)

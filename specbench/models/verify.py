@@ -1,4 +1,4 @@
-"""Verification on the host: the token that each row picks, the accepted path, and where a request ends."""
+"""Verification on the host: the token that each row picks, the accepted path, and the end of a request."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step,
 class ActiveRequest:
     """The request that an engine decodes, and its last draft.
 
-    walk: not set where only the forwards run. root: the last emitted token.
-    parents: (N,) of ``draft``, on the host; those that the device lays out, from the read-back on.
+    walk: not set if only the forwards run. root: the last emitted token.
+    parents: (N,) of ``draft``, on the host; parents that the device lays out are there from the read-back on.
     topk: of the last forward's rows, see ``Step``.
-    chunks: of a prompt that is read in parts, what is asked for of those before the last: the best tokens, and states.
+    chunks: the best tokens and the states that a method asks for, of all parts of a prompt before the last.
     """
 
     needs: Needs
@@ -50,15 +50,15 @@ class ActiveRequest:
             self.parents = draft.parents.tolist()
 
     def keep_chunk(self, logits: Tensor | None, hidden: Mapping[int, Tensor]) -> None:
-        """Of a part of the prompt before its last: what is asked for, and not the logits of its tokens.
+        """Store what the method asks for of a part of the prompt before the last, but not its logits.
 
-        logits: (m, V), None where they are not asked for. hidden: layer -> (m, D).
+        logits: (m, V), None if they are not asked for. hidden: layer -> (m, D).
         """
         top = None if logits is None else find_top(logits, self._count_best())
         self.chunks.append((top, hidden if self.needs.prompt_hidden else {}))
 
     def emit_first(self, logits: Tensor, hidden: Mapping[int, Tensor]) -> Prefill:
-        """Pick the first token; what reading the prompt gave.
+        """Pick the first token; returns the result of reading the prompt.
 
         logits: (1, V) after the prompt, or (m, V) of its last part's tokens where ``needs.prompt_topk``.
         hidden: layer -> (m, D).
@@ -83,7 +83,7 @@ class ActiveRequest:
     def verify(
         self, logits: Tensor, depths: Sequence[int] | Tensor, fed: Tensor, late: Draft | None
     ) -> tuple[list[int], list[int], bool]:
-        """(accepted path, the tokens to emit, whether the last one is the late chain's).
+        """Return (accepted path, tokens to emit, whether the last token is the late chain's).
 
         logits: (N+1, V) raw, row 0 the root's.
         depths: (N+1,) of the rows, 0 = the root.
@@ -97,7 +97,7 @@ class ActiveRequest:
         return self.follow(back[1:] if back is not None else cast(Sequence[int], draft.tokens), picks, late)
 
     def is_drawn(self, late: Draft | None) -> bool:
-        """Whether the walk compares distributions, since nodes were drawn or the rule is lossy."""
+        """Whether the walk compares distributions, because nodes were drawn or the rule is lossy."""
         walk = self.walk
         return walk.sampling is not None and (walk.lossy or _is_drawn(self.draft) or _is_drawn(late))
 
@@ -112,14 +112,14 @@ class ActiveRequest:
 
     @property
     def host_parents(self) -> Sequence[int]:
-        """``parents`` behind the read-back."""
+        """``parents`` after the read-back."""
         assert not isinstance(self.parents, Tensor)
         return self.parents
 
     def _pick(
         self, logits: Tensor, depths: Sequence[int] | Tensor, fed: Tensor | None
     ) -> tuple[list[int], list[int] | None]:
-        """The rows' tokens, and ``fed`` on the host.
+        """Return the rows' tokens, and ``fed`` on the host.
 
         logits: (rows, V). depths: (rows,) 0 = the root. fed: (rows,) int64 or None.
         Raises CaseError when a row's logits are not finite.
@@ -130,7 +130,7 @@ class ActiveRequest:
         return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
 
     def read(self, *given: Tensor) -> list[list[float]]:
-        """(n,) tensors on the host, with ``parents`` and ``topk`` where they belong there: the only synchronisation."""
+        """Read (n,) tensors back, with ``parents`` and ``topk`` if the host needs them: the only synchronisation."""
         parts = [*given]
         if isinstance(self.parents, Tensor):
             parts.append(self.parents)
@@ -148,7 +148,7 @@ class ActiveRequest:
         fed: Tensor | None,
         hidden: Mapping[int, Tensor],
     ) -> Step:
-        """The step that emitted these tokens; its last one is the next root. See ``Step``."""
+        """Make the step that emitted these tokens; the last one is the next root. See ``Step``."""
         root, self.root = self.root, emitted[-1]
         shape = self.host_parents if isinstance(self.draft.parents, Tensor) else None
         self.walk.advance(len(emitted))
@@ -169,7 +169,7 @@ def find_accepted_path(
     by_depth: bool = False,
     scores: Sequence[float] | None = None,
 ) -> list[int]:
-    """The path to the deepest node whose every ancestor holds its parent's pick, root side first.
+    """Return the path to the deepest node of which it and all ancestors hold their parent's pick, root side first.
 
     tokens, parents, passenger: (N,) of the draft; passengers are never accepted.
     picks: (N+1,) row 0 the root's, row i + 1 node i's; with ``by_depth`` the picks at depth 0, 1, ...
@@ -199,12 +199,12 @@ def find_accepted_path(
 
 
 def continues(late: Draft | None, whole: bool, token: int) -> bool:
-    """Whether a late chain's first token is ``token``, emitted behind a draft that was accepted as a whole."""
+    """Whether the first token of a late chain is ``token``, emitted after a draft that was accepted as a whole."""
     return late is not None and whole and len(late) > 0 and int(late.tokens[0]) == token
 
 
 def cut(emitted: Sequence[int], eos: frozenset[int], left: int) -> tuple[list[int], bool]:
-    """(one step's tokens up to the first EOS, which is kept, at most ``left`` of them; whether the request ends)."""
+    """Return (a step's tokens up to and including the first EOS, at most ``left``; whether the request ends)."""
     kept = list(emitted[:left])
     if eos.isdisjoint(kept):
         return kept, len(kept) >= left
@@ -212,7 +212,7 @@ def cut(emitted: Sequence[int], eos: frozenset[int], left: int) -> tuple[list[in
 
 
 def require_finite(peaks: Sequence[float], dtype: torch.dtype) -> None:
-    """Raise CaseError where a number is NaN or infinite. peaks: largest logits, of ``dtype``."""
+    """Raise CaseError if a number is NaN or infinite. peaks: largest logits, of ``dtype``."""
     if not all(abs(peak) < float("inf") for peak in peaks):
         raise CaseError(
             "the target's logits are NaN or infinite; expected finite numbers"
@@ -221,7 +221,7 @@ def require_finite(peaks: Sequence[float], dtype: torch.dtype) -> None:
 
 
 def read_with_top(parts: list[Tensor], top: TopK | None, wanted: bool) -> tuple[list[list[float]], TopK | None]:
-    """(n,) tensors on the host in one wait for the device, and ``top`` with its ids there too where ``wanted``."""
+    """Read (n,) tensors back in one wait for the device; if ``wanted``, the ids of ``top``, too."""
     if wanted and top is not None and top.ids.device.type != "cpu":
         *parts, ids = download(*parts, top.ids)
         top = TopK(ids.long(), top.logits)
@@ -229,7 +229,7 @@ def read_with_top(parts: list[Tensor], top: TopK | None, wanted: bool) -> tuple[
 
 
 def find_top(logits: Tensor, k: int) -> TopK | None:
-    """The best ``k`` tokens of each row of (rows, V) logits; None for k = 0."""
+    """Return the best ``k`` tokens of each row of (rows, V) logits; None for k = 0."""
     if not k:
         return None
     best = logits.topk(k, dim=-1)
@@ -237,16 +237,16 @@ def find_top(logits: Tensor, k: int) -> TopK | None:
 
 
 def join_top(parts: Sequence[TopK]) -> TopK | None:
-    """The rows of all parts; None for none."""
+    """Join the rows of all parts; None if there are no parts."""
     if len(parts) < 2:
         return parts[0] if parts else None
     return TopK(torch.cat([each.ids for each in parts]), torch.cat([each.logits for each in parts]))
 
 
 def compute_gaps(logits: Tensor, ids: Sequence[int]) -> list[float]:
-    """(n,) how far the logit of each id is below the best of the others; negative where the id is ahead of them.
+    """Return (n,) how far the logit of each id is below the best of the others; negative if the id is the best.
 
-    logits: (n, V). Raises CaseError where they are not finite.
+    logits: (n, V). Raises CaseError if they are not finite.
     """
     chosen = torch.tensor(ids, device=logits.device)[:, None]
     best = logits.topk(2, dim=-1)

@@ -1,4 +1,4 @@
-"""Weights before they are read: what a configuration would take, and what the headers of files say they hold."""
+"""Checks of weights before they are read: the memory that a configuration needs, and the headers of files."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _GB = 1e9
 
 
 def refuse_layers(config: Mapping[str, Any], key: str) -> None:
-    """Raise InputError for a number of layers that no model has; a configuration of it may already be too large."""
+    """Raise InputError for an absurd number of layers: even the configuration of such a model may be too large."""
     for name in _LAYERS:
         if isinstance(count := config.get(name), int) and not 1 <= count <= MOST_LAYERS:
             raise InputError(f"{key}: {name}={count}; expected 1 to {MOST_LAYERS}")
 
 
 def refuse_size(config: Any, dtype: str, device: str, gpus: int | None, key: str) -> None:
-    """Raise InputError where the weights alone take more memory than there is."""
+    """Raise InputError if the weights alone need more memory than the device has."""
     text = config.get_text_config()
     refuse_layers({name: getattr(text, name, None) for name in _LAYERS}, key)
     for name in _SIZES:
@@ -57,14 +57,14 @@ def refuse_size(config: Any, dtype: str, device: str, gpus: int | None, key: str
 
 
 def refuse_tokenizer(tokens: int, config: Any, key: str) -> None:
-    """Raise InputError where a tokenizer has more tokens than the model has logits."""
+    """Raise InputError if a tokenizer has more tokens than the model has logits."""
     size = config.get_text_config().vocab_size
     if tokens > size:
         raise InputError(f"{key}: has {tokens} tokens, the model's logits {size}; expected the model's own tokenizer")
 
 
 def least_parameters(text: Any) -> int:
-    """No fewer than a dense model of this configuration has: two matrices of attention, two of the MLP, embeddings."""
+    """Return a lower bound of a model's parameters: two matrices of attention, two of the MLP, embeddings."""
     width, layers = int(getattr(text, "hidden_size", 0) or 0), int(getattr(text, "num_hidden_layers", 0) or 0)
     heads = int(getattr(text, "num_attention_heads", 0) or 0)
     attention = 2 * width * heads * int(getattr(text, "head_dim", None) or width // max(1, heads))
@@ -73,7 +73,7 @@ def least_parameters(text: Any) -> int:
 
 
 def _total_memory(device: str, gpus: int | None) -> int:
-    """[bytes] of the host, or of ``gpus`` devices."""
+    """Return the memory [bytes] of the host, or of ``gpus`` devices."""
     kind = torch.device(device)
     if kind.type != "cuda":
         return int(psutil.virtual_memory().total)
@@ -89,7 +89,7 @@ class _Index(TypedDict):
 def refuse_folder(folder: Path, safetensors: bool, key: str) -> None:
     """Raise InputError for a folder without a model whose weights can be read.
 
-    safetensors: torch's own files do not do.
+    safetensors: files of torch's own format are not accepted.
     """
     for path in sorted(each for each in folder.iterdir() if each.suffix in (".json", ".safetensors", ".bin")):
         if path.exists() and not path.is_dir():
@@ -111,7 +111,7 @@ def refuse_folder(folder: Path, safetensors: bool, key: str) -> None:
 
 
 def _refuse_index(folder: Path, whole: str, key: str) -> None:
-    """Raise InputError where the weights are in parts, and a part or their index is not there or broken."""
+    """Raise InputError if weights are in parts, and a part or the index is missing or broken."""
     path = folder / f"{whole}.index.json"
     if (folder / whole).exists():
         return
@@ -124,9 +124,7 @@ def _refuse_index(folder: Path, whole: str, key: str) -> None:
 
 
 def _refuse_broken(folder: Path, key: str) -> None:
-    """Raise InputError for a configuration that is no JSON or absurd, or a file of weights that is cut, empty, or of
-    another kind: its header alone is read.
-    """
+    """Raise InputError for a configuration that is not valid, or a broken file of weights (only headers are read)."""
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -145,7 +143,7 @@ def _refuse_broken(folder: Path, key: str) -> None:
 
 
 def refuse_shapes(card: ModelCard, key: str) -> None:
-    """Raise InputError where a file holds a tensor of another shape than the configuration says."""
+    """Raise InputError if a tensor in a file has another shape than in the configuration."""
     folder = Path(card.path)
     if not folder.is_dir() or getattr(card.config, "quantization_config", None):
         return
@@ -161,7 +159,7 @@ def refuse_shapes(card: ModelCard, key: str) -> None:
 
 
 def refuse_missing(names: Collection[str], key: str) -> None:
-    """Raise InputError for parameters that no file holds: the library would draw them at random."""
+    """Raise InputError for parameters that are in no file: the library would initialise them at random."""
     if names:
         raise InputError(
             f"{key}: no file holds {len(names)} of its parameters, such as {min(names)}; expected the weights of the"
@@ -170,9 +168,9 @@ def refuse_missing(names: Collection[str], key: str) -> None:
 
 
 def refuse_unused(names: Collection[str], config: Any, key: str) -> None:
-    """Raise InputError where weights without a parameter make it another model: of more layers, or biases.
+    """Raise InputError if unused weights show that it is another model: one with more layers, or with biases.
 
-    Layers that predict further tokens (``num_nextn_predict_layers``) stand behind the others, and are not used; a
+    Layers that predict further tokens (``num_nextn_predict_layers``) come after the others and are not used; a
     quantised file may have biases of zeros.
     """
     text = config.get_text_config()

@@ -112,7 +112,7 @@ def _check_ends(path: Path, conversations: Sequence[Recorded], ends: set[int]) -
 
 
 def model_of(path: Path) -> TargetModel:
-    """Return the model section of the manifest of the run that wrote ``path``; its entries are None without a manifest."""
+    """Return the model section of the manifest next to ``path``; its entries are None if there is no manifest."""
     return _manifest_of(path).model
 
 

@@ -6,13 +6,16 @@ import contextlib
 import functools
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
+from builders.records import write_json_lines
 from methods.parts.runtime_peer import RuntimePeer
 from specbench.records.record import CaseRecord
 from specbench.records.store import read_run
@@ -71,26 +74,49 @@ def job_for(*overrides: str) -> Job:
     return job_of(overrides)
 
 
-def execute_job(folder: Path, *overrides: str) -> list[CaseRecord]:
-    """The records of ``specbench OVERRIDES``, executed in ``folder`` without a report."""
-    execute(job_for(*overrides), folder, lambda *_: None)
-    return read_run(folder).records
-
-
-class Stopped(Exception):
+class _Stopped(Exception):
     """Ends a run from its observer."""
 
 
-def interrupt_job(folder: Path, stop_after: int, *overrides: str) -> None:
-    """Execute ``specbench OVERRIDES`` and raise inside the observer once this number of blocks is done."""
+def execute_job(folder: Path, *overrides: str, stop_after: int | None = None) -> list[CaseRecord]:
+    """The records of ``specbench OVERRIDES``, executed in ``folder`` without a report.
 
-    def observe(records: list[CaseRecord], done: int, total: int) -> None:
+    stop_after: raise in the observer when this number of blocks is done, as an interruption would.
+    """
+
+    def observe(records: Sequence[CaseRecord], done: int, total: int) -> None:
         if done == stop_after:
-            raise Stopped
+            raise _Stopped
 
-    with contextlib.suppress(Stopped):
-        execute(job_for(*overrides), folder, observe)
-        raise AssertionError(f"the run ended before block {stop_after}")
+    job = job_for(*overrides)
+    if stop_after is None:
+        execute(job, folder, observe)
+    else:
+        with pytest.raises(_Stopped):
+            execute(job, folder, observe)
+    return read_run(folder).records
+
+
+def by_case(records: Iterable[CaseRecord]) -> dict[tuple[str, str], CaseRecord]:
+    """(method, case) -> its record."""
+    return {(record.method, record.case): record for record in records}
+
+
+def replay_settings(path: Path, lines: Iterable[object]) -> tuple[str, ...]:
+    """The settings that replay these lines of a trace, which are written to ``path``."""
+    return "model=replay", f"model.trace={write_json_lines(path, lines)}", "model.tokenizer=bundled:tiny"
+
+
+def repeating_lines(cases: int) -> list[dict[str, Any]]:
+    """Lines of a trace of two categories whose answers repeat themselves, later ones longer."""
+    return [
+        {
+            "case": str(case),
+            "category": "ab"[case % 2],
+            "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": [5, 6, 7 + case, 5, 6, 7 + case, 5] * (1 + case)}],
+        }
+        for case in range(cases)
+    ]
 
 
 @dataclass(frozen=True)

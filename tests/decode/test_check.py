@@ -6,19 +6,15 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from models import BASE, FAMILIES, Scripted, build, plain_greedy, scripts
+from builders.engines import Scripted, eager_engine, scripts
+from builders.models import BASE, FAMILIES, build, plain_greedy
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager import engine as eager
-from specbench.models.eager.engine import EagerEngine
 from specbench.types import InputError
 
 PROMPT = list(range(20, 50))
-
-
-def engine_for(model) -> EagerEngine:
-    return EagerEngine(model, 512, frozenset(), 64)
 
 
 @pytest.mark.matrix
@@ -26,7 +22,7 @@ def engine_for(model) -> EagerEngine:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_served_family_passes(family, dtype):
     model = build(family, dtype)
-    check_engine(engine_for(model), model)
+    check_engine(eager_engine(model), model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -41,13 +37,13 @@ def test_a_mask_that_shows_siblings_is_refused(monkeypatch, dtype):
 
     monkeypatch.setattr(eager, "build_tree_mask", causal)
     with pytest.raises(InputError, match="llama does not see a draft tree"):
-        check_engine(engine_for(model), model)
+        check_engine(eager_engine(model), model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_cache_that_is_not_compacted_is_refused(dtype):
     model = build("llama", dtype)
-    engine = engine_for(model)
+    engine = eager_engine(model)
     engine.cache.keep = lambda start, slots: engine.cache.truncate(start + len(slots))
     with pytest.raises(InputError, match="does not see"):
         check_engine(engine, model)
@@ -71,10 +67,10 @@ def from_family(kind: str, **extra):
 )
 def test_other_families_of_the_hub(kind, extra):
     model = from_family(kind, **extra)
-    check_engine(engine_for(model), model)
+    check_engine(eager_engine(model), model)
     truth = plain_greedy(model, PROMPT, 20)
     for script in (scripts(truth)["wide"], scripts(truth)["chain"]):
-        out = decode(engine_for(model), Scripted(script), Request(PROMPT, 16, None, 0), Clock(torch.device("cpu")))
+        out = decode(eager_engine(model), Scripted(script), Request(PROMPT, 16, None, 0), Clock(torch.device("cpu")))
         assert out.ids == truth[:16]
 
 
@@ -89,4 +85,4 @@ def test_other_families_of_the_hub(kind, extra):
 def test_a_family_that_cannot_be_served_is_refused(kind, extra, message):
     model = from_family(kind, **extra)
     with pytest.raises(InputError, match=message):
-        check_engine(engine_for(model), model)
+        check_engine(eager_engine(model), model)

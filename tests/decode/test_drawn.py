@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from builders.engines import Scripted
 from joint_law import MarkovEngine, emitted, exact, p_value
-from models import Scripted
 from specbench.decode import acceptance as trial
 from specbench.decode import walk
 from specbench.decode.sampling import Sampling

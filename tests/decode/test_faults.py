@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import VOCAB, Scripted, build, plain_greedy, scripts
+from builders.engines import Scripted, scripts
+from builders.models import VOCAB, build, plain_greedy
 from scripts.lab.faults import FAULTS, AnyToken, Fault, LateToken, SecondBest, ShiftedSlot, StaleMask
 from scripts.lab.judge import Judged, chance_of_finding
 from specbench.decode.loop import Request, decode

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from compose import job_for
+from builders.runs import job_for
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.method import Drafter, Method

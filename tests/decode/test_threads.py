@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from compose import job_for
-from models import build
+from builders.models import build
+from builders.runs import job_for
 from specbench.decode import threads
 from specbench.decode.threads import ThreadChoice, choose_threads, list_counts, pick_count, time_steps
 from specbench.models.eager.engine import EagerEngine

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from builders.engines import Scripted
 from joint_law import MarkovEngine, emitted, exact, p_value
-from models import Scripted
 from specbench.decode.acceptance import follow_typical, judge_typical
 from specbench.decode.sampling import Sampling
 from specbench.types import Draft, Typical

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import VOCAB, Scripted, build, scripts
+from builders.engines import Scripted, scripts
+from builders.models import VOCAB, build
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk

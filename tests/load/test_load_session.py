@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +10,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from compose import job_for
+from builders.records import write_json_lines
+from builders.runs import by_case, execute_job, job_for
 from methods.pld import _Lookup
 from specbench.decode.budgets import Controller
 from specbench.decode.lengths import Bandit
 from specbench.method import Method
 from specbench.records.record import CaseRecord
-from specbench.records.store import RECORDS, read_run
-from specbench.runs.execution import execute
+from specbench.records.store import RECORDS
 from specbench.runs.load_session import LoadSession, SharedTurn
 from specbench.serving.settings import LoadConfig
 from specbench.types import InputError
@@ -27,22 +26,9 @@ LOADED = ("load=closed", "load.requests=3", "load.block=5", "load.ramp=2", "load
 METHODS = ("method=[pld,sam,cacheback_no_frozen]", "model.tokenizer=bundled:tiny")
 
 
-class _Stop(Exception):
-    pass
-
-
 def decode(folder: Path, trace: Path, *overrides: str, stop_after: int | None = None) -> dict[tuple, CaseRecord]:
-    def observe(records, done, total):
-        if done == stop_after:
-            raise _Stop
-
-    job = job_for("model=replay", f"model.trace={trace}", *METHODS, "measure.warmup=0", *overrides)
-    if stop_after is None:
-        execute(job, folder, observe)
-    else:
-        with pytest.raises(_Stop):
-            execute(job, folder, observe)
-    return {(record.method, record.case): record for record in read_run(folder).records}
+    settings = ("model=replay", f"model.trace={trace}", *METHODS, "measure.warmup=0", *overrides)
+    return by_case(execute_job(folder, *settings, stop_after=stop_after))
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +42,8 @@ def trace(tmp_path_factory) -> Path:
             ids = [token for _ in range(4) for token in (*phrase, drawn.randrange(5, 40))][: drawn.randrange(12, 36)]
             turns.append({"prompt_ids": prompt, "ids": ids})
             prompt = [*prompt, *ids, 4]
-        lines.append(json.dumps({"case": str(number), "category": "qa", "turns": turns}))
-    path = tmp_path_factory.mktemp("trace") / "trace.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+        lines.append({"case": str(number), "category": "qa", "turns": turns})
+    return write_json_lines(tmp_path_factory.mktemp("trace") / "trace.jsonl", lines)
 
 
 @pytest.fixture(scope="module")

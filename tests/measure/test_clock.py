@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from compose import job_for
+from builders.runs import job_for
 from methods.vanilla import Vanilla
 from specbench.decode.loop import Request, decode
 from specbench.measure import clock as module

@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from compose import job_for
+from builders.runs import job_for
 from specbench.measure.clock import NVML, Meter, gpus_in_use, open_meter
 from specbench.records.store import read_run
 from specbench.runs.execution import execute

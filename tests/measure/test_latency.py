@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from compose import job_for
+from builders.runs import job_for
 from specbench.advise import latency
 from specbench.advise.latency import (
     Bench,

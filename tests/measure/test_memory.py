@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from models import BASE
+from builders.models import BASE
 from scripts.lab.memory import RequestBound, measure_peak
 from specbench.advise.latency import shape_of
 from specbench.decode.walk import Walk

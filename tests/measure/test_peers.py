@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from models import build
+from builders.models import build
 from scripts.lab import peers
 from scripts.lab.__main__ import main
 from scripts.lab.peers import (

@@ -1,9 +1,14 @@
-"""CARD: the draft model's tree against fresh forwards, hits and misses, and what its parameters do."""
+"""CARD: its cache against one stored as plain paths, the draft model's tree, hits and misses, its parameters."""
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from actors import inline_actor
 from builders.models import build, plain_greedy
@@ -12,7 +17,67 @@ from methods.card import Card, CardActor, DraftCache
 from specbench.models.facade import Target
 from specbench.types import InputError, Step
 
-PROMPT, LIMIT = [5, 6, 7], 61
+VOCAB = 7
+
+
+def distribution_after(path: tuple[int, ...], seed: int) -> np.ndarray:
+    """(VOCAB,) log-probabilities, a function of the whole path: no two paths share a distribution."""
+    probs = np.random.default_rng([seed, len(path), *path]).dirichlet(np.ones(VOCAB) * 0.7)
+    return np.log(probs)
+
+
+class Paths:
+    """The cache kept as tuples of tokens: what every operation must come to."""
+
+    def __init__(self, width, children, context, seed):
+        self.width, self.children, self.context, self.seed = width, children, context, seed
+        self.layers: list[list[tuple[int, ...]]] = []
+
+    def weight(self, path):
+        return sum(distribution_after((*self.context, *path[:n]), self.seed)[token] for n, token in enumerate(path))
+
+    def best(self, path):
+        return np.argsort(-distribution_after((*self.context, *path), self.seed))[: self.children].tolist()
+
+    def grow(self):
+        above = self.layers[-1] if self.layers else [()]
+        pool = [(*path, token) for path in above for token in self.best(path)]
+        self.layers.append(sorted(pool, key=self.weight, reverse=True)[: self.width])
+
+    def query(self):
+        path = ()
+        for layer in self.layers:
+            below = [each for each in layer if each[:-1] == path]
+            if not below:
+                break
+            path = max(below, key=self.weight)
+        return list(path)
+
+    def correct(self, accepted, token) -> bool:
+        moved = (*accepted, token)
+        hit = len(self.layers) >= len(moved) and moved in self.layers[len(moved) - 1]
+        deeper = [[path[len(moved) :] for path in layer if path[: len(moved)] == moved] for layer in self.layers]
+        deeper = deeper[len(moved) :]
+        read = len(self.layers) > len(moved)  # whether the hit node's children are known
+        self.context = (*self.context, *moved)
+        self.layers = []
+        if not hit:
+            return False
+        for layer in deeper:
+            if not layer:
+                self.grow()  # from what the layer above remembers
+                return True
+            self.layers.append(layer)
+        assert read or not self.layers
+        return True
+
+
+def read_frontier(cache: DraftCache, context, seed):
+    """What the draft model does: the best children of every node of the frontier."""
+    lines = {cache.frontier.ids[0]: ()} if not cache.layers else paths_of(cache)
+    rows = [distribution_after((*context, *lines[node]), seed) for node in cache.frontier.ids]
+    best = np.array([np.argsort(-row)[: cache.children] for row in rows])
+    cache.grow(best, np.take_along_axis(np.array(rows), best, axis=1))
 
 
 def paths_of(cache: DraftCache) -> dict[int, tuple[int, ...]]:
@@ -22,6 +87,114 @@ def paths_of(cache: DraftCache) -> dict[int, tuple[int, ...]]:
         for node, token, parent in zip(layer.ids, layer.tokens, layer.parents, strict=True):
             lines[node] = (*lines[parent], int(token))
     return lines
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 10**6))
+def test_cache_is_the_one_kept_as_paths(width, children, seed):
+    """Growing, querying, hits, misses and refills in any order; a hit is never missed, nor a miss taken for a hit."""
+    choose = random.Random(seed)
+    cache, twin = DraftCache(width, children, frozenset()), Paths(width, children, (), seed)
+    seen: set[int] = set()
+    for _ in range(12):
+        for _ in range(choose.randrange(1, 4)):
+            read_frontier(cache, twin.context, seed)
+            twin.grow()
+        same(cache, twin)
+        ids, tokens = cache.query(99)
+        accepted = choose.randrange(len(ids) + 1)
+        known = [path[accepted] for path in twin.layers[accepted] if list(path[:accepted]) == tokens[:accepted]] if (
+            accepted < len(twin.layers)
+        ) else []  # fmt: skip
+        token = choose.choice([*known, choose.randrange(VOCAB)])
+        node = cache.find(ids[:accepted], token)
+        assert (node is not None) == twin.correct(tokens[:accepted], token) == (token in known)
+        if node is None:
+            cache.restart()
+        else:
+            assert node not in seen
+            seen.update(ids[:accepted])
+            cache.correct(node, accepted + 1)
+        same(cache, twin)
+
+
+def same(cache: DraftCache, twin: Paths):
+    lines = paths_of(cache)
+    assert [[lines[node] for node in layer.ids] for layer in cache.layers] == twin.layers
+    for layer in cache.layers:
+        assert [twin.weight(lines[node]) for node in layer.ids] == pytest.approx(layer.weights.tolist(), abs=1e-9)
+    assert cache.query(99)[1] == twin.query()
+
+
+def filled() -> DraftCache:
+    """K = 2: layers {a 0.6, b 0.4}, {ac 0.42, bd 0.36}, {ace 0.42, bdf 0.18}, by tokens 1 .. 6."""
+    cache = DraftCache(2, 2, frozenset())
+    log = np.log
+    cache.grow(np.array([[1, 2]]), log([[0.6, 0.4]]))
+    cache.grow(np.array([[3, 4], [4, 3]]), log([[0.7, 0.3], [0.9, 0.1]]))
+    cache.grow(np.array([[5, 6], [6, 5]]), log([[0.99, 0.01], [0.5, 0.4]]))
+    return cache
+
+
+def test_layers_hold_the_heaviest_paths():
+    cache = filled()
+    assert [layer.tokens.tolist() for layer in cache.layers] == [[1, 2], [3, 4], [5, 6]]
+    assert np.exp(cache.layers[1].weights) == pytest.approx([0.42, 0.36])
+    assert cache.query(99)[1] == [1, 3, 5]
+    assert cache.query(2)[1] == [1, 3]
+
+
+def test_hit_keeps_what_follows_and_weighs_it_anew():
+    cache = filled()
+    chain, _ = cache.query(99)
+    node = cache.find([], 2)  # the target rejects 1 and says 2
+    assert node is not None
+    assert node not in chain
+    assert not cache.correct(node, 1)
+    assert [layer.tokens.tolist() for layer in cache.layers] == [[4], [6]]
+    assert np.exp(cache.layers[0].weights) == pytest.approx([0.9])
+    assert cache.query(99)[1] == [4, 6]
+    assert cache.root == node
+
+
+def test_emptied_layer_is_filled_from_the_secondary_cache():
+    cache = DraftCache(2, 3, frozenset())
+    cache.grow(np.array([[1, 2, 3]]), np.log([[0.6, 0.3, 0.1]]))
+    cache.grow(np.array([[4, 5, 6], [6, 5, 4]]), np.log([[0.5, 0.4, 0.1], [0.4, 0.35, 0.25]]))
+    assert cache.layers[1].tokens.tolist() == [4, 5]  # both below 1: nothing of 2 is in the layer
+    assert cache.correct(cache.find([], 2), 1)
+    assert cache.layers[0].tokens.tolist() == [6, 5]  # but what follows from 2 is remembered
+    assert np.exp(cache.layers[0].weights) == pytest.approx([0.4, 0.35])
+    assert cache.unread
+
+
+def test_miss_and_wrong_ids():
+    cache = filled()
+    assert cache.find([], 9) is None
+    assert cache.find(cache.query(99)[0], 1) is None  # behind the last layer nothing is known
+    with pytest.raises(ValueError, match="no path below root"):
+        cache.find([cache.query(99)[0][1]], 5)
+    old = cache.root
+    cache.restart()
+    assert cache.root > old
+    assert cache.unread
+    assert cache.query(99) == ([], [])
+
+
+def test_nothing_follows_an_eos():
+    cache = DraftCache(2, 2, frozenset([1]))
+    cache.grow(np.array([[1, 2]]), np.log([[0.9, 0.1]]))
+    cache.grow(np.array([[5, 6], [3, 4]]), np.log([[0.5, 0.5], [0.5, 0.5]]))
+    assert cache.layers[1].tokens.tolist() == [3, 4]
+    assert cache.query(99)[1] == [1]
+    cache = DraftCache(2, 1, frozenset([1]))
+    cache.grow(np.array([[1]]), np.zeros((1, 1)))
+    cache.grow(np.array([[5]]), np.zeros((1, 1)))
+    assert len(cache.layers) == 1
+    assert not cache.unread
+
+
+PROMPT, LIMIT = [5, 6, 7], 61
 
 
 class Checked(CardActor):

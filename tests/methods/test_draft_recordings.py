@@ -178,7 +178,7 @@ def test_our_kernel_drafts_what_sdpa_drafts(name):
         prompts = [5, 6, 7], [place * 7 % VOCAB for place in range(70)]
         found.append([figures(run(model, method, prompt, 12)) for prompt in prompts])
         [cache] = cache_of.caches
-        shapes = {(width, room, last) for width, room, _, last in cache.graphs._held}
+        shapes = {(width, room, last) for width, room, _, last in cache.graphs._recorded}
         assert (len(cache.graphs) == len(shapes)) is (way == TRITON)
     assert found[0] == found[1]
 
@@ -195,14 +195,14 @@ def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_th
     lm.prepare(CHAIN)
     (cache,) = lm.runner.caches
     assert cache.capacity >= 100 + FEW.widths[-1]
-    held = set(cache.graphs._held)
+    held = set(cache.graphs._recorded)
     assert {(width, length) for width, _, length, _ in held} == {(w, n) for w in (1, 2) for n in (64, 128, 256)}
     for _ in range(2):
         method = fitted(MAKE["speculative_sampling"](), model)
         method.lm = lm
         run(model, method, limit=LIMIT)
     assert lm.runner.caches == [cache]
-    assert set(cache.graphs._held) == held
+    assert set(cache.graphs._recorded) == held
 
 
 @torch.inference_mode()

@@ -9,11 +9,11 @@ import torch
 
 from builders.models import VOCAB, build, plain_greedy
 from head_models import DFlash as DFlashModule
-from head_models import bound, card_of, paths_of, run, states, watched
+from head_models import begun, bound, card_of, paths_of, run, states, watched
 from methods.dflash import DFlash
 from specbench.decode.lengths import Confidence
 from specbench.decode.sampling import Sampling
-from specbench.types import InputError, Prefill
+from specbench.types import InputError
 
 PROMPT = [5, 6, 7, 8]
 SMALLER = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90].sort().values
@@ -69,11 +69,6 @@ def test_drafts_equal_a_block_run_from_scratch(model, tmp_path, write, options, 
         chain = [module.to_target(token) for token in levels.argmax(-1)][0 if settings else 1 :]
         assert draft.tokens.tolist() == chain[: len(draft)]
         assert len(draft) >= min(len(chain), 14 - len(context) + len(PROMPT))
-
-
-def begun(method, model, ids, seed=0):
-    hidden = states(model, ids[:-1])
-    return method.begin(ids[:-1], Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden}), seed)
 
 
 def deep_spec(module, folder, **settings):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import methods.eagle.eagle as eagle_module
 from builders.models import VOCAB, build, plain_greedy
 from draft_models import markov_tables
-from head_models import Eagle1, bound, card_of, paths_of, run, states, target_of, watched
+from head_models import Eagle1, begun, bound, card_of, paths_of, run, states, target_of, watched
 from head_models import Eagle3 as Eagle3Module
 from methods.eagle.eagle import Eagle, Eagle3, EagleRun, read_frequent
 from methods.parts.draft_layer import LayerMemory
@@ -21,7 +21,7 @@ from methods.parts.tree_method import BestChoice, DrawnChoice, fill, grow, targe
 from methods.parts.tree_shape import ShapePlan, TreeShape
 from specbench.decode.sampling import Sampling
 from specbench.method import complete
-from specbench.types import InputError, Prefill
+from specbench.types import InputError
 
 PROMPT = [5, 6, 7, 8]
 LAYERS = 8
@@ -129,12 +129,6 @@ def test_alignment_is_what_makes_them_equal(deep, tmp_path):
     right = naive_dynamic(deep, module, features, ids[1:], 3, 2, 11)
     wrong = naive_dynamic(deep, module, features, ids[:-1], 3, 2, 11)
     assert set(paths_of(drafter.propose(ids, 64))) == set(right) != set(wrong)
-
-
-def begun(method, model, ids, seed=0):
-    """A drafter behind ``ids``, all but the last of which are its prompt."""
-    hidden = states(model, ids[:-1])
-    return method.begin(ids[:-1], Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden}), seed)
 
 
 def oracle(truth, hidden, base):

@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from builders.models import build
-from head_models import Eagle1, bound, card_of, states
+from head_models import Eagle1, begun, bound, card_of
 from head_models import Eagle3 as Eagle3Module
 from head_models import Medusa as MedusaModule
 from methods.eagle.eagle import Eagle, Eagle3, ThirdHead
 from methods.medusa import Medusa
 from methods.parts.head_file import HeadFile
-from specbench.types import InputError, Prefill
+from specbench.types import InputError
 
 IDS = [5, 6, 7, 8, 9]
 
@@ -26,9 +26,7 @@ def model():
 
 
 def drafted(method, model):
-    hidden = states(model, IDS[:-1])
-    prefill = Prefill(IDS[-1], {layer: hidden[layer] for layer in method.needs.hidden})
-    return method.begin(IDS[:-1], prefill, 0).propose(IDS, 64).tokens.tolist()
+    return begun(method, model, IDS).propose(IDS, 64).tokens.tolist()
 
 
 def refused(method, model) -> str:

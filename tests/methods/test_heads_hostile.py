@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from builders.models import VOCAB, build
-from head_models import HOSTILE, DFlash, Eagle1, bound, run, states
+from head_models import HOSTILE, DFlash, Eagle1, begun, bound, run
 from head_models import Eagle3 as Eagle3Module
 from head_models import PEagle as PEagleModule
 from methods.dflash import DFlash as DFlashMethod
 from methods.eagle.eagle import Eagle, Eagle3, PEagle
-from specbench.types import InputError, Prefill
+from specbench.types import InputError
 
 IDS = [5, 6, 7, 8, 9]
 AUX = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
@@ -46,9 +46,7 @@ def saved(kind, folder, **config):
 
 @torch.inference_mode()
 def drafted(method, model, ids=IDS):
-    hidden = states(model, ids[:-1])
-    prefill = Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden})
-    return [int(token) for token in method.begin(ids[:-1], prefill, 0).propose(ids, 64).tokens]
+    return [int(token) for token in begun(method, model, ids).propose(ids, 64).tokens]
 
 
 def refused(kind, folder, model) -> str:

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 import methods.hydra_heads as hydra_module
 from builders.models import VOCAB, build, plain_greedy
 from builders.runs import job_for
-from head_models import Hydra, bound, card_of, paths_of, run, states, watched
+from head_models import Hydra, begun, bound, card_of, paths_of, run, states, watched
 from head_models import Medusa as MedusaModule
 from methods.hydra_heads import HydraRun, HydraTree
 from methods.medusa import Medusa, head_count
@@ -17,7 +17,7 @@ from methods.parts.draft_layer import RowFunction
 from specbench.decode.sampling import Sampling
 from specbench.records.store import read_manifest
 from specbench.runs.execution import execute
-from specbench.types import InputError, Prefill, Step
+from specbench.types import InputError, Step
 
 PROMPT = [5, 6, 7, 8]
 TREE = [[3], [2, 1, 0], [1, 0, 1]]
@@ -32,12 +32,6 @@ def saved(module, folder, name="medusa_lm_head.safetensors", drop=()):
     folder.mkdir(parents=True, exist_ok=True)
     save_file({key: weight.clone() for key, weight in module.state_dict().items() if key not in drop}, folder / name)
     return str(folder)
-
-
-def begun(method, model, ids):
-    hidden = states(model, ids[:-1])
-    rows = slice(None) if method.needs.prompt_hidden else slice(-1, None)
-    return method.begin(ids[:-1], Prefill(ids[-1], {layer: hidden[layer][rows] for layer in method.needs.hidden}), 0)
 
 
 @torch.inference_mode()

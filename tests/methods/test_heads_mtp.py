@@ -14,7 +14,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from builders.models import BASE, build, plain_greedy
-from head_models import HOSTILE, SHAPE, bound, card_of, causal, run, states, watched
+from head_models import HOSTILE, SHAPE, begun, bound, card_of, causal, run, states, watched
 from methods.eagle import Mtp
 from methods.parts.tree_method import BestChoice, fill
 from specbench.decode.sampling import Sampling
@@ -22,7 +22,7 @@ from specbench.decode.together import SharedRequest, draft_on
 from specbench.method import complete
 from specbench.models.facade import ModelCard, Target
 from specbench.models.load import LibraryConfig, load_model
-from specbench.types import InputError, Prefill
+from specbench.types import InputError
 
 LAYERS = BASE["num_hidden_layers"]
 EIGENNAMES = {"input_proj": "eh_proj", "hidden_layernorm": "hnorm", "token_layernorm": "enorm",
@@ -160,11 +160,6 @@ def bare_states(model, ids):
     return seen[0]
 
 
-def begun(method, model, ids):
-    hidden = states(model, ids[:-1])
-    return method.begin(ids[:-1], Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden}), 0)
-
-
 def test_mimo_reads_states_before_the_final_norm_and_fast_mtp_behind_it(model, tmp_path):
     module, chains = Module("mimo"), []
     contexts = [[place * 7 % 90 + 5 for place in range(start, start + 8)] for start in range(12)]
@@ -181,17 +176,7 @@ def test_a_chain_is_the_modules(model, tmp_path, layout):
     """For every step of a request; the other layouts' order and norm are the wrong variants."""
     module = Module(layout)
     method = bound(Mtp(module.save(tmp_path), length=4), model)
-    drafts, begin = [], method.begin
-
-    def watched(*given):
-        drafter = begin(*given)
-        propose = drafter.propose
-        drafter.propose = lambda context, budget: (
-            drafts.append((list(context), propose(context, budget))) or drafts[-1][1]
-        )
-        return drafter
-
-    method.begin = watched
+    drafts = watched(method)
     prompt = [5, 6, 7, 8]
     assert run(model, method, prompt, 12).ids == plain_greedy(model, prompt, 12)
     assert len(drafts) >= 3

@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from builders.models import VOCAB, build, plain_greedy
 from head_models import Eagle3 as Eagle3Module
 from head_models import PEagle as PEagleModule
-from head_models import bound, card_of, paths_of, run, states, watched
+from head_models import begun, bound, card_of, paths_of, run, states, watched
 from methods.eagle import Eagle3, PEagle
 from specbench.decode.sampling import Sampling
-from specbench.types import InputError, Prefill
+from specbench.types import InputError
 
 PROMPT = [5, 6, 7, 8]
 LAYERS = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
@@ -75,11 +75,6 @@ def test_drafts_equal_a_head_run_over_its_whole_input(model, tmp_path, write, op
             (0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (1, 0, 0)]  # fmt: skip
         wanted = [tuple(best[depth][rank] for depth, rank in enumerate(path)) for path in ranks]
         assert paths_of(draft) == wanted[: len(draft)]
-
-
-def begun(method, model, ids, seed=0):
-    hidden = states(model, ids[:-1])
-    return method.begin(ids[:-1], Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden}), seed)
 
 
 def test_mask_state_and_places_are_what_make_them_equal(model, tmp_path):

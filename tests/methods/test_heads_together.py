@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from builders.models import VOCAB, build
-from head_models import bound, states
+from head_models import begun, bound
 from methods.dflash import DFlash
 from methods.eagle.eagle import Eagle, Eagle3, PEagle
 from methods.hydra_heads import HydraTree
@@ -14,7 +14,6 @@ from methods.medusa import Medusa
 from methods.parts import draft_layer
 from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall
 from specbench.decode.together import SharedRequest, draft_on
-from specbench.types import Prefill
 
 CONTEXTS = [[5, 6, 7, 11], [9, 8, 2], [3, 4] * 6, list(range(4, 40))]
 # calls of the layers and of the output head by one draft
@@ -39,11 +38,8 @@ def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(ki
     make, layers, outputs = KINDS[kind]
     method = bound(make(), model)
 
-    def begun():
-        for ids in CONTEXTS:
-            hidden = states(model, ids[:-1])
-            given = Prefill(ids[-1], {layer: hidden[layer] for layer in method.needs.hidden})
-            yield method.begin(ids[:-1], given, 0)
+    def drafters():
+        return [begun(method, model, ids) for ids in CONTEXTS]
 
     found = {DraftLayers: [], RowFunction: []}  # what each call gave its requests
     for owner, seen in found.items():
@@ -57,7 +53,7 @@ def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(ki
     monkeypatch.setattr(RowsCall, "run", lambda self: self.owner.run_together([self])[0])
 
     def together():
-        asked = [SharedRequest(None, drafter=drafter) for drafter in begun()]
+        asked = [SharedRequest(None, drafter=drafter) for drafter in drafters()]
         waiting = [(each, each.drafter.drafting(ids, 64), None) for each, ids in zip(asked, CONTEXTS, strict=True)]
         for seen in found.values():
             seen.clear()
@@ -66,7 +62,7 @@ def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(ki
         assert [each.error for each in asked] == [None] * len(CONTEXTS)
         return [content(each.draft) for each in asked]
 
-    alone = [content(drafter.propose(ids, 64)) for drafter, ids in zip(begun(), CONTEXTS, strict=True)]
+    alone = [content(drafter.propose(ids, 64)) for drafter, ids in zip(drafters(), CONTEXTS, strict=True)]
     assert len({tuple(tokens) for tokens, _ in alone}) > 1
     truth = {owner: [outcome for (outcome,) in seen] for owner, seen in found.items()}
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.runs import job_for
+from head_models import paths_of
 from methods.hybrid import AcceptanceRates, Hybrid, MergedTree, class_of
 from methods.pld import PromptLookup
 from specbench.method import Drafter, Method
@@ -82,21 +83,14 @@ def random_drafts(draw):
     return Draft([draw(st.integers(0, 3)) for _ in range(count)], parents)
 
 
-def paths_of(draft: Draft) -> set[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return set(found)
-
-
 @given(st.lists(random_drafts(), min_size=1, max_size=3), st.integers(1, 20))
 @settings(max_examples=300, deadline=None)
 def test_a_merged_tree_holds_the_members_paths_and_no_other(drafts, budget):
-    everything = set().union(*map(paths_of, drafts))
-    assert paths_of(merged(*drafts).best(99, 0)) == everything
+    everything = {path for draft in drafts for path in paths_of(draft)}
+    assert set(paths_of(merged(*drafts).best(99, 0))) == everything
     some = merged(*drafts).best(budget, 0)
-    assert len(some) == min(budget, len(everything)) == len(paths_of(some))  # nothing twice
-    assert paths_of(some) <= everything
+    assert len(some) == min(budget, len(everything)) == len(set(paths_of(some)))  # nothing twice
+    assert set(paths_of(some)) <= everything
     assert all(parent < node for node, parent in enumerate(some.parents))
 
 
@@ -105,9 +99,7 @@ def test_a_merged_tree_holds_the_members_paths_and_no_other(drafts, budget):
 def test_only_nodes_whose_parent_was_emitted_are_judged(draft, emitted):
     rates = AcceptanceRates(1, 0.5, 8)
     (path,) = MergedTree([draft], rates).judge(emitted)
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
+    found = paths_of(draft)
     true = tuple(emitted)
     assert [found[node] for node in path] == [true[: length + 1] for length in range(len(path))]
     judged = [
@@ -153,7 +145,7 @@ def test_members_see_their_own_path_and_every_row():
     assert (hybrid.sources, hybrid.state_bytes()) == (("one", "two"), 14)
     drafter = hybrid.begin([1], Prefill(2), 0)
     draft = drafter.propose([1, 2], 8)
-    assert paths_of(draft) == {(9,), (5,), (5, 6)}
+    assert set(paths_of(draft)) == {(9,), (5,), (5, 6)}
     rows = torch.arange(4)
     drafter.observe(Step(2, (5, 6, 7), (1, 2), False, fed=rows))
     assert one.seen[0].path == (1, 2)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from builders.models import build, plain_greedy
 from draft_models import MarkovLM, begin, fitted, noisy, run
+from head_models import paths_of
 from methods import opt_tree
 from methods.opt_tree import OptTree
 from specbench.decode.sampling import Sampling
@@ -18,13 +19,6 @@ from specbench.types import Step
 def drafted(table, nodes, depth, threshold=0.0, context=(0, 0)):
     method = OptTree("unused", nodes, threshold, depth)
     return begin(fitted(method, MarkovLM(table), vocab=len(table)), context).propose(list(context), 99)
-
-
-def paths_of(draft):
-    paths = []
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        paths.append((*(paths[parent] if parent >= 0 else ()), token))
-    return paths
 
 
 def weight(chances, path, root=0):
@@ -133,7 +127,7 @@ def test_the_cache_holds_the_accepted_path():
         paths = paths_of(draft)
         path = [paths.index(tuple(best[:depth])) for depth in (1, 2) if tuple(best[:depth]) in paths]
         drafter.observe(Step(context[-1], tuple(best[: len(path) + 1]), tuple(path), False))
-        assert drafter._request._held == [*context, *best[: min(1, len(path))]]  # the second layer was never fed
+        assert drafter._request._cached == [*context, *best[: min(1, len(path))]]  # the second layer was never fed
         context += best[: len(path) + 1]
 
 

@@ -219,7 +219,7 @@ def test_a_stuck_partner_is_an_error_row_and_the_run_goes_on(name, actor, verb, 
 def test_modelled_time_is_the_longer_side_of_each_round():
     times = RoundTimes(torch.device("cpu"))
     times.target = [(0.0, 1.0), (1.0, 2.0)]
-    times.beside, times.before, times.wall_s = [[0.25, 0.25], [0.75, 0.75]], [0.5], 4.0
+    times.during, times.before, times.wall_s = [[0.25, 0.25], [0.75, 0.75]], [0.5], 4.0
     stats = times.stats()
     assert stats["modelled_s"] == 1.0 + 1.5 + 0.5
     assert stats["measured_s"] == 4.5

@@ -51,7 +51,7 @@ def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(monkeypat
     right = [plain_rows(model, context).argmax(-1).tolist() for context, _ in drafts_along(method_with(model), ids, 20)]
     other = fitted(Pard("unused", length=LENGTH, mask_token=MASK + 1), model)
     assert [draft for _, draft in drafts_along(other, ids, 20)] != right
-    monkeypatch.setattr(DraftRequest, "rewind", lambda self, context, settled: len(self._held))
+    monkeypatch.setattr(DraftRequest, "rewind", lambda self, context, settled: len(self._cached))
     with_masks = method_with(model)
     drafter = begin(with_masks, ids[:20])
     drafter.propose(ids[:20], 64)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import Done, run_main
 from safetensors.numpy import load_file, save_file
 
+from builders.runs import Done, run_main
 from methods.rest import Datastore, Rest
 from specbench import commands
 from specbench.types import InputError, Prefill

@@ -7,10 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from in_process import Done, run_main
 from safetensors.numpy import load_file, save_file
 
-from builders.runs import composed, job_for
+from builders.runs import Done, composed, job_for, run_main
 from methods.parts.suffix_automaton import EDGES, STATES, SuffixAutomaton
 from methods.sam import AUXILIARY, DYNAMIC, SAM, STATIC, StaticAutomaton, build_automaton
 from specbench import commands

@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedConfig
 
 import methods.server.method as method_of_servers
-from methods.server.acceptance import Told, parse_counters, reconcile, told_by_counters
+from methods.server.acceptance import DraftReport, parse_counters, reconcile, report_from_counters
 from methods.server.connection import KEY
 from methods.server.identity import DRAWS, LEVEL, TEXTS, TOKENS, compare_draws, read_totals
 from methods.server.method import ServerPeer
@@ -88,8 +88,8 @@ def test_ids_and_steps_are_those_of_the_trace_in_each_dialect(dialect: str):
         if dialect != "llama_cpp":  # whose chunks are single tokens: totals only
             assert out.accept == TRUE
         assert sum(out.proposed) == (0 if dialect == "tensorrt_llm" else stand_in.DRAFT * len(TRUE))
-        told = "counters" if dialect == "lmdeploy" else "request"
-        assert out.stats[f"{told}_accepted"] == ACCEPTED
+        reports = "counters" if dialect == "lmdeploy" else "request"
+        assert out.stats[f"{reports}_accepted"] == ACCEPTED
         assert not method.warnings or dialect == "tensorrt_llm"
         assert all(path != "/v1/completions" or body["prompt"] != "" for path, body, _ in server.asked)
         assert out.prefill_s > 0 < out.decode_s
@@ -275,33 +275,35 @@ def test_counters_are_sums_over_labels_and_a_restart_gives_none():
     page += 'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 6\n'
     found = parse_counters(page + "vllm:spec_decode_num_drafts_created 17e8\n")
     assert found["num_drafts"] == 5
-    told = told_by_counters({}, found)
-    assert (told.drafts, told.drafted, told.accepted, told.per_position) == (5, 20, 10, (6,))
-    assert told_by_counters(found, dict.fromkeys(found, 0.0)) is None
+    reports = report_from_counters({}, found)
+    assert (reports.drafts, reports.drafted, reports.accepted, reports.per_position) == (5, 20, 10, (6,))
+    assert report_from_counters(found, dict.fromkeys(found, 0.0)) is None
 
 
 def test_where_a_chunk_is_a_token_steps_are_those_of_the_counters():
     """As llama.cpp answers: accepted tokens behind EOS count there, and plain decoding tells nothing."""
-    told = [Told("request", 14, drafted=32), Told("counters", 14, 8, 32)]
-    account = reconcile(21, None, told)
+    reports = [DraftReport("request", 14, drafted=32), DraftReport("counters", 14, 8, 32)]
+    account = reconcile(21, None, reports)
     assert (len(account.steps), sum(emitted for emitted, _ in account.steps), account.source) == (8, 21, "request")
-    assert len(reconcile(21, None, told[:1]).steps) == 7  # without counters the token behind EOS hides a step
+    assert len(reconcile(21, None, reports[:1]).steps) == 7  # without counters the token behind EOS hides a step
     assert reconcile(5, None, []).steps == ((1, 0),) * 5
 
 
-def test_steps_add_up_whatever_was_told():
-    """A last step that is cut counts tokens behind the end; steps without a draft are told by nobody."""
-    cut = Told("request", accepted=7, drafts=2, drafted=8, histogram=(0, 0, 0, 1, 1))
+def test_steps_add_up_whatever_was_reported():
+    """A last step that is cut counts tokens behind the end; steps without a draft are reports by nobody."""
+    cut = DraftReport("request", accepted=7, drafts=2, drafted=8, histogram=(0, 0, 0, 1, 1))
     account = reconcile(6, [4, 2], [cut])
     assert ([size for size, _ in account.steps], account.complaints) == ([4, 2], ())
-    assert [size for size, _ in reconcile(6, None, [Told("request", 3, drafted=8)]).steps] == [2, 2, 2]
+    assert [size for size, _ in reconcile(6, None, [DraftReport("request", 3, drafted=8)]).steps] == [2, 2, 2]
     assert [size for size, _ in reconcile(9, [9], [cut]).steps] == [4, 5]
     assert reconcile(3, [1, 1, 1], []).source == "chunks"
-    joined = Told("request", 27, 8, 32, (1, 0, 0, 1, 6))  # as seen of vLLM: chunks of several steps, and 3 behind EOS
+    joined = DraftReport(
+        "request", 27, 8, 32, (1, 0, 0, 1, 6)
+    )  # as seen of vLLM: chunks of several steps, and 3 behind EOS
     account = reconcile(32, [5, 5, 5, 5, 5, 7], [joined])
     assert (len(account.steps), sum(emitted for emitted, _ in account.steps), account.source) == (8, 32, "request")
     assert "several steps" in account.complaints[0]
-    foreign = Told("counters", 57, 16, 64, (2, 0, 0, 1, 13))  # with another client's: not what was emitted
+    foreign = DraftReport("counters", 57, 16, 64, (2, 0, 0, 1, 13))  # with another client's: not what was emitted
     assert reconcile(32, [5, 5, 5, 5, 5, 7], [foreign]).source == "chunks"
 
 

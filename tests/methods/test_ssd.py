@@ -117,7 +117,7 @@ def test_the_seam_of_the_ring_joins_nothing():
     assert list(draft(method, [3]).tokens) == [4, 5]
     assert list(draft(method, [8]).tokens) == []
     assert list(draft(method, [2]).tokens) == []  # overwritten
-    assert method.ring._held[:2].tolist() == [8, END]  # where it was written: before [3, 4, 5]
+    assert method.ring._tokens[:2].tolist() == [8, END]  # where it was written: before [3, 4, 5]
 
 
 def stats(method) -> dict[str, float]:

@@ -1,12 +1,283 @@
-"""SuffixDecoding on answers and prompts: its two trees, evictions, scores that are equal; errors."""
+"""SuffixDecoding: its suffix tree against counting, and what is drafted from it."""
 
 from __future__ import annotations
 
-import pytest
+from fractions import Fraction
 
-from methods.parts.suffix_automaton import STATES
-from methods.suffix_decoding import GLOBAL, LOCAL, SuffixDecoding
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from methods.parts.suffix_automaton import EDGES, STATES, find
+from methods.suffix_decoding import GLOBAL, LOCAL, Limits, SuffixDecoding, SuffixTree, Text, _fewest, _sort
 from specbench.types import Prefill
+
+TEXTS = [[1, 2, 3, 4, 6], [1, 2, 3, 4, 5], [1, 2, 3, 7]]  # 5 came after 6: the more recent of equals is 5
+CONTEXT = [9, 1, 2, 3]
+
+
+def tree_of(texts, depth=64, ties="recent") -> SuffixTree:
+    tree = SuffixTree(depth, 1, ties)
+    for text in texts:
+        tree.extend(Text(), text)
+    return tree
+
+
+def probs(found) -> list[Fraction]:
+    """Of each node given the match."""
+    return [Fraction(count, found.of) for count in found.counts]
+
+
+def likeliest(texts, context, factor=1.0, shape="path", nodes=16, offset=0.0, least=0.1, depth=64, ties="recent"):
+    limits = Limits(nodes, factor, offset, least, depth, shape == "tree")
+    return tree_of(texts, depth, ties).likeliest(Text(), context, limits)
+
+
+@pytest.mark.parametrize(
+    ("factor", "shape", "tokens", "parents", "score"),
+    [
+        (1.0, "path", [4, 5], [-1, 0], 1),
+        (1.0, "tree", [4, 7, 5], [-1, -1, 0], Fraction(4, 3)),
+        (4.0, "tree", [4, 7, 5, 6], [-1, -1, 0, 0], Fraction(5, 3)),
+    ],
+)
+def test_examples_of_the_reference(factor, shape, tokens, parents, score):
+    found = likeliest(TEXTS, CONTEXT, factor, shape)
+    assert (found.tokens, found.parents) == (tokens, parents)
+    assert sum(probs(found)) == score
+    assert probs(found) == [Fraction(2, 3), *[Fraction(1, 3)] * (len(tokens) - 1)]
+    assert found.given_parents() == pytest.approx(
+        [
+            2 / 3 if parent < 0 and token == 4 else 1 / 3 if parent < 0 else 1 / 2
+            for token, parent in zip(tokens, parents, strict=True)
+        ]
+    )
+
+
+def test_of_equals_the_more_recent_is_drafted():
+    assert likeliest([TEXTS[1], TEXTS[0], TEXTS[2]], CONTEXT).tokens == [4, 6]
+    assert likeliest([[1, 5, 1, 6, 1, 5, 1, 6]], [0, 1]).tokens == [6]
+    assert likeliest([[1, 6, 1, 5, 1, 5, 1, 6]], [0, 1]).tokens == [6]
+    assert likeliest([[1, 6, 1, 6, 1, 5]], [0, 1]).tokens == [6]  # more often goes before more recently
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "recent"),
+    [
+        ([1, 5, 1, 6, 1], 5, 6),  # once each: a new child is the list's last
+        ([1, 5, 1, 6, 1, 5, 1, 6, 1], 6, 6),  # 6 was alone in its group: it moves before the group ahead
+        ([1, 5, 1, 6, 1, 7, 1, 7, 1, 5, 1, 6, 1], 6, 6),  # 7 | 5 6; 5 leads and moves before 7; then 6 leads
+        ([1, 5, 1, 6, 1, 7, 1, 7, 1, 6, 1], 7, 6),  # 7 | 5 6: 6 is not the first of its group, so it goes behind 7
+    ],
+)
+def test_equals_have_the_references_order_or_the_most_recent_comes_first(text, reference, recent):
+    for ties, wanted in (("reference", reference), ("recent", recent)):
+        assert likeliest([text], [0, 1], ties=ties).tokens == [wanted]
+
+
+def test_the_least_probability_bounds_the_whole_path():
+    texts = [[1, 2, 3], [1, 2, 4], [1, 5], [1, 6]]  # 2 has 1/2, and below it 4 has 1/2 of that
+    assert likeliest(texts, [0, 1], factor=4.0, least=0.25).tokens == [2, 4]
+    assert likeliest(texts, [0, 1], factor=4.0, least=0.26).tokens == [2]
+    assert likeliest(texts, [0, 1], factor=4.0, least=0.6).tokens == []
+
+
+def test_the_least_probability_is_met_exactly():
+    """50 has 3 of 10 and 43 below it 1 of 10: the product 3/10 * 1/3 would be less than 0.1."""
+    shares = [token for third in (41, 42, 43) for token in (39, 40, 50, third)]
+    shares += [token for other in range(60, 66) for token in (39, 40, other)]
+    assert 3 / 10 * (1 / 3) < 0.1
+    found = likeliest([[*shares, 39, 40]], [0, 39, 40])
+    assert (found.tokens, probs(found)) == ([50, 43], [Fraction(3, 10), Fraction(1, 10)])
+
+
+@pytest.mark.parametrize("of", [1, 30, 100, 999])
+def test_the_fewest_occurrences_are_those_that_divide_to_the_least(of):
+    assert _fewest(of, 0.0) == 1
+    for count in range(1, of):
+        assert _fewest(of, count / of) == count
+        assert _fewest(of, np.nextafter(count / of, 1)) == count + 1
+
+
+def test_a_tree_built_anew_knows_what_occurred_last():
+    """The older text saw 1 after the newer one saw 3."""
+    tree, older, newer = SuffixTree(8, 1), Text(), Text()
+    others = [Text(), Text()]
+    for other in others:
+        tree.extend(other, [*range(20, 40)])
+    for text, new in ((older, [2]), (newer, [2, 3]), (older, [1])):
+        tree.extend(text, new)
+    for other in others:
+        tree.remove(other)
+    assert (tree._gone, tree._arrays.meta[EDGES] < 20) == (0, True)
+    found = tree.likeliest(Text(), [0, 2], Limits(16, 1.0, 0.0, 0.1, 8, True))
+    assert (found.tokens, found.counts, found.of) == ([1], [1], 2)
+
+
+class _Trie:
+    """Every string of up to ``depth`` tokens and when it ended in which text; counted and timed by these.
+
+    siblings: string -> its children in ArcticInference's order, moved by one count at a time.
+    """
+
+    def __init__(self, depth, ties="recent"):
+        self.depth, self.ties, self.ends, self.past, self.clock = depth, ties, {}, {}, 0
+        self.siblings, self.grown = {}, []
+
+    def add(self, number, text, new):
+        for token in new:
+            text.append(token)
+            self.clock += 1
+            for length in range(1, min(self.depth, len(text)) + 1):
+                self.ends.setdefault(tuple(text[-length:]), []).append((self.clock, number))
+        self.grown.append((number, new))
+        self.count(text, len(text) - len(new), 1)
+
+    def count(self, text, start, by):
+        for end in range(start + 1, len(text) + 1):
+            for length in range(1, min(self.depth, end) + 1):
+                string = tuple(text[end - length : end])
+                counts = self.siblings.setdefault(string[:-1], {})
+                order = list(counts)
+                place, old = (order.index(string), counts[string]) if string in counts else (len(order), 0)
+                head = next((at for at, each in enumerate(order) if counts[each] == old), place)
+                ahead = next((at for at, each in enumerate(order) if counts[each] == old + 1), head)
+                behind = [each for each in order[place + 1 :] if counts[each] < old]
+                order = [each for each in order if each != string]
+                if by > 0:
+                    order.insert(ahead if place == head and old else head, string)
+                elif old > 1:
+                    order.insert(len(order) - len(behind), string)
+                self.siblings[string[:-1]] = {each: counts.get(each, 0) + by * (each == string) for each in order}
+
+    def remove(self, number, anew):
+        """anew: that the tree forgets, too, when what was removed stood there."""
+        for string, ends in self.ends.items():
+            self.past[string] = max([0 if anew else self.past.get(string, 0), *(0 if anew else end for end, _ in ends)])
+            ends[:] = [end for end in ends if end[1] != number]
+        texts = {each: [token for other, new in self.grown if other == each for token in new] for each, _ in self.grown}
+        self.count(texts[number], 0, -1)
+        self.grown = [each for each in self.grown if each[0] != number]
+        if anew:
+            self.siblings, held = {}, {}
+            for each, new in self.grown:
+                text = held.setdefault(each, [])
+                text.extend(new)
+                self.count(text, len(text) - len(new), 1)
+
+    @property
+    def counts(self):
+        return {string: len(ends) for string, ends in self.ends.items()}
+
+    def seen(self, string):
+        return max([self.past.get(string, 0), *(end for end, _ in self.ends[string])])
+
+    def children(self, string):
+        """The most frequent first, of equals the one that occurred last or the first sibling."""
+        if self.ties == "reference":
+            return list(self.siblings.get(string, {}))
+        found = [other for other, ends in self.ends.items() if ends and other[:-1] == string]
+        return sorted(found, key=lambda other: (-len(self.ends[other]), -self.seen(other)))
+
+    def draft(self, string, room, limits):
+        """Of the reference's two loops the tree's; a path follows first children only."""
+        tokens, parents, chances, whole = [], [], [], len(self.ends[string])
+        waiting = [(Fraction(-1), -1, 0, string)]
+        while waiting and len(tokens) < room:
+            waiting.sort(key=lambda item: item[:3])
+            prob, parent, rank, string = waiting.pop(0)
+            if rank:
+                tokens.append(string[-1])
+                parents.append(parent)
+                chances.append(-prob)
+            for place, child in enumerate(self.children(string)[: None if limits.tree else 1], 1):
+                count = len(self.ends[child])
+                if count / whole >= limits.least and len(child) <= self.depth:
+                    waiting.append((Fraction(-count, whole), len(tokens) - 1, place, child))
+        return tokens, parents, chances
+
+    def likeliest(self, context, limits):
+        best = ([], [], [])
+        for length in range(1, len(context)):
+            string = tuple(context[len(context) - length :])
+            if not self.ends.get(string):
+                break
+            room = min(limits.nodes, max(0, int(limits.factor * length + limits.offset + 1e-6)))
+            found = self.draft(string, room, limits)
+            if sum(found[2]) >= sum(best[2]):
+                best = found
+        return best
+
+
+tokens = st.lists(st.integers(0, 2), min_size=1, max_size=8)
+events = st.lists(st.tuples(st.integers(0, 2), st.one_of(tokens, tokens, tokens, st.none())), min_size=1, max_size=9)
+
+
+def play(depth, happened, ties):
+    """A tree and the trie after texts 0 to 2 grew in turn or were removed (None)."""
+    tree, trie, texts, held = SuffixTree(depth, 1, ties), _Trie(depth, ties), {}, {}
+    for number, new in happened:
+        if new is not None:
+            tree.extend(texts.setdefault(number, Text()), new)
+            trie.add(number, held.setdefault(number, []), new)
+        elif number in texts:
+            tree.remove(texts.pop(number))
+            trie.remove(number, tree._gone == 0)
+            del held[number]
+    return tree, trie, texts, held
+
+
+ties = st.sampled_from(["recent", "reference"])
+
+
+@given(st.integers(2, 6), events, ties)
+@settings(max_examples=250, deadline=None)
+def test_counts_and_their_order_equal_a_trie(depth, happened, ties):
+    tree, trie, _, _ = play(depth, happened, ties)
+    arrays = tree._arrays
+    for string, count in trie.counts.items():
+        state = 0
+        for token in string:
+            edge = find(arrays, state, token)
+            state = int(arrays.edges[edge]["target"]) if edge >= 0 and state >= 0 else -1
+        assert (int(arrays.states[state]["count"]) if state >= 0 else 0) == count
+        if len(string) == depth or not count:
+            continue
+        listed, edge, previous = [], int(arrays.states[state]["head"]), -1
+        while edge >= 0:
+            group = int(arrays.edges[edge]["group"])
+            if arrays.edges[group]["mixed"]:
+                _sort(arrays.states, arrays.edges, group)
+                edge = int(arrays.edges[group]["front"])
+            assert arrays.edges[edge]["previous"] == previous
+            if arrays.states[arrays.edges[edge]["target"]]["count"]:
+                listed.append(int(arrays.edges[edge]["token"]))
+            previous, edge = edge, int(arrays.edges[edge]["next"])
+        assert arrays.states[state]["tail"] == previous
+        assert listed == [child[-1] for child in trie.children(string)]
+
+
+@given(st.integers(2, 6), events, tokens, st.sampled_from(["path", "tree"]), st.sampled_from([0.5, 1.0, 3.0]), ties)
+@settings(max_examples=400, deadline=None)
+def test_draft_equals_the_references_loops(depth, happened, before, shape, factor, ties):
+    """Both for a context that ends as a text of the tree does, and for one that has nothing to do with it."""
+    tree, trie, texts, held = play(depth, happened, ties)
+    limits = Limits(7, factor, 0.5, 0.15, depth, shape == "tree")
+    for text, context in [(Text(), before), *((texts[number], before + held[number]) for number in texts)]:
+        recent = context[-depth:]
+        found = tree.likeliest(text, recent, limits)
+        wanted = trie.likeliest(recent, limits)
+        assert (found.tokens, found.parents) == wanted[:2]
+        assert probs(found) == wanted[2]
+
+
+def test_memory_does_not_grow_with_the_depth():
+    tokens = np.random.default_rng(0).integers(0, 50, 3000).tolist()
+    for depth in (2, 64):
+        tree = tree_of([tokens], depth)
+        assert tree._arrays.meta[STATES] <= 2 * len(tokens)
+        assert tree._arrays.meta[EDGES] <= 3 * len(tokens)
 
 
 def begin(method, prompt, first):

@@ -107,7 +107,7 @@ def test_the_others_say_what_there_is_nothing_of(execute, make_run, tmp_path, no
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
     """A real run of two methods on the bundled model, a few tokens a case."""
-    from compose import job_for
+    from builders.runs import job_for
     from specbench.runs.execution import execute as execute_run
 
     folder = tmp_path_factory.mktemp("live")
@@ -119,7 +119,7 @@ def live(tmp_path_factory):
 @pytest.fixture(scope="module")
 def sweep(live, tmp_path_factory):
     """Its answers replayed with four settings of a method."""
-    from compose import job_for
+    from builders.runs import job_for
     from specbench.runs.execution import execute as execute_run
 
     folder = tmp_path_factory.mktemp("sweep")

@@ -263,7 +263,7 @@ def test_command(make_run, tmp_path, capsys):
 
 def test_replay_reproduces_the_leaderboard(data, tmp_path, monkeypatch):
     """Prompt lookup on the recorded answers of Vicuna 7B: every published MAT of it, within the tolerance."""
-    from compose import job_for
+    from builders.runs import job_for
     from specbench.runs.execution import execute
 
     monkeypatch.setenv("SPECBENCH_DATA", str(data))

@@ -11,7 +11,7 @@ from report.conftest import manifest_of, write_run
 from report.handmade import failed, record, turn
 
 import specbench
-from compose import job_for
+from builders.runs import job_for
 from specbench.input import InputError
 from specbench.records.record import VANILLA, CaseRecord
 from specbench.report import build_report

@@ -7,11 +7,9 @@ import json
 import pytest
 import torch
 
-from compose import job_for
+from builders.runs import by_case, execute_job, job_for
 from methods.pld import PromptLookup
-from specbench.records.store import read_run
 from specbench.runs import sources
-from specbench.runs.execution import execute
 from specbench.runs.launch import run_job
 from specbench.screen import FAILED
 
@@ -19,8 +17,7 @@ OPTIONS = ("method=[pld]", "decode.max_new_tokens=12", "measure=quick", "measure
 
 
 def records_of(folder, *overrides):
-    execute(job_for(*OPTIONS, *overrides), folder, lambda *_: None)
-    return {(record.method, record.case): record for record in read_run(folder).records}
+    return by_case(execute_job(folder, *OPTIONS, *overrides))
 
 
 @pytest.fixture

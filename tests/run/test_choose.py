@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from profiles import FIT
 
-from compose import job_for
+from builders.runs import job_for
 from specbench import commands
 from specbench.advise import choose as room
 from specbench.advise.choose import candidates_of, choose

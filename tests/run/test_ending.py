@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from compose import job_for
+from builders.runs import job_for
 from specbench import report
 from specbench.commands import report as report_command
 from specbench.records.store import RunWriter, write_atomically

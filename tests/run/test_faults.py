@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from run.test_resume import timeless
 
-from compose import job_for
+from builders.runs import job_for
 from specbench.input import InputError
 from specbench.measure import environment
 from specbench.records.store import MANIFEST, RECORDS, read_run

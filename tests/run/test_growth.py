@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from run.test_merge import counted
 
-from compose import job_for
+from builders.runs import job_for, repeating_lines, replay_settings
 from specbench.commands.merge import main as merge
 from specbench.records.store import MANIFEST, RECORDS, read_manifest
 from specbench.report import read_findings
@@ -23,13 +23,7 @@ COUNTS = ["method", "category", "cases", "tokens", "steps", "mat", "mat_low", "a
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory) -> tuple[str, ...]:
-    folder = tmp_path_factory.mktemp("grown")
-    lines = [
-        {"case": str(case), "category": "ab"[case % 2], "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": ids}]}
-        for case, ids in enumerate([[5, 6, 7 + case, 5, 6, 7 + case, 5] * (1 + case) for case in range(CASES)])
-    ]
-    (folder / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return "model=replay", f"model.trace={folder / 't.jsonl'}", "model.tokenizer=bundled:tiny"
+    return replay_settings(tmp_path_factory.mktemp("grown") / "t.jsonl", repeating_lines(CASES))
 
 
 class _Stop(Exception):

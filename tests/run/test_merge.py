@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from compose import job_for
+from builders.runs import execute_job, repeating_lines, replay_settings
 from specbench.commands.merge import main
 from specbench.records.store import MANIFEST, RECORDS, RunError, read_run
 from specbench.report import read_findings
-from specbench.runs.execution import execute
 from specbench.runs.parts import join_parts, merge, split_part
 
 METHODS = ("vanilla", "vanilla_aa", "pld")
@@ -24,16 +23,10 @@ SETTINGS = ("method=[pld]", "measure.control=true", "measure.rounds=2", "measure
 def runs(tmp_path_factory) -> Path:
     """``whole``, and its parts ``1`` to ``3``."""
     folder = tmp_path_factory.mktemp("runs")
-    lines = [
-        {"case": str(case), "category": "ab"[case % 2], "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": ids}]}
-        for case, ids in enumerate([[5, 6, 7 + case, 5, 6, 7 + case, 5] * (1 + case) for case in range(CASES)])
-    ]
-    trace = folder / "t.jsonl"
-    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    given = ("model=replay", f"model.trace={trace}", "model.tokenizer=bundled:tiny", *SETTINGS)
+    given = (*replay_settings(folder / "t.jsonl", repeating_lines(CASES)), *SETTINGS)
     for name in ("whole", "1", "2", "3"):
         part = () if name == "whole" else (f"suite.part={name}/3",)
-        execute(job_for(*given, *part), folder / name, lambda *_: None)
+        execute_job(folder / name, *given, *part)
     return folder
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from compose import job_for
+from builders.runs import job_for
 from specbench.input import InputError
 from specbench.runs import composition
 from specbench.runs.config import PACKAGE

@@ -12,7 +12,7 @@ import pytest
 
 import specbench.models.tensor_parallel.start
 import specbench.runs.sources
-from compose import job_for
+from builders.runs import by_case, execute_job, job_for
 from methods.pld import PromptLookup
 from specbench.models.choose import choose_parallelism
 from specbench.models.tensor_parallel.start import start
@@ -47,10 +47,9 @@ RANDOM = {
 
 
 def turns(folder, *overrides):
-    execute(job_for(*SHORT, *overrides), folder, lambda *_: None)
-    records = read_run(folder).records
-    assert not [record.error for record in records if record.error]
-    return {(record.method, record.case): record.turns for record in records}
+    records = by_case(execute_job(folder, *SHORT, *overrides))
+    assert not [record.error for record in records.values() if record.error]
+    return {key: record.turns for key, record in records.items()}
 
 
 def compared(one, two):

@@ -20,7 +20,7 @@ from filelock import FileLock
 import specbench.runs.execution
 import specbench.runs.session
 import specbench.runs.sources
-from compose import job_for
+from builders.runs import job_for
 from specbench.records.record import CaseRecord
 from specbench.records.store import MANIFEST, RECORDS, point_latest, read_run
 from specbench.runs.digest import ADDED, digest

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from run.test_merge import counted
 
-from compose import job_for
+from builders.runs import execute_job, replay_settings
 from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, read_run
-from specbench.runs.execution import AT, DEATHS, execute
+from specbench.runs.execution import AT, DEATHS
 from specbench.screen import USAGE
 
 METHODS = 2
@@ -30,14 +30,12 @@ def settings(folder) -> tuple[str, ...]:
         {"case": str(case), "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": [5, 6, 7 + case] * (1 + case)}]}
         for case in range(CASES)
     ]
-    (folder / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    given = ("model=replay", f"model.trace={folder / 't.jsonl'}", "model.tokenizer=bundled:tiny")
-    return *given, "method=[pld]", "measure.keep_trees=3", "report.plots=false"
+    return *replay_settings(folder / "t.jsonl", lines), "method=[pld]", "measure.keep_trees=3", "report.plots=false"
 
 
 @pytest.fixture(scope="module")
 def single(folder, settings) -> Path:
-    execute(job_for(*settings), folder / "single", lambda *_: None)
+    execute_job(folder / "single", *settings)
     return folder / "single"
 
 
@@ -96,7 +94,7 @@ def test_a_run_is_begun_anew_or_goes_on_as_it_was_begun(command, single, tmp_pat
 
 
 def test_a_part_of_the_suite_in_shards(command, settings, tmp_path):
-    execute(job_for(*settings, "suite.part=2/2"), tmp_path / "half", lambda *_: None)
+    execute_job(tmp_path / "half", *settings, "suite.part=2/2")
     assert command("run.shards=2", "suite.part=2/2") == 0
     assert counted(tmp_path / "run") == counted(tmp_path / "half")
 
@@ -123,8 +121,7 @@ def test_a_case_that_kills_its_worker_three_times_is_an_error(settings, single, 
         (run / RECORDS).write_bytes(b"".join(lines[: 2 * METHODS]))
         (run / AT).write_text("2".ljust(12))
         (run / DEATHS).write_text(json.dumps({"2": deaths}))
-        execute(job_for(*settings), run, lambda *_: None)
-        records = read_run(run).records
+        records = execute_job(run, *settings)
         assert len(records) == CASES * METHODS
         assert {record.status for record in records if record.case == "2"} == {expected}
         assert {record.status for record in records if record.case != "2"} == {"ok"}

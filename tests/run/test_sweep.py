@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import signal
 from dataclasses import replace
@@ -11,10 +10,10 @@ from dataclasses import replace
 import pytest
 from hydra._internal.hydra import Hydra
 
-from compose import composed, job_for
+from builders.runs import composed, execute_job, job_for, replay_settings
 from specbench.commands import run as run_command
 from specbench.input import InputError
-from specbench.records.store import RECORDS, read_run
+from specbench.records.store import RECORDS
 from specbench.runs import sweep
 from specbench.runs.execution import execute
 from specbench.screen import INTERRUPTED, USAGE
@@ -38,9 +37,7 @@ class Deadly(PromptLookup):
 
 @pytest.fixture
 def replay(tmp_path) -> tuple[str, ...]:
-    path = tmp_path / "t.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in LINES))
-    return "model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]", "report.plots=false"
+    return *replay_settings(tmp_path / "t.jsonl", LINES), "method=[pld]", "report.plots=false"
 
 
 @pytest.mark.exhaustive
@@ -126,9 +123,9 @@ def test_a_job_that_starts_again_keeps_what_it_has_done(replay, tmp_path):
 
 def test_kept_trees_are_those_of_the_first_cases_of_the_whole(replay, tmp_path):
     def kept(directory, *overrides: str) -> set[str]:
-        execute(job_for(*replay, "measure.keep_trees=3", *overrides), directory, lambda *_: None)
+        records = execute_job(directory, *replay, "measure.keep_trees=3", *overrides)
         assert (directory / RECORDS).is_file()
-        return {record.case for record in read_run(directory).records if record.turns[0].trees is not None}
+        return {record.case for record in records if record.turns[0].trees is not None}
 
     parts = [kept(tmp_path / f"{part}", f"suite.part={part}/2") for part in (1, 2)]
     assert kept(tmp_path / "whole") == {"0", "1", "2"} == parts[0] | parts[1]

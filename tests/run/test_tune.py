@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from profiles import FIT
 
-from compose import job_for
+from builders.runs import job_for
 from specbench import commands
 from specbench.advise.tune import Tuner, gain_of, speedup_of, spell
 from specbench.profile import Fit, write_profile

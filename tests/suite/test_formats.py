@@ -1,9 +1,14 @@
-"""The formats: what a good row of each becomes, how its forms are put, and that a bad row is named with its place."""
+"""The formats: what a valid row of each becomes, how its forms are put, and that a bad row is named with its place."""
 
+import gzip
 import json
+from collections import Counter
 
 import pytest
+from bad_input.case import DEEP
 
+from specbench.records.answers import MT_BENCH
+from specbench.report.frames.summary import TASKS
 from specbench.suite import Selection, load_suite
 from specbench.suite.formats import FORMATS
 from specbench.types import Case, InputError
@@ -13,16 +18,33 @@ MBPP = {"task_id": 11, "text": "Write f. ", "code": "def f(): ...", "test_list":
 GSM8K = {"question": "How many?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}
 PART = {"question_id": 81, "question": "Quantos?", "category": "tegulu", "answer": "18"}
 QUESTION = {"question_id": 602, "category": "code", "turns": ["Write f.\n"]}
-GOOD = {"humaneval": HUMANEVAL, "mbpp": MBPP, "gsm8k": GSM8K, "mgsm_110": PART, "token_recycling": QUESTION}
+ASKED = {"question_id": 1, "category": "qa", "turns": ["Who?"]}
+GOOD = {
+    "questions": ASKED,
+    "humaneval": HUMANEVAL,
+    "mbpp": MBPP,
+    "gsm8k": GSM8K,
+    "mgsm_110": PART,
+    "token_recycling": QUESTION,
+}
+SPEC_BENCH_SHA256 = "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04"
 FRAMED = 'Create a Python script for this problem:\n```python\n"""\nWrite f.\nassert f()\n"""\n\n```'
 
 
-def load(tmp_path, name, *rows, file="q.jsonl", **options):
-    """The cases of a file of rows; a row may be a line as text."""
-    lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
-    path = tmp_path / file
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return list(load_suite(name, format=name, path=path, **options).cases)
+def lines_of(*rows):
+    """The bytes of a file of rows; a row may be a line as text."""
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def read(tmp_path, name, raw, file="q.jsonl", **options):
+    (tmp_path / file).write_bytes(raw)
+    return list(load_suite(name, format=name, path=tmp_path / file, **options).cases)
+
+
+def load(tmp_path, name, *rows, **options):
+    """The cases of a file of rows."""
+    return read(tmp_path, name, lines_of(*rows), **options)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +63,7 @@ def load(tmp_path, name, *rows, file="q.jsonl", **options):
         ("mgsm_110", "question", "Question: Quantos?\n\nAnswer:"),
         ("mgsm_110", "bare", "Quantos?"),
         ("token_recycling", None, "Write f.\n"),
+        ("questions", None, "Who?"),
     ],
 )
 def test_a_question_is_put_in_the_form_that_is_named(tmp_path, name, form, turn):
@@ -56,13 +79,38 @@ def test_a_question_is_put_in_the_form_that_is_named(tmp_path, name, form, turn)
         ("gsm8k", Case("gsm8k/0", "gsm8k", ("How many?",), "", (GSM8K["answer"],))),
         ("mgsm_110", Case("mgsm/te/1", "mgsm", ("Question: Quantos?\n\nAnswer:",), "te", ("18",))),
         ("token_recycling", Case("mbpp/602", "mbpp", ("Write f.\n",), "code", ())),
+        ("questions", Case("1", "qa", ("Who?",), "qa", ())),
     ],
 )
 def test_a_row_becomes_a_case_of_its_suite(tmp_path, name, case):
     assert load(tmp_path, name, GOOD[name]) == [case]
 
 
-def test_a_language_of_mgsm_is_told_by_its_file(tmp_path):
+def test_a_question_keeps_its_turns_references_and_raw_category(tmp_path):
+    """White space in turns stays, other fields are ignored, and a reference may be missing."""
+    row = {"question_id": 81, "category": "writing", "turns": ["  a\n", "b"], "reference": ["a", ["b", "c"]], "more": 0}
+    assert load(tmp_path, "questions", row) == [Case("81", "multi-turn", ("  a\n", "b"), "writing", ("a", ["b", "c"]))]
+    (case,) = load(tmp_path, "questions", ASKED | {"question_id": "66c0", "reference": None})
+    assert (case.id, case.references) == ("66c0", ())
+
+
+@pytest.mark.parametrize("raw", [*MT_BENCH, *TASKS, "code", "arena-bench-v1"])
+def test_the_eight_raw_categories_of_mt_bench_are_the_multi_turn_task_and_others_stay(tmp_path, raw):
+    (case,) = load(tmp_path, "questions", ASKED | {"category": raw})
+    assert (case.category, case.subcategory) == ("multi-turn" if raw in MT_BENCH else raw, raw)
+
+
+def test_blank_lines_line_ends_marks_and_gzip_are_read_over(tmp_path):
+    """So is a line separator in a string: only a newline ends a line."""
+    text = "one\u2028two\x85three"
+    raw = lines_of(ASKED, "", json.dumps({**ASKED, "question_id": 2, "turns": [text]}, ensure_ascii=False), "")
+    expected = read(tmp_path, "questions", raw)
+    assert [(case.id, case.turns) for case in expected] == [("1", ("Who?",)), ("2", (text,))]
+    assert read(tmp_path, "questions", b"\xef\xbb\xbf" + raw.replace(b"\n", b"\r\n")) == expected
+    assert read(tmp_path, "questions", gzip.compress(raw)) == expected
+
+
+def test_the_language_of_a_file_of_mgsm_is_in_its_name(tmp_path):
     cases = load(tmp_path, "mgsm", "Wie viel?\t18", "", "Und nun?\t2,125", file="mgsm_de.tsv", form="question")
     assert [case.id for case in cases] == ["mgsm/de/0", "mgsm/de/1"]
     assert cases[1] == Case("mgsm/de/1", "mgsm", ("Question: Und nun?\n\nAnswer:",), "de", ("2125",))
@@ -94,9 +142,52 @@ def test_tasks_of_mbpp_outside_the_test_split_are_left_out(tmp_path):
         load(tmp_path, "mbpp", rows[0])
 
 
+def asked(**entries):
+    return ASKED | {"question_id": 2} | entries
+
+
+def without(key):
+    return {name: value for name, value in ASKED.items() if name != key}
+
+
 @pytest.mark.parametrize(
     ("name", "row", "says"),
     [
+        ("questions", "{not json", "not JSON .*expected one object a line"),
+        ("questions", DEEP, "not JSON .*recursion"),
+        ("questions", f'{{"question_id": {DEEP}', "not JSON .*recursion"),
+        ("questions", '{"question_id": "\\ud800", "category": "qa"}', "not JSON"),  # half a character
+        ("questions", asked(category="\udfff"), "not JSON"),
+        ("questions", asked(turns=["\ud83d"]), "not JSON"),
+        ("questions", '{"question_id": Infinity}', "not JSON"),
+        ("questions", '{"question_id": NaN}', "not JSON"),
+        ("questions", f'{{"question_id": {"1" * 5000}}}', "not JSON .*out of range"),
+        ("questions", "\0\0\0", "not JSON"),
+        ("questions", '{"question_id": 0, "question_id": 1, "category": "qa", "turns": ["a"]}', "'question_id' twice"),
+        ("questions", '["a"]', "got a list; expected one object a line"),
+        ("questions", "7", "got a number; expected one object a line"),
+        ("questions", "null", "got a null; expected one object a line"),
+        ("questions", without("turns"), "there is no turns, expected a list"),
+        ("questions", asked(turns=[]), "turns is an empty list"),
+        ("questions", asked(turns="Who?"), "turns is a string, expected a list"),
+        ("questions", asked(turns=["a", " \n"]), "turn 2 is empty"),
+        ("questions", asked(turns=[3]), "turn 1 is a number"),
+        ("questions", asked(turns=[None]), "turn 1 is a null"),
+        ("questions", asked(turns=[["a"]]), "turn 1 is a list"),
+        ("questions", without("question_id"), "there is no question_id"),
+        ("questions", asked(question_id=None), "question_id is null"),
+        ("questions", asked(question_id=True), "question_id is a true or false"),
+        ("questions", asked(question_id=1.5), "question_id is a number, expected a whole number"),
+        ("questions", '{"question_id": 1e999, "category": "qa", "turns": ["a"]}', "whole number"),
+        ("questions", asked(question_id=[1]), "question_id is a list"),
+        ("questions", asked(question_id=""), "question_id is an empty string"),
+        ("questions", asked(question_id=" "), "question_id is blank"),
+        ("questions", without("category"), "there is no category"),
+        ("questions", asked(category=None), "category is null"),
+        ("questions", asked(category=3), "category is a number"),
+        ("questions", asked(reference="42"), "reference is a string, expected a list"),
+        ("questions", ASKED, "question_id 1 is on line 1 already"),
+        ("questions", asked(question_id="1"), "question_id 1 is on line 1 already"),
         ("humaneval", "{", "not JSON .*HumanEval/0"),
         ("humaneval", {**HUMANEVAL, "task_id": 1}, "task_id is a number"),
         (
@@ -118,10 +209,50 @@ def test_tasks_of_mbpp_outside_the_test_split_are_left_out(tmp_path):
         ("token_recycling", {**QUESTION, "turns": []}, "turns is an empty list"),
         ("token_recycling", QUESTION, "question_id mbpp/602 is on line 1 already"),
     ],
+    ids=lambda each: str(each)[:40],
 )
 def test_a_bad_row_is_named_with_its_file_and_line(tmp_path, name, row, says):
-    with pytest.raises(InputError, match=rf"q\.jsonl, line 2: .*{says}"):
-        load(tmp_path, name, GOOD[name], row)
+    """Blank lines count."""
+    with pytest.raises(InputError, match=rf"q\.jsonl, line 3: .*{says}"):
+        load(tmp_path, name, GOOD[name], "", row)
+
+
+@pytest.mark.parametrize("damage", [slice(0, 4), slice(0, 20), slice(None, -4)])
+def test_a_damaged_gzip_file_is_named(tmp_path, damage):
+    packed = gzip.compress(lines_of(*({**ASKED, "question_id": number} for number in range(50))))
+    with pytest.raises(InputError, match=r"q\.jsonl is a damaged gzip file"):
+        read(tmp_path, "questions", packed[damage])
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (lines_of(ASKED) + b'{"turns": ["caf\xe9"]}', r"line 2: not UTF-8 \(byte \d+ of the line is 0xe9\): save"),
+        (gzip.compress(b"\n" * (65 << 20), 1), "more than 100 times"),
+        (b"\n\n", "holds no questions"),
+    ],
+)
+def test_a_file_that_is_not_text_or_has_no_question_is_refused(tmp_path, raw, says):
+    with pytest.raises(InputError, match=says):
+        read(tmp_path, "questions", raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("absent.jsonl", "no such file"),
+        ("", "is a directory"),
+        ("empty.jsonl", "is empty"),
+        ("empty.jsonl/inside", "cannot be read (Not a directory)"),
+        ("x" * 300, "cannot be read (File name too long)"),
+    ],
+)
+def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(tmp_path, name, says):
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(InputError) as caught:
+        load_suite("q", path=tmp_path / name)
+    assert str(caught.value).startswith(f"Suite file {tmp_path / name}: {says}")
+    assert "suite.path=" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -173,3 +304,14 @@ def test_a_form_that_a_format_has_not_is_refused_with_those_that_it_has(name):
 def test_an_unknown_format_is_refused_with_those_that_there_are():
     with pytest.raises(InputError, match=r"suite\.format=csv: expected one of questions, mt_bench, humaneval"):
         load_suite("mine", format="csv")
+
+
+def test_the_file_of_spec_bench_has_its_480_questions(spec_bench_file):
+    suite = load_suite("spec_bench", path=spec_bench_file, sha256=SPEC_BENCH_SHA256, expected=480)
+    assert suite.warnings == ()
+    cases = suite.cases
+    assert Counter(case.category for case in cases) == dict.fromkeys(TASKS, 80)
+    assert [case.id for case in cases] == [str(number) for number in range(81, 561)]
+    assert sum(len(case.turns) for case in cases) == 560
+    assert Counter(case.subcategory for case in cases if case.category == "multi-turn") == dict.fromkeys(MT_BENCH, 10)
+    assert sum(1 for case in cases if case.references) == 359

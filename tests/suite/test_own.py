@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from builders.records import write_json_lines
+from builders.suites import write_parquet
 from specbench.names import suite_name
 from specbench.suite import load_suite
 from specbench.types import InputError
@@ -20,22 +22,11 @@ def write_csv(path, rows):
         writer.writerows(rows)
 
 
-def write_parquet(path, rows):
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
-
-
-def write_lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
 WRITERS = {
     "p.csv": write_csv,
     "p.tsv": write_csv,
     "p.parquet": write_parquet,
-    "p.jsonl": write_lines,
+    "p.jsonl": write_json_lines,
     "p.json": lambda path, rows: path.write_text(json.dumps(rows), encoding="utf-8"),
 }
 
@@ -78,14 +69,14 @@ def test_every_file_gives_the_same_cases(tmp_path, name):
     ],
 )
 def test_conversations_are_their_users_messages(tmp_path, row, turns):
-    write_lines(tmp_path / "p.jsonl", [row])
+    write_json_lines(tmp_path / "p.jsonl", [row])
     (case,) = read(tmp_path / "p.jsonl").cases
     assert case.turns == turns
 
 
 def test_a_folder_of_foreign_files_is_read_without_settings(tmp_path):
     """Three layouts that circulate: Alpaca's, a conversation with a reference, a table in which a category is empty."""
-    write_lines(tmp_path / "chat.jsonl", [{"messages": [USER], "category": "math", "answer": "42"}])
+    write_json_lines(tmp_path / "chat.jsonl", [{"messages": [USER], "category": "math", "answer": "42"}])
     write_csv(tmp_path / "sheet.csv", [{"id": "s", "question": "Who?", "category": ""}])
     alpaca = [{"instruction": "Translate.", "input": "Guten Tag", "output": "Good day"}, {"instruction": "Sing."}]
     write_parquet(tmp_path / "z.parquet", alpaca)
@@ -97,7 +88,7 @@ def test_a_folder_of_foreign_files_is_read_without_settings(tmp_path):
         ("z-0", "prompts", ("Translate.\n\nGuten Tag",), ()),
         ("z-1", "prompts", ("Sing.",), ()),
     ]
-    write_lines(tmp_path / "mt.jsonl", [{"question_id": 81, "category": "math", "turns": ["a", "b"]}])
+    write_json_lines(tmp_path / "mt.jsonl", [{"question_id": 81, "category": "math", "turns": ["a", "b"]}])
     assert read(tmp_path / "mt.jsonl").cases[0].category == "multi-turn"
 
 
@@ -122,7 +113,7 @@ def test_fields_map_other_names(tmp_path):
 def test_a_frame_names_columns_of_any_words(tmp_path):
     """A name with blanks, a dash, a bracket or a dot, as tables of others have them; braces around none are text."""
     row = {"Problem text": "Half of 1?", "in-put": "a", "x (y)": "b", "meta.k": "c", "meta": {"k": "d", "z w": "e"}}
-    write_lines(tmp_path / "p.jsonl", [row])
+    write_json_lines(tmp_path / "p.jsonl", [row])
     frame = r"{Problem text} {in-put}{x (y)}{meta.k}{meta.z w} \boxed{} {{meta.k}}"
     assert read(tmp_path / "p.jsonl", frame=frame).cases[0].turns == (r"Half of 1? abce \boxed{} {c}",)
 
@@ -147,7 +138,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path):
 
 
 def test_a_system_message_is_left_out_and_said(tmp_path):
-    write_lines(tmp_path / "p.jsonl", [{"messages": [{"role": "system", "content": "Be brief."}, USER]}])
+    write_json_lines(tmp_path / "p.jsonl", [{"messages": [{"role": "system", "content": "Be brief."}, USER]}])
     suite = read(tmp_path / "p.jsonl")
     assert suite.cases[0].turns == WHO[0]
     assert "1 rows have a system message" in suite.warnings[0]
@@ -156,7 +147,7 @@ def test_a_system_message_is_left_out_and_said(tmp_path):
 def test_a_folder_is_its_files_or_its_test_split(tmp_path):
     for split in ("train", "test"):
         (tmp_path / "splits" / split).mkdir(parents=True)
-        write_lines(tmp_path / "splits" / split / "rows.jsonl", [{"prompt": split}])
+        write_json_lines(tmp_path / "splits" / split / "rows.jsonl", [{"prompt": split}])
     assert [case.turns for case in read(tmp_path / "splits").cases] == [("test",)]
     (tmp_path / "splits/test").rename(tmp_path / "splits/dev")
     with pytest.raises(InputError, match="has the splits dev, train: name one"):
@@ -165,7 +156,7 @@ def test_a_folder_is_its_files_or_its_test_split(tmp_path):
     assert {case.id for case in read(tmp_path / "splits/dev").cases} == {"rows-0", "more-0"}
     write_csv(tmp_path / "splits/dev/rows.csv", [{"prompt": "Who?"}])
     assert {case.id for case in read(tmp_path / "splits/dev").cases} == {"rows.csv-0", "rows.jsonl-0", "more-0"}
-    write_lines(tmp_path / "splits/dev/rows.jsonl", [{"id": "more-0", "prompt": "Why?"}])
+    write_json_lines(tmp_path / "splits/dev/rows.jsonl", [{"id": "more-0", "prompt": "Why?"}])
     with pytest.raises(InputError, match=r"rows\.jsonl, line 1: id more-0 is on .*more\.csv, line 2 already"):
         read(tmp_path / "splits/dev")
     (tmp_path / "none").mkdir()

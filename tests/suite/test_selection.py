@@ -16,15 +16,9 @@ def make_case(number: int, category: str, raw: str) -> Case:
     return Case(id=str(number), category=category, turns=(f"question {number}",), subcategory=raw)
 
 
-SUITE = [
-    make_case(1, "multi-turn", "writing"),
-    make_case(2, "multi-turn", "math"),
-    make_case(3, "multi-turn", "math"),
-    make_case(4, "qa", "qa"),
-    make_case(5, "qa", "qa"),
-    make_case(6, "qa", "qa"),
-    make_case(7, "rag", "rag"),
-]
+TASKS = ["multi-turn"] * 3 + ["qa"] * 3 + ["rag"]
+RAW = ("writing", "math", "math", "qa", "qa", "qa", "rag")
+SUITE = [make_case(number, *names) for number, names in enumerate(zip(TASKS, RAW, strict=True), start=1)]
 
 
 def ids(cases: list[Case]) -> str:
@@ -71,14 +65,7 @@ def test_selecting_leaves_the_given_list_alone():
 def test_a_seed_names_the_same_cases_on_every_machine():
     cases = [make_case(number, "qa", "qa") for number in range(20)]
     assert [case.id for case in select(cases, Selection(sample=5, seed=7))] == ["1", "2", "13", "14", "15"]
-    assert [case.id for case in select(cases, Selection(first=6, order="shuffled", seed=7))] == [
-        "1",
-        "0",
-        "2",
-        "4",
-        "5",
-        "3",
-    ]
+    assert ids(select(cases, Selection(first=6, order="shuffled", seed=7))) == "102453"
 
 
 def test_another_seed_draws_another_sample_and_another_order():
@@ -88,31 +75,26 @@ def test_another_seed_draws_another_sample_and_another_order():
     assert len(samples) == len(orders) == 5
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, True, "3"])
-@pytest.mark.parametrize("key", ["limit", "first", "sample"])
-def test_a_count_below_one_or_not_whole_is_refused(key, value):
-    with pytest.raises(InputError, match=rf"suite\.{key}={value!r}: expected a whole number of at least 1"):
-        select(SUITE, Selection(**{key: value}))
-
-
-@pytest.mark.parametrize("seed", [None, 1.5, "a", True])
-def test_a_seed_that_is_not_whole_is_refused(seed):
-    with pytest.raises(InputError, match=r"suite\.seed=.*expected a whole number"):
-        select(SUITE, Selection(seed=seed))
-
-
-def test_an_unknown_order_is_refused_and_the_known_ones_are_named():
-    with pytest.raises(InputError, match=r"suite\.order='random': expected one of file, shuffled"):
-        select(SUITE, Selection(order="random"))
-
-
-def test_an_unknown_category_is_named_with_its_close_matches_and_what_there_is():
-    with pytest.raises(InputError) as caught:
-        select(SUITE, Selection(categories=("writng", "qa")))
-    message = str(caught.value)
-    assert "suite.categories=writng, qa" in message
-    assert "has no writng; did you mean writing?" in message
-    assert "It has multi-turn, qa, rag, writing, math." in message
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        *(({"seed": seed}, "suite.seed=.*expected a whole number") for seed in (None, 1.5, "a", True)),
+        ({"order": "random"}, "suite.order='random': expected one of file, shuffled"),
+        ({"categories": ("writng", "qa")}, r"suite.categories=writng, qa: .* has no writng; did you mean writing\?"),
+        ({"categories": ("writng",)}, r"It has multi-turn, qa, rag, writing, math\."),
+        ({"ids": ("1",), "categories": ("qa",), "limit": 2},
+         r"^suite.ids=1, suite.categories=qa, suite.limit=2 leaves no case of 7\."
+         r" .*multi-turn \(3\), qa \(3\), rag \(1\)"),
+        *(({key: empty}, f"suite.{key} is empty") for key in ("ids", "categories") for empty in ((), [], "")),
+        *(({key: value}, rf"suite\.{key}={value!r}: expected a whole number of at least 1")
+          for key in ("limit", "first", "sample") for value in (0, -1, 2.0, True, "3")),
+        *(({"part": part}, f"suite.part={part}: expected k/n")
+          for part in ("0/2", "3/2", "1", "half", "1/2/3", "-1/2")),
+    ],
+)  # fmt: skip
+def test_a_selection_that_cannot_be_names_its_key_and_what_there_is(keys, says):
+    with pytest.raises(InputError, match=says):
+        select(SUITE, Selection(**keys))
 
 
 def test_an_unknown_id_is_named_and_a_long_list_of_ids_is_cut():
@@ -120,25 +102,9 @@ def test_an_unknown_id_is_named_and_a_long_list_of_ids_is_cut():
     with pytest.raises(InputError) as caught:
         select(cases, Selection(ids=("1000", "100")))
     message = str(caught.value)
-    assert "suite.ids=1000, 100: the suite has no 1000" in message
-    assert "100, 101" in message
-    assert "599 (500 in all)" in message
+    for part in ("suite.ids=1000, 100: the suite has no 1000", "100, 101", "599 (500 in all)"):
+        assert part in message
     assert len(message) < 300
-
-
-@pytest.mark.parametrize("empty", [(), [], ""])
-@pytest.mark.parametrize("key", ["ids", "categories"])
-def test_an_empty_list_is_refused(key, empty):
-    with pytest.raises(InputError, match=rf"suite\.{key} is empty"):
-        select(SUITE, Selection(**{key: empty}))
-
-
-def test_keys_that_exclude_each_other_are_both_named_with_what_there_is():
-    with pytest.raises(InputError) as caught:
-        select(SUITE, Selection(ids=("1",), categories=("qa",), limit=2))
-    message = str(caught.value)
-    assert message.startswith("suite.ids=1, suite.categories=qa, suite.limit=2 leaves no case of 7.")
-    assert "multi-turn (3), qa (3), rag (1)" in message
 
 
 def test_no_cases_at_all_is_an_error_too():
@@ -207,9 +173,3 @@ def test_limit_takes_the_first_of_each_category_or_all_that_there_are(cases, lim
 @given(suites(), st.integers(1, 40), st.integers(0, 99))
 def test_a_sample_has_the_number_asked_for_or_all_that_there_are(cases, count, seed):
     assert len(select(cases, Selection(sample=count, seed=seed))) == min(count, len(cases))
-
-
-@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "half", "1/2/3", "-1/2"])
-def test_a_part_that_is_none_is_named(part):
-    with pytest.raises(InputError, match=f"suite.part={part}: expected k/n"):
-        select(SUITE, Selection(part=part))

@@ -1,20 +1,14 @@
 """Worked examples: what they look like, that a seed draws them, and where they are looked for."""
 
-import json
 import re
 
 import pytest
 
+from builders.records import write_json_lines
 from specbench.suite import Selection, Shots, load_suite
 from specbench.types import InputError
 
 ASKED = {"question": "How many?", "answer": "2\n#### 2"}
-
-
-def write(path, *rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.fixture
@@ -22,8 +16,10 @@ def kept(tmp_path, monkeypatch):
     """A data directory with one question and twenty training problems."""
     monkeypatch.setenv("SPECBENCH_DATA", str(tmp_path))
     folder = tmp_path / "suites" / "gsm8k"
-    write(folder / "test.jsonl", ASKED)
-    write(folder / "train.jsonl", *({"question": f"Q{n}?", "answer": f"So {n}.\n#### {n}"} for n in range(20)))
+    folder.mkdir(parents=True)
+    write_json_lines(folder / "test.jsonl", [ASKED])
+    rows = ({"question": f"Q{n}?", "answer": f"So {n}.\n#### {n}"} for n in range(20))
+    write_json_lines(folder / "train.jsonl", rows)
     return folder
 
 
@@ -39,7 +35,7 @@ def drawn(text):
 def test_an_example_is_question_and_answer_without_the_notes_for_a_calculator(kept, tmp_path):
     own = {"question": "Clips?", "answer": "In May 48/2 = <<48/2=24>>24.\n48+24 = <<48+24=72>>72 in all.\n#### 1,072"}
     worded = {"question": "Trees?", "answer": "21 - 15 = 6. The answer is 6."}
-    text = prompt(Shots(2, source=write(tmp_path / "own.jsonl", own, worded)))
+    text = prompt(Shots(2, source=write_json_lines(tmp_path / "own.jsonl", [own, worded])))
     assert text == (
         "Q: Clips?\nA: In May 48/2 = 24.\n48+24 = 72 in all. The answer is 1,072.\n\n"
         "Q: Trees?\nA: 21 - 15 = 6. The answer is 6.\n\n"
@@ -65,7 +61,7 @@ def test_the_examples_file_is_part_of_the_suites_hash_but_not_of_the_official_on
     official = load_suite("gsm8k", format="gsm8k", path=kept / "test.jsonl").sha256
     options = {"format": "gsm8k", "relative": "gsm8k/test.jsonl", "form": "qa", "shots": Shots(8), "sha256": official}
     before = load_suite("gsm8k", **options)
-    write(kept / "train.jsonl", *({"question": f"R{n}?", "answer": "#### 1"} for n in range(20)))
+    write_json_lines(kept / "train.jsonl", ({"question": f"R{n}?", "answer": "#### 1"} for n in range(20)))
     after = load_suite("gsm8k", **options)
     assert len({official, before.sha256, after.sha256}) == 3
     assert before.warnings == after.warnings == ()
@@ -89,7 +85,7 @@ def test_examples_that_cannot_be_are_refused_with_the_knob_to_set(kept, shots, o
 
 
 def test_a_bad_row_among_the_examples_is_named_with_its_line(kept, tmp_path):
-    own = write(tmp_path / "own.jsonl", ASKED, {"question": "No answer?"})
+    own = write_json_lines(tmp_path / "own.jsonl", [ASKED, {"question": "No answer?"}])
     with pytest.raises(InputError, match=r"own\.jsonl, line 2: there is no answer"):
         prompt(Shots(2, source=own))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors import Diary
-from compose import job_for
+from builders.runs import job_for
 from methods.parts.port import Port
 from specbench.measure.environment import machine
 from specbench.models.fast.attention import allow_cudnn_attention, is_cudnn_attention_allowed

@@ -15,13 +15,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ranks import Forgetful, team
 
-from models import VOCAB, Scripted, build, plain_greedy, scripts
+from builders.engines import Scripted, decode_script, scripts
+from builders.models import VOCAB, build, plain_greedy
 from scripts.lab.__main__ import main
 from scripts.lab.batches import answers_behind
-from specbench.decode.loop import Request, decode, derive_seed
+from specbench.decode.loop import derive_seed
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
-from specbench.measure.clock import Clock
 from specbench.models.batch import PaddedRows
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import Silent
@@ -55,8 +55,7 @@ class Question:
     drafter: object = None
 
     def alone(self, engine) -> tuple[list[int], list[int]]:
-        request = Request(self.prompt, COUNT, self.sampling, self.seed)
-        out = decode(engine, Scripted(self.script), request, Clock(torch.device("cpu")))
+        out = decode_script(engine, self.script, self.prompt, COUNT, self.sampling, self.seed)
         return out.ids, out.accept
 
 

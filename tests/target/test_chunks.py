@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from models import BASE, FAMILIES
+from builders.models import BASE, FAMILIES
 from specbench.decode.walk import Walk
 from specbench.models import tree
 from specbench.models.eager.engine import EagerEngine

@@ -21,13 +21,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from target.test_fast import COUNT, any_draft, run
+from target.test_fast import any_draft
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from models import BASE, EVERY_FAMILY, FAMILIES, VOCAB, build, plain_greedy, scripts
+from builders.engines import COUNT, decode_script, fast_engine, scripts
+from builders.models import BASE, EVERY_FAMILY, FAMILIES, VOCAB, build, plain_greedy
 from specbench.decode.walk import Walk
 from specbench.models.engine import Silent
-from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.frame import accept
 from specbench.models.fast.host import kernels
@@ -40,13 +40,9 @@ EPSILON = {torch.float32: 1e-6, torch.bfloat16: 3e-2}  # relative, root mean squ
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
-def engine_for(model, **options) -> FastEngine:
-    return FastEngine(model, 512, frozenset(), 64, options=FastOptions(**options))
-
-
 @cache
 def compiled(family: str, name: str) -> FastEngine:
-    engine = engine_for(build(family, TYPES[name]))
+    engine = fast_engine(build(family, TYPES[name]))
     assert engine.compiled is not None
     return engine
 
@@ -66,7 +62,7 @@ def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 def test_it_computes_what_torch_computes(family, name):
     """As near to double precision as torch: logits, hidden states, keys and values of trees, chains and roots alone."""
     model = build(family, TYPES[name])
-    engines = [compiled(family, name), engine_for(model, compiled=False), engine_for(copy.deepcopy(model).double())]
+    engines = [compiled(family, name), fast_engine(model, compiled=False), fast_engine(copy.deepcopy(model).double())]
     assert engines[1].compiled is None
     rng = random.Random(family + name)
     for prompt in ([5], list(range(20, 31)), list(range(20, 50))):  # around the window
@@ -155,7 +151,7 @@ def test_it_accepts_what_torch_accepts(name, draft, data):
 
 def test_torchs_forward_has_other_bits():
     """What the check above finds where products depend on the number of rows."""
-    engine = engine_for(build("llama"), compiled=False)
+    engine = fast_engine(build("llama"), compiled=False)
     with pytest.raises(AssertionError):
         compare_bits(engine, list(range(3, 33)), Draft.chain(list(range(20))), list(range(20)))
 
@@ -164,9 +160,9 @@ def test_torchs_forward_has_other_bits():
 def test_bfloat16_emits_vanillas_ids_for_every_drafter(family):
     """By equal bits: there is no tie that a wider forward could break."""
     engine = compiled(family, "bf16")
-    plain = run(engine, lambda *_: Draft((), ()), [5, 17, 3], COUNT).ids
+    plain = decode_script(engine, lambda *_: Draft((), ()), [5, 17, 3], COUNT).ids
     for name, script in scripts([*plain, *range(8)]).items():
-        assert run(engine, script, [5, 17, 3], COUNT).ids == plain, name
+        assert decode_script(engine, script, [5, 17, 3], COUNT).ids == plain, name
 
 
 @pytest.mark.exhaustive
@@ -187,16 +183,16 @@ def test_threads_give_the_same_bits():
 def test_leaving_accepted_nodes_where_they_were_drafted_is_caught(monkeypatch):
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engine = engine_for(model)
-    assert run(engine, scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
+    engine = fast_engine(model)
+    assert decode_script(engine, scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
     real = kernels.accept
     monkeypatch.setattr(kernels, "accept", lambda *given: real(*given[:6], given[6][:0], *given[7:]))
-    assert run(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
+    assert decode_script(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
 
 
 def test_weights_are_read_in_place():
     model = build("llama")
-    engine = engine_for(model)
+    engine = fast_engine(model)
     assert all(layer.gate_up.packed is None for layer in engine.compact.layers)
     first = started(engine, [5, 6], Needs())
     first.forward(Draft((), ()))
@@ -209,7 +205,7 @@ def test_weights_are_read_in_place():
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_numbers_that_are_not_finite_are_found(broken):
     model = build("llama")
-    engine = started(engine_for(model), [5, 6], Needs())
+    engine = started(fast_engine(model), [5, 6], Needs())
     model.get_input_embeddings().weight.data[9] = broken
     engine.forward(Draft.chain([9]))
     with pytest.raises(CaseError, match="finite"):
@@ -278,10 +274,10 @@ def test_a_cache_that_moves_is_freed_first():
 )
 def test_what_it_cannot_run_torch_computes(extra, dtype, reason):
     config = AutoConfig.for_model("llama", **{**BASE, **FAMILIES["llama"][1], **extra})
-    engine = engine_for(AutoModelForCausalLM.from_config(config, dtype=dtype).eval())
+    engine = fast_engine(AutoModelForCausalLM.from_config(config, dtype=dtype).eval())
     assert engine.compiled is None
     assert reason in engine.uncompiled
-    assert engine_for(build("llama"), compiled=False).uncompiled is None
+    assert fast_engine(build("llama"), compiled=False).uncompiled is None
 
 
 def test_without_a_folder_for_compiled_code_torch_computes(tmp_path):
@@ -310,7 +306,7 @@ def test_it_is_of_what_numba_compiles_for(monkeypatch):
     told = subprocess.run([sys.executable, "-c", code], env=asked, cwd=ROOT, capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["8", "False"]
     monkeypatch.setattr(kernels, "forward", kernels.forward.py_func)
-    assert "numba compiles nothing" in engine_for(build("llama")).uncompiled
+    assert "numba compiles nothing" in fast_engine(build("llama")).uncompiled
 
 
 def test_the_script_compares_both_ways(monkeypatch, capsys):

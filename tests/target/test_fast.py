@@ -13,16 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from models import EVERY_FAMILY, VOCAB, Scripted, build, plain_greedy, scripts
+from builders.engines import COUNT, CPU, PROMPTS, decode_script, eager_engine, fast_engine, scripts
+from builders.models import EVERY_FAMILY, FAMILIES, VOCAB, build, plain_greedy
 from specbench.advise.latency import shape_of
 from specbench.decode.check import check_engine
-from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
-from specbench.measure.clock import Clock
-from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import Silent
-from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.compact import explain_unfit
 from specbench.models.fast.engine import FastEngine
@@ -33,19 +30,8 @@ from specbench.models.fast.operations import Linear, can_pack
 from specbench.profile import ModelShape
 from specbench.types import ROOT, CaseError, Draft, InputError, Needs
 
-COUNT = 28
-PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
 BUCKETS = {"exact": EXACT, "graphed": GRAPHED}
-CPU = torch.device("cpu")
 NEAR = 1e-8
-
-
-def engine_for(model, buckets=EXACT, eos=(), context=512, **options) -> FastEngine:
-    return FastEngine(model, context, frozenset(eos), 64, buckets, FastOptions(**options))
-
-
-def run(engine, script, prompt, limit=COUNT, sampling=None, seed=0):
-    return decode(engine, Scripted(script), Request(prompt, limit, sampling, seed), Clock(CPU))
 
 
 @pytest.mark.matrix
@@ -54,11 +40,11 @@ def run(engine, script, prompt, limit=COUNT, sampling=None, seed=0):
 @pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_every_drafter_emits_plain_greedy_ids(family, dtype, buckets):
     model = build(family, dtype)
-    engine = engine_for(model, BUCKETS[buckets])
+    engine = fast_engine(model, BUCKETS[buckets])
     for prompt in PROMPTS.values():
         truth = plain_greedy(model, prompt, COUNT + 8)
         for name, script in scripts(truth).items():
-            out = run(engine, script, prompt)
+            out = decode_script(engine, script, prompt)
             assert out.ids == truth[:COUNT], (family, name, len(prompt))
             assert 1 + sum(out.accept) == COUNT
             assert engine.request.length == len(prompt) + COUNT - 1
@@ -70,7 +56,7 @@ def test_every_drafter_emits_plain_greedy_ids(family, dtype, buckets):
 def test_steps_equal_the_eager_engines(family, buckets):
     """Ids, path, rows fed, top-k and hidden states of every node: trees, chains, passengers, device drafts."""
     model = build(family, torch.float64)
-    engines = [EagerEngine(model, 512, frozenset(), 64), engine_for(model, BUCKETS[buckets])]
+    engines = [eager_engine(model), fast_engine(model, BUCKETS[buckets])]
     needs = Needs(hidden=(0, 1, 2), prompt_hidden=True, node_topk=5, prompt_topk=5)
     prompt = PROMPTS["past the window"]
     truth = plain_greedy(model, prompt, COUNT)
@@ -119,7 +105,7 @@ def test_rows_are_a_forest(family):
     """A batch of rows commits what the same draft commits as a tree, and counts its padding as fed."""
     model = build(family, torch.float64)
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engines = [EagerEngine(model, 512, frozenset(), 64), *(engine_for(model, each) for each in BUCKETS.values())]
+    engines = [eager_engine(model), *(fast_engine(model, each) for each in BUCKETS.values())]
     for each in engines:
         each.start([5, 6], COUNT, Walk(None, 0), Needs(rows=True, node_topk=3, hidden=(1,)), Silent())
     done, rng = 1, random.Random(1)
@@ -145,7 +131,7 @@ def test_rows_are_a_forest(family):
 def test_a_batch_wider_than_any_draft_makes_room_and_keeps_what_was_held():
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engine = engine_for(model)
+    engine = fast_engine(model)
     engine.start([5, 6], COUNT, Walk(None, 0), Needs(rows=True), Silent())
     long = truth[1:24]
     rows = [[7]] * 40 + [long]  # 41 rows of 24
@@ -162,7 +148,7 @@ def test_a_batch_wider_than_any_draft_makes_room_and_keeps_what_was_held():
 @pytest.mark.parametrize("buckets", BUCKETS)
 def test_cache_content_after_every_step(family, buckets):
     model = build(family, torch.float64)
-    engine, clean = engine_for(model, BUCKETS[buckets]), engine_for(model)
+    engine, clean = fast_engine(model, BUCKETS[buckets]), fast_engine(model)
     prompt = PROMPTS["past the window"]
     truth = plain_greedy(model, prompt, COUNT + 8)
     settle, checked = engine.settle, []
@@ -177,7 +163,7 @@ def test_cache_content_after_every_step(family, buckets):
         return step
 
     engine.settle = compared
-    out = run(engine, scripts(truth)["wide"], prompt, limit=16)
+    out = decode_script(engine, scripts(truth)["wide"], prompt, limit=16)
     assert checked == [len(prompt) + sum(out.accept[: step + 1]) for step in range(len(out.accept))]
 
 
@@ -185,15 +171,15 @@ def test_a_cache_that_forgets_to_compact_is_caught():
     """The wrong variant: leaving accepted nodes where they were drafted must change the output."""
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engine = engine_for(model, compiled=False)
+    engine = fast_engine(model, compiled=False)
     engine.cache.move = lambda source, target: None
-    assert run(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
+    assert decode_script(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
 
 
 def test_a_mask_that_shows_siblings_is_caught():
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engine = engine_for(model)
+    engine = fast_engine(model)
     lay = Frame.lay_out
 
     def open_mask(frame, layout):
@@ -203,24 +189,9 @@ def test_a_mask_that_shows_siblings_is_caught():
 
     Frame.lay_out = open_mask
     try:
-        assert run(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
+        assert decode_script(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
     finally:
         Frame.lay_out = lay
-
-
-def test_eos_and_limit_inside_a_draft():
-    model = build("llama")
-    truth = plain_greedy(model, [5, 6], COUNT + 8)
-    eos = truth[9]
-    first = truth.index(eos)
-    for script in scripts(truth).values():
-        out = run(engine_for(model, eos={eos}), script, [5, 6])
-        assert (out.ids, out.finish) == (truth[: first + 1], "eos")
-        for limit in (1, 2, 3, 7):
-            out = run(engine_for(model), script, [5, 6], limit=limit)
-            assert (out.ids, out.finish) == (truth[:limit], "length")
-    out = run(engine_for(model, context=12), scripts(truth)["oracle"], [5, 6, 7][:2])
-    assert (out.ids, out.finish) == (truth[:10], "context")
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral-window"])
@@ -228,22 +199,24 @@ def test_sampling_gives_the_eager_engines_ids(family):
     model = build(family, torch.float64)
     sampling = Sampling(0.8, top_p=0.9)
     for seed in range(5):
-        plain = run(EagerEngine(model, 512, frozenset(), 64), lambda *_: Draft(), [5, 6], sampling=sampling, seed=seed)
+        plain = decode_script(eager_engine(model), lambda *_: Draft(), [5, 6], sampling=sampling, seed=seed)
         for name, script in scripts(plain.ids + [1] * 8).items():
-            assert run(engine_for(model), script, [5, 6], sampling=sampling, seed=seed).ids == plain.ids, name
+            assert decode_script(fast_engine(model), script, [5, 6], sampling=sampling, seed=seed).ids == plain.ids, (
+                name
+            )
 
 
 def test_gaps_equal_the_eager_engines():
     model = build("qwen2-mixed", torch.float64)
     ids = [random.Random(2).randrange(VOCAB) for _ in range(20)]
-    eager = EagerEngine(model, 512, frozenset(), 64).gaps(PROMPTS["past the window"], ids)
-    assert engine_for(model).gaps(PROMPTS["past the window"], ids) == pytest.approx(eager, abs=NEAR)
+    eager = eager_engine(model).gaps(PROMPTS["past the window"], ids)
+    assert fast_engine(model).gaps(PROMPTS["past the window"], ids) == pytest.approx(eager, abs=NEAR)
 
 
 def test_the_models_own_weights_serve_both_without_a_second_copy():
     """Unpacked, q, k and v of the library's model are views of one matrix, and its own forward is as before."""
     model, twin = build("llama"), build("llama")
-    engine = engine_for(model, compiled=False, pack=False)
+    engine = fast_engine(model, compiled=False, pack=False)
     layer = model.model.layers[0]
     shared = layer.self_attn.q_proj.weight.untyped_storage().data_ptr()
     assert shared == layer.self_attn.v_proj.weight.untyped_storage().data_ptr()
@@ -281,7 +254,7 @@ def test_an_engine_of_few_nodes_is_checked_too(nodes):
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed", "qwen3", "phi3"])
 def test_half_precision_sees_trees_as_it_must(family, dtype):
     model = build(family, dtype)
-    check_engine(engine_for(model), model)
+    check_engine(fast_engine(model), model)
 
 
 @pytest.mark.parametrize("scaling", [
@@ -291,28 +264,27 @@ def test_half_precision_sees_trees_as_it_must(family, dtype):
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
 ], ids=lambda each: each["rope_type"])  # fmt: skip
 def test_rope_scaling(scaling, monkeypatch):
-    import models
-
     extra = {"rope_parameters": {"rope_theta": 10000.0, **scaling}}
-    monkeypatch.setitem(models.FAMILIES, "scaled", ("llama", extra))
+    monkeypatch.setitem(FAMILIES, "scaled", ("llama", extra))
     model = build("scaled", torch.float64)
     prompt = [(7 * place) % VOCAB for place in range(150)]
     truth = plain_greedy(model, prompt, 20)
-    assert run(engine_for(model), scripts(truth)["wide"], prompt, limit=12).ids == truth[:12]
+    assert decode_script(fast_engine(model), scripts(truth)["wide"], prompt, limit=12).ids == truth[:12]
 
 
 def test_tied_embeddings_and_attention_bias(monkeypatch):
-    import models
-
     extra = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
-    monkeypatch.setitem(models.FAMILIES, "tied", ("llama", extra))
+    monkeypatch.setitem(FAMILIES, "tied", ("llama", extra))
     model = build("tied", torch.float64)
     for layer in model.model.layers:
         torch.nn.init.normal_(layer.self_attn.q_proj.bias)
         torch.nn.init.normal_(layer.mlp.down_proj.bias)
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     for pack in (True, False):
-        assert run(engine_for(model, compiled=False, pack=pack), scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
+        assert (
+            decode_script(fast_engine(model, compiled=False, pack=pack), scripts(truth)["wide"], [5, 6]).ids
+            == truth[:COUNT]
+        )
 
 
 @pytest.mark.parametrize("buckets", BUCKETS)
@@ -321,7 +293,7 @@ def test_logits_that_are_not_finite_are_a_case_error_and_the_next_case_is_sound(
     """Buckets read slots that nobody holds, and NaN stays NaN however it is masked."""
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engine = engine_for(model, BUCKETS[buckets])
+    engine = fast_engine(model, BUCKETS[buckets])
     engine.start([5, 6, 7, 8], COUNT, Walk(None, 0), Needs(), Silent())
     kept = engine.compact.embedding[9].clone()
     engine.compact.embedding[9] = float("nan")
@@ -329,21 +301,21 @@ def test_logits_that_are_not_finite_are_a_case_error_and_the_next_case_is_sound(
     with pytest.raises(CaseError, match="NaN or infinite"):
         engine.settle(COUNT)
     engine.compact.embedding[9] = kept
-    assert run(engine, scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
+    assert decode_script(engine, scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
 
 
 def test_passengers_of_a_batch_of_rows_are_not_accepted():
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT)
     draft = Draft([9, 8, *truth[1:4]], [-1, 0, -1, 2, 3], None, [False, False, False, True, False])
-    for engine in (EagerEngine(model, 512, frozenset(), 64), engine_for(model), engine_for(model, GRAPHED)):
+    for engine in (eager_engine(model), fast_engine(model), fast_engine(model, GRAPHED)):
         engine.start([5, 6], COUNT, Walk(None, 0), Needs(rows=True), Silent())
         engine.forward(draft)
         assert engine.settle(COUNT).path == (2,)
 
 
 def test_parents_that_are_a_range_but_no_chain_are_refused():
-    engine = engine_for(build("llama"))
+    engine = fast_engine(build("llama"))
     engine.start([5, 6], COUNT, Walk(None, 0), Needs(), Silent())
     with pytest.raises(ValueError, match="parent of node 0"):
         engine.forward(Draft([5, 6, 7], range(3)))
@@ -359,14 +331,12 @@ def test_parents_that_are_a_range_but_no_chain_are_refused():
     ],
 )
 def test_windows_are_the_librarys_not_the_configurations(family, extra, monkeypatch):
-    import models
-
-    monkeypatch.setitem(models.FAMILIES, "odd", (family, extra))
+    monkeypatch.setitem(FAMILIES, "odd", (family, extra))
     model = build("odd", torch.float64)
     prompt = list(range(20, 40))
     truth = plain_greedy(model, prompt, 24)
-    for engine in (EagerEngine(model, 512, frozenset(), 64), engine_for(model)):
-        assert run(engine, scripts(truth)["wide"], prompt, limit=16).ids == truth[:16]
+    for engine in (eager_engine(model), fast_engine(model)):
+        assert decode_script(engine, scripts(truth)["wide"], prompt, limit=16).ids == truth[:16]
 
 
 @pytest.mark.parametrize(("family", "masked"), [("mistral-window", True), ("llama", False)])
@@ -379,7 +349,7 @@ def test_a_masked_prompt_shares_no_keys(family, masked, monkeypatch):
         return real(query, keys, values, attn_mask=attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
-    engine_for(build(family), compiled=False).start(PROMPTS["past the window"], 4, Walk(None, 0), Needs(), Silent())
+    fast_engine(build(family), compiled=False).start(PROMPTS["past the window"], 4, Walk(None, 0), Needs(), Silent())
     assert set(asked) == {(masked, not masked, masked)}
 
 
@@ -411,7 +381,7 @@ def test_a_model_that_is_not_the_librarys_plain_one_is_left_to_the_eager_engine(
 
 def test_a_second_engine_on_the_same_model_joins_nothing_anew():
     model = build("llama")
-    one, two = engine_for(model), engine_for(model)
+    one, two = fast_engine(model), fast_engine(model)
     for ours, theirs in zip(one.compact.layers, two.compact.layers, strict=True):
         assert ours.qkv.weight.data_ptr() == theirs.qkv.weight.data_ptr()
         assert torch.equal(ours.gate_up.weight, theirs.gate_up.weight)
@@ -456,7 +426,7 @@ def test_what_is_captured_neither_waits_nor_depends_on_the_draft(family):
     """In one bucket different trees at different lengths run the very same operations on the very same shapes."""
     model = build(family)
     truth = plain_greedy(model, [5, 6], COUNT)
-    engine = engine_for(model, Buckets((1, 8, 16), (256, 512)))
+    engine = fast_engine(model, Buckets((1, 8, 16), (256, 512)))
     engine.start([5, 6], COUNT, Walk(None, 0), Needs(hidden=(1,)), Silent())
     trees = [
         Draft([3, truth[1], 4, truth[2], 9], [-1, -1, 1, 1, 3]),
@@ -466,7 +436,7 @@ def test_what_is_captured_neither_waits_nor_depends_on_the_draft(family):
     first, *others = [tapes(engine, tree) for tree in trees]
     assert len(first) > 20
     assert all(other == first for other in others)
-    exact = engine_for(model)  # the wrong variant: without buckets shapes follow the draft
+    exact = fast_engine(model)  # the wrong variant: without buckets shapes follow the draft
     exact.start([5, 6], COUNT, Walk(None, 0), Needs(hidden=(1,)), Silent())
     assert tapes(exact, trees[0]) != tapes(exact, trees[1])
 
@@ -474,11 +444,11 @@ def test_what_is_captured_neither_waits_nor_depends_on_the_draft(family):
 def test_buffers_never_move_and_nothing_is_reserved_in_the_loop():
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engine = engine_for(model, GRAPHED)
-    run(engine, scripts(truth)["wide"], [5, 6])
+    engine = fast_engine(model, GRAPHED)
+    decode_script(engine, scripts(truth)["wide"], [5, 6])
     places = {width: frame.ids.data_ptr() for width, frame in engine.frames.items()}
     held = engine.cache._all.data_ptr()
-    run(engine, scripts(truth)["wide"], [5, 6])
+    decode_script(engine, scripts(truth)["wide"], [5, 6])
     assert {width: frame.ids.data_ptr() for width, frame in engine.frames.items()} == places
     assert engine.cache._all.data_ptr() == held
 
@@ -531,7 +501,7 @@ def test_operations_of_a_forward_are_the_analytic_count(family):
     """Within 2 %: nothing is computed twice, and padding is all that a bucket adds."""
     model = build(family)
     shape = ModelShape(**shape_of(model))
-    engine = engine_for(model, compiled=False, pack=False)
+    engine = fast_engine(model, compiled=False, pack=False)
     engine.start(list(range(100)), COUNT, Walk(None, 0), Needs(), Silent())
     for fed in (1, 8, 64):
         with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter:

@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from compose import composed
-from models import Scripted, plain_greedy, scripts
+from builders.engines import Scripted, scripts
+from builders.models import plain_greedy
+from builders.runs import composed
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine

@@ -16,12 +16,11 @@ import torch
 from ranks import NODES, Dawdling, Dying, Failing, Forgetful, Narrow, Recorder, Recording, Twisted, card_of, team
 
 import specbench.models.fast.engine as fast_engine
-from models import VOCAB, Scripted, build, plain_greedy, scripts
+from builders.engines import decode_script, scripts
+from builders.models import VOCAB, build, plain_greedy
 from specbench.decode.check import check_engine
-from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
-from specbench.measure.clock import Clock
 from specbench.models.engine import Silent
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import GRAPHED, Buckets
@@ -41,7 +40,7 @@ def alone(model, buckets=None) -> FastEngine:
 
 
 def run(engine, script, prompt=PROMPTS[1], sampling=None, limit=COUNT):
-    return decode(engine, Scripted(script), Request(prompt, limit, sampling, 3), Clock(torch.device("cpu")))
+    return decode_script(engine, script, prompt, limit, sampling, 3)
 
 
 def counts(out):
@@ -142,7 +141,7 @@ def test_ranks_record_the_same_graphs_at_the_same_time(monkeypatch):
     with team(model, check=True, **terms) as (engine, _):
         for needs, greedy in ((Needs(), True), (Needs(hidden=(1,)), True), (Needs(hidden=(1,)), False)):
             engine.prepare(needs, greedy)
-        recorded = set(engine.graphs._held)
+        recorded = set(engine.graphs._recorded)
         assert {key[0] for key in recorded} == set(buckets.widths)
         for prompt in (PROMPTS[1], [7] * 400):
             truth = plain_greedy(model, prompt, COUNT + 8)

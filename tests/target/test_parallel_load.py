@@ -13,7 +13,7 @@ from ranks import card_of
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import specbench.models.tensor_parallel.share as parallel_load
-from models import BASE, FAMILIES, build
+from builders.models import BASE, FAMILIES, build
 from specbench.models.tensor_parallel.share import load_share
 from specbench.models.tensor_parallel.team import Message, MessageFormat, Op
 from specbench.types import InputError

@@ -10,18 +10,17 @@ import torch
 from places import MixedPlaces, Places, place_of, put, spread_layers
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from builders.engines import Scripted, decode_one, eager_engine, scripts
+from builders.models import BASE, VOCAB, build, plain_greedy
 from draft_models import fitted, noisy
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
-from models import BASE, VOCAB, Scripted, build, plain_greedy, scripts
 from specbench.decode.check import check_engine
-from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
-from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import Silent
 from specbench.models.facade import ModelCard, Target
@@ -35,12 +34,8 @@ FIRST, SECOND = torch.device("cpu:0"), torch.device("cpu:1")
 FAMILIES = ["llama", "mistral-window", "qwen2-mixed", "phi3"]
 
 
-def engine_of(model) -> EagerEngine:
-    return EagerEngine(model, 512, frozenset(), 64)
-
-
 def run(engine, method, sampling=None):
-    return decode(engine, method, Request(PROMPT, COUNT, sampling, 3), Clock(torch.device("cpu")))
+    return decode_one(engine, method, PROMPT, COUNT, sampling, 3)
 
 
 def test_the_fake_refuses_what_a_gpu_refuses():
@@ -70,17 +65,17 @@ def test_two_devices_decode_as_one(family, monkeypatch):
     """Ids, accepted lengths and rows fed of every drafter; teacher forcing; the check before a run."""
     model = build(family, torch.float64)
     truth = plain_greedy(model, PROMPT, COUNT + 8)
-    plain = {name: run(engine_of(model), Scripted(script)) for name, script in scripts(truth).items()}
-    judged = engine_of(model).gaps(PROMPT, truth[:9])
+    plain = {name: run(eager_engine(model), Scripted(script)) for name, script in scripts(truth).items()}
+    judged = eager_engine(model).gaps(PROMPT, truth[:9])
     spread = spread_layers(model, 1, monkeypatch)
     with Places():
-        engine = engine_of(spread)
-        assert [layer.device for layer in engine.cache._groups] == [FIRST, SECOND]
+        engine = eager_engine(spread)
+        assert [layer.device for layer in dict.fromkeys(engine.cache.shapes)] == [FIRST, SECOND]
         check_engine(engine, spread)
         for name, script in scripts(truth).items():
             out = run(engine, Scripted(script))
             assert (out.ids, out.accept, out.fed) == (plain[name].ids, plain[name].accept, plain[name].fed), name
-            assert [place_of(stack[0]) for stack in engine.cache._stacks] == [FIRST, SECOND]
+            assert [place_of(stack) for stack in engine.cache._stacks[::2]] == [FIRST, SECOND]
         assert engine.gaps(PROMPT, truth[:9]) == judged
 
 
@@ -88,10 +83,10 @@ def test_two_devices_decode_as_one(family, monkeypatch):
 def test_two_devices_sample_as_one(sampling, monkeypatch):
     model = build("llama", torch.float64)
     script = scripts(plain_greedy(model, PROMPT, COUNT + 8))["wide"]
-    plain = run(engine_of(model), Scripted(script), sampling)
+    plain = run(eager_engine(model), Scripted(script), sampling)
     spread = spread_layers(model, 1, monkeypatch)
     with Places():
-        out = run(engine_of(spread), Scripted(script), sampling)
+        out = run(eager_engine(spread), Scripted(script), sampling)
     assert (out.ids, out.accept) == (plain.ids, plain.accept)
 
 
@@ -102,10 +97,10 @@ def test_a_step_shows_the_same_hidden_states(rows, monkeypatch):
     needs = Needs(hidden=(0, 1, 2), prompt_hidden=True, node_topk=3, prompt_topk=3, rows=rows)
     rng = random.Random(2)
     drafts = [Draft([rng.randrange(VOCAB), *truth[1:4]], [ROOT, ROOT, 1, 2]), Draft(truth[5:8], range(-1, 2))]
-    plain = steps(engine_of(model), needs, drafts)
+    plain = steps(eager_engine(model), needs, drafts)
     spread = spread_layers(model, 1, monkeypatch)
     with Places():
-        found = steps(engine_of(spread), needs, drafts)
+        found = steps(eager_engine(spread), needs, drafts)
     for ours, theirs in zip(found, plain, strict=True):
         assert torch.equal(ours.topk.ids, theirs.topk.ids)
         for layer, states in theirs.hidden.items():
@@ -126,7 +121,7 @@ def test_a_device_is_brought_masks_and_positions_once_a_forward(monkeypatch):
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="sdpa").eval()
     truth = plain_greedy(model, PROMPT, COUNT + 8)
     with Places() as places:
-        engine = engine_of(spread_layers(model, 2, monkeypatch))
+        engine = eager_engine(spread_layers(model, 2, monkeypatch))
         places.moved.clear()
         out = run(engine, Scripted(scripts(truth)["wide"]))
         forwards = len(out.accept) + 1

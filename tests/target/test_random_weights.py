@@ -9,7 +9,7 @@ import torch
 from ranks import card_of
 from transformers import AutoModelForCausalLM
 
-from models import build
+from builders.models import build
 from specbench.models import load
 from specbench.models.load import draw_weights
 

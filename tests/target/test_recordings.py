@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from models import VOCAB, Scripted, build, plain_greedy, scripts
+from builders.engines import COUNT, PROMPTS, decode_script, scripts
+from builders.models import VOCAB, build, plain_greedy
 from playback import Playback, played
 from specbench.decode.check import check_engine
-from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
-from specbench.measure.clock import Clock
 from specbench.models.eager import engine as eager_engine
 from specbench.models.eager.engine import EagerEngine, EagerRequest
 from specbench.models.engine import Silent
@@ -26,8 +25,6 @@ from specbench.models.tensor_parallel.engine import Follower, Leader
 from specbench.models.tensor_parallel.team import Message, Op
 from specbench.types import Draft, InputError, Needs
 
-COUNT = 28
-PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
 FEW = Buckets((1, 2, 4, 8, 16, 32, 64, 96), (64, 128, 256, 512))
 
 
@@ -36,7 +33,7 @@ def engine_for(model, buckets=FEW) -> FastEngine:
 
 
 def ids(engine, script, prompt, limit=COUNT) -> list[int]:
-    return decode(engine, Scripted(script), Request(prompt, limit, None, 0), Clock(torch.device("cpu"))).ids
+    return decode_script(engine, script, prompt, limit).ids
 
 
 @pytest.mark.matrix
@@ -49,8 +46,8 @@ def test_recording_and_replaying_take_the_same_steps(family, prepared):
     check_engine(engine, model)
     if prepared:
         engine.prepare(Needs(), True)
-        assert len(engine.graphs._held) == 8 * 4 - 1  # 96 rows read more than 64 keys
-        outputs = [kept for _, kept in engine.graphs._held.values()]
+        assert len(engine.graphs._recorded) == 8 * 4 - 1  # 96 rows read more than 64 keys
+        outputs = [kept for _, kept in engine.graphs._recorded.values()]
         logits = {each[0].untyped_storage().data_ptr() for each in outputs if isinstance(each, tuple)}
         assert len(logits) == 1, "one memory for the logits of all widths and lengths"
         engine.prepare(Needs(hidden=(1,)), True)
@@ -78,13 +75,13 @@ def test_the_number_of_recordings(context, whole, forwards):
     buckets = Buckets(GRAPHED.widths, GRAPHED.lengths, whole)
     engine = Counted(build("llama"), context, frozenset(), 256, buckets)
     engine.prepare(Needs(), True)
-    assert (len(engine.graphs._held), len(engine.acceptances._held)) == (forwards, 36)
+    assert (len(engine.graphs._recorded), len(engine.acceptances._recorded)) == (forwards, 36)
     assert forwards + 36 <= 60 or not whole
     engine.prepare(Needs(hidden=(1,)), True)
-    assert (len(engine.graphs._held), len(engine.acceptances._held)) == (2 * forwards, 36)
+    assert (len(engine.graphs._recorded), len(engine.acceptances._recorded)) == (2 * forwards, 36)
     engine.prepare(Needs(hidden=(1,)), False)
     engine.reserve(1024)
-    assert (len(engine.graphs._held), len(engine.acceptances._held)) == (2 * forwards, 36)
+    assert (len(engine.graphs._recorded), len(engine.acceptances._recorded)) == (2 * forwards, 36)
 
 
 SLOT, WEIGHTS = 2 * 2 * 32 * 4096, 13.5e9  # [bytes] of the keys and values of a token, and of the weights: 7B, 16 bits
@@ -117,7 +114,7 @@ class Counted(FastEngine):
         super().__init__(*given)
         played(self)
         for each in (self.graphs, self.acceptances):
-            each.run = lambda key, call, held=each._held: held.setdefault(key, (None, None))
+            each.run = lambda key, call, recorded=each._recorded: recorded.setdefault(key, (None, None))
 
     def make_frame(self, width):
         return Frame(1, self.windows, self.dtype, self.device)
@@ -128,7 +125,7 @@ def test_without_lengths_of_keys_the_steps_are_the_same():
     engine = engine_for(model, Buckets(FEW.widths, FEW.lengths, whole=True))
     truth = plain_greedy(model, PROMPTS["past the window"], COUNT + 8)
     assert ids(engine, scripts(truth)["wide"], PROMPTS["past the window"]) == truth[:COUNT]
-    assert len({length for _, length, _ in engine.graphs._held}) == 1
+    assert len({length for _, length, _ in engine.graphs._recorded}) == 1
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared memory, the wrong variant"])
@@ -148,7 +145,7 @@ def test_hidden_states_of_a_forward_outlast_the_acceptance_that_was_recorded_bef
             each.forward(Draft([7, 8], [-1, -1]))
             steps.append(each.settle(COUNT))
         kept.append(torch.allclose(steps[0].hidden[1], steps[1].hidden[1]))
-    assert len({length for _, length, *_ in engines[1].graphs._held if length > 16}) == 2
+    assert len({length for _, length, *_ in engines[1].graphs._recorded if length > 16}) == 2
     assert all(kept) is not shared
 
 
@@ -281,14 +278,14 @@ def test_recordings_are_dropped_before_the_ranks_leave_their_group(rank):
     kind = Leader if rank == "rank 0" else Follower
     engine = kind.__new__(kind)
     engine.graphs, engine.acceptances = Playback(engine), Playback(engine)
-    engine.graphs._held["one"] = engine.acceptances._held["one"] = (None, None)
+    engine.graphs._recorded["one"] = engine.acceptances._recorded["one"] = (None, None)
     held = []
     engine.team = SimpleNamespace(receive=lambda: Message(Op.STOP))
-    engine._ranks = SimpleNamespace(close=lambda team: held.append(len(engine.graphs._held)))
+    engine._ranks = SimpleNamespace(close=lambda team: held.append(len(engine.graphs._recorded)))
     if rank == "rank 0":
         engine.close()
         assert held == [0]
     else:
         engine.serve()  # the group is left when it returns
-    assert not engine.graphs._held
-    assert not engine.acceptances._held
+    assert not engine.graphs._recorded
+    assert not engine.acceptances._recorded

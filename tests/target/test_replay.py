@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compose import job_for
-from models import Scripted
+from builders.engines import Scripted
+from builders.runs import job_for
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock

@@ -5,18 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import VOCAB, Scripted, build, plain_greedy
-from specbench.decode.loop import Request, decode
+from builders.engines import COUNT, PROMPTS, Scripted, decode_one, eager_engine
+from builders.models import VOCAB, build, plain_greedy
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.models.eager.cache import RowCopies
-from specbench.models.eager.engine import EagerEngine
 from specbench.models.tree import RowBatch
 from specbench.types import ROOT, CaseError, Draft, Needs
 
-COUNT = 28
-PROMPTS = {"one token": [5], "short": [5, 17, 3, 42, 8], "past the window": list(range(20, 50))}
 FAMILIES = ("llama", "mistral-window", "qwen2-mixed", "phi3")
 BATCH, TREE = Needs(rows=True), Needs()
 
@@ -24,7 +21,7 @@ BATCH, TREE = Needs(rows=True), Needs()
 class ScriptedRows(Scripted):
     """``Scripted`` with a say in how its drafts are verified."""
 
-    def __init__(self, script, needs) -> None:
+    def __init__(self, script, needs=BATCH) -> None:
         super().__init__(script)
         self._needs = needs
 
@@ -79,13 +76,8 @@ def scripts(truth) -> dict:
     return {f.__name__: f for f in (ragged, last_wins, ties, wrong, changing, alone, empty, on_device)}
 
 
-def engine_for(model, eos=(), context=512) -> EagerEngine:
-    return EagerEngine(model, context=context, eos=frozenset(eos), max_nodes=64)
-
-
-def run(engine, script, prompt, needs=BATCH, limit=COUNT, sampling=None, seed=0):
-    request = Request(prompt, limit, sampling, seed)
-    return decode(engine, ScriptedRows(script, needs), request, Clock(torch.device("cpu")))
+def run(engine, script, prompt, needs=BATCH, **options):
+    return decode_one(engine, ScriptedRows(script, needs), prompt, **options)
 
 
 def test_layout_of_an_integer_example():
@@ -104,7 +96,7 @@ def test_layout_of_an_integer_example():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_and_tree_commit_the_same(family, dtype):
     model = build(family, dtype)
-    engine = engine_for(model)
+    engine = eager_engine(model)
     for prompt in PROMPTS.values():
         truth = plain_greedy(model, prompt, COUNT + 8)
         for name, script in scripts(truth).items():
@@ -119,22 +111,22 @@ def test_eager_attention_agrees_too():
     model = build("mistral-window", attention="eager")
     truth = plain_greedy(model, PROMPTS["short"], COUNT + 8)
     for script in scripts(truth).values():
-        assert run(engine_for(model), script, PROMPTS["short"]).ids == truth[:COUNT]
+        assert run(eager_engine(model), script, PROMPTS["short"]).ids == truth[:COUNT]
 
 
 def test_fed_counts_the_whole_batch():
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    out = run(engine_for(model), scripts(truth)["last_wins"], [5, 6], limit=1 + 7 * 2)
+    out = run(eager_engine(model), scripts(truth)["last_wins"], [5, 6], limit=1 + 7 * 2)
     assert (out.accept, out.fed) == ([7, 7], [3 * 7, 3 * 7])
-    assert run(engine_for(model), scripts(truth)["last_wins"], [5, 6], TREE, 1 + 7 * 2).fed == [13, 13]
-    assert set(run(engine_for(model), scripts(truth)["empty"], [5, 6]).fed) == {1}
+    assert run(eager_engine(model), scripts(truth)["last_wins"], [5, 6], TREE, 1 + 7 * 2).fed == [13, 13]
+    assert set(run(eager_engine(model), scripts(truth)["empty"], [5, 6]).fed) == {1}
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2-mixed"])
 def test_cache_content_after_every_step(family):
     model = build(family, torch.float64)
-    engine = engine_for(model)
+    engine = eager_engine(model)
     prompt = PROMPTS["past the window"]
     truth = plain_greedy(model, prompt, COUNT + 8)
     settle = engine.settle
@@ -143,7 +135,7 @@ def test_cache_content_after_every_step(family):
     def compared(left, late=None):
         step = settle(left, late)
         context = [*prompt, *truth][: engine.cache.length]
-        clean = engine_for(model)
+        clean = eager_engine(model)
         clean.gaps(context, [0])
         for ours, theirs in zip(engine.cache.slots, clean.cache.slots, strict=True):
             for mine, fresh in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
@@ -158,7 +150,7 @@ def test_cache_content_after_every_step(family):
 
 def steps_of(model, needs, prompt, truth):
     """Two steps by hand: the draft that lets the second row win, then whatever follows."""
-    engine = engine_for(model)
+    engine = eager_engine(model)
     engine.start(prompt, 20, Walk(None, 0), needs, Clock(torch.device("cpu")))
     for draft in (rows([3, 4], truth[1:4], [truth[1]]), rows(truth[5:6], [8, 9, 10])):
         engine.forward(draft)
@@ -188,45 +180,18 @@ def test_step_is_numbered_as_the_draft():
 def test_sampling_emits_vanillas_ids_for_the_same_seed():
     model = build("llama", torch.float64)
     sampling = Sampling(0.8, top_k=20)
-    vanilla = run(engine_for(model), scripts([])["empty"], [5, 6], sampling=sampling, seed=3).ids
+    vanilla = run(eager_engine(model), scripts([])["empty"], [5, 6], sampling=sampling, seed=3).ids
     for script in scripts(vanilla).values():
-        out = run(engine_for(model), script, [5, 6], sampling=sampling, seed=3)
+        out = run(eager_engine(model), script, [5, 6], sampling=sampling, seed=3)
         assert out.ids == vanilla
-    assert run(engine_for(model), scripts(vanilla)["last_wins"], [5, 6], sampling=sampling, seed=3).accept[0] == 7
-
-
-def test_eos_inside_a_row_ends_the_answer_there():
-    model = build("llama")
-    truth = plain_greedy(model, [5, 6], COUNT + 8)
-    first = truth.index(truth[9])
-    for name, script in scripts(truth).items():
-        engine = engine_for(model, eos={truth[9]})
-        out = run(engine, script, [5, 6])
-        assert (out.ids, out.finish) == (truth[: first + 1], "eos"), name
-        assert engine.cache.length == 2 + first
-
-
-@pytest.mark.parametrize("limit", range(1, 10))
-def test_limit_inside_a_row(limit):
-    model = build("qwen3")
-    truth = plain_greedy(model, [5, 6], COUNT)
-    for script in scripts(truth).values():
-        out = run(engine_for(model), script, [5, 6], limit=limit)
-        assert (out.ids, out.finish) == (truth[:limit], "length")
-
-
-def test_rows_beyond_the_context_limit():
-    model = build("llama")
-    truth = plain_greedy(model, [5, 6, 7], COUNT)
-    out = run(engine_for(model, context=12), scripts(truth)["last_wins"], [5, 6, 7])
-    assert (out.ids, out.finish) == (truth[:9], "context")
+    assert run(eager_engine(model), scripts(vanilla)["last_wins"], [5, 6], sampling=sampling, seed=3).accept[0] == 7
 
 
 @pytest.mark.parametrize(
     ("parents", "named"), [([-1, 0, 0], "node 2 hangs from node 0"), ([-1, -1, 0], "node 2 hangs from node 0")]
 )
 def test_a_draft_that_is_not_rows_is_refused(parents, named):
-    engine = engine_for(build("llama"))
+    engine = eager_engine(build("llama"))
     with pytest.raises(CaseError, match=named):
         run(engine, lambda context, done, rng: Draft([1, 2, 3], parents), [5, 6])
 
@@ -234,7 +199,7 @@ def test_a_draft_that_is_not_rows_is_refused(parents, named):
 def test_a_tree_method_may_draft_what_is_not_rows():
     model = build("llama")
     draft = Draft([1, 2, 3], [-1, 0, 0])
-    out = run(engine_for(model), lambda context, done, rng: draft, [5, 6], TREE, limit=8)
+    out = run(eager_engine(model), lambda context, done, rng: draft, [5, 6], TREE, limit=8)
     assert out.ids == plain_greedy(model, [5, 6], 8)
 
 
@@ -242,7 +207,7 @@ def test_keeping_the_wrong_row_is_caught():
     """The wrong variant: the keys and values of the row beside the winner must change the output."""
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engine = engine_for(model)
+    engine = eager_engine(model)
     keep = engine.cache.keep_row
     engine.cache.keep_row = lambda row, count: keep(max(row - 1, 0), count)
     assert run(engine, scripts(truth)["last_wins"], [5, 6]).ids != truth[:COUNT]
@@ -256,7 +221,7 @@ def two_requests(engine, first, second):
 
 
 def test_a_request_leaves_nothing_in_the_copies():
-    engine = engine_for(build("llama"))
+    engine = eager_engine(build("llama"))
     long = [(7 * place) % VOCAB for place in range(200)]  # the slots grow between the two
     for first, second in (([5, 6, 7], [9, 8, 3]), ([9, 8, 3], long), (long, [5, 6, 7])):
         assert all(ids == truth for ids, truth in two_requests(engine, first, second))
@@ -265,7 +230,7 @@ def test_a_request_leaves_nothing_in_the_copies():
 def test_copies_that_keep_the_last_request_are_caught(monkeypatch):
     """The wrong variant: rows that still hold another prompt must change the output."""
     monkeypatch.setattr(RowCopies, "truncate", lambda self, length: None)
-    (first, right), (second, wanted) = two_requests(engine_for(build("llama")), [5, 6, 7], [9, 8, 3])
+    (first, right), (second, wanted) = two_requests(eager_engine(build("llama")), [5, 6, 7], [9, 8, 3])
     assert first == right
     assert second != wanted
 
@@ -273,7 +238,7 @@ def test_copies_that_keep_the_last_request_are_caught(monkeypatch):
 def test_copies_are_freed_for_a_method_without_rows():
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engine = engine_for(model)
+    engine = eager_engine(model)
     run(engine, scripts(truth)["ragged"], [5, 6])
     held = engine.cache.nbytes()
     run(engine, scripts(truth)["ragged"], [5, 6], TREE)

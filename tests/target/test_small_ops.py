@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import Scripted, build, plain_greedy, scripts
+from builders.engines import Scripted, scripts
+from builders.models import build, plain_greedy
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.fast.attention import FastOptions

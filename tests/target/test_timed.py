@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from compose import job_for
-from models import VOCAB, Scripted, build, scripts
+from builders.engines import Scripted, scripts
+from builders.models import VOCAB, build
+from builders.runs import job_for
 from specbench.commands import run as run_command
 from specbench.decode.check import check_engine
 from specbench.decode.loop import Request, decode

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compose import job_for
+from builders.runs import job_for
 from specbench.models.load import locate, read_tokenizer
 from specbench.records.store import read_run
 from specbench.runs.execution import execute

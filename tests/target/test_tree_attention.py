@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from ranks import team
 from torch.nn.functional import scaled_dot_product_attention
 
-from models import Scripted, build, plain_greedy, scripts
+from builders.engines import Scripted, scripts
+from builders.models import build, plain_greedy
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
@@ -145,7 +146,7 @@ def test_one_ancestor_bit_is_seen():
 @pytest.mark.parametrize("off", [-1, 1])
 def test_a_length_off_by_one_is_seen(off):
     drawn, mask = right_and_wrong()
-    mask.held.add_(off)
+    mask.cached.add_(off)
     assert error_of(drawn, mask) > 1e-3
 
 

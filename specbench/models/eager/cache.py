@@ -1,7 +1,8 @@
-"""KV cache of one request in preallocated slots: forwards append in place, ``keep`` compacts the accepted path.
+"""A KV cache of one request for the library's models, in preallocated slots that forwards append to in place.
 
-The library's dynamic cache copies the whole cache once a layer a step; its sliding cache drops tokens when a rejected
-branch exceeds the window. Here every layer keeps every token, and the mask has the window.
+The library's dynamic cache copies the whole cache once per layer and step; its sliding cache drops tokens when a
+rejected branch exceeds the window. Here every layer keeps every token, ``keep`` compacts the accepted path, and the
+mask implements the window.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ GROWTH = 256  # slots are reserved in multiples of this, so that requests of lik
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """Shape of one layer's keys and values: (1, heads, slots, size) each."""
+    """The shape of one layer's keys and values: (requests, heads, slots, size) each."""
 
     key_heads: int
     key_size: int
@@ -32,23 +33,42 @@ class LayerShape:
     device: torch.device
 
 
-class RowCopies:
-    """One layer's slots once for each of k rows, since attention kernels cannot share keys between rows.
+def allocate(
+    shapes: Sequence[LayerShape], requests: int, slots: int
+) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+    """Return zeroed keys and values of all layers: one stacked tensor per shape, and the pairs layer by layer."""
+    groups: dict[LayerShape, list[int]] = {}
+    for layer, shape in enumerate(shapes):
+        groups.setdefault(shape, []).append(layer)
+    stacks: list[Tensor] = []
+    pairs: dict[int, tuple[Tensor, Tensor]] = {}
+    for shape, members in groups.items():
+        make: Any = {"dtype": shape.dtype, "device": shape.device}
+        keys = torch.zeros(len(members), requests, shape.key_heads, slots, shape.key_size, **make)
+        values = torch.zeros(len(members), requests, shape.value_heads, slots, shape.value_size, **make)
+        stacks += [keys, values]
+        pairs |= dict(zip(members, zip(keys, values, strict=True), strict=True))
+    return stacks, [pairs[layer] for layer in range(len(shapes))]
 
-    A token is copied when the first batch after it is read, so that a step copies what the step before committed.
+
+class RowCopies:
+    """A copy of one layer's slots for each of k rows, since attention kernels cannot share keys between rows.
+
+    A token is copied when the first batch after it is read, so a step copies what the step before committed.
     """
 
     def __init__(self) -> None:
         self._pair: tuple[Tensor, Tensor] | None = None  # keys and values, (k, K, slots, D) each
         self._shared = 0  # [tokens] that are the same in all rows
 
-    def read(self, held: tuple[Tensor, Tensor], length: int, fresh: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Put ``fresh`` (k, K, q, D) behind the ``length`` tokens of ``held``; views of all (k, K, length+q, D)."""
+    def read(self, cached: tuple[Tensor, Tensor], length: int, fresh: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Put ``fresh`` (k, K, q, D) behind the ``length`` tokens of ``cached``; views of all (k, K, length+q, D)."""
         rows, end = len(fresh[0]), length + fresh[0].shape[-2]
         if self._pair is None or len(self._pair[0]) < rows:
             self.drop()
-            self._pair = held[0].new_empty(rows, *held[0].shape[1:]), held[1].new_empty(rows, *held[1].shape[1:])
-        for copies, slots, new in zip(self._pair, held, fresh, strict=True):
+            keys, values = cached
+            self._pair = keys.new_empty(rows, *keys.shape[1:]), values.new_empty(rows, *values.shape[1:])
+        for copies, slots, new in zip(self._pair, cached, fresh, strict=True):
             copies[:, :, self._shared : length] = slots[:, :, self._shared : length]
             copies[:rows, :, length:end] = new
         self._shared = length
@@ -62,7 +82,7 @@ class RowCopies:
         return keys[row : row + 1, :, start:end], values[row : row + 1, :, start:end]
 
     def truncate(self, length: int) -> None:
-        """Tokens from ``length`` on have changed."""
+        """Copy the tokens from ``length`` on again, since they have changed."""
         self._shared = min(self._shared, length)
 
     def nbytes(self) -> int:
@@ -110,7 +130,7 @@ class SlotLayer(CacheLayerMixin):
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
-        """[tokens] held."""
+        """[tokens] in the cache."""
         return self.length
 
     def get_max_length(self) -> int:
@@ -129,10 +149,7 @@ class SlotCache(Cache):
         self.shapes = shapes
         self.slots = [SlotLayer() for _ in shapes]
         super().__init__(layers=list(self.slots))
-        self._groups: dict[LayerShape, list[int]] = {}
-        for index, shape in enumerate(shapes):
-            self._groups.setdefault(shape, []).append(index)
-        self._stacks: list[tuple[Tensor, Tensor]] = []
+        self._stacks: list[Tensor] = []
         self.capacity = 0
 
     @classmethod
@@ -162,7 +179,7 @@ class SlotCache(Cache):
 
     @property
     def length(self) -> int:
-        """[tokens] held by every layer."""
+        """[tokens] in every layer."""
         return self.slots[0].length
 
     def reserve(self, slots: int) -> None:
@@ -177,22 +194,18 @@ class SlotCache(Cache):
         for layer in self.slots:
             layer.copies.drop()
             layer.keys = layer.values = None  # free the old buffers before the new ones are taken
-        for shape, members in self._groups.items():
-            make: Any = {"dtype": shape.dtype, "device": shape.device}
-            keys = torch.zeros(len(members), 1, shape.key_heads, capacity, shape.key_size, **make)
-            values = torch.zeros(len(members), 1, shape.value_heads, capacity, shape.value_size, **make)
-            self._stacks.append((keys, values))
-            for place, index in enumerate(members):
-                self.slots[index].keys, self.slots[index].values = keys[place], values[place]
+        self._stacks, pairs = allocate(self.shapes, 1, capacity)
+        for layer, (keys, values) in zip(self.slots, pairs, strict=True):
+            layer.keys, layer.values = keys, values
         self.capacity = capacity
 
     def grow(self, slots: int) -> None:
-        """Make room for ``slots``; what is held stays."""
+        """Make room for ``slots`` and keep the cached tokens."""
         if slots <= self.capacity:
             return
-        held = [(layer.keys, layer.values, layer.length) for layer in self.slots]
+        cached = [(layer.keys, layer.values, layer.length) for layer in self.slots]
         self.reserve(slots)
-        for layer, (keys, values, length) in zip(self.slots, held, strict=True):
+        for layer, (keys, values, length) in zip(self.slots, cached, strict=True):
             if length:
                 layer.update(keys[:, :, :length], values[:, :, :length])
 
@@ -206,13 +219,13 @@ class SlotCache(Cache):
         """Of the tokens from ``start`` on keep those in ``slots`` (absolute, in path order), moved together."""
         end = start + len(slots)
         if any(slot != start + place for place, slot in enumerate(slots)):
-            for stack in (tensor for pair in self._stacks for tensor in pair):
+            for stack in self._stacks:
                 index = upload(slots, stack.device)
                 stack[..., start:end, :] = stack.index_select(-2, index)  # copies first: no aliasing
         self.truncate(end)
 
     def keep_row(self, row: int, count: int) -> None:
-        """Append the first ``count`` tokens of one of the rows that the last forward read beside each other."""
+        """Append the first ``count`` tokens of one of the rows that the last forward read."""
         for layer in self.slots:
             layer.update(*layer.copies.row(row, layer.length, layer.length + count))
 
@@ -223,5 +236,4 @@ class SlotCache(Cache):
 
     def nbytes(self) -> int:
         """Bytes of all buffers, the rows' copies included."""
-        stacked = sum(tensor.nbytes for pair in self._stacks for tensor in pair)
-        return stacked + sum(layer.copies.nbytes() for layer in self.slots)
+        return sum(stack.nbytes for stack in self._stacks) + sum(layer.copies.nbytes() for layer in self.slots)

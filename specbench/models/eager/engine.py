@@ -1,8 +1,11 @@
-"""The eager engine: any Hugging Face causal LM, tree attention by a 4-D mask and explicit positions.
+"""The eager engine: runs any Hugging Face causal LM, with tree attention by a 4-D mask and explicit positions.
 
 Invariant between forwards: the cache holds every token of the context but the last one, the root.
 A forward feeds the root and N draft nodes; the accepted nodes' slots are then moved together and the rest forgotten.
-Where a method needs rows, its draft is fed as a batch of rows instead, and the accepted row's slots are appended.
+If a method needs rows, its draft is fed as a batch of rows instead, and the accepted row's slots are appended.
+In a batch of requests, a forward has one row per place, from the first to the last place that takes part, padded to the
+longest draft. The padding, and places in between that do not take part, feed any token: they write behind the cached
+tokens of their place, and nobody reads it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specbench.models.batch import PackedRows, PaddedRows, SlotBatch
-from specbench.models.eager.cache import LayerShape, SlotCache
+from specbench.models.eager.cache import SlotCache, allocate
 from specbench.models.engine import SILENT, Engine, Laps, Verifier
 from specbench.models.family import find_windows
 from specbench.models.transfer import upload
@@ -27,9 +30,10 @@ from specbench.types import ROOT, Draft, Needs, Prefill, Step
 
 
 class PlaceLayer(CacheLayerMixin):
-    """One layer's slots of all places. at: of the next forward, set before it.
+    """One layer's slots of all places of a batch.
 
     keys, values: (requests, K, room, D) each, views of the cache's stacked buffers.
+    at: where the next forward writes and reads, set before it.
     """
 
     is_sliding = False
@@ -67,27 +71,16 @@ class PlaceLayer(CacheLayerMixin):
 
 
 class EagerBatch(SlotBatch):
-    """The eager engine's."""
+    """The batch of the eager engine."""
 
     engine: EagerEngine
 
     def __init__(self, engine: EagerEngine, requests: int, tokens: int, laps: Laps) -> None:
         """See ``Batch``."""
         super().__init__(engine, requests, tokens, laps)
-        layers: list[Any] = [None] * len(engine.cache.shapes)
-        self._stacks: list[Tensor] = []  # (layers, requests, K, room, D)
-        for shape, members in _group(engine.cache.shapes).items():
-            keys, values = self._allocate(shape, len(members))
-            for member, key, value in zip(members, keys, values, strict=True):
-                layers[member] = PlaceLayer(key, value)
-            self._stacks += [keys, values]
-        self._layers, self._cache = layers, Cache(layers=layers)
-
-    def _allocate(self, shape: LayerShape, layers: int) -> tuple[Tensor, Tensor]:
-        make: Any = {"dtype": shape.dtype, "device": shape.device}
-        front = layers, self.requests
-        keys = torch.zeros(*front, shape.key_heads, self.room, shape.key_size, **make)
-        return keys, torch.zeros(*front, shape.value_heads, self.room, shape.value_size, **make)
+        self._stacks, pairs = allocate(engine.cache.shapes, requests, self.room)  # (layers, requests, K, room, D)
+        self._layers = [PlaceLayer(keys, values) for keys, values in pairs]
+        self._cache = Cache(layers=[*self._layers])
 
     def nbytes(self) -> int:
         """See ``Batch``."""
@@ -130,16 +123,8 @@ class EagerBatch(SlotBatch):
 
     def end(self) -> None:
         """See ``Batch``."""
-        self._stacks, self._layers = [], []
+        self._stacks, self._layers = [], list[PlaceLayer]()
         self._cache = Cache(layers=[])
-
-
-def _group(shapes: Sequence[LayerShape]) -> dict[LayerShape, list[int]]:
-    """The layers of each shape."""
-    groups: dict[LayerShape, list[int]] = {}
-    for layer, shape in enumerate(shapes):
-        groups.setdefault(shape, []).append(layer)
-    return groups
 
 
 @dataclass(slots=True)
@@ -342,7 +327,7 @@ class DeviceMoves:
         return cls(layers) if layers is not None else None
 
     def forget(self) -> None:
-        """A new forward begins."""
+        """Forget the tensors of the last forward."""
         self._moved.clear()
 
     def _move_inputs(self, layer: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

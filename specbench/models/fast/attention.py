@@ -1,7 +1,11 @@
-"""How the rows of a draft attend: by an additive mask (SDPA), or by lengths and bits that are read on the device.
+"""The attention of a draft's rows: by an additive mask (SDPA), or by lengths and bits that are read on the device.
 
-A dense mask is of one length of keys, so it needs a recording for each. ``TreeMask`` says the same in a length and one
-bit for each pair of fed rows, and one recording serves every length.
+A dense mask has one length of keys, so every length needs its own recording. ``TreeMask`` expresses the same mask by a
+length and one bit for each pair of fed rows, and one recording serves every length.
+
+On Hopper torch prefers cuDNN's attention kernel to all others, also with a mask. It plans every exact shape anew, in 40
+to 440 ms: once for every length of a prompt, in the timed prefill (pytorch#191576). So it is off unless a run asks for
+it (``allow_cudnn_attention``), for this package's engines and for the library's own loops.
 """
 
 from __future__ import annotations
@@ -35,8 +39,9 @@ Attend = Callable[[Tensor, Tensor, Tensor, "TreeMask"], Tensor]
 class FastOptions:
     """How the fast engine computes.
 
-    pack: where torch computes on a CPU, with a second copy of the weights that is faster for short inputs.
-    attention: of drafts, one of ``WAYS``. compiled: on a CPU, drafts' forwards are one call of compiled code.
+    pack: use a second copy of the weights that is faster for short inputs, if torch computes on a CPU.
+    attention: of drafts, one of ``WAYS``.
+    compiled: run the forward of a draft as one call of compiled code, on a CPU.
     """
 
     pack: bool = True
@@ -46,10 +51,10 @@ class FastOptions:
 
 @dataclass(frozen=True, slots=True)
 class TreeMask:
-    """What n rows of each of B requests see: the context within the window, and each other where a bit is set.
+    """The mask of n rows of each of B requests: they see the context within the window, and rows whose bit is set.
 
     attend: queries (B * n, H, size), keys and values (B, K, slots, size) -> (B * n, H, size).
-    held: (B,) int64 [tokens] of context, in the slots before the rows' own.
+    cached: (B,) int64 [tokens] of context, in the slots before the rows' own.
     depths: (B * n,) int64 of a row below its root.
     bits: (B * n, words) int32, bit j of a row for slot j behind the context, within the window.
     window: [positions], None = all.
@@ -57,7 +62,7 @@ class TreeMask:
     """
 
     attend: Attend
-    held: Tensor
+    cached: Tensor
     depths: Tensor
     bits: Tensor
     window: int | None
@@ -66,8 +71,9 @@ class TreeMask:
 
 @dataclass(frozen=True, slots=True)
 class PlacesMask:
-    """What packed rows see, for torch. room: [slots] of a place. places: those that take part. end: slots read of each.
+    """The mask of packed rows for torch's attention.
 
+    room: [slots] of a place. places: those that take part. end: slots read of each.
     laid: (k * q,) index of the packed row that lies there; padding has any. back: (n,) where each packed row lies.
     seen: (k, 1, groups * q, end) additive.
     """
@@ -85,17 +91,18 @@ class PlacesMask:
         width, groups = len(self.laid) // count, heads // key_heads
         laid = query[self.laid].view(count, width, key_heads, groups, size).permute(0, 2, 3, 1, 4)
         packed = laid.reshape(count, key_heads, groups * width, size)
-        held = [each[0].unflatten(1, (-1, self.room))[:, self.places, : self.end] for each in (keys, values)]
-        own, beside = (each.transpose(0, 1) for each in held)
-        mixed = functional.scaled_dot_product_attention(packed, own, beside, attn_mask=self.seen)
+        taking_part = [each[0].unflatten(1, (-1, self.room))[:, self.places, : self.end] for each in (keys, values)]
+        own_keys, own_values = (each.transpose(0, 1) for each in taking_part)
+        mixed = functional.scaled_dot_product_attention(packed, own_keys, own_values, attn_mask=self.seen)
         mixed = mixed.view(count, key_heads, groups, width, size).permute(0, 3, 1, 2, 4)
         return mixed.reshape(count * width, heads, size)[self.back]
 
 
 def attend_behind(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Causal attention of the last n tokens on a CPU, without a mask: to those before them and to each other apart.
+    """Compute causal attention of the last n tokens on a CPU, without a mask: to earlier tokens, and to each other.
 
-    Both results are weighed by the sums of their exponentials, so their mean is attention over all (Dao et al. 2022).
+    The two results are weighted by the sums of their exponentials, so their mean is attention over all tokens (Dao et
+    al. 2022).
     query: (1, H, n, size). keys, values: (1, K, T, size), the last n of them the queries' own. -> (1, H, n, size).
     """
     kernel, past = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, keys.shape[2] - query.shape[2]
@@ -106,7 +113,7 @@ def attend_behind(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def count_words(rows: int) -> int:
-    """Words that hold one bit for each row."""
+    """Return the number of words for one bit per row."""
     return -(-rows // WORD)
 
 
@@ -119,7 +126,7 @@ def pack_bits(seen: np.ndarray) -> np.ndarray:
 
 
 def find_attention(way: str, device: torch.device, dtype: torch.dtype, size: int) -> Attend | None:
-    """The attention by a ``TreeMask``; None: SDPA, by an additive mask. size: of a head. Raises InputError."""
+    """Return the attention by a ``TreeMask``; None = SDPA, by an additive mask. size: of a head. Raises InputError."""
     require_attention(way, device.type, str(dtype).removeprefix("torch."), size)
     if way in OURS:
         from specbench.models.fast.kernels.tree_attention import attend  # needs Triton, which may not be installed
@@ -129,13 +136,13 @@ def find_attention(way: str, device: torch.device, dtype: torch.dtype, size: int
 
 
 def find_for_drafts(way: str, device: torch.device, dtype: torch.dtype, size: int) -> Attend | None:
-    """The attention of a draft model: our kernel where the target has it and it runs on the draft model too."""
+    """Return the attention of a draft model: our kernel if the target uses it and it supports the draft model."""
     usable = way in OURS and _explain_unusable(way, device.type, str(dtype).removeprefix("torch."), size) is None
     return find_attention(way, device, dtype, size) if usable else None
 
 
 def find_small_ops(way: str, device: torch.device, dtype: torch.dtype) -> type[SmallOps]:
-    """The operations between a layer's products. Raises InputError."""
+    """Return the operations between a layer's products. Raises InputError."""
     require_attention(way, device.type, str(dtype).removeprefix("torch."))
     if way != FUSED:
         return SmallOps
@@ -145,7 +152,7 @@ def find_small_ops(way: str, device: torch.device, dtype: torch.dtype) -> type[S
 
 
 def require_attention(way: str, device: str, dtype: str, size: int = 0) -> None:
-    """Raises InputError where ``way`` does not run on such numbers. device: its name. size: of a head, if known."""
+    """Raise InputError if ``way`` does not support the device or dtype. size: of a head, if known."""
     if reason := _explain_unusable(way, device, dtype, size):
         raise InputError(f"engine.attention={way}: {reason}")
 
@@ -167,13 +174,13 @@ def _explain_unusable(way: str, device: str, dtype: str, size: int) -> str | Non
 
 
 def attend_flex(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask) -> Tensor:
-    """See ``TreeMask``, by torch's FlexAttention; it goes over every slot, and is there to compare with."""
-    batches, count = len(mask.held), len(query) // len(mask.held)
+    """Attend as ``TreeMask`` describes by torch's FlexAttention; it reads every slot and serves as a comparison."""
+    batches, count = len(mask.cached), len(query) // len(mask.cached)
     columns = mask.columns or count
     depths, bits = mask.depths.view(batches, count), mask.bits.view(batches, count, -1)
 
     def see(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, slot: Tensor) -> Tensor:
-        past = mask.held[batch]
+        past = mask.cached[batch]
         fed = (slot - past).clamp(0, columns - 1)
         seen = (slot >= past) & (slot < past + columns) & ((bits[batch, row, fed // WORD] >> (fed % WORD)) & 1 == 1)
         near = slot < past
@@ -189,10 +196,10 @@ def attend_flex(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask) -> 
 
 
 def allow_cudnn_attention(allowed: bool) -> None:
-    """Of this process, from now on; the others (flash, memory efficient, plain) stay allowed."""
+    """Allow or forbid cuDNN's attention kernel in this process; the others (flash, memory efficient, plain) stay."""
     torch.backends.cuda.enable_cudnn_sdp(allowed)
 
 
 def is_cudnn_attention_allowed() -> bool:
-    """What a process that is started from this one is to be told."""
+    """Return the setting of this process, which a process started from it takes over."""
     return torch.backends.cuda.cudnn_sdp_enabled()

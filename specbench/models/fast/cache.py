@@ -1,4 +1,8 @@
-"""Keys and values of one request in one tensor, so that one operation moves an accepted path in every layer."""
+"""Keys and values in one tensor, so that one operation moves an accepted path in every layer.
+
+The cache of the target (``StaticKV``), and those of draft models: of one request with the calls recorded on it, or of
+several requests in one memory.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,9 @@ GROWTH = 256  # [slots] room is made in multiples of this, so that requests of l
 
 
 class StaticKV:
-    """Slots for tokens, written by index and read as views; the engine counts which of them are held.
+    """Slots for tokens, written by index and read as views; the engine counts which of them are in use.
 
-    whole: (layers, 2K, slots, size) all of them, of each layer the keys' heads and the values'.
+    whole: (layers, 2K, slots, size) all slots; of each layer the heads of the keys, then those of the values.
     """
 
     def __init__(self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -29,31 +33,31 @@ class StaticKV:
         self.layers: list[Tensor] = []
 
     def reserve(self, slots: int, keep: int = 0) -> bool:
-        """Make room for ``slots``; True if the memory is another now, which has the first ``keep`` slots' content.
+        """Make room for ``slots``; True if the memory has moved. The content of the first ``keep`` slots is kept.
 
-        Where it cannot be had the error is torch's, and there is no room at all until the next call.
+        If the allocation fails, the error is torch's, and there are no slots at all until the next call.
         """
         if slots <= self.capacity:
             return False
         layers, heads, size = self._shape
         capacity = -(-slots // GROWTH) * GROWTH
-        held = self._all[..., :keep, :] if keep else None
+        kept = self._all[..., :keep, :] if keep else None
         self.capacity, self.layers = 0, []
         self._all = self.whole = torch.empty(0)  # frees the old memory before taking the new
         self._all = torch.zeros(2 * layers, 1, heads, capacity, size, **self._options)
-        if held is not None:
-            self._all[..., :keep, :] = held
+        if kept is not None:
+            self._all[..., :keep, :] = kept
         self.whole = self._all.view(layers, 2 * heads, capacity, size)
         self.layers = list(self.whole.unbind(0))
         self.capacity = capacity
         return True
 
     def read(self, length: int, first: int = 0) -> tuple[Tensor, ...]:
-        """Layer by layer the keys, then the values of the slots from ``first`` on: views (1, K, length, size)."""
+        """Return views (1, K, length, size) of slots from ``first`` on: layer by layer the keys, then the values."""
         return self._all.narrow(3, first, length).unbind(0)
 
     def clear(self) -> None:
-        """Zero every slot: what is masked must still be finite."""
+        """Zero every slot: masked numbers must be finite, too."""
         self._all.zero_()
 
     def move(self, source: Tensor, target: Tensor) -> None:
@@ -62,23 +66,23 @@ class StaticKV:
         flat.index_copy_(1, target, flat.index_select(1, source))
 
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes of all slots."""
         return self._all.nbytes
 
 
-class _Held:
-    """Slots from ``base`` of ``memory`` on, of which the first ``length`` are held."""
+class _CachedSlots:
+    """The slots of one request in ``memory``, from ``base`` on; the first ``length`` of them are cached."""
 
     length = 0
     base = 0
     memory: StaticKV
 
     def truncate(self, length: int) -> None:
-        """See ``HeldCache.truncate``."""
+        """See ``DraftCache.truncate``."""
         self.length = length
 
     def keep(self, start: int, slots: Sequence[int]) -> None:
-        """See ``HeldCache.keep``."""
+        """See ``DraftCache.keep``."""
         if any(slot != start + place for place, slot in enumerate(slots)):
             device, first = self.memory.whole.device, self.base + start
             source = upload([self.base + slot for slot in slots], device)
@@ -86,8 +90,8 @@ class _Held:
         self.length = start + len(slots)
 
 
-class HeldKV(_Held, StaticKV):
-    """A memory of its own. graphs: recorded calls on it; they are dropped when it moves."""
+class CachedKV(_CachedSlots, StaticKV):
+    """The cache of one request in its own memory. graphs: recorded calls on it; they are dropped when it moves."""
 
     def __init__(self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
         """See ``StaticKV``."""
@@ -96,48 +100,48 @@ class HeldKV(_Held, StaticKV):
 
     @property
     def memory(self) -> StaticKV:  # type: ignore[override]
-        """Itself."""
+        """The cache itself."""
         return self
 
     def grow(self, slots: int) -> None:
-        """See ``HeldCache.grow``."""
+        """See ``DraftCache.grow``."""
         if slots > self.capacity:
-            self.graphs.drop()  # before memory is asked for, which there may not be
-        held, self.length = self.length, 0
-        self.reserve(slots, held)
-        self.length = held
+            self.graphs.drop()  # before more memory is allocated, which may fail
+        length, self.length = self.length, 0
+        self.reserve(slots, length)
+        self.length = length
 
 
 class SharedKV(StaticKV):
-    """One memory of several requests, each with ``room`` slots, so that one forward feeds them all."""
+    """One memory of several requests, each with ``room`` slots, so that one forward feeds all of them."""
 
     def __init__(self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
         """See ``StaticKV``."""
         super().__init__(layers, heads, size, dtype, device)
         self.room = 0
-        self._places: list[HeldPlace] = []
+        self._places: list[CachedPlace] = []
 
-    def add(self) -> HeldPlace:
-        """An empty place."""
-        self._places.append(HeldPlace(self, len(self._places)))
+    def add(self) -> CachedPlace:
+        """Add an empty place."""
+        self._places.append(CachedPlace(self, len(self._places)))
         return self._places[-1]
 
     def make_room(self, slots: int) -> None:
-        """``slots`` for each place; what they hold stays, here too where there is no memory for it."""
+        """Make room for ``slots`` in each place; cached tokens stay, also if there is not enough memory."""
         room, count = max(self.room, -(-slots // GROWTH) * GROWTH), 1 << (len(self._places) - 1).bit_length()
         fresh = StaticKV(*self._shape, **self._options)
         fresh.reserve(room * count)
         for place in self._places:
-            held = slice(place.base, place.base + place.length)
             if place.length:
                 first = place.number * room
-                fresh.whole[:, :, first : first + place.length] = self.whole[:, :, held]
+                cached = self.whole[:, :, place.base : place.base + place.length]
+                fresh.whole[:, :, first : first + place.length] = cached
         self._all, self.whole, self.layers, self.capacity = fresh._all, fresh.whole, fresh.layers, fresh.capacity
         self.room = room
 
 
-class HeldPlace(_Held):
-    """One request's."""
+class CachedPlace(_CachedSlots):
+    """The cache of one request in a shared memory."""
 
     memory: SharedKV
 
@@ -151,9 +155,9 @@ class HeldPlace(_Held):
 
     @property
     def capacity(self) -> int:
-        """[slots]"""
+        """[slots] of the place."""
         return self.memory.room if self.base < self.memory.capacity else 0
 
     def grow(self, slots: int) -> None:
-        """See ``HeldCache.grow``."""
+        """See ``DraftCache.grow``."""
         self.memory.make_room(slots)

@@ -1,4 +1,4 @@
-"""The Llama family's forward, on flat token rows: what a decode step needs of it and nothing else.
+"""The forward of the Llama family on flat rows of tokens, reduced to what a decode step needs.
 
 Written for steps of 1 to some 400 tokens over one request's context, where launching operations costs more than running
 them: q, k and v in one product, gate and up in another, both rotations and the identity on v in one multiplication,
@@ -61,7 +61,7 @@ class ForwardInput:
 
 
 def explain_unsupported(config: Any) -> str | None:
-    """Why this forward cannot run a model of ``config``; None = it can."""
+    """Explain why this forward cannot run a model of ``config``; None = it can."""
     text = config.get_text_config()
     if text.model_type not in FAMILIES:
         return f"the family {text.model_type} is not one of {', '.join(FAMILIES)}"
@@ -76,7 +76,7 @@ def explain_unsupported(config: Any) -> str | None:
 
 
 def explain_unfit(model: Any) -> str | None:
-    """Why this forward cannot run a loaded model: its configuration, or modules other than the library's plain ones."""
+    """Explain why this forward cannot run a loaded model: its configuration, or modules unlike the library's."""
     if reason := explain_unsupported(model.config):
         return reason
     home = f"transformers.models.{model.config.get_text_config().model_type}."
@@ -93,11 +93,13 @@ def explain_unfit(model: Any) -> str | None:
 
 
 class CompactModel:
-    """The weights of one loaded model, and its forward. All of it on one device, in one dtype."""
+    """The weights of one loaded model, on one device and in one dtype, and its forward."""
 
     def __init__(self, model: Any, positions: int, limit: int, pack: bool, small: type[SmallOps] = SmallOps) -> None:
-        """model: the library's, in eval mode. positions: rows of the rotary table; those from ``limit`` on equal the
-        last one before it. pack: see ``Linear``. small: the operations between products.
+        """Take the weights of the library's model, in eval mode.
+
+        positions: rows of the rotary table; those from ``limit`` on equal the last one before it. pack: see
+        ``Linear``. small: the operations between products.
         """
         text = model.config.get_text_config()
         body, head = model.model, model.get_output_embeddings()
@@ -125,13 +127,13 @@ class CompactModel:
         return cos[0].clone(), sin[0] * sign
 
     def new_cache(self) -> StaticKV:
-        """An empty cache of the model's shape."""
+        """Make an empty cache of the model's shape."""
         return StaticKV(len(self.layers), self.key_heads, self.size, self.dtype, self.device)
 
     def __call__(
         self, rows: ForwardInput, cache: StaticKV, taps: Collection[int] = ()
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Feed rows: their states after the final norm (n, D), and the hidden states asked for.
+        """Feed rows; returns their states after the final norm (n, D), and the hidden states of ``taps``.
 
         taps: 0 = the embeddings, i = after layer i, L = after the final norm.
         """
@@ -228,9 +230,11 @@ def _norm(module: Any) -> Norm:
 def list_prompt_inputs(
     ids: Tensor, windows: Mapping[str, int | None], dtype: torch.dtype, start: int, context: int
 ) -> Iterator[ForwardInput]:
-    """A prompt (n,) into empty slots from ``start`` on. windows: attention kind -> sliding window [positions].
+    """List the forwards that read a prompt (n,) into empty slots from ``start`` on.
 
-    context: [tokens] of the model; what is behind it stands at its last position.
+    On a CPU, and where a sliding window needs a mask, the prompt is read in chunks; else by one forward.
+    windows: attention kind -> sliding window [positions]. context: [tokens] of the model; later tokens are at its last
+    position.
     """
     count = len(ids)
     masked = any(window is not None and window < count for window in windows.values())
@@ -249,10 +253,10 @@ def list_prompt_inputs(
 def read_prompt(
     model: CompactModel, cache: StaticKV, inputs: Iterator[ForwardInput], count: int, taps: tuple[int, ...]
 ) -> tuple[Tensor, dict[int, Tensor]]:
-    """(count, D) states of the inputs' tokens, and layer -> (count, D) of ``taps``.
+    """Return the (count, D) states of the inputs' tokens, and layer -> (count, D) of ``taps``.
 
-    They are written where they stay: chunks that are kept to be joined are held twice, and lie between what a forward
-    frees, so that a next one cannot use it.
+    They are written into their final memory: chunks that are joined later would be stored twice, and would lie between
+    what a forward frees, so that the next one could not use it.
     """
     whole, first = list[Tensor](), 0
     for each in inputs:

@@ -1,7 +1,11 @@
-"""The buffers of one width that a draft is written into.
+"""The buffers that a draft is written into for the target's forward, and greedy acceptance on the device.
 
 The buffers never move: a draft is only their content. On a CPU host and device share them; on a GPU the host's are
 pinned and copied without waiting, which is safe because every step ends with a read-back before the next one is filled.
+
+Acceptance consists of operations whose shapes do not depend on the draft: it never waits and never branches. A node is
+right if it holds the argmax of its parent's row, and accepted if every node above it is right, too; the path ends at
+the deepest accepted node, the first one among equals, as in ``specbench.models.verify.find_accepted_path``.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ _ALONE = lay_out((), EMPTY, None)
 class Frame:
     """Buffers of ``width`` rows. Rows behind a draft's own are padding: they see the context and themselves.
 
-    past: (1,) int64 [tokens] held before these. slots: (width + 1,) int64, theirs and one behind; a forward sets them.
+    past: (1,) int64 [tokens] cached before these.
+    slots: (width + 1,) int64, those of the rows and one behind them; set by a forward.
     ids, depths, parents: (width,) int64.
     reach: (width,) float32, the depth where a row may be accepted, else -1.
     above: (width, width) float32, 1 where a row hangs from another or is it, roots left out.
@@ -66,12 +71,12 @@ class Frame:
         self._forced: Buffer | None = None
 
     def read(self) -> tuple[int, np.ndarray, np.ndarray, list[np.ndarray]]:
-        """On a CPU: past, ids (width,), depths (width,), and the (width, width) bias of each kind as it is stored."""
+        """Return, on a CPU, past, ids (width,), depths (width,), and each kind's (width, width) bias as stored."""
         past, ids = (each.values for each in self._step)
         return int(past[0]), ids, self._lying[0].values, [each.values for each in self._biases]
 
     def build_mask(self, kind: str, length: int, positions: Tensor, groups: int) -> Tensor | TreeMask:
-        """What the rows see, the context within the window and each other: additive (groups * width, length), or bits.
+        """Build the mask of the context in the window and of each other: additive (groups * width, length), or bits.
 
         length: [slots] of keys. positions: (width,). groups: query heads that share keys.
         """
@@ -79,10 +84,10 @@ class Frame:
         if self._attend:
             return TreeMask(self._attend, self.past, self.depths, bias, window)
         column = torch.arange(length, device=bias.device)
-        held = column < self.past
+        seen = column < self.past
         if window is not None:
-            held = held & (positions[:, None] - column < window)
-        mask = torch.where(held, 0.0, NEVER).to(bias.dtype).expand(self.width, -1).clone()
+            seen = seen & (positions[:, None] - column < window)
+        mask = torch.where(seen, 0.0, NEVER).to(bias.dtype).expand(self.width, -1).clone()
         mask.index_copy_(1, self.slots[:-1], bias)
         return mask if groups == 1 else mask.repeat(groups, 1)
 
@@ -92,7 +97,7 @@ class Frame:
         return None if self._forced is None else self._forced.device
 
     def add_forced(self) -> None:
-        """From now on acceptance reads ``forced``; before it is called or recorded."""
+        """Make acceptance read ``forced``; called before acceptance runs or is recorded."""
         if self._forced is None:
             self._forced = Buffer(self.width, torch.int64, self.ids.device)
 
@@ -109,8 +114,8 @@ class Frame:
         if layout is not self.layout:
             layout.enter(self, run)
             self.layout = layout
-        held, ids = (each.values for each in self._step)
-        held[0], ids[0] = past, root
+        past_buffer, ids = (each.values for each in self._step)
+        past_buffer[0], ids[0] = past, root
         on_host = not isinstance(tokens, Tensor)
         if on_host and layout.source is None:
             ids[1 : len(layout)] = tokens
@@ -119,19 +124,16 @@ class Frame:
         for each in self._step:
             each.send()
         if isinstance(tokens, Tensor):
-            self._enter(tokens.to(self.ids.device), layout)
+            tokens = tokens.to(self.ids.device)  # drafted on the device, where they stay
+            if layout.source is None:
+                self.ids[1 : len(layout)] = tokens
+            else:
+                source = upload(layout.source, self.ids.device)
+                self.ids[: len(layout)] = torch.cat([self.ids[:1], tokens])[source]
 
     def clear(self) -> None:
-        """Enter a root alone in front of all slots: the last draft may lie behind the keys that a recording reads."""
+        """Enter a root alone before all slots: the last draft may be behind the keys that a recording reads."""
         self.fill(0, (), 0, _ALONE)
-
-    def _enter(self, tokens: Tensor, layout: Layout) -> None:
-        """Tokens that were drafted on the device stay there."""
-        if layout.source is None:
-            self.ids[1 : len(layout)] = tokens
-        else:
-            source = upload(layout.source, self.ids.device)
-            self.ids[: len(layout)] = torch.cat([self.ids[:1], tokens])[source]
 
     def lay_out(self, layout: DraftLayout) -> None:
         """Enter a layout that the host knows."""
@@ -150,7 +152,7 @@ class Frame:
 
 
 class Buffer:
-    """One tensor twice: ``values`` writes the host's, ``send`` brings it to the device's. On a CPU they are one."""
+    """A tensor on the host and on the device: ``values`` writes the host's, ``send`` copies it. On a CPU it is one."""
 
     def __init__(self, shape: int | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         """Zeros of ``shape``. bfloat16, which numpy lacks, has its bits in ``values``; ``never`` is minus infinity."""
@@ -169,8 +171,9 @@ class Buffer:
 
 @dataclass(slots=True)
 class FastRequest(ActiveRequest):
-    """length: [tokens] held by the cache: the context without its last one, the root. Of the last forward:
+    """The request that the fast engine decodes.
 
+    length: [tokens] in the cache: the context without its last one, the root. Of the last forward:
     layout, frame: where the draft lies in it.
     key: width, key length and taps.
     moved: rows that acceptance moves.

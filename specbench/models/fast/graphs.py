@@ -1,4 +1,4 @@
-"""CUDA graphs by key: a function of tensors is recorded once and replayed; without a GPU it is called.
+"""CUDA graphs by key: a function of tensors is recorded once and replayed on a GPU; on a CPU it is called.
 
 Forwards come in bucketed widths and key lengths, one graph for each; acceptance by width and rows moved; on a CPU every
 size is its own. A recorded call never waits for the host, has no shape that depends on content, and uses the same
@@ -81,16 +81,16 @@ def _fit(size: int, steps: tuple[int, ...]) -> int:
 
 
 class Graphs:
-    """Recorded calls of one engine."""
+    """The recorded calls of one engine."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._held: dict[Hashable, tuple[Any, Any]] = {}
+        self._recorded: dict[Hashable, tuple[Any, Any]] = {}
         self._pool: Any = None
 
     def __len__(self) -> int:
-        """Recordings that are held."""
-        return len(self._held)
+        """Return the number of recordings."""
+        return len(self._recorded)
 
     @property
     def capturing(self) -> bool:
@@ -98,20 +98,20 @@ class Graphs:
         return self._device.type == "cuda"
 
     def run(self, key: Hashable, call: Callable[[], Any]) -> Any:
-        """What ``call`` returns; equal keys must mean calls that differ in the content of their buffers only.
+        """Return the outputs of ``call``; calls of equal keys may differ only in the content of their buffers.
 
-        Outputs may lie in buffers of the caller's own, the same ones at every call.
+        Outputs may be buffers of the caller, the same ones at every call.
         """
         if not self.capturing:
             return call()
-        if key in self._held:
-            graph, output = self._held[key]
+        if key in self._recorded:
+            graph, output = self._recorded[key]
             graph.replay()
             return output
         first = self._warm_up(call)
-        graph, output = self._held[key] = self._record(call)
-        for held, fresh in zip(_tensors(output), _tensors(first), strict=True):
-            held.copy_(fresh)
+        graph, output = self._recorded[key] = self._record(call)
+        for recorded, fresh in zip(_tensors(output), _tensors(first), strict=True):
+            recorded.copy_(fresh)
         return output
 
     def prepare(self, key: Hashable, call: Callable[[], Any]) -> None:
@@ -139,13 +139,13 @@ class Graphs:
 
     def drop(self) -> None:
         """Forget every recording: a buffer that they use has moved."""
-        self._held.clear()
+        self._recorded.clear()
         self._pool = None
 
 
 @contextlib.contextmanager
 def many_recordings() -> Iterator[None]:
-    """What is alive is left out of the garbage collections that torch makes at every recording (to 2.8)."""
+    """Exclude live objects from the garbage collections that torch (up to 2.8) runs at every recording."""
     frozen = gc.get_freeze_count()
     gc.freeze()
     try:
@@ -156,7 +156,7 @@ def many_recordings() -> Iterator[None]:
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
-    """The tensors of a call's output: one, or tuples and mappings of them."""
+    """Iterate over the tensors of a call's output: one, or tuples and mappings of them."""
     if isinstance(output, Tensor):
         yield output
         return

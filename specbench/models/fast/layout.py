@@ -1,7 +1,7 @@
-"""A draft in the rows of a forward: a tree below one root, or a forest with a root for each row of a batch.
+"""The layout of a draft in a forward: a tree below one root, or a forest with a root for each row of a batch.
 
 So one mask, one acceptance and one compaction serve chains, trees and batches, and no row needs a copy of the keys and
-values it shares.
+values it shares. Parents that are on the device are laid out there, and the host reads them later.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Layouts:
     """Layouts by the shapes of drafts, so that chains and fixed trees are laid out once."""
 
     def __init__(self) -> None:
-        self._held: dict[object, Layout] = {}
+        self._known: dict[object, Layout] = {}
 
     def find(self, parents: Sequence[int] | Tensor, draft: Draft, as_rows: bool) -> Layout:
         """The layout of a draft. parents: its own, on the host unless they stay on the device."""
@@ -205,9 +205,9 @@ class Layouts:
             return DeviceLayout(parents, draft.depth or len(parents))
         shape = parents if isinstance(parents, range) else tuple(parents)
         key = shape, None if draft.passenger is None else tuple(draft.passenger), as_rows
-        if key not in self._held:
-            if len(self._held) == LAYOUTS:
-                self._held.clear()
+        if key not in self._known:
+            if len(self._known) == LAYOUTS:
+                self._known.clear()
             batch = RowBatch.of(parents, compute_depths(parents)) if as_rows else None
-            self._held[key] = lay_out(parents, draft, batch)
-        return self._held[key]
+            self._known[key] = lay_out(parents, draft, batch)
+        return self._known[key]

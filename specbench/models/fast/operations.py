@@ -25,7 +25,7 @@ class Linear:
         """layers: modules with ``weight`` and ``bias``, one below the other in the output.
 
         Several layers' parameters become views of one matrix: the model they belong to works on as it did, and but
-        for the packed copy no weight is held twice.
+        for the packed copy no weight is stored twice.
         """
         self.weight, self.bias = _join([layer.weight for layer in layers]), _bias(layers)
         self.packed = _pack(self.weight) if pack else None

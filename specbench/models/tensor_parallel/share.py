@@ -162,8 +162,8 @@ def load_share(
 
 def _put(model: Any, name: str, weight: Tensor | None) -> None:
     owner, _, kind = name.rpartition(".")
-    held = None if weight is None else nn.Parameter(weight, requires_grad=False)
-    model.get_submodule(owner).register_parameter(kind, held)
+    parameter = None if weight is None else nn.Parameter(weight, requires_grad=False)
+    model.get_submodule(owner).register_parameter(kind, parameter)
 
 
 def _open(path: str, revision: str | None, safetensors: bool) -> dict[str, Any]:
@@ -171,8 +171,8 @@ def _open(path: str, revision: str | None, safetensors: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if files := _files(path, revision, SAFE):
         for file in files:
-            held = safe_open(file, framework="pt")
-            found.update({name: held.get_slice(name) for name in held.keys()})  # noqa: SIM118 - no mapping
+            opened = safe_open(file, framework="pt")
+            found.update({name: opened.get_slice(name) for name in opened.keys()})  # noqa: SIM118 - no mapping
     elif not safetensors and (files := _files(path, revision, TORCH)):
         for file in files:
             found.update(torch.load(file, map_location="cpu", weights_only=True, mmap=True))

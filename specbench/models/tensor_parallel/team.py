@@ -54,8 +54,9 @@ class Op(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """past: [tokens] held before the root. width: rows of the frame. taps: hidden states that rank 0 wants.
+    """A message of rank 0.
 
+    past: [tokens] cached before the root. width: rows of the frame. taps: hidden states that rank 0 wants.
     flag: rows as a batch (step), greedy (prepare). moves: rows of the last step's frame that were accepted, where they
     have to be moved together. tokens, parents: of the draft, (N,).
     """

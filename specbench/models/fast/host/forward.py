@@ -101,7 +101,7 @@ class PackedLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRows:
+class CachedRows:
     """Rows of one request behind what its cache holds. ids: (m,). turned: (m,) positions that the embedding turns to.
 
     base: the first of its slots; start: counted from there, that of its first row. rows: what they see.
@@ -217,7 +217,7 @@ class CompiledForward:
         _, hidden = self._run(cache, np.array(ids), places, places, span, self._list_biases([rows]), 0, [*taps, last])
         return hidden[last], {tap: hidden[tap] for tap in taps}
 
-    def feed(self, cache: StaticKV, parts: Sequence[HeldRows], wanted: int) -> Tensor:
+    def feed(self, cache: StaticKV, parts: Sequence[CachedRows], wanted: int) -> Tensor:
         """(wanted, V) logits of the last of all rows."""
         spans, first = [], 0
         for part in parts:

@@ -43,7 +43,7 @@ def launch(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask, tile: Ti
     partial = query.new_empty(splits, total, heads, size, dtype=torch.float32) if splits > 1 else out
     peaks = query.new_empty(splits, total, heads, dtype=torch.float32)
     attend_split[(batches * key_heads, cdiv(width * groups, tile.rows), splits)](
-        query, keys, values, mask.bits, mask.held, mask.depths, partial, peaks,
+        query, keys, values, mask.bits, mask.cached, mask.depths, partial, peaks,
         size**-0.5 * math.log2(math.e), width, mask.columns or width, mask.bits.shape[1], mask.window or 0,
         key_heads, query.stride(0), keys.stride(0), keys.stride(1),
         GROUPS=groups, SIZE=size, PADDED=padded, ROWS=tile.rows, KEYS=tile.keys, SPLITS=splits,

@@ -1,21 +1,21 @@
-"""Every suite of conf/suite with the real data: how many cases, which is the first and the last, and no warning."""
+"""Every suite of conf/suite: with the real data, or with rows made by hand in the schema of its file."""
 
 from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from hand_made import HAND_MADE
 
-from compose import job_for
+from builders.records import write_json_lines
+from builders.runs import job_for
+from builders.suites import HAND_MADE, HOLDER, SPEED, TALK, THROUGHPUT, write_parquet
 from specbench.runs.config import conf_dir
 from specbench.suite.formats import LANGUAGES
-
-BUNDLED = "mini"
+from specbench.types import InputError
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a suite holds: categories by count, ids of the first and last case, how the first prompt begins and ends."""
+    """The contents of a suite: categories by count, first and last id, and how the first prompt begins and ends."""
 
     categories: dict[str, int]
     first: str
@@ -44,19 +44,13 @@ OFFICIAL = {
 }
 
 
-def suite_of(name):
-    return job_for("model=tiny", f"suite={name}", "method=[pld]").suite
+def suite_of(name, *settings):
+    return job_for("model=tiny", f"suite={name}", "method=[pld]", *settings).suite
 
 
 def test_every_suite_of_the_configuration_is_pinned_here():
     there = {path.stem for path in (conf_dir() / "suite").glob("*.yaml")}
-    assert there == {
-        *OFFICIAL,
-        *HAND_MADE,
-        BUNDLED,
-        "file",
-        "trace",
-    }  # whatever suite.path names, or a replayed trace holds
+    assert there == {*OFFICIAL, *HAND_MADE, "mini", "file", "trace"}  # what suite.path names, or a trace holds
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
@@ -80,13 +74,13 @@ def test_mt_bench_is_the_multi_turn_task_of_spec_bench(data):
 def test_token_recyclings_questions_are_of_all_splits_of_mbpp_and_in_the_frame_of_the_form_script(data):
     tasks = {int(case.id.removeprefix("mbpp/")) for case in suite_of("token_recycling_399").cases}
     assert len(tasks & set(range(11, 511))) == 239
-    official = {case.id: case.turns for case in job_for("suite=mbpp", "suite.form=script", "method=[pld]").suite.cases}
+    official = {case.id: case.turns for case in suite_of("mbpp", "suite.form=script").cases}
     same = [case for case in suite_of("token_recycling_399").cases if official.get(case.id) == case.turns]
     assert len(same) == 95  # the others are of another split, or in a cleaned wording
 
 
 def test_the_part_of_mgsm_is_the_first_ten_of_each_language_under_the_same_ids(data):
-    whole = job_for("suite=mgsm", "suite.form=question", "method=[pld]").suite.cases
+    whole = suite_of("mgsm", "suite.form=question").cases
     assert Counter(case.subcategory for case in whole) == dict.fromkeys(LANGUAGES, 250)
     assert list(suite_of("mgsm_110").cases) == [case for case in whole if int(case.id.rsplit("/")[-1]) < 10]
 
@@ -100,3 +94,61 @@ def test_eight_examples_stand_before_every_question_and_none_is_of_the_test_spli
         assert asked.removesuffix("\nA:") in bare
         assert not {example.split("\nA: ")[0] for example in examples} & bare
         assert all("<<" not in example and "####" not in example for example in examples)
+
+
+@pytest.mark.parametrize("name", [name for name in HAND_MADE if name not in list(THROUGHPUT)[1:]])
+def test_a_suite_reads_a_file_of_its_schema(tmp_path, name):
+    official, row, identifier, category, subcategory, words, references = HAND_MADE[name]
+    if name.startswith("speed"):
+        write_parquet(tmp_path / "test.parquet", [row])
+    else:
+        write_json_lines(tmp_path / "test.jsonl", [row])
+    suite = suite_of(name, f"suite.path={tmp_path}")
+    (case,) = suite.cases
+    assert (suite.name, case.id, case.category, case.subcategory) == (name, identifier, category, subcategory)
+    assert all(each in case.turns[0] for each in words)
+    assert case.turns[1:] == {"speed_bench": ("Now g.",), "mt_bench_101": ("Who?",)}.get(name, case.turns[1:])
+    assert case.references == references
+    counted = [f"has 1 questions, the official file has {official}." in each for each in suite.warnings]
+    assert counted[:1] == ([True] if official else [])  # math_500 without math-verify says that too
+
+
+def test_speed_bench_refuses_placeholders_and_says_how_they_are_filled(tmp_path):
+    rows = [SPEED | {"question_id": str(place), "category": name} for place, name in enumerate(("math", "qa", "qa"))]
+    held = [row | {"turns": [f"{HOLDER}\n\nAnswer {{question}}"]} for row in rows]
+    write_parquet(tmp_path / "a.parquet", [SPEED, *held])
+    with pytest.raises(InputError, match=r"3 of 4 rows hold a placeholder .*\(math 1, qa 2\).*prepare_data\.py"):
+        suite_of("speed_bench", f"suite.path={tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("turn", "bare"),
+    [
+        ("Sort.\n" + "Answer now please.\n" * 3 + "Answer now", "Sort.\n"),
+        ("Sort.\n" + "Answer now please.\n" * 3, "Sort.\n"),
+        ("Sort. Answer now please.\nThen stop.", "Sort. Answer now please.\nThen stop."),
+        ("Sort. Answer", "Sort. Answer"),
+    ],
+)
+def test_speed_bench_padding_comes_off(tmp_path, turn, bare):
+    given = ("speed_bench_throughput_1k", f"suite.path={tmp_path}")
+    write_parquet(tmp_path / "a.parquet", [SPEED | {"turns": [turn]}])
+    assert suite_of(*given).cases[0].turns == (turn,)
+    assert suite_of(*given, "suite.form=bare").cases[0].turns == (bare,)
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        ("{nope}", "there is no nope, which suite.frame names; it has task, id, history"),
+        ("{history.5.user}", "there is no history.5.user"),
+        ("{task.user}", "there is no task.user"),
+        ("Who? {}", r"suite.frame=Who\? \{\}: names no field, .* expected \{NAME\} in it, one of task, id, history"),
+    ],
+)
+def test_a_frame_names_what_the_row_has(tmp_path, frame, says):
+    write_json_lines(tmp_path / "a.jsonl", [TALK])
+    with pytest.raises(InputError, match=says):
+        suite_of("mt_bench_101", f"suite.path={tmp_path}", f"suite.frame='{frame}'")
+    with pytest.raises(InputError, match=r"suite\.frame=x: is for prompts of your own"):
+        suite_of("mini", "suite.frame=x")

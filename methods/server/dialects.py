@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from methods.server.acceptance import REQUEST, Told, whole
+from methods.server.acceptance import REQUEST, DraftReport, whole
 from methods.server.connection import Connection
 from specbench.types import CaseError, InputError
 
@@ -29,34 +29,38 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """An event of an answer. ids: emitted by it, None where the server says text only.
+    """An event of an answer. ids: emitted by it, None where the server sends text only.
 
-    finish: stop | length, in the last one. told: what the server says of the whole request's drafts.
+    finish: stop | length, in the last one. report: the server's figures for the whole request's drafts.
     """
 
     ids: Sequence[int] | None = None
     text: str = ""
     finish: str | None = None
-    told: Told | None = None
+    report: DraftReport | None = None
 
 
 class OpenAI:
-    """``/v1/completions`` of any server: text streamed, ids where the server gives them."""
+    """``/v1/completions`` of any server: text is streamed, and ids where the server sends them."""
 
     name = "openai"
     path = "/v1/completions"
     steps = True  # a chunk is a step, unless several were sent together
     counts_drafts = False  # metrics without counters of drafts: it does not speculate
-    info: tuple[str, ...] = ()  # where it says how it was started
+    info: tuple[str, ...] = ()  # where it reports how it was started
+    owner = ""  # its models' ``owned_by``; empty: any server is of this kind
+    probe: str | None = None  # a path that only this kind of server has
+    isolates = False  # no earlier prompt can help a request, whose own settings or the server's see to it
 
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
+    @classmethod
+    def speaks(cls, connection: Connection, models: Mapping[str, Any]) -> bool:
         """Whether the server is of this kind. models: its first of ``/v1/models``."""
-        return True
+        known = not cls.owner or models.get("owned_by") == cls.owner
+        return known or bool(cls.probe and connection.find(cls.probe))
 
     def prepare(self, connection: Connection) -> bool:
         """Empty the server's prefix cache, before the clock starts; whether no earlier prompt can help this one."""
-        return False
+        return self.isolates
 
     def body(self, question: Asked) -> dict[str, Any]:
         """The request's JSON."""
@@ -73,36 +77,29 @@ class OpenAI:
     def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
         """seen: ids so far."""
         choice = (event.get("choices") or [{}])[0]
-        return Chunk(choice.get("token_ids"), choice.get("text") or "", choice.get("finish_reason"), self.told(event))
+        return Chunk(
+            choice.get("token_ids"), choice.get("text") or "", choice.get("finish_reason"), self.read_report(event)
+        )
 
     async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
-        """Token -> log-probability behind ``context``, of the best few; nothing where the server names no ids."""
+        """Token -> log-probability behind ``context``, of the best few; nothing where the server sends no ids."""
         return {}
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
-        """The ids that the server reads ``text`` as; None where it does not say."""
+        """The ids that the server reads ``text`` as; None where it does not report them."""
         return None
 
-    def told(self, event: Mapping[str, Any]) -> Told | None:
-        """What an event says of the request's drafts."""
+    def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
+        """The figures for the request's drafts in an event."""
         return None
 
 
 class VLLM(OpenAI):
     """Ids by ``return_token_ids``; acceptance by ``--per-request-spec-decode-metrics``; a salt keeps prefixes apart."""
 
-    name = "vllm"
-    counts_drafts = True
+    name, owner = "vllm", "vllm"
+    counts_drafts = isolates = True  # by the salt of each request
     info = ("/server_info?config_format=json",)
-
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
-        """See ``OpenAI``."""
-        return models.get("owned_by") == "vllm"
-
-    def prepare(self, connection: Connection) -> bool:
-        """The salt of each request does it."""
-        return True
 
     def body(self, question: Asked) -> dict[str, Any]:
         """See ``OpenAI``."""
@@ -122,13 +119,13 @@ class VLLM(OpenAI):
         """See ``OpenAI``; by ``/tokenize``."""
         return connection.tokenize({"model": model, "prompt": text, "add_special_tokens": False})
 
-    def told(self, event: Mapping[str, Any]) -> Told | None:
+    def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
         """``metrics.speculative_decoding`` of the chunk with the usage."""
         found = (event.get("metrics") or {}).get("speculative_decoding")
         if not found or whole(found.get("num_accepted_draft_tokens")) is None:
             return None
         steps = zip(found.get("per_step_accepted") or (), found.get("per_step_drafted") or (), strict=False)
-        return Told(
+        return DraftReport(
             REQUEST,
             accepted=found["num_accepted_draft_tokens"],
             drafts=whole(found.get("num_spec_steps")),
@@ -139,14 +136,9 @@ class VLLM(OpenAI):
 
 
 class TensorRTLLM(OpenAI):
-    """Ids by ``detokenize: false``; acceptance by the tokens of an iteration, the prompt's own included."""
+    """Ids by ``detokenize: false``; acceptance from the tokens of an iteration, the prompt's own included."""
 
-    name = "tensorrt_llm"
-
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
-        """See ``OpenAI``."""
-        return models.get("owned_by") == "tensorrt_llm"
+    name, owner = "tensorrt_llm", "tensorrt_llm"
 
     def body(self, question: Asked) -> dict[str, Any]:
         """See ``OpenAI``."""
@@ -160,27 +152,23 @@ class TensorRTLLM(OpenAI):
             return chunk
         count = seen + len(chunk.ids)
         steps = round(count / mean) - 1
-        return Chunk(chunk.ids, chunk.text, chunk.finish, Told(REQUEST, max(0, count - 1 - steps), steps))
+        return Chunk(chunk.ids, chunk.text, chunk.finish, DraftReport(REQUEST, max(0, count - 1 - steps), steps))
 
 
 class SGLang(OpenAI):
     """Its own ``/generate``; ids are all so far or the new ones, as the server was started."""
 
-    name = "sglang"
+    name, owner = "sglang", "sglang"
+    probe: str | None = "/get_model_info"
     path = "/generate"
     info: tuple[str, ...] = ("/get_server_info", "/server_info")
     ACCEPTED = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")
     DRAFTED = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num")
     HISTOGRAM = ("spec_accept_histogram", "spec_correct_drafts_histogram")
 
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
-        """See ``OpenAI``."""
-        return models.get("owned_by") == "sglang" or bool(connection.find("/get_model_info"))
-
     def prepare(self, connection: Connection) -> bool:
         """The server empties its cache where nothing runs."""
-        return connection.post("/flush_cache")
+        return self.isolates or connection.post("/flush_cache")
 
     def body(self, question: Asked) -> dict[str, Any]:
         """See ``OpenAI``."""
@@ -197,10 +185,10 @@ class SGLang(OpenAI):
         finish = (meta.get("finish_reason") or {}).get("type")
         if finish == "abort":
             raise CaseError(f"the server aborted the request: {meta['finish_reason']}")
-        return Chunk(ids, "" if ids is not None else event.get("text") or "", finish, self.told(meta))
+        return Chunk(ids, "" if ids is not None else event.get("text") or "", finish, self.read_report(meta))
 
-    def told(self, event: Mapping[str, Any]) -> Told | None:
-        """``meta_info``, whose names changed between versions."""
+    def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
+        """Reads ``meta_info``, whose names changed between versions."""
         steps = whole(event.get("spec_verify_ct"))
         accepted, drafted, histogram = (
             next((event[name] for name in names if event.get(name) is not None), None)
@@ -210,23 +198,15 @@ class SGLang(OpenAI):
             return None
         if accepted is None:
             accepted = max(0, (event.get("completion_tokens") or 0) - 1 - steps)
-        return Told(REQUEST, whole(accepted) or 0, steps, whole(drafted), tuple(histogram or ()))
+        return DraftReport(REQUEST, whole(accepted) or 0, steps, whole(drafted), tuple(histogram or ()))
 
 
 class LMDeploy(SGLang):
     """``/generate`` as SGLang has it, flat; acceptance by its counters."""
 
-    name = "lmdeploy"
-    info = ()
-
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
-        """See ``OpenAI``."""
-        return models.get("owned_by") == "lmdeploy"
-
-    def prepare(self, connection: Connection) -> bool:
-        """Prefix caching is off unless the server was started with it."""
-        return True
+    name, owner = "lmdeploy", "lmdeploy"
+    info, probe = (), None
+    isolates = True  # prefix caching is off unless the server was started with it
 
     def body(self, question: Asked) -> dict[str, Any]:
         """See ``OpenAI``."""
@@ -239,19 +219,11 @@ class LMDeploy(SGLang):
 class LlamaCpp(OpenAI):
     """Its own ``/completion``; a chunk is a token, however many a step gave."""
 
-    name = "llama_cpp"
+    name, owner = "llama_cpp", "llamacpp"
     path = "/completion"
+    isolates = True  # by ``cache_prompt`` of each request
     steps = False
     info = ("/props",)
-
-    @staticmethod
-    def speaks(connection: Connection, models: Mapping[str, Any]) -> bool:
-        """See ``OpenAI``."""
-        return models.get("owned_by") == "llamacpp"
-
-    def prepare(self, connection: Connection) -> bool:
-        """``cache_prompt`` of each request does it."""
-        return True
 
     def body(self, question: Asked) -> dict[str, Any]:
         """See ``OpenAI``."""
@@ -279,8 +251,8 @@ class LlamaCpp(OpenAI):
             finish = "length" if event.get("stop_type") == "limit" else "stop"
         timings = event.get("timings") or {}
         accepted, drafted = whole(timings.get("draft_n_accepted")), whole(timings.get("draft_n"))
-        told = None if accepted is None or not finish else Told(REQUEST, accepted, drafted=drafted)
-        return Chunk(event.get("tokens"), "" if event.get("tokens") else event.get("content") or "", finish, told)
+        report = None if accepted is None or not finish else DraftReport(REQUEST, accepted, drafted=drafted)
+        return Chunk(event.get("tokens"), "" if event.get("tokens") else event.get("content") or "", finish, report)
 
 
 KINDS: tuple[type[OpenAI], ...] = (VLLM, TensorRTLLM, LMDeploy, LlamaCpp, SGLang, OpenAI)  # the plainest last

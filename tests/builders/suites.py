@@ -1,6 +1,13 @@
-"""Rows in the schema of suites whose data is not here, and what becomes of them."""
+"""Rows in the schema of suites whose data is not in the repository, and the cases that they become."""
+
+from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
 
 FILLED = {"question_id": "x1", "category": "coding", "sub_category": "python", "turns": ["Write f.", "Now g."]}
 SPEED = FILLED | {"source": "s", "src_id": "0", "difficulty": "", "multiturn": True}
@@ -31,3 +38,9 @@ HAND_MADE = {
     "ruler_32k": RULER,
     "mt_bench_101": (1388, TALK, "7", "CM", "CM", ("Hi.",), ()),
 }
+
+
+def write_parquet(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
+    """Write the rows as a table and return the path."""
+    pyarrow.parquet.write_table(pa.Table.from_pylist(list(rows)), path)
+    return path

@@ -1,3 +1,0 @@
-"""The old name of builders.runs."""
-
-from builders.runs import *  # noqa: F403
